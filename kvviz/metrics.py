@@ -1,0 +1,58 @@
+"""Numbers that say how good a selection was: NumPy in, NumPy out, no other import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def member_mask(indices: Array, length: int) -> NDArray[np.bool_]:
+    """Boolean [..., length]: which positions occur in `indices` [..., S]; -1 pads are ignored."""
+    indices = np.asarray(indices)
+    mask = np.zeros((*indices.shape[:-1], length + 1), dtype=bool)  # the last column takes the pads
+    np.put_along_axis(mask, np.where(indices < 0, length, indices), True, axis=-1)
+    return mask[..., :length]
+
+
+def recall(selected: Array, true: Array) -> NDArray[np.float64]:
+    """Share of the true tokens that were selected, [...] in 0..1.
+
+    `selected` [..., S] and `true` [..., B] hold positions, -1 pads. Where `true` is empty the recall is 1.
+    Source: ClusterKV (arXiv 2412.03213), section V-B, |I ∩ I_true| / |I_true|.
+    """
+    selected, true = np.asarray(selected), np.asarray(true)
+    length = int(max(selected.max(initial=-1), true.max(initial=-1))) + 1
+    wanted = member_mask(true, length)
+    hits = (member_mask(selected, length) & wanted).sum(-1)
+    count = wanted.sum(-1)
+    return np.where(count > 0, hits / np.maximum(count, 1), 1.0)
+
+
+def attention_mass(weights: Array, selected: Array) -> NDArray[np.float64]:
+    """Sum of the true attention weights on the selected tokens, [...] in 0..1.
+
+    `weights` [..., L] are softmax weights over all tokens, `selected` [..., S] positions with -1 pads.
+    """
+    weights = np.asarray(weights, dtype=np.float64)
+    return (weights * member_mask(selected, weights.shape[-1])).sum(-1)
+
+
+def output_error(output: Array, exact: Array) -> NDArray[np.float64]:
+    """Relative error of the attention output, ‖output − exact‖ / ‖exact‖ over the last axis, [...]."""
+    output, exact = np.asarray(output, dtype=np.float64), np.asarray(exact, dtype=np.float64)
+    norm = np.linalg.norm(exact, axis=-1)
+    return np.linalg.norm(output - exact, axis=-1) / np.maximum(norm, np.finfo(np.float64).tiny)
+
+
+def top_tokens(weights: Array, count: int) -> NDArray[np.int64]:
+    """Positions of the `count` largest weights, ascending, [..., min(count, L)]; ties go to the earlier token.
+
+    `weights` [..., L]. This is the oracle's choice: no other set of that size holds more attention.
+    """
+    weights = np.asarray(weights)
+    order = np.argsort(-weights.astype(np.float64), axis=-1, kind="stable")
+    return np.sort(order[..., :count], axis=-1).astype(np.int64)
