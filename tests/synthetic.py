@@ -19,7 +19,8 @@ def recording(
     events = {}
     for layer in layers:
         logits = random.normal(size=(steps, heads, length)) * 3
-        logits[np.arange(length)[None, None] > prompt_length + np.arange(steps)[:, None, None]] = -np.inf
+        ahead = np.arange(length) > prompt_length + np.arange(steps)[:, None, None]
+        logits = np.where(ahead, -np.inf, logits)
         attention = np.exp(logits - logits.max(-1, keepdims=True))
         attention /= attention.sum(-1, keepdims=True)
         indices = np.full((steps, heads, slots), -1, np.int32)
