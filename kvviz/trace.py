@@ -47,11 +47,11 @@ class Trace:
 
     model: str
     geometry: Geometry
-    tokens: list[str]
-    token_ids: NDArray[np.int64]
-    queries: Mapping[int, Array]
-    keys: Mapping[int, Array]
-    values: Mapping[int, Array]
+    tokens: list[str] = field(repr=False)
+    token_ids: NDArray[np.int64] = field(repr=False)
+    queries: Mapping[int, Array] = field(repr=False)
+    keys: Mapping[int, Array] = field(repr=False)
+    values: Mapping[int, Array] = field(repr=False)
 
     def __post_init__(self) -> None:
         geometry, length = self.geometry, len(self.tokens)
@@ -151,9 +151,9 @@ class Recording:
     budget: int                     # tokens a head may attend, generated ones aside
     model: str
     geometry: Geometry
-    tokens: list[str]               # prompt and fed tokens, N = prompt_length + steps
-    token_ids: NDArray[np.int64]    # [N]
-    next_tokens: list[str]          # [T] what each step predicted
+    tokens: list[str] = field(repr=False)             # prompt and fed tokens, N = prompt_length + steps
+    token_ids: NDArray[np.int64] = field(repr=False)  # [N]
+    next_tokens: list[str] = field(repr=False)        # [T] what each step predicted
     prompt_length: int
     events: Mapping[int, LayerEvents] = field(repr=False)
     question_length: int = 0
