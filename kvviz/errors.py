@@ -52,6 +52,6 @@ class CacheMismatchError(KVVizError, RuntimeError):
 class MissingDependencyError(KVVizError, ImportError):
     """An optional package that is not installed; the message says how to install it."""
 
-    def __init__(self, operation: str, package: str, extra: str | None = None) -> None:
-        command = f'pip install "kvviz[{extra}]"' if extra else f"pip install {package}"
+    def __init__(self, operation: str, package: str, extra: str | None = None, command: str | None = None) -> None:
+        command = command or (f'pip install "kvviz[{extra}]"' if extra else f"pip install {package}")
         super().__init__(operation, f"no installed package {package!r}", f"it installed: {command}")

@@ -56,3 +56,50 @@ def top_tokens(weights: Array, count: int) -> NDArray[np.int64]:
     weights = np.asarray(weights)
     order = np.argsort(-weights.astype(np.float64), axis=-1, kind="stable")
     return np.sort(order[..., :count], axis=-1).astype(np.int64)
+
+
+def pool_argmax(values: Array, columns: int) -> NDArray[np.int64]:
+    """Position of the largest value in each of `columns` nearly equal runs of positions, [..., min(columns, L)].
+
+    `values` [..., L]. Pooling by the maximum keeps single spikes that a mean would hide; ties go to the earlier
+    position.
+    """
+    values = np.asarray(values)
+    length = values.shape[-1]
+    edges = np.linspace(0, length, min(columns, length) + 1).astype(np.int64)
+    starts, widths = edges[:-1], np.diff(edges)
+    inside = starts[:, None] + np.minimum(np.arange(widths.max(initial=1)), widths[:, None] - 1)  # [columns, width]
+    return np.take_along_axis(np.broadcast_to(inside, (*values.shape[:-1], *inside.shape)),
+                              values[..., inside].argmax(-1)[..., None], axis=-1)[..., 0]  # fmt: skip
+
+
+def rank_groups(
+    groups: Array, scores: Array, weights: Array
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Ids [K], attended tokens [K], scores [K] and attention [K] of the recalled clusters, the best score first.
+
+    `groups`, `scores` and `weights` [S] belong to the attended tokens of one head; a group of -1 was not recalled and
+    is left out. The score of a cluster is its best token's; where nothing was ranked it is NaN, and the cluster comes
+    last. Ties go to the lower id.
+    """
+    groups = np.asarray(groups)
+    chosen = groups >= 0
+    ids, member, counts = np.unique(groups[chosen], return_inverse=True, return_counts=True)
+    best = np.full(len(ids), -np.inf)
+    np.fmax.at(best, member, np.asarray(scores, dtype=np.float64)[chosen])
+    best[np.isneginf(best)] = np.nan
+    masses = np.bincount(member, np.asarray(weights, dtype=np.float64)[chosen], minlength=len(ids))
+    order = np.lexsort((ids, -best))  # NaN sorts last
+    return ids[order].astype(np.int64), counts[order].astype(np.int64), best[order], masses[order]
+
+
+def group_members(indices: Array, groups: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Groups [M] and positions [M] of every distinct pair of a recalled cluster and a token recalled with it.
+
+    `indices` and `groups` [..., S]. Over all steps of a recording this is what is known of the clusters' members: a
+    cluster has at least these.
+    """
+    indices, groups = np.asarray(indices), np.asarray(groups)
+    known = (groups >= 0) & (indices >= 0)
+    pairs = np.unique(np.stack([groups[known], indices[known]]).astype(np.int64), axis=1)
+    return pairs[0], pairs[1]

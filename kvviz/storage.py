@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,24 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from .errors import IncompatibleFileError
+from .errors import IncompatibleFileError, InvalidInputError
 
 NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "I32": "<i4", "I64": "<i8", "U8": "|u1"}
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path beside `path` to write to; it takes `path`'s place when the block ends well and is removed when it does not."""
+    path = Path(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.chmod(name, 0o644)  # mkstemp makes it private
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def write_arrays(
@@ -25,19 +41,15 @@ def write_arrays(
     """Write named arrays and JSON-able metadata to one safetensors file; returns its path.
 
     The file appears whole or not at all: it is written beside its place under another name and then renamed.
+    Raises InvalidInputError for a dtype that `read_arrays` would not read back.
     """
-    path = Path(path)
+    for key, value in arrays.items():
+        if value.dtype not in NUMPY_DTYPES.values():
+            raise InvalidInputError(f"write {key} to {path}", value.dtype, f"one of {', '.join(NUMPY_DTYPES.values())}")
     text = {"kind": kind, "version": str(version), "metadata": json.dumps(metadata)}
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
-        save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, name, metadata=text)
-        os.chmod(name, 0o644)  # mkstemp makes it private
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
+    with replacing(path) as partial:
+        save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, partial, metadata=text)
+    return Path(path)
 
 
 def read_arrays(
@@ -61,17 +73,25 @@ def read_arrays(
         raise IncompatibleFileError(operation, f"a file of kind {text.get('kind')!r}", f"kind {kind!r}")
     if text.get("version") != str(version):
         raise IncompatibleFileError(operation, f"format version {text.get('version')}", f"version {version}")
-    with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(header_bytes))
-    arrays = {
-        name: _map(path, 8 + header_bytes, entry) for name, entry in header.items() if name != "__metadata__"
-    }
-    return arrays, json.loads(text["metadata"])
+    try:
+        metadata = json.loads(text["metadata"])
+    except (KeyError, ValueError) as error:
+        raise IncompatibleFileError(operation, "metadata that is missing or no JSON", "metadata as kvviz writes it") from error
+    if not isinstance(metadata, dict):
+        raise IncompatibleFileError(operation, f"metadata of type {type(metadata).__name__}", "a JSON object")
+    return _map(path, operation), metadata
 
 
-def _map(path: Path, start: int, entry: Mapping[str, Any]) -> NDArray[Any]:
-    dtype, shape = np.dtype(NUMPY_DTYPES[entry["dtype"]]), tuple(entry["shape"])
-    if 0 in shape:  # an empty range cannot be mapped
-        return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, "r", start + entry["data_offsets"][0], shape)
+def _map(path: Path, operation: str) -> dict[str, NDArray[Any]]:
+    """Every array of a checked file as a view of one memory-mapping: a file descriptor a file, not one an array."""
+    whole = np.memmap(path, np.uint8, "r")
+    start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
+    header = json.loads(whole[8:start].tobytes())
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        if entry["dtype"] not in NUMPY_DTYPES:
+            raise IncompatibleFileError(operation, f"{name} of dtype {entry['dtype']}", f"one of {', '.join(NUMPY_DTYPES)}")
+        begin, end = entry["data_offsets"]
+        arrays[name] = whole[start + begin : start + end].view(NUMPY_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return arrays

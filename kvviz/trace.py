@@ -113,14 +113,14 @@ class LayerEvents:
     indices: NDArray[np.int32]      # [T, R, S] attended positions, ascending, -1 pads
     groups: NDArray[np.int32]       # [T, R, S] cluster or page of each, -1 where it was attended without being chosen
     scores: NDArray[np.float32]     # [T, R, S] what the method ranked by, NaN where nothing was ranked
-    attention: NDArray[np.float16]  # [T, R, N] exact attention weights (mean over the row's query heads), 0 ahead
+    attention: NDArray[np.float32]  # [T, R, N] exact attention weights (mean over the row's query heads), 0 ahead
     output_error: NDArray[np.float32]  # [T] relative error of the attention output, mean over query heads
     read_bytes: NDArray[np.int64]   # [T] keys and values attended
     moved_bytes: NDArray[np.int64]  # [T] keys and values fetched from another tier
     select_s: NDArray[np.float32]   # [T] seconds of selection
 
     FIELDS = {
-        "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float16,
+        "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32,
         "output_error": np.float32, "read_bytes": np.int64, "moved_bytes": np.int64, "select_s": np.float32,
     }  # fmt: skip
 
@@ -202,7 +202,7 @@ class Recording:
 
     def attention(self, step: int, layer: int) -> NDArray[np.float32]:
         """Exact attention weights, float32 [R, visible]; each row sums to 1."""
-        return self._at(layer).attention[self._check(step), :, : self.visible(step)].astype(np.float32)
+        return np.asarray(self._at(layer).attention[self._check(step), :, : self.visible(step)])
 
     def oracle(self, step: int, layer: int) -> NDArray[np.int64]:
         """The tokens with the largest exact weights, as many as the method attended, int64 [R, S], -1 pads."""

@@ -1,1 +1,5 @@
 """Where keys and values are kept."""
+
+from .store import DeviceStore
+
+__all__ = ["DeviceStore"]

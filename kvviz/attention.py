@@ -1,0 +1,36 @@
+"""Exact attention of one decode step, and merging of partial attentions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+    """Exact softmax weights of one query token over all keys: float32 [B, Q, L].
+
+    queries [B, Q, D]; keys [B, H, L, D]; `softcap` bounds the scaled logits as Gemma 2 does.
+    """
+    by_head = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, D]
+    logits = (by_head @ keys.float().transpose(-1, -2)) * scale
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return logits.softmax(-1).flatten(1, 2)
+
+
+def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
+    """Attention output [B, Q, D] in float32 from weights [B, Q, L] and values [B, H, L, D]."""
+    by_head = weights.unflatten(1, (values.shape[1], -1))  # [B, H, G, L]
+    return (by_head @ values.float()).flatten(1, 2)
+
+
+def merge_attention(outputs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention over the union of disjoint token sets from the attention over each, by log-sum-exp.
+
+    outputs are [B, Q, D], lses [B, Q] (natural logarithm of the sum of exponentiated logits); returns one of each.
+    A set without tokens has lse -inf and weighs nothing.
+    """
+    lse = torch.stack(lses)  # [N, B, Q]
+    total = torch.logsumexp(lse, dim=0)
+    shares = torch.nan_to_num((lse - total).exp())  # -inf minus -inf where no set holds a token
+    return torch.einsum("nbq,nbqd->bqd", shares, torch.stack(outputs).float()).to(outputs[0].dtype), total

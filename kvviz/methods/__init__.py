@@ -1,0 +1,70 @@
+"""Methods: one file each. A new file here, or an entry point `kvviz.methods` elsewhere, is all a new one needs."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import fields
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from ..errors import InvalidInputError, UnknownNameError
+from .base import REGISTRY, LayerContext, Method, State
+
+__all__ = ["LayerContext", "Method", "State", "create", "get", "names", "table"]
+
+
+@cache
+def _discover() -> None:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    for entry_point in entry_points(group="kvviz.methods"):
+        entry_point.load()
+
+
+def names() -> tuple[str, ...]:
+    """Names of all methods found, sorted."""
+    _discover()
+    return tuple(sorted(REGISTRY))
+
+
+def get(name: str) -> type[Method]:
+    """The method class of that name; raises UnknownNameError with near matches."""
+    _discover()
+    if name not in REGISTRY:
+        raise UnknownNameError("method", name, REGISTRY)
+    return REGISTRY[name]
+
+
+def create(name: str, *, preset: str = "paper", **values: Any) -> Method:
+    """A method by name: its defaults, changed by the preset, changed by the fields given.
+
+    Raises UnknownNameError for an unknown method, preset or field, InvalidInputError for a value out of range.
+    """
+    method = get(name)
+    if preset not in method.presets:
+        raise UnknownNameError(f"{name}: preset", preset, method.presets)
+    known = {field.name for field in fields(method)}
+    for field in values:
+        if field not in known:
+            raise UnknownNameError(f"{name}: field", field, known)
+    return method(**{**method.presets[preset], **values})
+
+
+def resolve(method: str | Method, **values: Any) -> Method:
+    """A method from its name and fields, or the method itself where it already is one."""
+    if isinstance(method, str):
+        return create(method, **values)
+    if values:
+        raise InvalidInputError("method", f"an instance of {method.name} with fields {sorted(values)}", "a name with fields, or an instance alone")
+    return method
+
+
+def table() -> str:
+    """A Markdown table of all methods: name, what it is, kind, paper, presets."""
+    rows = ["| name | method | kind | paper | presets |", "|---|---|---|---|---|"]
+    for name in names():
+        method = REGISTRY[name]
+        rows.append(f"| `{name}` | {method.title} | {method.kind} | {method.paper} | {', '.join(method.presets)} |")
+    return "\n".join(rows)

@@ -1,0 +1,195 @@
+"""The protocol that every method follows, its registry and what all methods share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, KVVizError, UnknownNameError
+from ..selection import GROUPS, Group, Selection, attend_all
+
+Kind = Literal["exact", "retrieval", "eviction", "merging"]
+
+REGISTRY: dict[str, type[Method]] = {}
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """What a method may know of the layer that it serves.
+
+    `scale` multiplies the logits, `softcap` bounds them (Gemma 2) or is None. With `details`, selections carry groups
+    and scores.
+    """
+
+    index: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    scale: float
+    softcap: float | None = None
+    details: bool = False
+
+
+@dataclass
+class State:
+    """What a method keeps of one layer between decode steps; each method adds its own fields."""
+
+    layer: LayerContext
+    prompt_length: int
+    length: int
+
+    @property
+    def generated(self) -> int:
+        """Tokens since the prompt."""
+        return self.length - self.prompt_length
+
+    def metadata_bytes(self) -> int:
+        """Bytes of every tensor the method keeps beside the keys and values themselves."""
+        return sum(_tensor_bytes(getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass
+class Method(ABC):
+    """One way to choose which cached tokens a decode step attends. Its dataclass fields are its configuration.
+
+    A subclass sets the class variables, implements `build`, `extend` and `select`, and is registered under its `name`.
+    All three take tensors only, so that they run on stored traces as well as inside a model. The budget counts
+    attended tokens per KV head, sinks and recent window included; tokens generated after the prompt come on top.
+
+    `budget`: an int, or a share of the prompt as a float in (0, 1). `sinks`, `recent`: tokens at the start and the end
+    of the prompt that are always attended. `dense_layers`: the first layers that attend everything. `group`: how the
+    query heads of a KV head agree: mean, max or sum of their scores, or each for itself.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    kind: ClassVar[Kind]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}}
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+    needs_queries: ClassVar[bool] = True
+    overlaps_build: ClassVar[bool] = False
+
+    budget: int | float = 1024
+    sinks: int = 0
+    recent: int = 0
+    dense_layers: int = 0
+    group: Group = "mean"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        name = cls.__dict__.get("name")
+        if name is None:
+            return
+        other = REGISTRY.get(name)
+        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise KVVizError(f"register method {name!r}", f"a second class ({cls.__module__}.{cls.__qualname__})",
+                             f"one class a name; it belongs to {other.__module__}.{other.__qualname__}")  # fmt: skip
+        REGISTRY[name] = cls
+
+    def __post_init__(self) -> None:
+        self._check_budget()
+        for field in ("sinks", "recent", "dense_layers"):
+            self._check_at_least(field, 0)
+        if self.group not in GROUPS:
+            raise UnknownNameError(f"{self.name}: group", str(self.group), GROUPS)
+        if isinstance(self.budget, int):
+            self._check_reserved(self.budget)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The fields and their values."""
+        return asdict(self)
+
+    @property
+    def reserved(self) -> int:
+        """Tokens of the budget that are not chosen: sinks and recent window."""
+        return self.sinks + self.recent
+
+    def budget_tokens(self, prompt_length: int) -> int:
+        """The budget in tokens for a prompt of this length.
+
+        Raises InvalidInputError where a share of it is smaller than sinks and recent window together.
+        """
+        if isinstance(self.budget, int):
+            return self.budget
+        tokens = math.floor(self.budget * prompt_length)
+        self._check_reserved(tokens, f" ({self.budget} of {prompt_length} tokens)")
+        return tokens
+
+    def allowance(self, state: State) -> int:
+        """Tokens a head may attend at this step: the budget, and one more for each generated token."""
+        return self.budget_tokens(state.prompt_length) + state.generated
+
+    def is_dense(self, layer: int) -> bool:
+        """Whether this layer attends everything by the method's choice."""
+        return layer < self.dense_layers
+
+    @abstractmethod
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+        """The state of one layer after the prompt.
+
+        queries [B, Q, n, D] of the last n positions (all of them where the class `needs_queries`), keys and values
+        [B, H, L, D], all after RoPE and none to be changed. Where the class `overlaps_build`, this runs beside the rest
+        of the prefill: in a worker thread on the CPU, on a side stream on CUDA.
+        """
+
+    @abstractmethod
+    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+        """The state with the tokens decoded since: queries [B, Q, n, D], keys and values [B, H, n, D]."""
+
+    @abstractmethod
+    def select(self, state: State, queries: Tensor) -> Selection:
+        """What the step with these queries [B, Q, D] attends."""
+
+    def everything(self, state: State, queries: Tensor) -> Selection | None:
+        """All tokens, where the allowance covers them; otherwise None."""
+        if state.length > self.allowance(state):
+            return None
+        rows = state.layer.n_heads if self.group == "each" else state.layer.n_kv_heads
+        return attend_all(state.length, queries.shape[0], rows, queries.device, details=state.layer.details)
+
+    def _check_budget(self) -> None:
+        budget = self.budget
+        if isinstance(budget, bool) or not isinstance(budget, int | float):
+            raise InvalidInputError(f"{self.name}: budget", repr(budget), "an int, or a float in (0, 1)")
+        fits = 0 < budget < 1 if isinstance(budget, float) else budget > 0
+        if not fits:
+            raise InvalidInputError(f"{self.name}: budget", budget, "an int >= 1, or a share of the prompt in (0, 1)")
+
+    def _check_reserved(self, tokens: int, origin: str = "") -> None:
+        if tokens < max(self.reserved, 1):
+            raise InvalidInputError(
+                f"{self.name}: budget", f"{tokens} tokens{origin}",
+                f"at least {max(self.reserved, 1)}: {self.sinks} sinks and {self.recent} recent tokens are always attended",
+            )  # fmt: skip
+
+    def _check_at_least(self, field: str, least: int) -> None:
+        value = getattr(self, field)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidInputError(f"{self.name}: {field}", repr(value), f"an int >= {least}")
+
+
+def check_finite(operation: str, keys: Tensor) -> None:
+    """Raise InvalidInputError where keys hold NaN or infinity."""
+    finite = torch.isfinite(keys)
+    if not bool(finite.all()):
+        where = (~finite).nonzero()[0].tolist()
+        raise InvalidInputError(operation, f"NaN or infinity in the keys, first at {where}", "finite keys")
+
+
+def _tensor_bytes(value: object) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, list | tuple):
+        return sum(_tensor_bytes(item) for item in value)
+    if is_dataclass(value):
+        return sum(_tensor_bytes(getattr(value, field.name)) for field in fields(value))
+    return 0

@@ -1,0 +1,50 @@
+"""StreamingLLM: the first tokens and the most recent ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..selection import Selection, surround
+from .base import LayerContext, Method, State
+
+
+@dataclass
+class StreamingLLM(Method):
+    """Attention sinks and a recent window; nothing else is ever recalled.
+
+    Source: StreamingLLM (arXiv 2309.17453), section 3.2. Deviation: the paper renumbers positions inside the window;
+    here every token keeps the RoPE position it was cached with. The window fills what the budget leaves after the
+    sinks and grows with the generated tokens, which the budget does not count.
+    """
+
+    name = "streaming_llm"
+    title = "StreamingLLM"
+    paper = "arXiv 2309.17453"
+    kind = "eviction"
+    needs_queries = False
+
+    sinks: int = 4
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+        """A state that only counts tokens: the choice depends on positions alone."""
+        return State(layer, keys.shape[2], keys.shape[2])
+
+    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+        """Counts the new tokens."""
+        state.length += keys.shape[2]
+        return state
+
+    def select(self, state: State, queries: Tensor) -> Selection:
+        """The sinks and the most recent tokens."""
+        everything = self.everything(state, queries)
+        if everything is not None:
+            return everything
+        rows = state.layer.n_heads if self.group == "each" else state.layer.n_kv_heads
+        nothing = torch.empty((queries.shape[0], rows, 0), dtype=torch.int64, device=queries.device)
+        details = state.layer.details
+        chosen = Selection(nothing, nothing.to(torch.int32), nothing.float()) if details else Selection(nothing)
+        window = self.allowance(state) - self.sinks
+        return surround(chosen, before=self.sinks, after=(state.length - window, state.length))

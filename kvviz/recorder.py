@@ -1,0 +1,105 @@
+"""Collects what each layer attended at each decode step into a Recording."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .attention import attention_weights, weighted_values
+from .errors import InvalidInputError
+from .layer import LayerCache
+from .methods.base import Method
+from .selection import Selection
+from .trace import Geometry, LayerEvents, Recording
+
+
+class Recorder:
+    """Observes layers and keeps, for every decode step, the selection beside the exact attention weights.
+
+    `layers` limits what is recorded. `spent_s` is the time that recording itself took, so that timings can leave it
+    out. A batch of more than one prompt is refused.
+    """
+
+    def __init__(self, layers: Collection[int] | None = None) -> None:
+        self.layers = layers
+        self.spent_s = 0.0
+        self._moved_bytes: dict[int, int] = defaultdict(int)
+        self._steps: dict[int, list[dict[str, np.ndarray]]] = defaultdict(list)
+
+    def watch(self, layers: Sequence[LayerCache]) -> None:
+        """Observe these layers; raises InvalidInputError for a wanted layer that is not among them."""
+        for wanted in self.layers or ():
+            if wanted not in {layer.context.index for layer in layers}:
+                raise InvalidInputError("record: layer", wanted, f"one of {[layer.context.index for layer in layers]}")
+        for layer in layers:
+            if self.layers is None or layer.context.index in self.layers:
+                layer.observer = self
+
+    def __call__(self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float) -> None:
+        """Note one decode step of one layer."""
+        if queries.shape[0] != 1:
+            raise InvalidInputError("record", f"a batch of {queries.shape[0]}", "one prompt")
+        started = time.perf_counter()
+        context, store = layer.context, layer.store
+        weights = attention_weights(queries, store.keys, context.scale, context.softcap)  # [1, Q, L]
+        exact = weighted_values(weights, store.values)
+        rows = selection.indices.shape[1]
+        error = (output.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+        count = int((selection.indices >= 0).sum())
+        assert selection.groups is not None
+        assert selection.scores is not None
+        self._steps[context.index].append({
+            "indices": _array(selection.indices[0], torch.int32),
+            "groups": _array(selection.groups[0], torch.int32),
+            "scores": _array(selection.scores[0], torch.float32),
+            "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
+            "output_error": np.float32(error.mean().item()),
+            "read_bytes": np.int64(count * 2 * context.head_dim * store.key_buffer.element_size()),
+            "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
+            "select_s": np.float32(select_s),
+        })  # fmt: skip
+        self._moved_bytes[context.index] = store.moved_bytes
+        self.spent_s += time.perf_counter() - started
+
+    def events(self, length: int) -> dict[int, LayerEvents]:
+        """Events by layer, padded to a common number of slots and to `length` tokens."""
+        return {layer: _stack(steps, length) for layer, steps in sorted(self._steps.items())}
+
+    def recording(
+        self, method: Method, *, model: str, geometry: Geometry, tokens: list[str], token_ids: Sequence[int],
+        next_tokens: list[str], prompt_length: int, question_length: int = 0, exact_layers: tuple[int, ...] = (),
+        answer: str = "",
+    ) -> Recording:  # fmt: skip
+        """Everything noted so far as a Recording."""
+        return Recording(
+            method=method.name, title=method.title, config=method.config, budget=method.budget_tokens(prompt_length),
+            model=model, geometry=geometry, tokens=tokens, token_ids=np.asarray(token_ids, dtype=np.int64),
+            next_tokens=next_tokens, prompt_length=prompt_length, events=self.events(len(tokens)),
+            question_length=question_length, answer=answer, exact_layers=exact_layers,
+            dense_layers=tuple(
+                layer for layer in range(geometry.n_layers) if method.is_dense(layer) and layer not in exact_layers
+            ),
+        )  # fmt: skip
+
+
+def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    return tensor.to("cpu", dtype).numpy()
+
+
+def _stack(steps: list[dict[str, np.ndarray]], length: int) -> LayerEvents:
+    slots = max(step["indices"].shape[-1] for step in steps)
+    widths = {"indices": (slots, -1), "groups": (slots, -1), "scores": (slots, np.nan), "attention": (length, 0)}
+
+    def column(name: str) -> np.ndarray:
+        if name not in widths:
+            return np.array([step[name] for step in steps])
+        width, fill = widths[name]
+        padded = [np.pad(step[name], ((0, 0), (0, width - step[name].shape[-1])), constant_values=fill) for step in steps]
+        return np.stack(padded)
+
+    return LayerEvents(**{name: column(name) for name in LayerEvents.FIELDS})

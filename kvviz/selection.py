@@ -1,0 +1,141 @@
+"""Selection, and the step from scores to token positions under a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Group = Literal["mean", "max", "sum", "each"]
+GROUPS: tuple[Group, ...] = ("mean", "max", "sum", "each")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Centroids that stand for several tokens: keys, values [B, H, C, D] and degree [B, H, C]."""
+
+    keys: Tensor
+    values: Tensor
+    degree: Tensor
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The tokens that one decode step attends.
+
+    `indices` [B, H, S] int64 are positions, ascending and unique, -1 pads ([B, Q, S] where group="each").
+    `groups` [B, H, S] int32 names the cluster, page or block each came from, -1 where a token was attended without
+    being chosen (sinks, recent and newly generated tokens). `scores` [B, H, S] float32 is what the method ranked by,
+    NaN where nothing was ranked. Both are None where the layer's context asks for no details. `padded` is False where
+    the method knows that `indices` holds no -1.
+    """
+
+    indices: Tensor
+    groups: Tensor | None = None
+    scores: Tensor | None = None
+    merged: Merged | None = None
+    padded: bool = False
+
+
+def reduce_group(scores: Tensor, n_kv_heads: int, group: Group) -> Tensor:
+    """Scores per row of choice: [B, Q, N] -> [B, H, N], or unchanged where every query head chooses for itself."""
+    if group == "each":
+        return scores
+    by_head = scores.unflatten(1, (n_kv_heads, -1))  # [B, H, G, N]
+    if group == "max":
+        return by_head.amax(2)
+    return by_head.mean(2) if group == "mean" else by_head.sum(2)
+
+
+def rows_of_heads(tensor: Tensor, rows: int) -> Tensor:
+    """A per-KV-head tensor [B, H, ...] seen by rows of choice: itself, or repeated for each query head [B, Q, ...]."""
+    heads = tensor.shape[1]
+    return tensor if rows == heads else tensor.repeat_interleave(rows // heads, dim=1)
+
+
+def group_scores(queries: Tensor, representatives: Tensor, group: Group) -> Tensor:
+    """Inner products of queries [B, Q, D] with per-head representatives [B, H, C, D], reduced: [B, R, C]."""
+    n_kv_heads = representatives.shape[1]
+    by_head = queries.unflatten(1, (n_kv_heads, -1)).to(representatives.dtype)  # [B, H, G, D]
+    if group in ("mean", "sum"):  # linear: reducing the queries first gives the same and costs a product less a head
+        by_head = by_head.mean(2, keepdim=True) if group == "mean" else by_head.sum(2, keepdim=True)
+    scores = by_head @ representatives.transpose(-1, -2)  # [B, H, G, C]
+    if group == "max":
+        return scores.amax(2)
+    return scores.flatten(1, 2)
+
+
+def take_tokens(scores: Tensor, budget: int, *, details: bool = False) -> Selection:
+    """The `budget` best tokens of scores [B, R, L]: positions ascending, ties to the earlier token."""
+    count = min(budget, scores.shape[-1])
+    indices = scores.argsort(dim=-1, descending=True, stable=True)[..., :count].sort(-1).values  # [B, R, S]
+    if not details:
+        return Selection(indices)
+    return Selection(indices, torch.full_like(indices, -1, dtype=torch.int32), scores.gather(-1, indices).float())
+
+
+def take_groups(
+    scores: Tensor, sizes: Tensor, offsets: Tensor, order: Tensor, budget: int, *, details: bool = False
+) -> Selection:
+    """Tokens of the best groups, whole ones first and the last one trimmed, until the budget is met.
+
+    scores [B, R, C] rank the groups; sizes [B, R, C], offsets [B, R, C+1] and order [B, R, L] say which tokens each
+    holds (order lists positions group by group). Every row gives min(budget, L) positions, ascending.
+    Source: ClusterKV (arXiv 2412.03213), section IV-C: sort, gather sizes, prefix sum, trim.
+    """
+    slots = torch.arange(min(budget, order.shape[-1]), device=scores.device)  # [S]
+    ranked = scores.argsort(dim=-1, descending=True, stable=True)  # [B, R, C]
+    ranked_sizes = sizes.gather(-1, ranked)
+    ends = ranked_sizes.cumsum(-1)
+    rank = torch.searchsorted(ends, slots.expand(*ends.shape[:-1], -1).contiguous(), right=True)  # [B, R, S]
+    shift = offsets.gather(-1, ranked) - (ends - ranked_sizes)  # from a slot to its place in `order`
+    indices, permutation = order.gather(-1, shift.gather(-1, rank) + slots).sort(-1)
+    if not details:
+        return Selection(indices)
+    groups = ranked.gather(-1, rank).gather(-1, permutation)
+    return Selection(indices, groups.to(torch.int32), scores.gather(-1, groups).float())
+
+
+def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = (0, 0)) -> Selection:
+    """The selection with the first `before` positions and the range `after` added, attended without being chosen."""
+    chosen = selection.indices
+    shape = chosen.shape[:-1]
+    first = torch.arange(before, device=chosen.device).expand(*shape, -1)
+    last = torch.arange(*after, device=chosen.device).expand(*shape, -1)
+    indices = torch.cat([first, chosen, last], dim=-1)
+    if selection.groups is None or selection.scores is None:
+        return Selection(indices, padded=selection.padded)
+    groups = selection.groups.new_full(indices.shape, -1)
+    scores = selection.scores.new_full(indices.shape, torch.nan)
+    inside = slice(before, before + chosen.shape[-1])
+    groups[..., inside], scores[..., inside] = selection.groups, selection.scores
+    return Selection(indices, groups, scores, padded=selection.padded)
+
+
+def attend_all(length: int, batch: int, rows: int, device: torch.device, *, details: bool = False) -> Selection:
+    """Every one of `length` tokens, for every row."""
+    nothing = torch.empty((batch, rows, 0), dtype=torch.int64, device=device)
+    empty = Selection(nothing, nothing.to(torch.int32), nothing.float()) if details else Selection(nothing)
+    return surround(empty, after=(0, length))
+
+
+def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
+    """One selection for a batch from one of each row, shifted by the row's left padding and padded with -1."""
+    slots = max(selection.indices.shape[-1] for selection in selections)
+
+    def stacked(tensors: list[Tensor], fill: float) -> Tensor:
+        return torch.cat([torch.nn.functional.pad(t, (0, slots - t.shape[-1]), value=fill) for t in tensors])
+
+    shifted = [
+        torch.where(s.indices < 0, s.indices, s.indices + start) for s, start in zip(selections, starts, strict=True)
+    ]
+    indices = stacked(shifted, -1)
+    groups, scores = [s.groups for s in selections], [s.scores for s in selections]
+    return Selection(
+        indices,
+        stacked([g for g in groups if g is not None], -1) if None not in groups else None,
+        stacked([s for s in scores if s is not None], torch.nan) if all(s is not None for s in scores) else None,
+        padded=True,
+    )
