@@ -6,6 +6,8 @@ Everything here loads on first use: `import kvviz` itself loads neither torch, t
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -28,20 +30,36 @@ _EXPORTS = {
     "UnsupportedModelError": "errors",
     "attach": "hf",
     "capture": "capture",
-    "compare": "generation",
+    "compare": "compare",
     "detach": "hf",
     "generate": "generation",
     "load": "models",
-    "replay": "generation",
+    "replay": "replay",
 }
-_MODULES = ("attention", "capture", "clustering", "errors", "generation", "hf", "kernels", "methods", "metrics", "models",
-            "offload", "plots", "selection", "trace", "widgets")  # fmt: skip
+_MODULES = (
+    "attention",
+    "capture",
+    "clustering",
+    "errors",
+    "generation",
+    "hf",
+    "kernels",
+    "methods",
+    "metrics",
+    "models",
+    "offload",
+    "plots",
+    "selection",
+    "trace",
+    "widgets",
+)
 
 __all__ = [*sorted(_EXPORTS), "__version__", "clustering", "kernels", "methods", "metrics", "plots", "widgets"]
 
 if TYPE_CHECKING:
     from . import clustering, kernels, methods, metrics, plots, widgets
     from .capture import capture
+    from .compare import compare
     from .errors import (
         CacheMismatchError,
         IncompatibleFileError,
@@ -51,12 +69,25 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
-    from .generation import Generation, compare, generate, replay
+    from .generation import Generation, generate
     from .hf import SelectiveCache, attach, detach
     from .methods import Method
     from .models import LanguageModel, load
+    from .replay import replay
     from .selection import Selection
     from .trace import Geometry, Recording, Trace
+
+
+class _Package(ModuleType):
+    """Keeps the import of the module kvviz.capture from hiding the function kvviz.capture, and likewise the others."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _EXPORTS and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

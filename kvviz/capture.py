@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import DynamicCache
 
 from .errors import InvalidInputError, KVVizError
 from .generation import PREFILL_CHUNK
@@ -37,11 +36,11 @@ def capture(
     """
     ids = _prompt_ids(lm, prompt, max_tokens)
     kept = _Kept(_layers(lm, layers), length=ids.shape[1])
-    cache = DynamicCache(config=lm.model.config)
-    chunks = ids.split(PREFILL_CHUNK, dim=1)
+    cache = None  # the first chunk makes the one that suits the model
+    chunks = torch.split(ids, PREFILL_CHUNK, dim=1)
     with attention_observer(lm.model, kept.add):
         for chunk in tqdm(chunks, desc="capture", leave=False, disable=None if len(chunks) > 1 else True):
-            lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
             kept.start += chunk.shape[1]
     kept.check_complete(required=layers is not None)
     return Trace(
@@ -67,15 +66,16 @@ class _Kept:
             half = tensor[0, :, -new:].to(torch.float16)  # [heads, n, D]
             if not torch.isfinite(half).all():
                 raise _not_finite(f"capture {name} of layer {layer}", tensor)
-            array = self.arrays[name].setdefault(layer, np.empty((half.shape[0], self.length, half.shape[2]), np.float16))
-            array[:, self.start : self.start + new] = half.cpu().numpy()
+            if layer not in self.arrays[name]:
+                self.arrays[name][layer] = np.empty((half.shape[0], self.length, half.shape[2]), np.float16)
+            self.arrays[name][layer][:, self.start : self.start + new] = half.cpu().numpy()
 
     def check_complete(self, *, required: bool) -> None:
         """Raise where a layer that was asked for has no attention."""
         missing = sorted(set(self.layers) - set(self.arrays["keys"]))
         if missing and (required or not self.arrays["keys"]):
-            have = sorted(self.arrays["keys"])
-            raise InvalidInputError("capture: layers", f"{missing}, which have no attention", f"layers with attention: {have}")
+            got = f"{missing}, which have no attention"
+            raise InvalidInputError("capture: layers", got, f"layers that have: {sorted(self.arrays['keys'])}")
 
 
 def _not_finite(operation: str, tensor: Tensor) -> KVVizError:
@@ -99,7 +99,7 @@ def _prompt_ids(lm: LanguageModel, prompt: str | Tensor, max_tokens: int | None)
     if ids.shape[1] > lm.geometry.max_positions:
         wanted = f"at most the model's {lm.geometry.max_positions} positions; max_tokens cuts the prompt"
         raise InvalidInputError("capture: prompt", f"{ids.shape[1]} tokens", wanted)
-    vocabulary = lm.model.get_input_embeddings().weight.shape[0]
+    vocabulary: int = lm.model.config.get_text_config().vocab_size
     if not 0 <= ids.min() <= ids.max() < vocabulary:
         got = f"token ids from {int(ids.min())} to {int(ids.max())}"
         raise InvalidInputError("capture: prompt", got, f"token ids from 0 to {vocabulary - 1}")

@@ -1,9 +1,9 @@
-"""generate(), compare() and replay(): a method at work on a model, several side by side, or one on a stored trace."""
+"""generate(): a method at work on a model."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,13 @@ from tqdm.auto import tqdm
 
 from .errors import InvalidInputError
 from .hf import SelectiveCache, attached
-from .layer import LayerCache
 from .ledger import Ledger
 from .methods import resolve
-from .methods.base import LayerContext, Method
+from .methods.base import Method
 from .recorder import Recorder
-from .trace import Recording, Trace
+from .trace import Recording
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from .models import LanguageModel
 
 PREFILL_CHUNK = 2048  # tokens a forward pass: bounds the mask and the activations of long prompts
@@ -54,10 +51,16 @@ class Generation:
 
 @torch.no_grad()
 def generate(
-    lm: LanguageModel, prompt: str | Tensor, method: str | Method = "clusterkv", budget: int | float | None = None,
-    question: str | None = None, max_new_tokens: int = 64, store: str = "device",
-    record: bool | Collection[int] = False, **values: Any,
-) -> Generation:  # fmt: skip
+    lm: LanguageModel,
+    prompt: str | Tensor,
+    method: str | Method = "clusterkv",
+    budget: int | float | None = None,
+    question: str | None = None,
+    max_new_tokens: int = 64,
+    store: str = "device",
+    record: bool | Collection[int] = False,
+    **values: Any,
+) -> Generation:
     """Greedy continuation of `prompt` with a method choosing what each step attends.
 
     With a `question`, the prompt is prefilled and indexed before the question is seen; the question is then fed as
@@ -69,113 +72,29 @@ def generate(
     happens, Ctrl-C included.
     """
     chosen = _method(method, budget, values)
-    ids, question_ids = _encoded(lm, prompt, question, max_new_tokens)
+    ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
     cache = SelectiveCache(lm.model, chosen, store, details=bool(record))
     with attached(lm.model):
         started = time.perf_counter()
-        first = _prefill(lm, cache, ids)
-        _wait_for_states(cache)
+        first = prefill(lm, cache, ids)
+        wait_for_states(cache)
         prefill_s = time.perf_counter() - started
-        return _decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
-
-
-@torch.no_grad()
-def compare(
-    lm: LanguageModel, prompt: str | Tensor, methods: Sequence[str | Method], budgets: Sequence[int | float],
-    question: str | None = None, answer: str | None = None, max_new_tokens: int = 64,
-    recordings: dict[tuple[str, int], Recording] | None = None,
-) -> pd.DataFrame:  # fmt: skip
-    """One row for each method and budget on the same prompt, which is prefilled once.
-
-    Columns: method, budget (tokens), recall, attention_mass and output_error (means over steps, layers that select and
-    heads), token_agreement (share of positions at which the written token is full attention's), correct (whether
-    `answer` occurs in the text, ignoring case; None without one), attended_tokens, metadata_bytes, moved_bytes,
-    build_s, ttft_s, tpot_s, text. `full` ignores the budget and has one row. A dict given as `recordings` receives the
-    recording of each cell under (method, budget in tokens).
-    """
-    import pandas as pd
-
-    ids, question_ids = _encoded(lm, prompt, question, max_new_tokens)
-    cells = _cells(methods, budgets)
-    reference: list[int] | None = None
-    rows = []
-    with attached(lm.model):
-        base = SelectiveCache(lm.model, "full", details=True, retain_queries=any(cell.needs_queries for cell in cells))
-        started = time.perf_counter()
-        first = _prefill(lm, base, ids)
-        prefill_s = time.perf_counter() - started
-        if "full" not in {cell.name for cell in cells}:
-            plain = _decode(lm, base.fork("full"), ids, first, question_ids, max_new_tokens, prefill_s, False)
-            reference = plain.token_ids
-        for cell in tqdm(sorted(cells, key=lambda cell: cell.name != "full"), desc="compare", leave=False, disable=None):
-            started = time.perf_counter()
-            cache = base.fork(cell)
-            _wait_for_states(cache)
-            build_s = time.perf_counter() - started
-            out = _decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s + build_s, True)
-            reference = reference or out.token_ids
-            assert out.recording is not None
-            if recordings is not None:
-                recordings[cell.name, out.recording.budget] = out.recording
-            rows.append(_row(out, reference, answer))
-    order = {cell.name: position for position, cell in reversed(list(enumerate(cells)))}
-    return pd.DataFrame(sorted(rows, key=lambda row: (order[row["method"]], row["budget"])))
-
-
-@torch.no_grad()
-def replay(trace: Trace, method: str | Method, queries: int = 64, **values: Any) -> Recording:
-    """A recording without a model: the last `queries` positions of a trace play the decode steps.
-
-    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`.
-    Raises InvalidInputError where `queries` leaves no prompt.
-    """
-    chosen = resolve(method, **values)
-    length = len(trace)
-    if not 1 <= queries < length:
-        raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
-    prompt, geometry = length - queries, trace.geometry
-    recorder = Recorder()
-    for index in trace.layers:
-        if chosen.is_dense(index):
-            continue
-        context = LayerContext(index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
-                               geometry.head_dim**-0.5, details=True)  # fmt: skip
-        layer = LayerCache(context, chosen)
-        q, k, v = (torch.from_numpy(array[index].astype("float32"))[None] for array in (trace.queries, trace.keys, trace.values))
-        layer.store.reserve(k, v, length)
-        layer.store.append(k[:, :, :prompt], v[:, :, :prompt])
-        layer.keep_queries(q[:, :, :prompt])
-        layer.build()
-        recorder.watch([layer])
-        for step in range(prompt, length):
-            layer.store.append(k[:, :, step : step + 1], v[:, :, step : step + 1])
-            layer.decode(q[:, :, step])
-    return recorder.recording(
-        chosen, model=trace.model, geometry=geometry, tokens=trace.tokens, token_ids=trace.token_ids.tolist(),
-        next_tokens=[*trace.tokens[prompt + 1 :], ""], prompt_length=prompt, question_length=queries,
-    )  # fmt: skip
+        return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
 
 
 def _method(method: str | Method, budget: int | float | None, values: dict[str, Any]) -> Method:
     return resolve(method, **(values if budget is None else {**values, "budget": budget}))
 
 
-def _cells(methods: Sequence[str | Method], budgets: Sequence[int | float]) -> list[Method]:
-    """Every method at every budget; an instance keeps its own, and `full` has none."""
-    cells: list[Method] = []
-    for method in methods:
-        if isinstance(method, str) and method != "full":
-            cells += [resolve(method, budget=budget) for budget in budgets]
-        else:
-            cells.append(resolve(method))
-    return cells
-
-
-def _encoded(lm: LanguageModel, prompt: str | Tensor, question: str | None, max_new_tokens: int) -> tuple[Tensor, list[int]]:
+def encoded(
+    lm: LanguageModel, prompt: str | Tensor, question: str | None, max_new_tokens: int
+) -> tuple[Tensor, list[int]]:
     """Prompt ids [1, L] on the model's device and question ids, checked against the model's positions."""
     ids = lm.encode(prompt) if isinstance(prompt, str) else prompt
     if ids.dim() != 2 or ids.shape[0] != 1 or ids.shape[1] == 0:
-        raise InvalidInputError("generate: prompt", f"token ids of shape {list(ids.shape)}", "one prompt with at least one token, [1, L]")
+        raise InvalidInputError(
+            "generate: prompt", f"token ids of shape {list(ids.shape)}", "one prompt with at least one token, [1, L]"
+        )
     if max_new_tokens < 1:
         raise InvalidInputError("generate: max_new_tokens", max_new_tokens, "an int >= 1")
     question_ids = lm.tokenizer(question, add_special_tokens=False).input_ids if question else []
@@ -186,7 +105,7 @@ def _encoded(lm: LanguageModel, prompt: str | Tensor, question: str | None, max_
     return ids.to(lm.device), question_ids
 
 
-def _prefill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> int:
+def prefill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> int:
     """Fill the cache with the prompt, chunk by chunk; returns the most likely next token."""
     cache.expect(ids.shape[1])
     chunks = ids.split(PREFILL_CHUNK, dim=1)
@@ -195,7 +114,7 @@ def _prefill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> int:
     return int(logits[0, -1].argmax())
 
 
-def _wait_for_states(cache: SelectiveCache) -> None:
+def wait_for_states(cache: SelectiveCache) -> None:
     """Wait until every state is built, so that the time to build them is not counted to a decode step."""
     for layer in cache.selective_layers:
         _ = layer.states
@@ -203,10 +122,16 @@ def _wait_for_states(cache: SelectiveCache) -> None:
         torch.cuda.synchronize()
 
 
-def _decode(
-    lm: LanguageModel, cache: SelectiveCache, ids: Tensor, first: int, question_ids: list[int], max_new_tokens: int,
-    prefill_s: float, record: bool | Collection[int],
-) -> Generation:  # fmt: skip
+def decode(
+    lm: LanguageModel,
+    cache: SelectiveCache,
+    ids: Tensor,
+    first: int,
+    question_ids: list[int],
+    max_new_tokens: int,
+    prefill_s: float,
+    record: bool | Collection[int],
+) -> Generation:
     """Feed the question, then write greedily until a stop token or `max_new_tokens`."""
     recorder = None
     if record is not False:
@@ -235,10 +160,17 @@ def _decode(
     recording = None
     if recorder is not None:
         recording = recorder.recording(
-            cache.method, model=lm.name, geometry=lm.geometry, tokens=lm.tokens([*ids[0].tolist(), *fed]),
-            token_ids=[*ids[0].tolist(), *fed], next_tokens=lm.tokens(predicted), prompt_length=ids.shape[1],
-            question_length=len(question_ids), exact_layers=cache.exact_layers, answer=text,
-        )  # fmt: skip
+            cache.method,
+            model=lm.name,
+            geometry=lm.geometry,
+            tokens=lm.tokens([*ids[0].tolist(), *fed]),
+            token_ids=[*ids[0].tolist(), *fed],
+            next_tokens=lm.tokens(predicted),
+            prompt_length=ids.shape[1],
+            question_length=len(question_ids),
+            exact_layers=cache.exact_layers,
+            answer=text,
+        )
     return Generation(text, written, _timings(clock, cache), cache.ledger(), recording)
 
 
@@ -252,21 +184,3 @@ def _timings(clock: list[float], cache: SelectiveCache) -> Timings:
 def _stop_tokens(lm: LanguageModel) -> set[int]:
     stops = lm.model.generation_config.eos_token_id
     return set() if stops is None else set(stops if isinstance(stops, list) else [stops])
-
-
-def _row(out: Generation, reference: list[int], answer: str | None) -> dict[str, Any]:
-    assert out.recording is not None
-    recording, timings = out.recording, out.timings
-    measured = recording.summary()
-    if not recording.layers:  # every layer attended everything
-        measured |= {"recall": 1.0, "attention_mass": 1.0, "output_error": 0.0, "attended_tokens": out.ledger.attended, "moved_bytes": 0.0}
-    same = sum(mine == theirs for mine, theirs in zip(out.token_ids, reference, strict=False))
-    return {
-        "method": recording.method, "budget": recording.budget, "recall": measured["recall"],
-        "attention_mass": measured["attention_mass"], "output_error": measured["output_error"],
-        "token_agreement": same / max(len(out.token_ids), len(reference)),
-        "correct": None if answer is None else answer.casefold() in out.text.casefold(),
-        "attended_tokens": measured["attended_tokens"], "metadata_bytes": out.ledger.metadata_bytes,
-        "moved_bytes": int(measured["moved_bytes"]), "build_s": timings.build_s, "ttft_s": timings.ttft_s,
-        "tpot_s": timings.tpot_s, "text": out.text,
-    }  # fmt: skip

@@ -22,13 +22,10 @@ from .selection import Selection, stack_rows
 class StepObserver(Protocol):
     """Is told of every decode step of a layer; recorders implement it."""
 
-    def __call__(self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float) -> None:
+    def __call__(
+        self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float
+    ) -> None:
         """`queries` [B, Q, D] attended `selection` and gave `output` [B, Q, D]; selecting took `select_s` seconds."""
-
-
-@cache
-def _builder() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvviz-build")
 
 
 @dataclass
@@ -77,9 +74,9 @@ class LayerCache:
         """The method's states, one for the batch or one for each padded row; waits for their building."""
         return [] if self.dense else [self._state(row) for row in self._rows]
 
-    def starts(self) -> list[int]:
-        """Left padding of each run of rows."""
-        return [row.start for row in self._rows]
+    def runs(self) -> list[tuple[slice, int, State]]:
+        """Batch rows, their left padding and their state, for each run of rows that share it."""
+        return [(row.rows, row.start, self._state(row)) for row in self._rows]
 
     def bind(self, scale: float, softcap: float | None) -> None:
         """Take over the logits' scale and bound that the model's attention uses."""
@@ -96,6 +93,7 @@ class LayerCache:
         `starts` [B] counts each row's left padding, None where there is none.
         """
         keys = self.store.keys
+        check_finite(f"prefill of layer {self.context.index}", keys)
         self.prompt_length = keys.shape[2]
         self._rows = [_Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
         self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
@@ -111,11 +109,16 @@ class LayerCache:
     def fork(self, method: Method) -> LayerCache:
         """An independent copy of the stored tokens, built for another method."""
         if method.needs_queries and not self._queries:
-            raise InvalidInputError("fork of a cache", f"{method.name}, which needs the prompt's queries", "a cache made with retain_queries=True")
+            raise InvalidInputError(
+                "fork of a cache",
+                f"{method.name}, which needs the prompt's queries",
+                "a cache made with retain_queries=True",
+            )
         other = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries)
         other._queries = list(self._queries)
         if self.built:
-            other.build(self.starts() if any(self.starts()) else None)
+            starts = [row.start for row in self._rows]
+            other.build(starts if any(starts) else None)
         return other
 
     def decode(self, queries: Tensor) -> Tensor:
@@ -127,9 +130,14 @@ class LayerCache:
         selection = self._select(queries)
         select_s = time.perf_counter() - started
         output, _ = gather_attention(
-            queries, self.store.key_buffer, self.store.value_buffer, selection.indices, scale=self.context.scale,
-            softcap=self.context.softcap, padded=selection.padded,
-        )  # fmt: skip
+            queries,
+            self.store.key_buffer,
+            self.store.value_buffer,
+            selection.indices,
+            scale=self.context.scale,
+            softcap=self.context.softcap,
+            padded=selection.padded,
+        )
         self.last = selection
         if self.observer is not None:
             self.observer(self, queries, selection, output, select_s)
@@ -145,7 +153,7 @@ class LayerCache:
             selections.append(self.method.select(row.state, own))
         if len(selections) == 1 and self._rows[0].start == 0:
             return selections[0]
-        return stack_rows(selections, self.starts())
+        return stack_rows(selections, [row.start for row in self._rows])
 
     def _build(self, row: _Row, queries: Tensor) -> None:
         keys, values = self.store.keys[row.rows, :, row.start :], self.store.values[row.rows, :, row.start :]
@@ -161,7 +169,10 @@ class LayerCache:
         if not self.method.overlaps_build:
             row.state = build()
         elif keys.is_cuda:
-            row.state, row.ready = _on_side_stream(build, (own, keys, values))
+            row.ready = torch.cuda.Event()
+            row.state = _builder().submit(
+                _on_side_stream, build, (own, keys, values), _event_now(keys.device), row.ready
+            )
         else:
             row.state = _builder().submit(build)
 
@@ -176,18 +187,42 @@ class LayerCache:
 
 
 @cache
+def _builder() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvviz-build")
+
+
+@cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def _on_side_stream(build: Callable[[], State], inputs: tuple[Tensor, ...]) -> tuple[State, torch.cuda.Event]:
-    """Run `build` beside the current stream; the event says when its results may be read."""
-    device = inputs[0].device
-    stream, ready = _side_stream(device), torch.cuda.Event()
-    stream.wait_stream(torch.cuda.current_stream(device))
+def check_finite(operation: str, keys: Tensor) -> None:
+    """Raise InvalidInputError where keys hold NaN or infinity."""
+    finite = torch.isfinite(keys)
+    if not bool(finite.all()):
+        raise InvalidInputError(
+            operation, f"NaN or infinity in the keys, first at {(~finite).nonzero()[0].tolist()}", "finite keys"
+        )
+
+
+def _event_now(device: torch.device) -> torch.cuda.Event:
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _on_side_stream(
+    build: Callable[[], State], inputs: tuple[Tensor, ...], written: torch.cuda.Event, ready: torch.cuda.Event
+) -> State:
+    """Run `build` beside the model's stream, once its inputs are `written`; `ready` says when to read the result.
+
+    This runs in the worker thread, since k-means waits for its labels and would hold up the model's own launches.
+    """
+    stream = _side_stream(inputs[0].device)
+    stream.wait_event(written)
     with torch.cuda.stream(stream):
         state = build()
-        ready.record(stream)
+    ready.record(stream)
     for tensor in inputs:  # keeps the allocator from reusing their memory before the side stream has read it
         tensor.record_stream(stream)
-    return state, ready
+    return state

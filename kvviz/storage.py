@@ -36,7 +36,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_arrays(
-    path: str | os.PathLike[str], kind: str, version: int, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    kind: str,
+    version: int,
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, Any],
 ) -> Path:
     """Write named arrays and JSON-able metadata to one safetensors file; returns its path.
 
@@ -68,7 +72,9 @@ def read_arrays(
         with safe_open(path, framework="np") as opened:  # checks the header, every offset and the file's length
             text = opened.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise IncompatibleFileError(operation, f"a damaged or truncated file ({error})", "a whole safetensors file") from error
+        raise IncompatibleFileError(
+            operation, f"a damaged or truncated file ({error})", "a whole safetensors file"
+        ) from error
     if text.get("kind") != kind:
         raise IncompatibleFileError(operation, f"a file of kind {text.get('kind')!r}", f"kind {kind!r}")
     if text.get("version") != str(version):
@@ -76,7 +82,9 @@ def read_arrays(
     try:
         metadata = json.loads(text["metadata"])
     except (KeyError, ValueError) as error:
-        raise IncompatibleFileError(operation, "metadata that is missing or no JSON", "metadata as kvviz writes it") from error
+        raise IncompatibleFileError(
+            operation, "metadata that is missing or no JSON", "metadata as kvviz writes it"
+        ) from error
     if not isinstance(metadata, dict):
         raise IncompatibleFileError(operation, f"metadata of type {type(metadata).__name__}", "a JSON object")
     return _map(path, operation), metadata
@@ -91,7 +99,9 @@ def _map(path: Path, operation: str) -> dict[str, NDArray[Any]]:
     arrays = {}
     for name, entry in header.items():
         if entry["dtype"] not in NUMPY_DTYPES:
-            raise IncompatibleFileError(operation, f"{name} of dtype {entry['dtype']}", f"one of {', '.join(NUMPY_DTYPES)}")
+            raise IncompatibleFileError(
+                operation, f"{name} of dtype {entry['dtype']}", f"one of {', '.join(NUMPY_DTYPES)}"
+            )
         begin, end = entry["data_offsets"]
         arrays[name] = whole[start + begin : start + end].view(NUMPY_DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return arrays

@@ -61,7 +61,9 @@ class Trace:
                 _check_shape(f"Trace.{name}[{layer}]", array, (heads, length, geometry.head_dim), np.float16)
         _check_shape("Trace.token_ids", self.token_ids, (length,), np.int64)
         if not set(self.queries) == set(self.keys) == set(self.values):
-            raise IncompatibleFileError("Trace", "different layers of queries, keys and values", "the same layers of each")
+            raise IncompatibleFileError(
+                "Trace", "different layers of queries, keys and values", "the same layers of each"
+            )
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -110,14 +112,14 @@ class LayerEvents:
     T steps, R rows (key/value heads, or query heads where the method chooses for each), S slots, N tokens in all.
     """
 
-    indices: NDArray[np.int32]      # [T, R, S] attended positions, ascending, -1 pads
-    groups: NDArray[np.int32]       # [T, R, S] cluster or page of each, -1 where it was attended without being chosen
-    scores: NDArray[np.float32]     # [T, R, S] what the method ranked by, NaN where nothing was ranked
+    indices: NDArray[np.int32]  # [T, R, S] attended positions, ascending, -1 pads
+    groups: NDArray[np.int32]  # [T, R, S] cluster or page of each, -1 where it was attended without being chosen
+    scores: NDArray[np.float32]  # [T, R, S] what the method ranked by, NaN where nothing was ranked
     attention: NDArray[np.float32]  # [T, R, N] exact attention weights (mean over the row's query heads), 0 ahead
     output_error: NDArray[np.float32]  # [T] relative error of the attention output, mean over query heads
-    read_bytes: NDArray[np.int64]   # [T] keys and values attended
+    read_bytes: NDArray[np.int64]  # [T] keys and values attended
     moved_bytes: NDArray[np.int64]  # [T] keys and values fetched from another tier
-    select_s: NDArray[np.float32]   # [T] seconds of selection
+    select_s: NDArray[np.float32]  # [T] seconds of selection
 
     FIELDS = {
         "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32,
@@ -127,7 +129,9 @@ class LayerEvents:
     def check(self, name: str, steps: int, length: int) -> None:
         """Raise IncompatibleFileError where shapes or dtypes disagree with `steps` steps over `length` tokens."""
         rows, slots = (*self.indices.shape, 0, 0, 0)[1:3]
-        shapes = {"attention": (steps, rows, length)} | dict.fromkeys(("indices", "groups", "scores"), (steps, rows, slots))
+        shapes = {"attention": (steps, rows, length)} | dict.fromkeys(
+            ("indices", "groups", "scores"), (steps, rows, slots)
+        )
         for key, dtype in self.FIELDS.items():
             _check_shape(f"{name}.{key}", getattr(self, key), shapes.get(key, (steps,)), dtype)
 
@@ -145,15 +149,15 @@ class Recording:
     KIND = "kvviz.recording"
     VERSION = 1
 
-    method: str                     # registry name
-    title: str                      # the method's name in print
-    config: Mapping[str, Any]       # the method's fields
-    budget: int                     # tokens a head may attend, generated ones aside
+    method: str  # registry name
+    title: str  # the method's name in print
+    config: Mapping[str, Any]  # the method's fields
+    budget: int  # tokens a head may attend, generated ones aside
     model: str
     geometry: Geometry
-    tokens: list[str] = field(repr=False)             # prompt and fed tokens, N = prompt_length + steps
+    tokens: list[str] = field(repr=False)  # prompt and fed tokens, N = prompt_length + steps
     token_ids: NDArray[np.int64] = field(repr=False)  # [N]
-    next_tokens: list[str] = field(repr=False)        # [T] what each step predicted
+    next_tokens: list[str] = field(repr=False)  # [T] what each step predicted
     prompt_length: int
     events: Mapping[int, LayerEvents] = field(repr=False)
     question_length: int = 0
@@ -164,7 +168,9 @@ class Recording:
     def __post_init__(self) -> None:
         steps, length = self.steps, len(self.tokens)
         if steps != length - self.prompt_length:
-            raise IncompatibleFileError("Recording", f"{steps} steps after a prompt of {self.prompt_length}", f"{length} tokens in all")
+            raise IncompatibleFileError(
+                "Recording", f"{steps} steps after a prompt of {self.prompt_length}", f"{length} tokens in all"
+            )
         _check_shape("Recording.token_ids", self.token_ids, (length,), np.int64)
         for layer, events in self.events.items():
             events.check(f"Recording.events[{layer}]", steps, length)
@@ -223,7 +229,9 @@ class Recording:
         """Means over steps, layers and rows: recall, attention_mass, output_error, attended_tokens, moved_bytes."""
         cells = [(step, layer) for layer in self.layers for step in range(self.steps)]
         if not cells:
-            return dict.fromkeys(("recall", "attention_mass", "output_error", "attended_tokens", "moved_bytes"), float("nan"))
+            return dict.fromkeys(
+                ("recall", "attention_mass", "output_error", "attended_tokens", "moved_bytes"), float("nan")
+            )
         return {
             "recall": float(np.mean([self.recall(*cell) for cell in cells])),
             "attention_mass": float(np.mean([self.attention_mass(*cell) for cell in cells])),
@@ -259,7 +267,9 @@ class Recording:
         columns = {name: _by_layer(arrays, name) for name in LayerEvents.FIELDS}
         layers = set(columns["indices"])
         if any(set(column) != layers for column in columns.values()):
-            raise IncompatibleFileError(f"read {path}", "events with missing parts", f"{', '.join(LayerEvents.FIELDS)} a layer")
+            raise IncompatibleFileError(
+                f"read {path}", "events with missing parts", f"{', '.join(LayerEvents.FIELDS)} a layer"
+            )
         events = {layer: LayerEvents(**{name: columns[name][layer] for name in columns}) for layer in layers}
         metadata["geometry"] = Geometry(**metadata["geometry"])
         for name in ("dense_layers", "exact_layers"):

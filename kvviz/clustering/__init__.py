@@ -1,1 +1,7 @@
 """Clusterings of keys."""
+
+from __future__ import annotations
+
+from .kmeans import Clusters, kmeans
+
+__all__ = ["Clusters", "kmeans"]

@@ -57,7 +57,11 @@ def resolve(method: str | Method, **values: Any) -> Method:
     if isinstance(method, str):
         return create(method, **values)
     if values:
-        raise InvalidInputError("method", f"an instance of {method.name} with fields {sorted(values)}", "a name with fields, or an instance alone")
+        raise InvalidInputError(
+            "method",
+            f"an instance of {method.name} with fields {sorted(values)}",
+            "a name with fields, or an instance alone",
+        )
     return method
 
 

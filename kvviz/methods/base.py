@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError, KVVizError, UnknownNameError
@@ -63,9 +62,9 @@ class Method(ABC):
     All three take tensors only, so that they run on stored traces as well as inside a model. The budget counts
     attended tokens per KV head, sinks and recent window included; tokens generated after the prompt come on top.
 
-    `budget`: an int, or a share of the prompt as a float in (0, 1). `sinks`, `recent`: tokens at the start and the end
-    of the prompt that are always attended. `dense_layers`: the first layers that attend everything. `group`: how the
-    query heads of a KV head agree: mean, max or sum of their scores, or each for itself.
+    `budget`: an int, or a share of the prompt as a float in (0, 1). `sinks`, `recent`: how many of the first and of the
+    most recent tokens are always attended. `dense_layers`: how many of the first layers attend everything. `group`: how
+    the query heads of a KV head agree: mean, max or sum of their scores, or each for itself.
     """
 
     name: ClassVar[str]
@@ -90,8 +89,11 @@ class Method(ABC):
             return
         other = REGISTRY.get(name)
         if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise KVVizError(f"register method {name!r}", f"a second class ({cls.__module__}.{cls.__qualname__})",
-                             f"one class a name; it belongs to {other.__module__}.{other.__qualname__}")  # fmt: skip
+            raise KVVizError(
+                f"register method {name!r}",
+                f"a second class ({cls.__module__}.{cls.__qualname__})",
+                f"one class a name; it belongs to {other.__module__}.{other.__qualname__}",
+            )
         REGISTRY[name] = cls
 
     def __post_init__(self) -> None:
@@ -110,7 +112,7 @@ class Method(ABC):
 
     @property
     def reserved(self) -> int:
-        """Tokens of the budget that are not chosen: sinks and recent window."""
+        """Tokens of the budget that no choice is left for: at least sinks and recent window."""
         return self.sinks + self.recent
 
     def budget_tokens(self, prompt_length: int) -> int:
@@ -128,6 +130,10 @@ class Method(ABC):
         """Tokens a head may attend at this step: the budget, and one more for each generated token."""
         return self.budget_tokens(state.prompt_length) + state.generated
 
+    def recent_window(self, state: State) -> int:
+        """Tokens at the end that this step attends without choosing."""
+        return self.recent
+
     def is_dense(self, layer: int) -> bool:
         """Whether this layer attends everything by the method's choice."""
         return layer < self.dense_layers
@@ -136,9 +142,9 @@ class Method(ABC):
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
         """The state of one layer after the prompt.
 
-        queries [B, Q, n, D] of the last n positions (all of them where the class `needs_queries`), keys and values
-        [B, H, L, D], all after RoPE and none to be changed. Where the class `overlaps_build`, this runs beside the rest
-        of the prefill: in a worker thread on the CPU, on a side stream on CUDA.
+        queries [B, Q, L, D] (none of them, [B, Q, 0, D], unless the class `needs_queries`), keys and values
+        [B, H, L, D], all after RoPE, finite, and not to be changed. Where the class `overlaps_build`, this runs beside
+        the rest of the prefill, in a worker thread and, on CUDA, on a side stream.
         """
 
     @abstractmethod
@@ -167,22 +173,15 @@ class Method(ABC):
     def _check_reserved(self, tokens: int, origin: str = "") -> None:
         if tokens < max(self.reserved, 1):
             raise InvalidInputError(
-                f"{self.name}: budget", f"{tokens} tokens{origin}",
-                f"at least {max(self.reserved, 1)}: {self.sinks} sinks and {self.recent} recent tokens are always attended",
-            )  # fmt: skip
+                f"{self.name}: budget",
+                f"{tokens} tokens{origin}",
+                f"at least {max(self.reserved, 1)} tokens ({self.sinks} sinks and {self.recent} recent among them)",
+            )
 
     def _check_at_least(self, field: str, least: int) -> None:
         value = getattr(self, field)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidInputError(f"{self.name}: {field}", repr(value), f"an int >= {least}")
-
-
-def check_finite(operation: str, keys: Tensor) -> None:
-    """Raise InvalidInputError where keys hold NaN or infinity."""
-    finite = torch.isfinite(keys)
-    if not bool(finite.all()):
-        where = (~finite).nonzero()[0].tolist()
-        raise InvalidInputError(operation, f"NaN or infinity in the keys, first at {where}", "finite keys")
 
 
 def _tensor_bytes(value: object) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from ..clustering.kmeans import kmeans
 from ..selection import Selection, group_scores, rows_of_heads, surround, take_groups
-from .base import LayerContext, Method, State, check_finite
+from .base import LayerContext, Method, State
 
 
 @dataclass
@@ -19,9 +20,9 @@ class ClusterKVState(State):
     """Beside the counts, the clusters' metadata (paper, fig. 8) and the keys [B, H, n, D] not clustered yet."""
 
     centroids: Tensor  # [B, H, C, D]
-    sizes: Tensor      # [B, H, C]
-    offsets: Tensor    # [B, H, C+1], prefix sum of the sizes
-    order: Tensor      # [B, H, n], positions sorted by cluster
+    sizes: Tensor  # [B, H, C]
+    offsets: Tensor  # [B, H, C+1], prefix sum of the sizes
+    order: Tensor  # [B, H, n], positions sorted by cluster
     pending: list[Tensor]
 
     @property
@@ -51,7 +52,10 @@ class ClusterKV(Method):
     kind = "retrieval"
     needs_queries = False
     overlaps_build = True
-    presets = {
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "extension_equals_one_build": "generated tokens form clusters of their own (paper, section III-B)",
+    }
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "official": {"n_clusters": 400, "max_iter": 20, "group": "each", "decode_interval": None},
     }
@@ -76,17 +80,20 @@ class ClusterKV(Method):
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
         """Clusters of every token but sinks and recent window; O(iterations · C · L · D)."""
-        check_finite(f"{self.name}: build of layer {layer.index}", keys)
         length = keys.shape[2]
         sinks = min(self.sinks, length)
         end = max(sinks, length - self.recent)
         wanted = self.n_clusters or math.ceil(length / self.tokens_per_cluster)
         empty = ClusterKVState(
-            layer, length, length,
-            centroids=keys[:, :, :0].float(), sizes=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64),
+            layer,
+            length,
+            length,
+            centroids=keys[:, :, :0].float(),
+            sizes=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64),
             offsets=keys.new_zeros((*keys.shape[:2], 1), dtype=torch.int64),
-            order=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64), pending=[keys[:, :, end:]],
-        )  # fmt: skip
+            order=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64),
+            pending=[keys[:, :, end:]],
+        )
         return self._add_clusters(empty, keys[:, :, sinks:end], sinks, wanted)
 
     def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
@@ -98,7 +105,6 @@ class ClusterKV(Method):
         while self.decode_interval is not None and state.length - first >= self.decode_interval + self.recent:
             pending = torch.cat(state.pending, dim=2)
             ready = pending[:, :, : self.decode_interval]
-            check_finite(f"{self.name}: clusters of generated tokens, layer {state.layer.index}", ready)
             state = self._add_clusters(state, ready, first, self.decode_clusters)
             state.pending = [pending[:, :, self.decode_interval :]]
             first += self.decode_interval
@@ -114,19 +120,20 @@ class ClusterKV(Method):
         scores = group_scores(queries, state.centroids, self.group)  # [B, R, C]
         rows = scores.shape[1]
         chosen = take_groups(
-            scores, rows_of_heads(state.sizes, rows), rows_of_heads(state.offsets, rows),
-            rows_of_heads(state.order, rows), self.allowance(state) - self.sinks - (state.length - end),
+            scores,
+            rows_of_heads(state.sizes, rows),
+            rows_of_heads(state.offsets, rows),
+            rows_of_heads(state.order, rows),
+            self.allowance(state) - self.sinks - (state.length - end),
             details=state.layer.details,
-        )  # fmt: skip
+        )
         return surround(chosen, before=self.sinks, after=(end, state.length))
 
     def _add_clusters(self, state: ClusterKVState, keys: Tensor, start: int, wanted: int) -> ClusterKVState:
         count = keys.shape[2]
         if count == 0:
             return state
-        found = kmeans(
-            keys, min(wanted, count), metric=self.metric, max_iter=self.max_iter, seed=self.seed
-        )
+        found = kmeans(keys, min(wanted, count), metric=self.metric, max_iter=self.max_iter, seed=self.seed)
         state.centroids = torch.cat([state.centroids, found.centroids.float()], dim=2)
         state.sizes = torch.cat([state.sizes, found.sizes], dim=2)
         state.offsets = torch.cat([state.offsets, state.offsets[..., -1:] + found.offsets[..., 1:]], dim=2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 from torch import Tensor
 
@@ -37,6 +38,7 @@ class Oracle(Method):
     paper = "arXiv 2412.03213"
     kind = "exact"
     needs_queries = False
+    expected_failures: ClassVar[Mapping[str, str]] = {"generated_tokens_are_seen": "the exact top tokens need not hold the newest one"}
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> OracleState:
         """Keeps a copy of the keys."""

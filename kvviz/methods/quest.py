@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -9,9 +10,8 @@ import torch
 from torch import Tensor
 
 from ..clustering.pages import Pages, join_pages, page_bounds
-from ..errors import InvalidInputError
 from ..selection import Selection, reduce_group, surround
-from .base import LayerContext, Method, State, check_finite
+from .base import LayerContext, Method, State
 
 LEAST_PAGES = 3
 
@@ -29,8 +29,9 @@ class Quest(Method):
     """Recalls whole pages by the channel-wise bound Σ max(q·k_max, q·k_min).
 
     Source: Quest (arXiv 2406.10774), section 3.3: page 16, at least 3 pages, the first two layers dense. Deviation:
-    the last page, while it is not full, is always attended, and generated tokens raise the number of pages recalled,
-    since the budget does not count them. Generated pages are ranked like the prompt's.
+    pages that reach into the recent window (at least the newest token's own) and pages with sinks are always attended;
+    generated tokens raise the number of pages recalled, since the budget does not count them, and their pages are
+    ranked like the prompt's.
     """
 
     name = "quest"
@@ -46,15 +47,13 @@ class Quest(Method):
         self._check_at_least("page_size", 1)
         super().__post_init__()
 
-    def _check_reserved(self, tokens: int, origin: str = "") -> None:
-        super()._check_reserved(tokens, origin)
-        if tokens < LEAST_PAGES * self.page_size:
-            raise InvalidInputError(f"{self.name}: budget", f"{tokens} tokens{origin}",
-                                    f"at least {LEAST_PAGES * self.page_size}: {LEAST_PAGES} pages of {self.page_size}")  # fmt: skip
+    @property
+    def reserved(self) -> int:
+        """Sinks in whole pages, the recent window, and the least number of pages."""
+        return -(-self.sinks // self.page_size) * self.page_size + self.recent + LEAST_PAGES * self.page_size
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Bounds of every full page; O(L·D)."""
-        check_finite(f"{self.name}: build of layer {layer.index}", keys)
         whole = keys.shape[2] - keys.shape[2] % self.page_size
         pages = page_bounds(keys[:, :, :whole], self.page_size)
         return QuestState(layer, keys.shape[2], keys.shape[2], pages, [keys[:, :, whole:]])
@@ -77,8 +76,12 @@ class Quest(Method):
         if everything is not None:
             return everything
         layer, state = state.layer, cast(QuestState, state)
-        scores = self._scores(state.pages, queries)  # [B, R, P]
-        count = (self.allowance(state) - state.length % self.page_size) // self.page_size
+        tail = (state.length - max(self.recent, 1)) // self.page_size  # the first page that is attended anyway
+        scores = self._scores(state.pages, queries)[..., :tail]  # [B, R, P]
+        scores[..., : -(-self.sinks // self.page_size)] = torch.inf
+        count = self.allowance(state) // self.page_size - math.ceil(
+            (state.length - tail * self.page_size) / self.page_size
+        )
         pages = scores.argsort(dim=-1, descending=True, stable=True)[..., :count].sort(-1).values  # [B, R, P']
         offsets = torch.arange(self.page_size, device=pages.device)
         indices = (pages[..., None] * self.page_size + offsets).flatten(-2)  # [B, R, S]
@@ -86,7 +89,7 @@ class Quest(Method):
         if layer.details:
             of_token = pages.repeat_interleave(self.page_size, dim=-1)
             chosen = Selection(indices, of_token.to(torch.int32), scores.gather(-1, of_token).float())
-        return surround(chosen, after=(state.pages.length, state.length))
+        return surround(chosen, after=(tail * self.page_size, state.length))
 
     def _scores(self, pages: Pages, queries: Tensor) -> Tensor:
         n_kv_heads = pages.low.shape[1]

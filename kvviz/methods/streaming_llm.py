@@ -46,5 +46,9 @@ class StreamingLLM(Method):
         nothing = torch.empty((queries.shape[0], rows, 0), dtype=torch.int64, device=queries.device)
         details = state.layer.details
         chosen = Selection(nothing, nothing.to(torch.int32), nothing.float()) if details else Selection(nothing)
-        window = self.allowance(state) - self.sinks
-        return surround(chosen, before=self.sinks, after=(state.length - window, state.length))
+        start = state.length - self.recent_window(state)
+        return surround(chosen, before=self.sinks, after=(start, state.length))
+
+    def recent_window(self, state: State) -> int:
+        """All that the sinks leave of the allowance."""
+        return self.allowance(state) - self.sinks

@@ -62,7 +62,9 @@ class DeviceStore:
         """Bytes of stored keys and values on each tier, spare room aside."""
         if self._keys is None:
             return {"device": 0}
-        return {"device": self.keys.numel() * self.keys.element_size() + self.values.numel() * self.values.element_size()}
+        return {
+            "device": self.keys.numel() * self.keys.element_size() + self.values.numel() * self.values.element_size()
+        }
 
     def clone(self) -> DeviceStore:
         """An independent copy."""

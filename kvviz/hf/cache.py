@@ -1,0 +1,125 @@
+"""SelectiveCache: a transformers cache that attends what a method selects."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from ..errors import CacheMismatchError, InvalidInputError, UnsupportedModelError
+from ..layer import LayerCache
+from ..ledger import Ledger, ledger_of
+from ..methods import resolve
+from ..methods.base import LayerContext, Method
+from .layer import SelectiveLayer
+
+STORES = ("device",)
+
+
+class SelectiveCache(Cache):
+    """A cache for `model.generate(..., past_key_values=cache)` that attends what `method` selects.
+
+    Call `kvviz.attach(model)` once before. Prompts are prefilled with exact attention; each decoded token then attends
+    the selection. Later prompts on the same cache (multi-turn) are prefilled over everything and indexed anew.
+    Layers that no method can serve (sliding windows, linear attention) stay as transformers makes them and are named
+    in `exact_layers`. `store` is where keys and values are kept: "device".
+
+    Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
+    InvalidInputError for an unknown store.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        method: str | Method,
+        store: str = "device",
+        *,
+        details: bool = False,
+        retain_queries: bool = False,
+    ) -> None:
+        if store not in STORES:
+            raise InvalidInputError("SelectiveCache: store", repr(store), f"one of {STORES}")
+        self.config = model.config.get_text_config(decoder=True)
+        self.method = resolve(method)
+        layers = DynamicCache(config=model.config).layers
+        if not any(isinstance(layer, DynamicLayer) for layer in layers):
+            raise UnsupportedModelError(
+                "SelectiveCache", f"{type(model).__name__}, which has no attention layers", "a decoder with attention"
+            )
+        for index, layer in enumerate(layers):
+            if type(layer) is DynamicLayer:
+                context = _context(self.config, index, details)
+                layers[index] = self._selective(LayerCache(context, self.method, retain_queries=retain_queries))
+        super().__init__(layers=layers)
+        self._last: SelectiveLayer | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """As transformers' own; raises CacheMismatchError where the model lost the link to this cache."""
+        if self._last is not None and self._last.awaiting:
+            raise CacheMismatchError(
+                f"attention of layer {self._last.cache.context.index}",
+                "keys of a SelectiveCache that did not reach kvviz's attention",
+                "kvviz.attach(model) before, a model that hands its cached keys on unchanged, "
+                "and a new cache after an interrupted step",
+            )
+        if layer_idx >= len(self.layers):
+            raise CacheMismatchError(
+                "update of the cache", f"layer {layer_idx}", f"a model of {len(self.layers)} layers"
+            )
+        updated: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        layer = self.layers[layer_idx]
+        self._last = layer if isinstance(layer, SelectiveLayer) else None
+        return updated
+
+    @property
+    def selective_layers(self) -> list[LayerCache]:
+        """The layers that the method serves, ascending."""
+        return [layer.cache for layer in self.layers if isinstance(layer, SelectiveLayer)]
+
+    @property
+    def exact_layers(self) -> tuple[int, ...]:
+        """The layers that no method can serve and that attend as the model does."""
+        return tuple(index for index, layer in enumerate(self.layers) if not isinstance(layer, SelectiveLayer))
+
+    def expect(self, prompt_length: int) -> None:
+        """Announce the length of the prompt, so that one fed in chunks is indexed once, at its end."""
+        for layer in self.layers:
+            if isinstance(layer, SelectiveLayer):
+                layer.expected_length = prompt_length
+
+    def fork(self, method: str | Method) -> SelectiveCache:
+        """An independent copy of the cached prompt, indexed for another method.
+
+        A method that needs the prompt's queries can only be forked to where this cache was made with `retain_queries`.
+        """
+        other = copy.copy(self)
+        other.method, other._last = resolve(method), None
+        other.layers = [
+            self._selective(layer.cache.fork(other.method))
+            if isinstance(layer, SelectiveLayer)
+            else copy.deepcopy(layer)
+            for layer in self.layers
+        ]
+        return other
+
+    def ledger(self) -> Ledger:
+        """Where this cache's tokens and bytes went."""
+        return ledger_of(self.selective_layers, self.exact_layers)
+
+    def _selective(self, cache: LayerCache) -> SelectiveLayer:
+        layer = SelectiveLayer(cache)
+        layer.config = self.config
+        layer.is_initialized = cache.store.length > 0
+        return layer
+
+
+def _context(config: Any, index: int, details: bool) -> LayerContext:
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return LayerContext(index, config.num_hidden_layers, heads, kv_heads, head_dim, head_dim**-0.5, details=details)

@@ -1,0 +1,72 @@
+"""A model's own attention over all keys, for prompts and for layers that select nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from ..errors import InvalidInputError, UnsupportedModelError
+
+EAGER_BLOCK = 512  # queries a block where a model's own eager attention prefills: bounds its score matrix
+
+
+def exact_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float | None,
+    softcap: float | None,
+    **kwargs: Any,
+) -> Tensor:
+    """The model's own attention: SDPA, or its eager form where SDPA cannot soft-cap. [B, n, Q, D]."""
+    if softcap is None:
+        output: Tensor = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **kwargs)[0]
+        return output
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        raise UnsupportedModelError(
+            "attention", f"soft-capping in {type(module).__name__}", "a model with an eager_attention_forward"
+        )
+    blocks = []
+    for start in range(0, query.shape[2], EAGER_BLOCK):
+        part = slice(start, start + EAGER_BLOCK)
+        additive = _additive_mask(mask, query, key, part)
+        blocks.append(
+            eager(module, query[:, :, part], key, value, additive, scaling=scaling, softcap=softcap, **kwargs)[0]
+        )
+    return torch.cat(blocks, dim=1)
+
+
+def _additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, part: slice) -> Tensor:
+    """What eager attention adds to its logits for a block of queries, [B or 1, 1, n, L]."""
+    if mask is None:  # transformers leaves the mask out where it is plainly causal
+        total, new = key.shape[2], query.shape[2]
+        positions = torch.arange(total - new, total, device=query.device)[part]
+        allowed = torch.arange(total, device=query.device) <= positions[:, None]
+        allowed = allowed[None, None]
+    else:
+        allowed = mask[:, :, part]
+    return torch.zeros(allowed.shape, dtype=query.dtype, device=query.device).masked_fill(
+        ~allowed, torch.finfo(query.dtype).min
+    )
+
+
+def left_padding(mask: Tensor | None, length: int) -> list[int] | None:
+    """Padding tokens at the start of each batch row, from the last query's row of a boolean mask [B, 1, n, L]."""
+    if mask is None:
+        return None
+    seen = mask[:, 0, -1]  # [B, L]
+    starts = seen.int().argmax(-1)
+    if bool((seen.sum(-1) != length - starts).any()):
+        raise InvalidInputError(
+            "prefill with SelectiveCache",
+            "an attention mask with gaps",
+            "left padding only (tokenizer.padding_side='left')",
+        )
+    return starts.tolist() if bool(starts.any()) else None

@@ -1,0 +1,108 @@
+"""A transformers cache layer that decodes over what a method selects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer
+
+from ..errors import CacheMismatchError, InvalidInputError
+from ..layer import LayerCache
+from .exact import exact_attention, left_padding
+
+
+class SelectiveLayer(DynamicLayer):
+    """A transformers cache layer whose decode steps attend what a method selects."""
+
+    is_croppable = False
+
+    def __init__(self, cache: LayerCache) -> None:
+        super().__init__()
+        self.cache = cache
+        self.awaiting = False  # keys were handed to the model and have not come back to our attention function
+        self.config: Any = None
+        self.expected_length = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store new keys and values [B, H, n, D]; returns all of them, the keys marked with this layer."""
+        store, context = self.cache.store, self.cache.context
+        batch, heads, _, dim = key_states.shape
+        wanted = (store.key_buffer.shape[0] if store.length else batch, context.n_kv_heads, context.head_dim)
+        if (batch, heads, dim) != wanted:
+            raise CacheMismatchError(
+                f"update of cache layer {context.index}",
+                f"batch, KV heads, head_dim = {(batch, heads, dim)}",
+                f"{wanted}; use a new SelectiveCache for another model or batch size",
+            )
+        store.reserve(key_states, value_states, self.expected_length)
+        store.append(key_states, value_states)
+        self.is_initialized = True
+        keys = store.keys
+        keys.kv_layer = self  # type: ignore[attr-defined]  # how the attention function finds its layer
+        self.awaiting = True
+        return keys, store.values
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        scaling: float | None,
+        softcap: float | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Attention output [B, n, Q, D]: exact over a prompt, over the selection for a single decoded token."""
+        self.awaiting = False
+        if getattr(module, "config", None) is not self.config:
+            raise CacheMismatchError(
+                "attention",
+                f"layer {self.cache.context.index} of another model",
+                "the model that this SelectiveCache was made for",
+            )
+        length, new = self.cache.store.length, query.shape[2]
+        if new == 1 and self.cache.built and length > self.expected_length:
+            if not self.cache.dense:
+                return self.cache.decode(query[:, :, 0])[:, None]
+            return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+        output = exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+        self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap)
+        self.cache.keep_queries(query)
+        if length >= self.expected_length:
+            self.cache.build(left_padding(mask, length))
+        return output
+
+    def get_seq_length(self) -> int:
+        """Tokens stored."""
+        return self.cache.store.length
+
+    def reset(self) -> None:
+        """Forget every token."""
+        self.cache = LayerCache(self.cache.context, self.cache.method, retain_queries=self.cache.retain_queries)
+        self.awaiting = False
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Refused: a method's state is not reordered between beams."""
+        raise InvalidInputError(
+            "generate with SelectiveCache", "beam search", "greedy decoding or sampling (num_beams=1)"
+        )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused: what a method has seen cannot be taken back."""
+        raise InvalidInputError(
+            "generate with SelectiveCache",
+            "a crop of the cache (assisted decoding)",
+            "plain greedy decoding or sampling",
+        )
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Refused, as `reorder_cache`."""
+        raise InvalidInputError(
+            "generate with SelectiveCache", "a batch repeated after the prefill", "num_return_sequences without it"
+        )
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Refused, as `reorder_cache`."""
+        raise InvalidInputError("generate with SelectiveCache", "a part of the batch", "the whole batch")

@@ -1,0 +1,96 @@
+"""A recording as a grid of cells, decode steps × positions: what was attended, what the oracle would have taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import metrics
+from ..trace import Recording
+
+BLANK, AGREED, MISSED, WASTED = 0, 1, 2, 3
+MARKS = ("", "agreed", "missed", "wasted")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """T steps × C columns of `width` tokens each; a cell shows the most attended of its marked tokens.
+
+    A token is marked where the method or the oracle took it: agreed (both), missed (the oracle alone), wasted (the
+    method alone).
+    """
+
+    first_step: int
+    start: int                       # position of the first column
+    width: int                       # tokens a column
+    mark: NDArray[np.uint8]          # [T, C] BLANK, AGREED, MISSED or WASTED
+    weight: NDArray[np.float32]      # [T, C] exact attention weight of the token shown
+    position: NDArray[np.int64]      # [T, C] position of the token shown, -1 in blank cells
+    group: NDArray[np.int64]         # [T, C] cluster or page of the token shown, -1 where it has none
+    counts: NDArray[np.int64]        # [T, C, 3] agreed, missed and wasted tokens of the cell
+
+    @property
+    def centers(self) -> NDArray[np.float64]:
+        """Middle of each column on the position axis, [C]."""
+        return self.start + self.width * np.arange(self.mark.shape[1]) + (self.width - 1) / 2
+
+
+def cells(
+    recording: Recording, layer: int, row: int, steps: tuple[int, int], positions: tuple[int, int], columns: int
+) -> Cells:
+    """The cells of one layer and row, max-pooled along the positions to at most `columns` columns.
+
+    `steps` and `positions` are half-open ranges within the recording.
+    """
+    (first, last), (start, stop) = steps, positions
+    width = -(-(stop - start) // columns)
+    padded = -(-(stop - start) // width) * width
+    shape = (last - first, padded)
+    attended, wanted = np.zeros(shape, bool), np.zeros(shape, bool)
+    weight, group = np.full(shape, -1.0, np.float32), np.full(shape, -1, np.int64)
+    for line, step in enumerate(range(first, last)):
+        seen = min(recording.visible(step), stop)
+        if seen <= start:
+            continue
+        view = slice(0, seen - start)
+        chosen = recording.indices(step, layer)[row]
+        attended[line, view] = metrics.member_mask(chosen, recording.visible(step))[start:seen]
+        wanted[line, view] = metrics.member_mask(recording.oracle(step, layer)[row], recording.visible(step))[start:seen]
+        weight[line, view] = recording.attention(step, layer)[row, start:seen]
+        inside = (chosen >= start) & (chosen < seen)
+        group[line, chosen[inside] - start] = recording.groups(step, layer)[row][inside]
+    mark = np.select([attended & wanted, wanted, attended], [AGREED, MISSED, WASTED], BLANK).astype(np.uint8)
+    blocks = (last - first, padded // width, width)
+    mark, weight, group = mark.reshape(blocks), weight.reshape(blocks), group.reshape(blocks)
+    shown = np.where(mark != BLANK, weight, -2.0).argmax(-1)[..., None]  # the future's weight is -1: still above a blank
+
+    def pick(array: NDArray[Any]) -> NDArray[Any]:
+        return np.take_along_axis(array, shown, -1)[..., 0]
+
+    place = start + np.arange(padded).reshape(1, -1, width)
+    return Cells(
+        first_step=first, start=start, width=width, mark=pick(mark), weight=np.maximum(pick(weight), 0.0),
+        position=np.where(pick(mark) != BLANK, pick(np.broadcast_to(place, blocks)), -1), group=pick(group),
+        counts=np.stack([(mark == kind).sum(-1) for kind in (AGREED, MISSED, WASTED)], -1),
+    )  # fmt: skip
+
+
+def rectangles(mask: NDArray[np.bool_], grid: Cells, *, closed: bool, gap: float = 0.1) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Corners (x, y) of the true cells of `mask` [T, C], runs along a row merged, NaN between one rectangle and the next.
+
+    One filled path draws them all, as vectors; a path that is stroked too needs its corners `closed`. float32 holds the
+    half-token edges of 8 million positions.
+    """
+    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    line, left = np.nonzero(edges == 1)
+    right = np.nonzero(edges == -1)[1]  # the ends come in the same order as the beginnings
+    x0, x1 = (grid.start + grid.width * side - 0.5 for side in (left, right))
+    y0, y1 = (grid.first_step + line + side for side in (gap / 2 - 0.5, 0.5 - gap / 2))
+    nothing = np.full(len(line), np.nan)
+    last = [x0] if closed else [], [y0] if closed else []
+    x = np.stack([x0, x1, x1, x0, *last[0], nothing], -1).ravel().astype(np.float32)
+    y = np.stack([y0, y0, y1, y1, *last[1], nothing], -1).ravel().astype(np.float32)
+    return x, y

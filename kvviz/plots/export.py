@@ -1,0 +1,101 @@
+"""Figures as files for print: vector PDF and SVG at a paper's width, PNG at 300 dpi."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import plotly.graph_objects as go
+
+from ..errors import InvalidInputError, KVVizError, MissingDependencyError
+from ..storage import replacing
+from .labels import title_pad, top_margin, wrap
+
+WIDTHS = {"column": 3.3, "page": 7.0}  # inches
+SUFFIXES = (".pdf", ".svg", ".png")
+_PIXELS = 96  # CSS pixels an inch
+_FONT_POINTS = 8
+_SHRINK = 0.75  # a figure on a screen is made for 13-pixel type; on paper 8 points are 10.7 pixels
+_PNG_DPI = 300
+
+
+def save(
+    fig: go.Figure,
+    path: str | os.PathLike[str],
+    width: Literal["column", "page"] | float = "column",
+    height: float | None = None,
+) -> Path:
+    """Write a figure to `path` (.pdf, .svg or .png) for print; returns the path.
+
+    `width`: "column" (3.3 inches), "page" (7 inches), or inches; `height`: inches, by default in proportion to the
+    figure's own. Type is 8 points, titles are broken to fit. PDF and SVG are vectors, and a PDF embeds its fonts; an SVG
+    names them (Arial or a metric-alike), since plotly writes text as text. PNG has 300 dots an inch. Layers that only
+    answer to the mouse are left out. The file appears whole or not at all, and `fig` stays as it is.
+
+    Raises InvalidInputError for another suffix or a size that is no number of inches, MissingDependencyError without
+    kaleido, KVVizError where kaleido finds no Chromium or Chrome, or where the browser fails.
+
+    >>> save(go.Figure(), "figure.gif")
+    Traceback (most recent call last):
+    kvviz.errors.InvalidInputError: plots.save: suffix: got '.gif'; wanted one of .pdf, .svg, .png
+    """
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidInputError("plots.save: suffix", repr(path.suffix), f"one of {', '.join(SUFFIXES)}")
+    inches = WIDTHS.get(width) if isinstance(width, str) else width
+    for name, size in (("width", inches), ("height", height)):
+        if (size is None and name == "width") or (size is not None and not 0.5 <= size <= 100):
+            given = width if name == "width" else height
+            raise InvalidInputError(f"plots.save: {name}", repr(given), f"{', '.join(WIDTHS)} or 0.5 to 100 inches")
+    assert inches is not None  # checked above
+    image = _render(_for_print(fig, inches, height), path.suffix.lower()[1:])
+    with replacing(path) as partial:
+        partial.write_bytes(image)
+    return path
+
+
+def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure:
+    """A copy of the figure at its printed size: type of 8 points, titles that fit, nothing that only hovers."""
+    page = go.Figure(fig)
+    page.data = [trace for trace in page.data if (trace.meta or {}) != {"role": "hover"}]
+    type_size = _FONT_POINTS * _PIXELS / 72
+    text = wrap(page.layout.title.text or "", int(inches * _PIXELS / (0.5 * type_size)))  # a letter is half its size wide
+    panel_titles = any(note.yanchor == "bottom" and note.y == 1 for note in page.layout.annotations)
+    page.update_layout(
+        width=inches * _PIXELS, height=height * _PIXELS if height else (page.layout.height or 420) * _SHRINK, autosize=False,
+        font_size=type_size, title={"text": text, "font_size": type_size, "pad": title_pad(text, type_size), "x": 0, "xref": "container"},
+        margin={"l": 4, "r": 6, "t": top_margin(text, type_size, panel_titles), "b": 4},
+    )  # fmt: skip
+    for update in (page.update_xaxes, page.update_yaxes):
+        update(title={"font_size": type_size, "standoff": 4})
+    page.update_traces(marker_colorbar_title_font_size=type_size, selector=_has_color_bar)
+    return page
+
+
+def _has_color_bar(trace: Any) -> bool:
+    return "marker" in trace and bool(trace.marker.showscale)
+
+
+def _render(fig: go.Figure, image_format: str) -> bytes:
+    operation = f"plots.save as {image_format}"
+    try:
+        import kaleido
+        from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError
+    except ImportError as error:
+        raise MissingDependencyError(operation, "kaleido", "export") from error
+    options = {
+        "format": image_format, "width": fig.layout.width, "height": fig.layout.height,
+        "scale": _PNG_DPI / _PIXELS if image_format == "png" else 1,
+    }  # fmt: skip
+    try:
+        with warnings.catch_warnings():  # a server that the user started keeps its own options, and kaleido says so
+            warnings.filterwarnings("ignore", message=".*kopts.*", category=UserWarning)
+            image: Any = kaleido.calc_fig_sync(fig.to_dict(), opts=options, kopts={"mathjax": False})  # else from a CDN
+    except ChromeNotFoundError as error:
+        wanted = "Chromium or Chrome installed (or BROWSER_PATH set to one): `apt-get install chromium`, or `kaleido_get_chrome`"
+        raise KVVizError(operation, "no browser that kaleido can drive", wanted) from error
+    except (BrowserFailedError, BrowserClosedError) as error:
+        raise KVVizError(operation, f"a browser that failed ({error})", "a Chromium or Chrome that starts") from error
+    return bytes(image)

@@ -1,0 +1,124 @@
+"""How cells look: the three marks of agreement, attention in cividis, clusters by hue; what hovering says; the legend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
+
+from ..trace import Recording
+from .cells import AGREED, BLANK, MARKS, MISSED, WASTED, Cells, rectangles
+from .labels import escape
+from .theme import MAP, attention_bar, cluster_hue, hue_color, ink, method_style
+
+DECADES = 4  # attention weights from 1e-4 to 1, on a logarithmic scale
+_NAMES = {AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method"}
+_CLEAR = "rgba(0,0,0,0)"
+_HUES, _TONES, _LEVELS = 24, 4, 12  # hues of clusters, lightnesses of a hue, levels of the attention map
+
+
+def level(weight: NDArray[Any]) -> NDArray[np.float64]:
+    """0 at a weight of 1e-4 and below, 1 at a weight of 1, linear in the logarithm."""
+    return np.asarray(1 + np.log10(np.clip(weight, 10.0**-DECADES, 1.0)) / DECADES, np.float64)
+
+
+def paint(grid: Cells, run: Recording, color: str, dark: bool) -> list[go.Scatter]:
+    """The marks of one recording, one filled path a colour: vectors, in print too."""
+    if color == "agreement":
+        tone = method_style(run.method, dark)["color"]
+        layers = [(_fill(tone), grid.mark == AGREED), (_hatch(tone), grid.mark == WASTED)]
+    else:
+        layers = [(_fill(shade), mask) for shade, mask in _shades(grid, color, dark)]
+    layers.append((_outline(dark), grid.mark == MISSED))
+    return [_path(grid, mask, style) for style, mask in layers if mask.any()]
+
+
+def _path(grid: Cells, mask: NDArray[np.bool_], style: dict[str, Any]) -> go.Scatter:
+    x, y = rectangles(mask, grid, closed=style["line"]["width"] > 0)
+    return go.Scatter(x=x, y=y, mode="lines", fill="toself", hoverinfo="skip", showlegend=False, **style)
+
+
+def _fill(color: str) -> dict[str, Any]:
+    return {"line": {"width": 0}, "fillcolor": color}
+
+
+def _outline(dark: bool) -> dict[str, Any]:
+    return {"line": {"width": 0.8, "color": ink(dark).foreground}, "fillcolor": _CLEAR}
+
+
+def _hatch(color: str) -> dict[str, Any]:
+    pattern = {"shape": "/", "size": 3, "solidity": 0.35, "fgcolor": color, "bgcolor": _CLEAR}
+    return {"line": {"width": 0.6, "color": color}, "fillcolor": _CLEAR, "fillpattern": pattern}
+
+
+def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Fill colours and the attended cells that have them."""
+    attended = (grid.mark == AGREED) | (grid.mark == WASTED)
+    if color == "attention":
+        step = np.rint(level(grid.weight) * (_LEVELS - 1)).astype(int)
+        fills = sample_colorscale(MAP, np.linspace(0, 1, _LEVELS))
+        return [(fills[index], attended & (step == index)) for index in np.unique(step[attended])]
+    tone = np.rint(level(grid.weight) * (_TONES - 1)).astype(int)
+    hues = np.vectorize(cluster_hue, otypes=[float])(grid.group)
+    # Neighbours on the circle of hues that the eye would not tell apart share a path.
+    hue = np.where(grid.group < 0, -1, np.rint(hues / 360 * _HUES).astype(int) % _HUES)
+    shades = []
+    for which, strength in sorted(set(zip(hue[attended].tolist(), tone[attended].tolist(), strict=True))):
+        fill = hue_color(which * 360 / _HUES, strength / (_TONES - 1), dark) if which >= 0 else ink(dark).muted
+        shades.append((fill, attended & (hue == which) & (tone == strength)))
+    return shades
+
+
+def hover(grid: Cells, run: Recording) -> go.Heatmap:
+    """An unseen layer that answers to the mouse; `plots.save` leaves it out, since print has none."""
+    marked = grid.mark != BLANK
+    facts = [grid.position[..., None], grid.group[..., None]]
+    column = ""
+    if grid.width > 1:
+        facts.append(grid.counts)
+        column = f"<br>{grid.width} tokens: %{{customdata[2]}} agreed, %{{customdata[3]}} missed, %{{customdata[4]}} wasted"
+    text = [
+        [f"“{escape(run.tokens[place])}”: {MARKS[mark]}" if mark else "" for place, mark in zip(*line, strict=True)]
+        for line in zip(grid.position.tolist(), grid.mark.tolist(), strict=True)
+    ]
+    numbers = np.concatenate(facts, -1)
+    small = np.int16 if numbers.max(initial=0) < 2**15 else np.int32
+    return go.Heatmap(
+        x=grid.centers, y=grid.first_step + np.arange(len(grid.mark)),
+        z=np.where(marked, grid.weight, np.nan).astype(np.float32),
+        text=text, customdata=numbers.astype(small), hoverongaps=False, showscale=False, meta={"role": "hover"},
+        colorscale=[[0, _CLEAR], [1, _CLEAR]],
+        hovertemplate="step %{y} · position %{customdata[0]} %{text}<br>attention %{z:.4f} · group %{customdata[1]}"
+        f"{column}<extra></extra>",
+    )  # fmt: skip
+
+
+def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bool, dark: bool) -> list[Any]:
+    """Traces without data that explain what `paint` drew."""
+    neutral = ink(dark)
+    tone = method_style(runs[0].method, dark)["color"] if len({run.method for run in runs}) == 1 else neutral.muted
+    boxes = {
+        AGREED: {"color": tone},
+        MISSED: {"color": _CLEAR, "line": {"width": 1, "color": neutral.foreground}},
+        WASTED: {"color": tone, "line": {"width": 1, "color": tone}, "pattern": {"shape": "/", "size": 4, "solidity": 0.35}},
+    }
+    kinds = boxes if color == "agreement" else [MISSED]
+    entries = [
+        _entry(_NAMES[kind], boxes[kind]) for kind in kinds if any((grid.mark == kind).any() for grid in grids)
+    ]
+    if color == "group":
+        entries.append(_entry("attended, of no group", {"color": neutral.muted}))
+    if color == "attention":
+        scale = {"color": [0], "cmin": -DECADES, "cmax": 0, "colorscale": MAP, "showscale": True, "colorbar": attention_bar(DECADES)}
+        entries.append(go.Scatter(x=[None], y=[None], mode="markers", marker=scale, showlegend=False, hoverinfo="skip"))
+    if prompt_end:
+        line = {"width": 1, "dash": "dot", "color": neutral.foreground}
+        entries.append(go.Scatter(x=[None], y=[None], mode="lines", line=line, name="end of the prompt", showlegend=True))
+    return entries
+
+
+def _entry(name: str, marker: dict[str, Any]) -> go.Bar:
+    return go.Bar(x=[None], y=[None], name=name, marker=marker, showlegend=True, hoverinfo="skip")

@@ -1,0 +1,34 @@
+"""Vectors to two dimensions, by PCA or t-SNE: the same seed gives the same map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PROJECTIONS = ("pca", "tsne")
+
+
+def project(
+    keys: NDArray[Any], shown: NDArray[np.int64], extra: NDArray[Any], projection: str, seed: int
+) -> tuple[NDArray[np.float64], tuple[str, str]]:
+    """Places [len(shown) + E, 2] of the keys `shown` and of the E vectors `extra`, and the titles of the two axes.
+
+    `keys` [L, D], `extra` [E, D]. PCA is fitted on all keys, and the extra vectors are projected onto it. t-SNE has no
+    such projection: it lays out the shown keys and the extra vectors together, by cosine distance.
+    """
+    vectors = np.concatenate([keys[shown], extra])
+    if projection == "pca":
+        from sklearn.decomposition import PCA
+
+        fitted = PCA(n_components=2, svd_solver="full").fit(keys)
+        variance = float(keys.var(0, ddof=1).sum())
+        shares = fitted.explained_variance_ / variance if variance > 0 else (0.0, 0.0)  # equal keys vary in nothing
+        names = [f"principal component {axis} ({share:.0%} of variance)" for axis, share in enumerate(shares, start=1)]
+        return np.asarray(fitted.transform(vectors), np.float64), (names[0], names[1])
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, (len(vectors) - 1) / 3)
+    layout = TSNE(n_components=2, metric="cosine", init="pca", perplexity=perplexity, random_state=seed).fit_transform(vectors)
+    return np.asarray(layout, np.float64), ("t-SNE 1 (no unit)", "t-SNE 2 (no unit)")

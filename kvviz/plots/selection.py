@@ -1,0 +1,143 @@
+"""Which tokens a method attended, decode step by decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ..errors import InvalidInputError, UnknownNameError
+from ..trace import Recording
+from .cells import cells
+from .labels import length_range, set_title, title
+from .marks import hover, legend, paint
+from .theme import ink, template_name
+
+MAX_COLUMNS = 512
+_COLORS = ("agreement", "attention", "group")
+_PANEL_GAP = 34  # pixels between panels: the lower one's title
+_BELOW = 84      # pixels for the axis and the legend
+
+
+def selection_map(
+    recordings: Recording | Sequence[Recording],
+    layer: int,
+    head: int = 0,
+    *,
+    color: Literal["agreement", "attention", "group"] = "agreement",
+    steps: tuple[int, int] | None = None,
+    positions: tuple[int, int] | None = None,
+    columns: int = 128,
+    dark: bool = False,
+) -> go.Figure:
+    """A map of decode steps × positions: the tokens that each method attended, beside the oracle's.
+
+    As in ClusterKV (arXiv 2412.03213) fig. 1 and CTkvr fig. 1, drawn from what a model did. Agreed tokens are filled,
+    missed ones outlined, wasted ones hatched; the oracle takes as many tokens as the method did, by exact attention.
+
+    `recordings`: one recording or several of the same model and prompt, one panel each, sharing the position axis.
+    `head` counts key/value heads; where one of several recordings has a row per query head, that panel shows the first
+    query head of the group, and says so. `color`: "agreement" (the three marks), "attention" (attended tokens in
+    cividis, by the logarithm of their exact weight) or "group" (hue by cluster or page, lightness by weight). `steps`
+    and `positions` are half-open ranges. More than `columns` positions (at most 512) are pooled: a column then shows the
+    most attended of its marked tokens, and the axis says so.
+
+    Recall and attention mass above each panel are exact: means over the steps shown, every position counted.
+
+    Raises InvalidInputError for recordings of different models or prompts, a layer that was not recorded, or a head,
+    range or number of columns that does not fit; UnknownNameError for an unknown `color`.
+
+    >>> from kvviz.plots.example import example_recording
+    >>> figure = selection_map(example_recording(), layer=0)
+    >>> [trace.name for trace in figure.data if trace.showlegend]
+    ['agreed with the oracle', 'missed: only the oracle', 'wasted: only the method', 'end of the prompt']
+    """
+    runs = _same_prompt([recordings] if isinstance(recordings, Recording) else list(recordings))
+    if color not in _COLORS:
+        raise UnknownNameError("selection_map: color", str(color), _COLORS)
+    if not 1 <= columns <= MAX_COLUMNS:
+        raise InvalidInputError("selection_map: columns", columns, f"1 to {MAX_COLUMNS}")
+    steps = _range("steps", steps, max(run.steps for run in runs))
+    for run in runs:
+        if steps[0] >= run.steps:
+            raise InvalidInputError("selection_map: steps", steps, f"a range within the {run.steps} steps of {run.method}")
+    positions = _range("positions", positions, max(run.visible(min(steps[1], run.steps) - 1) for run in runs))
+    rows = [run.indices(0, layer).shape[0] for run in runs]
+    if not 0 <= head < min(rows):
+        raise InvalidInputError("selection_map: head", head, f"0 to {min(rows) - 1}")
+    spans = [(steps[0], min(steps[1], run.steps)) for run in runs]
+    height = min(max(6 * (steps[1] - steps[0]), 90), 260)
+    gap = _PANEL_GAP / (height * len(runs) + _PANEL_GAP * (len(runs) - 1))
+    figure = make_subplots(len(runs), 1, shared_xaxes=True, vertical_spacing=gap)
+    grids = []
+    for panel, (run, span, count) in enumerate(zip(runs, spans, rows, strict=True), start=1):
+        row = head * (count // min(rows))
+        grid = cells(run, layer, row, span, positions, columns)
+        for trace in [*paint(grid, run, color, dark), hover(grid, run)]:
+            figure.add_trace(trace, panel, 1)
+        figure.add_annotation(
+            text=_panel_title(run, layer, row, range(*span), count != min(rows)), showarrow=False, borderpad=0,
+            x=0, y=1, xref="x domain", yref="y domain", xanchor="left", yanchor="bottom", row=panel, col=1,
+        )  # fmt: skip
+        figure.update_yaxes(range=[span[1] - 0.5, span[0] - 0.5], title_text="step", nticks=6, showgrid=False, row=panel, col=1)
+        grids.append(grid)
+    prompt_end = runs[0].prompt_length - 0.5
+    ends_inside = positions[0] < prompt_end < positions[1] - 1
+    if ends_inside:
+        figure.add_vline(x=prompt_end, line={"width": 1, "dash": "dot", "color": ink(dark).foreground})
+    for trace in legend(grids, runs, color, ends_inside, dark):
+        figure.add_trace(trace, 1, 1)
+    row_name = f"KV head {head}" if min(rows) == runs[0].geometry.n_kv_heads else f"query head {head}"
+    text = _title(runs[0], layer, row_name, steps, color)
+    set_title(figure, text, panel_titles=True)
+    inside = height * len(runs) + _PANEL_GAP * (len(runs) - 1)
+    figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
+    figure.update_xaxes(range=[positions[0] - 0.5, positions[1] - 0.5], showgrid=False)
+    pooled = f"position (max-pooled by {grids[0].width})" if grids[0].width > 1 else "position"
+    figure.update_xaxes(title_text=pooled, row=len(runs), col=1)
+    return figure
+
+
+def _same_prompt(runs: list[Recording]) -> list[Recording]:
+    if not runs:
+        raise InvalidInputError("selection_map", "no recording", "at least one")
+    first = runs[0]
+    for run in runs:
+        if run.steps == 0:
+            raise InvalidInputError("selection_map", f"a recording of {run.method} without decode steps", "at least one step")
+        if (run.model, run.geometry) != (first.model, first.geometry):
+            raise InvalidInputError("selection_map", f"recordings of {first.model} and {run.model}", "recordings of one model")
+        ends = run.prompt_length, first.prompt_length
+        if ends[0] != ends[1] or not np.array_equal(run.token_ids[: ends[0]], first.token_ids[: ends[1]]):
+            raise InvalidInputError(
+                "selection_map", f"another prompt in the recording of {run.method}", f"the prompt of {first.method}"
+            )
+    return runs
+
+
+def _range(name: str, given: tuple[int, int] | None, length: int) -> tuple[int, int]:
+    if given is None:
+        return 0, length
+    start, stop = given
+    if not 0 <= start < stop <= length:
+        raise InvalidInputError(f"selection_map: {name}", given, f"(start, stop) with 0 <= start < stop <= {length}")
+    return start, stop
+
+
+def _panel_title(run: Recording, layer: int, row: int, steps: range, of_query_head: bool) -> str:
+    recall = np.mean([run.recall(step, layer)[row] for step in steps])
+    mass = np.mean([run.attention_mass(step, layer)[row] for step in steps])
+    parts = [run.method, f"query head {row}" if of_query_head else "", f"budget {run.budget:,}"]
+    return title([*parts, f"recall {recall:.2f}", f"mass {mass:.2f}"])
+
+
+def _title(first: Recording, layer: int, row_name: str, steps: tuple[int, int], color: str) -> str:
+    """What was run and what is shown."""
+    meaning = {"group": "hue: cluster or page, strength: attention"}.get(color, "")
+    return title([
+        first.model, f"{first.prompt_length:,} tokens", f"layer {layer}", row_name,
+        f"steps {length_range(*steps)}", meaning,
+    ])  # fmt: skip

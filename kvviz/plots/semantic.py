@@ -1,0 +1,254 @@
+"""Keys in two dimensions: which tokens lie together in the semantic space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from .. import metrics
+from ..errors import InvalidInputError, UnknownNameError
+from ..trace import Recording, Trace
+from .labels import escape, set_title, title
+from .marks import DECADES, level
+from .projection import PROJECTIONS, project
+from .theme import MAP, attention_bar, cluster_color, ink, template_name
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Scene:
+    keys: NDArray[np.float64]             # [L, D]
+    tokens: Sequence[str] | None          # L
+    clusters: NDArray[np.int64] | None    # [L]
+    centroids: NDArray[np.float64]        # [C, D], C may be 0
+    query: NDArray[np.float64]            # [0 or 1, D]
+    weights: NDArray[np.float64] | None   # [L]
+    attended: NDArray[np.bool_]           # [L]
+
+
+def semantic_space(
+    source: Trace | Array,
+    layer: int | None = None,
+    head: int = 0,
+    *,
+    clusters: Array | None = None,
+    centroids: Array | None = None,
+    query: Array | None = None,
+    weights: Array | None = None,
+    recording: Recording | None = None,
+    step: int = 0,
+    tokens: Sequence[str] | None = None,
+    projection: Literal["pca", "tsne"] = "pca",
+    seed: int = 0,
+    max_points: int = 2000,
+    dark: bool = False,
+) -> go.Figure:
+    """A 2-D map of one head's keys: a dot a token, rings for centroids, a star for the query.
+
+    As in ClusterKV (arXiv 2412.03213) fig. 2 and 4. The dots' colour is the cluster (hue; lightness by attention where
+    weights are known too), else the attention weight (cividis, logarithmic), else neutral.
+
+    `source`: a Trace, of which `layer` and key/value `head` are shown, or keys [L, D] (`layer` and `head` then only name
+    them). `clusters`: int [L], -1 for tokens in none. `centroids`: [C, D]. `query`: [D], drawn at the keys' mean length,
+    since its own length changes no ranking. `weights`: attention [L]. `recording` with `step`: takes the weights from the
+    recording where none are given and circles the tokens that its method attended at that step. `tokens`: L texts for
+    hovering, taken from the trace where there is one.
+
+    `projection`: "pca" (fitted on all keys) or "tsne" (cosine, on the keys shown). More than `max_points` tokens are
+    thinned out, and the title says so: a quarter of the places goes to the most attended, the rest is drawn with `seed`.
+
+    Raises InvalidInputError for a layer or head that is not there, shapes that do not fit, values that are not finite, or
+    a recording of another model or text than the trace; UnknownNameError for an unknown projection.
+
+    >>> keys = np.random.default_rng(0).normal(size=(20, 4))
+    >>> figure = semantic_space(keys, clusters=np.arange(20) % 3, query=keys[0])
+    >>> [trace.name for trace in figure.data]
+    ['token', 'query']
+    """
+    if projection not in PROJECTIONS:
+        raise UnknownNameError("semantic_space: projection", str(projection), PROJECTIONS)
+    if max_points < 8:
+        raise InvalidInputError("semantic_space: max_points", max_points, "8 or more")
+    keys, tokens, layer = _keys(source, layer, head, tokens)
+    attended = np.zeros(len(keys), bool)
+    if recording is not None:
+        if isinstance(source, Trace):
+            _same_run(source, recording)
+        attended, exact = _step(recording, layer, head, step, len(keys))
+        weights = exact if weights is None else weights
+    scene = _Scene(
+        keys, tokens, _labels(clusters, len(keys)), _vectors("centroids", centroids, keys.shape[1]),
+        _vectors("query", None if query is None else np.atleast_2d(query)[:1], keys.shape[1]),
+        _weights(weights, len(keys)), attended,
+    )  # fmt: skip
+    shown = _thin_out(len(keys), max_points, scene.weights, seed)
+    length = float(np.linalg.norm(keys, axis=-1).mean())
+    star = scene.query * (length / np.maximum(np.linalg.norm(scene.query, axis=-1, keepdims=True), 1e-30))
+    places, axes = project(keys, shown, np.concatenate([scene.centroids, star]), projection, seed)
+    figure = go.Figure(_traces(scene, shown, places, dark))
+    model = source.model if isinstance(source, Trace) else recording.model if recording is not None else ""
+    text = title([
+        model, f"{len(keys):,} tokens", f"layer {layer}, KV head {head}" if layer is not None else "",
+        f"{recording.method}, budget {recording.budget:,}, step {step}" if recording is not None else "",
+        f"{len(shown):,} shown" if len(shown) < len(keys) else "",
+        f"seed {seed}" if len(shown) < len(keys) or projection == "tsne" else "",
+    ])  # fmt: skip
+    figure.update_layout(template=template_name(dark), height=520, hovermode="closest")
+    set_title(figure, text)
+    figure.update_xaxes(title_text=axes[0], showgrid=False)
+    figure.update_yaxes(title_text=axes[1], showgrid=False, scaleanchor="x")  # one unit is as long both ways
+    return figure
+
+
+def _keys(
+    source: Trace | Array, layer: int | None, head: int, tokens: Sequence[str] | None
+) -> tuple[NDArray[np.float64], Sequence[str] | None, int | None]:
+    if isinstance(source, Trace):
+        if layer is None:
+            raise InvalidInputError("semantic_space: layer", None, f"a captured layer: {source.layers}")
+        if not 0 <= head < source.geometry.n_kv_heads:
+            raise InvalidInputError("semantic_space: head", head, f"0 to {source.geometry.n_kv_heads - 1}")
+        found: Array = source.keys[source.check_layer(layer)][head]
+        tokens = source.tokens if tokens is None else tokens
+    else:
+        found = np.asarray(source)
+    if found.ndim != 2 or min(found.shape) < 2:
+        raise InvalidInputError("semantic_space: keys", list(found.shape), "[L, D] with at least 2 tokens and 2 dimensions")
+    keys = found.astype(np.float64)
+    if not np.isfinite(keys).all():
+        raise InvalidInputError("semantic_space: keys", "NaN or infinity", "finite keys")
+    if tokens is not None and len(tokens) != len(keys):
+        raise InvalidInputError("semantic_space: tokens", f"{len(tokens)} tokens", f"{len(keys)}, one a key")
+    return keys, tokens, layer
+
+
+def _same_run(trace: Trace, recording: Recording) -> None:
+    """Raise where the recording's keys are not the trace's: another model, or other tokens at the same positions."""
+    common = min(len(trace), len(recording.tokens))
+    if (trace.model, trace.geometry) != (recording.model, recording.geometry):
+        got, wanted = f"a recording of {recording.model}", f"one of {trace.model}, {trace.geometry}"
+    elif not np.array_equal(trace.token_ids[:common], recording.token_ids[:common]):
+        got, wanted = "a recording of another text", "one of the trace's own tokens"
+    else:
+        return
+    raise InvalidInputError("semantic_space: a recording of another model given to a trace's plot", got, wanted)
+
+
+def _step(recording: Recording, layer: int | None, head: int, step: int, length: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Attended [L] and exact attention [L] of a key/value head; a method's rows a query head are joined over the group."""
+    if layer is None:
+        raise InvalidInputError("semantic_space: layer", None, f"a recorded layer: {recording.layers}")
+    chosen, exact = recording.indices(step, layer), recording.attention(step, layer)
+    rows = len(chosen) // recording.geometry.n_kv_heads  # 1, or the query heads of a group
+    if not 0 <= head < recording.geometry.n_kv_heads:
+        raise InvalidInputError("semantic_space: head", head, f"0 to {recording.geometry.n_kv_heads - 1}")
+    group = slice(head * rows, (head + 1) * rows)
+    seen = exact.shape[-1]
+    attended, weights = np.zeros(max(length, seen), bool), np.zeros(max(length, seen))
+    attended[:seen] = metrics.member_mask(chosen[group], seen).any(0)
+    weights[:seen] = exact[group].mean(0)
+    return attended[:length], weights[:length]
+
+
+def _labels(clusters: Array | None, length: int) -> NDArray[np.int64] | None:
+    if clusters is None:
+        return None
+    labels = np.asarray(clusters)
+    if labels.shape != (length,) or not np.issubdtype(labels.dtype, np.integer):
+        raise InvalidInputError("semantic_space: clusters", f"{labels.dtype} {list(labels.shape)}", f"integers [{length}]")
+    return labels.astype(np.int64)
+
+
+def _vectors(name: str, vectors: Array | None, dimensions: int) -> NDArray[np.float64]:
+    if vectors is None:
+        return np.zeros((0, dimensions))
+    found = np.asarray(vectors, dtype=np.float64)
+    if found.ndim != 2 or found.shape[1] != dimensions or not np.isfinite(found).all():
+        raise InvalidInputError(f"semantic_space: {name}", list(found.shape), f"finite vectors of {dimensions} dimensions")
+    return found
+
+
+def _weights(weights: Array | None, length: int) -> NDArray[np.float64] | None:
+    if weights is None:
+        return None
+    found = np.asarray(weights, dtype=np.float64)
+    if found.shape != (length,) or not (np.isfinite(found) & (found >= 0)).all():
+        raise InvalidInputError("semantic_space: weights", list(found.shape), f"finite weights [{length}], none negative")
+    return found
+
+
+def _thin_out(length: int, most: int, weights: NDArray[np.float64] | None, seed: int) -> NDArray[np.int64]:
+    if length <= most:
+        return np.arange(length)
+    heaviest = np.zeros(0, np.int64) if weights is None else np.argsort(-weights, kind="stable")[: most // 4]
+    others = np.setdiff1d(np.arange(length), heaviest)
+    drawn = np.random.default_rng(seed).choice(others, most - len(heaviest), replace=False)
+    return np.sort(np.concatenate([heaviest, drawn]))
+
+
+def _traces(scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64], dark: bool) -> list[go.Scatter]:
+    neutral, count = ink(dark), len(shown)
+    hover = _hover(scene, shown)
+    dots = go.Scatter(
+        x=places[:count, 0], y=places[:count, 1], mode="markers", name="token", marker=_dots(scene, shown, dark),
+        text=hover, hovertemplate="%{text}<extra></extra>", showlegend=False,
+    )  # fmt: skip
+    traces = [dots]
+    ringed = scene.attended[shown]
+    if ringed.any():
+        traces.append(go.Scatter(
+            x=places[:count][ringed, 0], y=places[:count][ringed, 1], mode="markers", name="attended", hoverinfo="skip",
+            marker={"symbol": "circle-open", "size": 9, "color": neutral.foreground, "line": {"width": 1}},
+        ))  # fmt: skip
+    middle = count + len(scene.centroids)
+    if len(scene.centroids):
+        ring = [cluster_color(cluster, 1.0, dark) for cluster in range(len(scene.centroids))]
+        traces.append(go.Scatter(
+            x=places[count:middle, 0], y=places[count:middle, 1], mode="markers", name="centroid",
+            text=[f"centroid {cluster}" for cluster in range(len(ring))], hovertemplate="%{text}<extra></extra>",
+            marker={"symbol": "circle-open", "size": 15, "color": ring, "line": {"width": 2.5}},
+        ))  # fmt: skip
+    if len(scene.query):
+        traces.append(go.Scatter(
+            x=places[middle:, 0], y=places[middle:, 1], mode="markers", name="query", hovertemplate="query<extra></extra>",
+            marker={"symbol": "star", "size": 16, "color": neutral.foreground,
+                    "line": {"width": 1.5, "color": neutral.background}},
+        ))  # fmt: skip
+    return traces
+
+
+def _dots(scene: _Scene, shown: NDArray[np.int64], dark: bool) -> dict[str, Any]:
+    marker: dict[str, Any] = {"size": 6, "line": {"width": 0}}
+    weights = None if scene.weights is None else scene.weights[shown]
+    if scene.clusters is not None:
+        shade = np.full(len(shown), 0.8) if weights is None else level(weights)
+        colors = [
+            cluster_color(int(cluster), float(strength), dark) if cluster >= 0 else ink(dark).muted
+            for cluster, strength in zip(scene.clusters[shown], shade, strict=True)
+        ]
+        return marker | {"color": colors}
+    if weights is None:
+        return marker | {"color": ink(dark).muted}
+    marker["line"] = {"width": 0.5, "color": ink(dark).muted}  # cividis' dark end would sink into a dark page
+    return marker | {
+        "color": DECADES * (level(weights) - 1), "colorscale": MAP, "cmin": -DECADES, "cmax": 0, "showscale": True, "colorbar": attention_bar(DECADES),
+    }  # fmt: skip
+
+
+def _hover(scene: _Scene, shown: NDArray[np.int64]) -> list[str]:
+    lines = []
+    for position in shown.tolist():
+        text = f"“{escape(scene.tokens[position])}”<br>" if scene.tokens is not None else ""
+        text += f"position {position:,}"
+        if scene.clusters is not None:
+            text += f"<br>cluster {scene.clusters[position]}" if scene.clusters[position] >= 0 else "<br>in no cluster"
+        if scene.weights is not None:
+            text += f"<br>attention {scene.weights[position]:.4f}"
+        lines.append(text)
+    return lines

@@ -1,0 +1,190 @@
+"""One look for every figure: light and dark templates, a style for each method, a hue for each cluster."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+import plotly.io as pio
+
+FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, DejaVu Sans, sans-serif"
+TYPE_SIZE = 13  # pixels, on a screen
+MAP = "Cividis"  # colour-blind safe and monotone in lightness
+
+
+class Ink(NamedTuple):
+    """The neutral colours of one theme."""
+
+    foreground: str
+    muted: str
+    grid: str
+    background: str
+
+
+LIGHT = Ink(foreground="#1a1a1a", muted="#6e6e6e", grid="#e4e4e4", background="#ffffff")
+DARK = Ink(foreground="#ececec", muted="#9a9a9a", grid="#333333", background="#111111")
+
+# Okabe and Ito's palette, one colour a method; dash and symbol carry it through greyscale print.
+_METHODS = {
+    "clusterkv": ("#0072B2", "solid", "circle"),
+    "centroidkv": ("#D55E00", "dash", "diamond"),
+    "pqcache": ("#009E73", "solid", "square"),
+    "ctkvr": ("#CC79A7", "dashdot", "triangle-up"),
+    "quest": ("#E69F00", "dash", "triangle-down"),
+    "streaming_llm": ("#56B4E9", "dot", "x"),
+}
+# Other published methods share the tone of their kind and differ by dash and symbol.
+_BASELINES = {
+    "h2o": ("eviction", "solid", "circle-open"),
+    "snapkv": ("eviction", "dash", "square-open"),
+    "pyramidkv": ("eviction", "dot", "triangle-up-open"),
+    "infinigen": ("retrieval", "solid", "circle-open"),
+    "sparq": ("retrieval", "dash", "square-open"),
+    "infllm": ("retrieval", "dot", "diamond-open"),
+    "shadowkv": ("retrieval", "dashdot", "triangle-up-open"),
+    "magicpig": ("retrieval", "longdash", "triangle-down-open"),
+    "retrieval_attention": ("retrieval", "longdashdot", "star-open"),
+    "squeezed_attention": ("retrieval", "dash", "cross-open"),
+    "minference": ("prefill", "solid", "hexagon-open"),
+}
+_TONES = {"retrieval": "#7A8CA3", "eviction": "#A3877A", "merging": "#93839F", "prefill": "#86957E"}
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_SYMBOLS = ("pentagon", "hexagon", "star", "cross", "hourglass", "bowtie", "star-diamond")
+
+
+def ink(dark: bool = False) -> Ink:
+    """The neutral colours of the light or the dark theme."""
+    return DARK if dark else LIGHT
+
+
+def template_name(dark: bool = False) -> str:
+    """The registered plotly template: "kvviz_light" or "kvviz_dark"."""
+    return "kvviz_dark" if dark else "kvviz_light"
+
+
+def attention_bar(decades: int) -> dict[str, Any]:
+    """A colour bar for the decimal logarithm of attention weights, from 10^-decades to 1."""
+    ticks = list(range(-decades, 1))
+    return {
+        "title": {"text": "attention weight", "side": "right"}, "tickvals": ticks,
+        "ticktext": [f"≤ {10.0 ** ticks[0]:g}", *(f"{10.0**tick:g}" for tick in ticks[1:])],
+        "thickness": 10, "outlinewidth": 0, "xpad": 4,
+    }  # fmt: skip
+
+
+def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict[str, str]:
+    """`color`, `dash` and `symbol` of a method, the same in every figure.
+
+    `name` is the registry name. A method that kvviz does not know gets the muted tone of its `kind` ("retrieval",
+    "eviction", "merging", "prefill"; neutral otherwise) and a dash and symbol that depend on nothing but its name.
+
+    >>> method_style("clusterkv")
+    {'color': '#0072B2', 'dash': 'solid', 'symbol': 'circle'}
+    """
+    neutral = ink(dark)
+    if name in _METHODS:
+        color, dash, symbol = _METHODS[name]
+    elif name == "oracle":
+        color, dash, symbol = neutral.foreground, "solid", "diamond-tall"
+    elif name == "full":
+        color, dash, symbol = neutral.muted, "dot", "line-ew-open"
+    elif name in _BASELINES:
+        known_kind, dash, symbol = _BASELINES[name]
+        color = _TONES[known_kind]
+    else:
+        number = zlib.crc32(name.encode())  # hash() differs from one process to the next
+        color = _TONES.get(kind or "", neutral.muted)
+        dash = _DASHES[number % len(_DASHES)]
+        symbol = _SYMBOLS[number // len(_DASHES) % len(_SYMBOLS)]
+    return {"color": color, "dash": dash, "symbol": symbol}
+
+
+def cluster_hue(cluster: int) -> float:
+    """Hue of a cluster in degrees, 0 <= hue < 360; it depends on the cluster's number alone.
+
+    Steps of the golden angle keep clusters with near numbers far apart on the circle.
+
+    >>> [round(cluster_hue(cluster)) for cluster in range(4)]
+    [250, 28, 165, 303]
+    """
+    return (250.0 + 137.50776405 * cluster) % 360.0
+
+
+def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
+    """`#rrggbb` of a cluster: hue by cluster, lightness by `weight` in 0..1 (more weight, more contrast to the page).
+
+    The colours are OKLCH, so that all hues of one weight look equally light.
+    """
+    return hue_color(cluster_hue(cluster), weight, dark)
+
+
+def hue_color(hue: float, weight: float = 1.0, dark: bool = False) -> str:
+    """`#rrggbb` of a hue in degrees at a `weight` in 0..1, on the light or the dark page."""
+    weight = min(max(weight, 0.0), 1.0)
+    lightness = 0.34 + 0.44 * weight if dark else 0.90 - 0.32 * weight
+    return oklch(lightness, 0.05 + 0.08 * weight, hue)
+
+
+def oklch(lightness: float, chroma: float, hue: float) -> str:
+    """`#rrggbb` of an OKLCH colour: lightness 0..1, chroma 0..0.4, hue in degrees; clipped to sRGB.
+
+    Source: B. Ottosson, "A perceptual color space for image processing" (2020).
+
+    >>> oklch(1.0, 0.0, 0.0)
+    '#ffffff'
+    """
+    a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
+    long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
+    medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
+    short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
+    linear = (
+        4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * short,
+        -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
+        -0.0041960863 * long - 0.7034186147 * medium + 1.7076147010 * short,
+    )
+    return "#" + "".join(f"{round(255 * _gamma(min(max(value, 0.0), 1.0))):02x}" for value in linear)
+
+
+def translucent(color: str, alpha: float) -> str:
+    """`rgba(...)` of a `#rrggbb` colour at an opacity in 0..1.
+
+    >>> translucent("#0072B2", 0.5)
+    'rgba(0,114,178,0.5)'
+    """
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
+def _gamma(value: float) -> float:
+    return float(12.92 * value if value <= 0.0031308 else 1.055 * value ** (1 / 2.4) - 0.055)
+
+
+def _template(colors: Ink) -> Any:
+    axis = {
+        "gridcolor": colors.grid, "linecolor": colors.muted, "tickcolor": colors.muted, "zeroline": False,
+        "showline": True, "ticks": "outside", "ticklen": 4, "automargin": True, "title": {"standoff": 8, "font": {"size": TYPE_SIZE}},
+    }  # fmt: skip
+    layout = {
+        "font": {"family": FONT, "size": TYPE_SIZE, "color": colors.foreground},
+        "paper_bgcolor": colors.background,
+        "plot_bgcolor": colors.background,
+        "colorway": [color for color, _, _ in _METHODS.values()],
+        "title": {"x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
+                  "font": {"size": TYPE_SIZE}},
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left",
+                   "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0},
+        "margin": {"l": 12, "r": 12, "t": 40, "b": 12},
+        "xaxis": axis,
+        "yaxis": axis,
+        "hoverlabel": {"bgcolor": colors.background, "bordercolor": colors.muted, "align": "left",
+                       "font": {"family": FONT, "color": colors.foreground}},
+            }  # fmt: skip
+    return go.layout.Template(layout=layout)
+
+
+def register() -> None:
+    """Register the templates "kvviz_light" and "kvviz_dark" with plotly; the default template stays what it was."""
+    pio.templates["kvviz_light"] = _template(LIGHT)
+    pio.templates["kvviz_dark"] = _template(DARK)

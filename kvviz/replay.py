@@ -1,0 +1,64 @@
+"""replay(): a method on a stored trace, without a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .errors import InvalidInputError
+from .layer import LayerCache
+from .methods import resolve
+from .methods.base import LayerContext, Method
+from .recorder import Recorder
+from .trace import Recording, Trace
+
+
+@torch.no_grad()
+def replay(trace: Trace, method: str | Method, queries: int = 64, **values: Any) -> Recording:
+    """A recording without a model: the last `queries` positions of a trace play the decode steps.
+
+    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`.
+    Raises InvalidInputError where `queries` leaves no prompt.
+    """
+    chosen = resolve(method, **values)
+    length = len(trace)
+    if not 1 <= queries < length:
+        raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
+    prompt, geometry = length - queries, trace.geometry
+    recorder = Recorder()
+    for index in trace.layers:
+        if chosen.is_dense(index):
+            continue
+        context = LayerContext(
+            index,
+            geometry.n_layers,
+            geometry.n_heads,
+            geometry.n_kv_heads,
+            geometry.head_dim,
+            geometry.head_dim**-0.5,
+            details=True,
+        )
+        layer = LayerCache(context, chosen)
+        q, k, v = (
+            torch.from_numpy(array[index].astype("float32"))[None]
+            for array in (trace.queries, trace.keys, trace.values)
+        )
+        layer.store.reserve(k, v, length)
+        layer.store.append(k[:, :, :prompt], v[:, :, :prompt])
+        layer.keep_queries(q[:, :, :prompt])
+        layer.build()
+        recorder.watch([layer])
+        for step in range(prompt, length):
+            layer.store.append(k[:, :, step : step + 1], v[:, :, step : step + 1])
+            layer.decode(q[:, :, step])
+    return recorder.recording(
+        chosen,
+        model=trace.model,
+        geometry=geometry,
+        tokens=trace.tokens,
+        token_ids=trace.token_ids.tolist(),
+        next_tokens=[*trace.tokens[prompt + 1 :], ""],
+        prompt_length=prompt,
+        question_length=queries,
+    )

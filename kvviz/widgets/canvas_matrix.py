@@ -1,0 +1,50 @@
+"""A matrix of bytes on a canvas."""
+
+from __future__ import annotations
+
+import numpy as np
+import traitlets
+from numpy.typing import NDArray
+
+from ..errors import InvalidInputError
+from . import assets
+from .live import AnyWidget
+
+
+class CanvasMatrix(AnyWidget):
+    """A widget that paints `matrix`, uint8 [rows, columns], through a table of 256 colours.
+
+    `colours` is uint8 [256, 4] (RGBA); without it the bytes are the looks of `kvviz.widgets.view`, in the page's theme.
+    `row` is framed, -1 for none. `hovered` and `clicked` are [row, column] under the pointer and last clicked,
+    [-1, -1] for none. A matrix wider than its place is squeezed by the browser: pool it first, with
+    `kvviz.metrics.pool_argmax`, so that spikes survive.
+    """
+
+    _esm = assets.script("matrix_widget.js")
+    _css = assets.style()
+
+    values = traitlets.Bytes().tag(sync=True)
+    shape = traitlets.List(traitlets.Int(), minlen=2, maxlen=2).tag(sync=True)
+    colours = traitlets.Bytes().tag(sync=True)
+    label = traitlets.Unicode("matrix").tag(sync=True)
+    row = traitlets.Int(-1).tag(sync=True)
+    hovered = traitlets.List(traitlets.Int(), [-1, -1]).tag(sync=True)
+    clicked = traitlets.List(traitlets.Int(), [-1, -1]).tag(sync=True)
+
+    def __init__(self, matrix: NDArray[np.uint8], *, colours: NDArray[np.uint8] | None = None, label: str = "matrix") -> None:
+        if colours is not None and (colours.dtype != np.uint8 or colours.shape != (256, 4)):
+            raise InvalidInputError("CanvasMatrix: colours", f"{colours.dtype} {list(colours.shape)}", "uint8 [256, 4]")
+        _check(matrix)
+        super().__init__(label=label, shape=list(matrix.shape), values=matrix.tobytes(),
+                         colours=b"" if colours is None else colours.tobytes())  # fmt: skip
+
+    def paint(self, matrix: NDArray[np.uint8]) -> None:
+        """Show another matrix, uint8 [rows, columns]; raises InvalidInputError for anything else."""
+        _check(matrix)
+        with self.hold_sync():
+            self.shape, self.values = list(matrix.shape), matrix.tobytes()
+
+
+def _check(matrix: NDArray[np.uint8]) -> None:
+    if matrix.dtype != np.uint8 or matrix.ndim != 2 or 0 in matrix.shape:
+        raise InvalidInputError("CanvasMatrix", f"{matrix.dtype} {list(matrix.shape)}", "uint8 [rows, columns], not empty")

@@ -1,0 +1,106 @@
+import { element, format } from "./strip.js";
+import { MEANING, bytes, visible } from "./words.js";
+
+// Seven controls: step back, step on, play, the step slider, the layer, the head, and the menu.
+export function createControls(root, page, { go, toggle, pick, save, copy }) {
+  const head = root.appendChild(element("div", "kv-head"));
+  head.append(element("h2", "kv-title", page.description));
+  const layer = picker(head, "layer", page.layers, page.layers_meaning, () => pick(Number(layer.value), Number(row.value)));
+  const row = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, () => pick(Number(layer.value), Number(row.value)));
+
+  const bar = root.appendChild(element("div", "kv-controls"));
+  const buttons = bar.appendChild(element("span", "kv-buttons"));
+  const back = button(buttons, "‹", "one step back (←)", () => go(-1));
+  const on = button(buttons, "›", "one step on (→)", () => go(1));
+  const play = button(buttons, "▶", "play (space)", toggle);
+  const label = bar.appendChild(element("label", "kv-step"));
+  label.append(element("span", "", "step"));
+  label.title = MEANING.step;
+  const slider = label.appendChild(element("input"));
+  Object.assign(slider, { type: "range", min: 0, max: page.steps - 1, step: 1 });
+  slider.setAttribute("aria-label", "decode step");
+  slider.addEventListener("input", () => go(0, Number(slider.value)));
+  const count = label.appendChild(element("output"));
+  const fed = bar.appendChild(element("span", "kv-fed"));
+  fed.title = MEANING.fed;
+  const stats = bar.appendChild(element("span", "kv-stats"));
+  const figures = Object.fromEntries(["recall", "mass", "attended", "read", "moved"].map((name) => [name, figure(stats, name)]));
+
+  const menu = head.appendChild(element("details", "kv-menu"));
+  menu.append(element("summary", "", "Save"));
+  menu.firstChild.title = "a picture of this panel, or the Python line that shows it";
+  root.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") menu.open = false;
+  });
+  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
+  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", () => copy(line, said));
+  const line = sheet.appendChild(element("code"));
+  const said = sheet.appendChild(element("p", "kv-said"));
+  said.setAttribute("role", "status");
+
+  return {
+    menu,
+    said,
+    playing(running) {
+      play.textContent = running ? "❚❚" : "▶";
+      play.setAttribute("aria-label", running ? "pause (space)" : "play (space)");
+      play.title = play.getAttribute("aria-label");
+      play.setAttribute("aria-pressed", String(running));
+    },
+    paint(state, slice, attended) {
+      const { step } = state, last = page.steps - 1;
+      const token = visible(page.tokens[page.prompt_length + step]);
+      back.disabled = step === 0;
+      on.disabled = step === last;
+      slider.value = step;
+      slider.setAttribute("value", step); // a picture is made from attributes
+      slider.setAttribute("aria-valuetext", `step ${step} of ${last}, fed ${token}, recall ${slice.recall[step].toFixed(2)}`);
+      count.textContent = `${format(step)} / ${format(last)}`;
+      count.style.minWidth = `${2 * format(last).length + 3}ch`;
+      fed.textContent = `fed “${token}”`;
+      figures.recall.textContent = slice.recall[step].toFixed(2);
+      figures.mass.textContent = slice.mass[step].toFixed(2);
+      figures.attended.textContent = format(attended);
+      for (const name of ["read", "moved"]) {
+        const exact = slice[`${name}_bytes`][step];
+        figures[name].textContent = bytes(exact);
+        figures[name].parentElement.title = `${MEANING[name]}: ${format(exact)} bytes`;
+      }
+      layer.value = slice.layer;
+      row.value = slice.head;
+      for (const option of [...layer.options, ...row.options]) option.toggleAttribute("selected", option.selected);
+      line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+    },
+  };
+}
+
+function picker(host, name, values, meaning, changed) {
+  const label = host.appendChild(element("label", "kv-picker"));
+  label.append(element("span", "", name));
+  label.title = meaning;
+  const select = label.appendChild(element("select"));
+  select.setAttribute("aria-label", name);
+  for (const value of values) select.append(new Option(value, value));
+  select.addEventListener("change", changed);
+  return select;
+}
+
+function button(host, text, meaning, pressed) {
+  const made = host.appendChild(element("button", "", text));
+  made.type = "button";
+  made.title = meaning;
+  made.setAttribute("aria-label", meaning);
+  made.addEventListener("click", pressed);
+  return made;
+}
+
+function figure(host, name) {
+  const made = host.appendChild(element("span", "kv-figure"));
+  made.title = MEANING[name];
+  made.append(element("span", "kv-name", name));
+  return made.appendChild(element("span", "kv-number"));
+}

@@ -1,0 +1,92 @@
+import { element } from "./strip.js";
+
+const TALLEST_ROW = 18, SHORTEST_ROW = 3; // CSS pixels
+
+// A uint8 matrix painted through `palette()`, a table of 256 RGBA colours; one row is framed.
+// Nothing is measured or coloured before the host has a width: a notebook attaches it after this call.
+export function createMatrix(host, { label, palette, height = 330, onHover = () => {}, onPick = () => {} }) {
+  host.classList.add("kv-matrix");
+  const inner = host.appendChild(element("div", "kv-matrix-inner"));
+  const canvas = inner.appendChild(element("canvas"));
+  const frame = inner.appendChild(element("div", "kv-row"));
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  let values = new Uint8Array(), rows = 0, columns = 0, colours = null, rowHeight = TALLEST_ROW, framed = -1;
+
+  function draw() {
+    const width = host.clientWidth;
+    if (!rows || !width) return;
+    colours ??= palette();
+    const scale = window.devicePixelRatio || 1;
+    rowHeight = Math.max(SHORTEST_ROW, Math.min(TALLEST_ROW, Math.floor(height / rows)));
+    canvas.style.height = inner.style.height = `${rows * rowHeight}px`;
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(rows * rowHeight * scale);
+    const wide = widened(imageOf(values, rows, columns, colours), canvas.width);
+    const context = canvas.getContext("2d");
+    context.imageSmoothingEnabled = false; // rows stay apart
+    context.drawImage(wide, 0, 0, canvas.width, canvas.height);
+    place();
+  }
+
+  function place() {
+    const top = framed * rowHeight;
+    frame.hidden = framed < 0 || framed >= rows;
+    frame.style.top = `${top}px`;
+    frame.style.height = `${rowHeight}px`;
+    if (top < host.scrollTop) host.scrollTop = top;
+    if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
+  }
+
+  function cell(event) {
+    const box = canvas.getBoundingClientRect();
+    const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
+    const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
+    return row >= 0 && row < rows && column >= 0 && column < columns ? [row, column] : null;
+  }
+  canvas.addEventListener("pointermove", (event) => onHover(cell(event), event));
+  canvas.addEventListener("pointerleave", (event) => onHover(null, event));
+  canvas.addEventListener("click", (event) => {
+    if (cell(event)) onPick(...cell(event));
+  });
+  const resized = new ResizeObserver(draw);
+  resized.observe(host);
+  return {
+    canvas,
+    paint(newValues, newRows, newColumns) {
+      [values, rows, columns] = [newValues, newRows, newColumns];
+      draw();
+    },
+    recolour() {
+      colours = null;
+      draw();
+    },
+    frame(row) {
+      framed = row;
+      place();
+    },
+    destroy: () => resized.disconnect(),
+  };
+}
+
+function imageOf(values, rows, columns, colours) {
+  const canvas = element("canvas");
+  canvas.width = columns;
+  canvas.height = rows;
+  const image = new ImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer), table = new Uint32Array(colours.buffer, colours.byteOffset, 256);
+  for (let index = 0; index < pixels.length; index++) pixels[index] = table[values[index]];
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+// Columns are stretched smoothly where they come out 1 or 2 pixels wide: whole pixels would make some twice as wide.
+function widened(image, width) {
+  const canvas = element("canvas");
+  canvas.width = width;
+  canvas.height = image.height;
+  const context = canvas.getContext("2d");
+  context.imageSmoothingEnabled = width < 3 * image.width;
+  context.drawImage(image, 0, 0, width, image.height);
+  return canvas;
+}

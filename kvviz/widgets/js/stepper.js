@@ -1,0 +1,186 @@
+import { mapColours, watchTheme } from "./theme.js";
+import { ATTENDED, createStrip, element, format } from "./strip.js";
+import { createMatrix } from "./matrix.js";
+import { frameOf, unpack } from "./slice.js";
+import { MEANING, aboutToken } from "./words.js";
+import { createTip } from "./tip.js";
+import { createClusters } from "./clusters.js";
+import { createControls } from "./controls.js";
+import { download, pictureOf } from "./picture.js";
+
+const STEP_MS = 700; // while playing
+
+// Draws a recording into `root`. `request(layer, head)` asks the host for bytes, which it hands to `show`;
+// `stepped(step)` tells it of a new step. Both hosts, the live widget and the page without a kernel, use this alone.
+export function createStepper(root, page, { step: first, css, request, stepped }) {
+  const state = { step: first };
+  let slice = null, frame = null, timer = null;
+  root.classList.add("kvviz", "kv-stepper");
+  root.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own shortcuts leave these keys to us
+  const controls = createControls(root, page, { go, toggle, pick: (layer, head) => ask(layer, head), save, copy });
+
+  const grid = root.appendChild(element("div", "kv-grid"));
+  const promptPanel = panel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const mapPanel = panel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
+  const recalledPanel = panel(grid, "recalled, by score (bar: exact attention)", "kv-recalled", MEANING.recalled);
+  const writtenPanel = panel(grid, "written so far", "kv-written", MEANING.written);
+  root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const tip = createTip(root);
+
+  const about = (position, event) => {
+    if (position === null || !frame) tip.hide();
+    else tip.show(aboutToken(page, slice, frame, state.step, position), event);
+  };
+  const prompt = createStrip(promptPanel, { tokens: page.tokens.slice(0, page.prompt_length), label: "prompt", onHover: about, onScroll: sight });
+  const written = createStrip(writtenPanel, { tokens: page.tokens.slice(page.prompt_length), start: page.prompt_length, label: "written so far", onHover: about });
+  const next = writtenPanel.appendChild(element("span", "kv-next"));
+  next.title = "what this step predicts";
+  writtenPanel.querySelectorAll("[data-position]").forEach((span, index) => span.toggleAttribute("data-question", index < page.question_length));
+  const map = createMatrix(mapPanel, {
+    label: "map of the attended tokens: one row a step, one column a position",
+    palette: () => mapColours(root),
+    onHover(cell, event) {
+      if (!cell || !slice) return tip.hide();
+      const [row, column] = cell, position = slice.map_positions[row * slice.shapes.map_positions[1] + column];
+      tip.show([["step", format(row)], ...aboutToken(page, slice, frameOf(slice, row), row, position)], event);
+    },
+    onPick(row, column) {
+      const position = slice.map_positions[row * slice.shapes.map_positions[1] + column];
+      go(0, row);
+      (position < page.prompt_length ? prompt : written).focus(position);
+    },
+  });
+  const sightBar = element("div", "kv-sight");
+  sightBar.title = "the part of the prompt that is in sight";
+  mapPanel.before(sightBar);
+  const axis = element("div", "kv-axis");
+  axis.append(element("span", "", "0"), element("span", "", "position"), element("span", "", format(page.tokens.length - 1)));
+  mapPanel.after(axis);
+  const clusters = createClusters(recalledPanel, page, { onHover: (members) => prompt.light(members), onPick: (member) => prompt.focus(member) });
+  const unwatch = watchTheme(root, map.recolour);
+
+  function paint() {
+    frame = frameOf(slice, state.step);
+    const { positions, looks, marks } = frame;
+    prompt.paint(positions, looks, marks);
+    written.paint(positions, looks, marks);
+    written.reveal(state.step + 1);
+    const predicted = state.step >= page.question_length - 1;
+    next.hidden = !predicted;
+    next.textContent = page.next_tokens[state.step];
+    map.frame(state.step);
+    clusters.paint(slice, state.step, frame);
+    controls.paint(state, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
+    tip.hide();
+  }
+
+  function go(by, to = state.step) {
+    const step = Math.max(0, Math.min(page.steps - 1, to + by));
+    if (step === state.step || !slice) return;
+    state.step = step;
+    paint();
+    stepped(step);
+  }
+
+  function toggle() {
+    if (timer) stop();
+    else {
+      if (state.step === page.steps - 1) go(0, 0);
+      timer = setInterval(() => (state.step < page.steps - 1 ? go(1) : stop()), STEP_MS);
+    }
+    controls.playing(timer !== null);
+  }
+
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    controls.playing(false);
+  }
+
+  function ask(layer, head) {
+    root.dataset.busy = "";
+    request(layer, head);
+  }
+
+  function sight() {
+    const [from, until] = prompt.inSight();
+    sightBar.style.setProperty("--from", from / page.tokens.length);
+    sightBar.style.setProperty("--until", Math.min(until, page.prompt_length) / page.tokens.length);
+  }
+
+  async function save() {
+    const name = `decode-stepper-step-${state.step}-layer-${slice.layer}-head-${slice.head}.png`;
+    controls.menu.open = false;
+    try {
+      download(await pictureOf(root, css), name);
+    } catch (error) {
+      controls.menu.open = true;
+      controls.said.textContent = `This browser does not draw the whole panel (${error.message}); saved the map alone.`;
+      download(map.canvas.toDataURL("image/png"), name);
+    }
+  }
+
+  async function copy(line, said) {
+    try {
+      await navigator.clipboard.writeText(line.textContent);
+      said.textContent = "Copied.";
+    } catch {
+      getSelection().selectAllChildren(line);
+      said.textContent = "This page may not use the clipboard: the line is selected, copy it with Ctrl+C.";
+    }
+  }
+
+  root.addEventListener("keydown", (event) => {
+    const tag = event.target.tagName, moves = { ArrowLeft: [-1], ArrowRight: [1], Home: [0, 0], End: [0, page.steps - 1] };
+    if (event.ctrlKey || event.metaKey || event.altKey || tag === "SELECT") return;
+    if (event.key === " " && tag !== "BUTTON" && tag !== "SUMMARY") toggle();
+    else if (moves[event.key]) go(...moves[event.key]);
+    else return;
+    event.preventDefault();
+  });
+  const resized = new ResizeObserver(sight);
+  resized.observe(promptPanel);
+  controls.playing(false);
+
+  return {
+    show(bytes) {
+      slice = unpack(bytes);
+      delete root.dataset.busy;
+      map.paint(slice.map_looks, ...slice.shapes.map_looks);
+      paint();
+    },
+    step: (step) => go(0, step),
+    destroy() {
+      stop();
+      unwatch();
+      resized.disconnect();
+      map.destroy();
+    },
+  };
+}
+
+function panel(grid, title, name, meaning) {
+  const section = grid.appendChild(element("section", name));
+  section.appendChild(element("h3", "", title)).title = meaning;
+  return section.appendChild(element("div", "kv-panel"));
+}
+
+function legend(page) {
+  const host = element("p", "kv-legend");
+  const marks = [
+    ["kv-attended kv-agreed", "attended, the oracle too", MEANING.recall],
+    ["kv-attended kv-wasted", "attended, the oracle would not", "wasted: a token that was recalled although the oracle would not take it"],
+    ["kv-missed", "missed", "a token that the oracle would attend and the method did not"],
+    ["kv-attended kv-kept", "sink or recent", "always attended, without being recalled"],
+  ];
+  for (const [mark, text, meaning] of marks) {
+    const entry = host.appendChild(element("span", "kv-entry"));
+    const sample = entry.appendChild(element("span", mark, "text"));
+    if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
+    entry.append(element("span", "", text));
+    entry.title = meaning;
+  }
+  const hint = host.appendChild(element("span", "kv-entry", `hue: ${page.group_name} · strength: attention`));
+  hint.title = `a ${page.group_name} keeps its hue over all steps; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
+  return host;
+}

@@ -1,0 +1,25 @@
+import { element } from "./strip.js";
+
+// One floating description inside the root; everything in it is set as text.
+export function createTip(root) {
+  const tip = root.appendChild(element("div", "kv-tip"));
+  tip.setAttribute("role", "tooltip");
+  tip.hidden = true;
+  return {
+    show(rows, event) {
+      tip.replaceChildren();
+      for (const [term, value] of rows) {
+        tip.append(element("span", "kv-term", term), element("span", "kv-value", value));
+      }
+      tip.hidden = false;
+      const box = root.getBoundingClientRect();
+      const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+      tip.style.left = `${Math.max(4, Math.min(x + 14, box.width - tip.offsetWidth - 8))}px`;
+      const below = y + 18 + tip.offsetHeight < box.height;
+      tip.style.top = `${below ? y + 18 : Math.max(4, y - tip.offsetHeight - 10)}px`;
+    },
+    hide() {
+      tip.hidden = true;
+    },
+  };
+}

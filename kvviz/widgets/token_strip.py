@@ -1,0 +1,53 @@
+"""Running text whose tokens carry a tint and marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import traitlets
+from numpy.typing import NDArray
+
+from ..errors import InvalidInputError
+from . import assets, view
+from .live import AnyWidget
+
+
+class TokenStrip(AnyWidget):
+    """A widget that shows `tokens` as running text, each with a look and marks, one byte each.
+
+    A look is `view.hue(group) * view.LEVELS + view.level(weight)`, or `view.NOTHING`; a mark is a sum of
+    `view.ATTENDED`, `ORACLE`, `SINK`, `RECENT` and `GENERATED`, 0 for a token that is plain text. `paint` changes both
+    without laying the text out again. `hovered` and `clicked` are the position under the pointer and the last one
+    clicked, -1 for none; setting `focus` scrolls to a position. Above 20,000 tokens a window of them is shown.
+    """
+
+    _esm = assets.script("strip_widget.js")
+    _css = assets.style()
+
+    tokens = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    label = traitlets.Unicode("tokens").tag(sync=True)
+    looks = traitlets.Bytes().tag(sync=True)
+    marks = traitlets.Bytes().tag(sync=True)
+    hovered = traitlets.Int(-1).tag(sync=True)
+    clicked = traitlets.Int(-1).tag(sync=True)
+    focus = traitlets.Int(-1).tag(sync=True)
+
+    def __init__(self, tokens: Sequence[str], *, label: str = "tokens") -> None:
+        if not tokens:
+            raise InvalidInputError("TokenStrip", "no tokens", "at least one")
+        plain = np.zeros(len(tokens), np.uint8)
+        super().__init__(tokens=list(tokens), label=label, looks=(plain + view.NOTHING).tobytes(), marks=plain.tobytes())
+
+    def paint(self, looks: NDArray[np.uint8], marks: NDArray[np.uint8]) -> None:
+        """Give every token its look and marks, uint8 [L] each.
+
+        Raises InvalidInputError where shape or dtype differ.
+        """
+        values: dict[str, Any] = {"looks": looks, "marks": marks}
+        for name, array in values.items():
+            if array.dtype != np.uint8 or array.shape != (len(self.tokens),):
+                raise InvalidInputError(f"TokenStrip.paint: {name}", f"{array.dtype} {list(array.shape)}", f"uint8 [{len(self.tokens)}]")
+        with self.hold_sync():
+            self.looks, self.marks = looks.tobytes(), marks.tobytes()

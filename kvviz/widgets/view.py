@@ -1,0 +1,141 @@
+"""What the stepper draws, as arrays: a colour code and marks for every token shown, pooled maps, ranked clusters.
+
+Everything here is arrangement; the numbers come from `Recording` and `kvviz.metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from .. import metrics
+from ..trace import LayerEvents, Recording
+
+Array = NDArray[Any]
+
+# A look is one byte: hue * LEVELS + level. js/theme.js reads the same bytes.
+HUES = 24                      # steps of the colour circle
+LEVELS = 8                     # steps of attention
+UNCHOSEN = HUES                # the grey after the hues: attended without being recalled
+MISSED_LOOK = (HUES + 1) * LEVELS  # on maps: the oracle's token that was not attended
+NOTHING = 255
+
+# A mark is one bit. js/strip.js reads the same bits.
+ATTENDED, ORACLE, SINK, RECENT, GENERATED = 1, 2, 4, 8, 16
+
+MAP_COLUMNS = 384              # what a panel of a 960 px page has room for
+DENSE_LIMIT = 16_000_000       # steps × tokens up to which the weight of every token travels along
+
+
+def hue(groups: Array) -> NDArray[np.uint8]:
+    """Step of the colour circle, 0 to HUES - 1, of each group; UNCHOSEN for -1.
+
+    It depends on the group alone, so that a cluster keeps its hue over all steps. Neighbouring ids lie 105° apart.
+    """
+    groups = np.asarray(groups, dtype=np.int64)
+    return np.where(groups < 0, UNCHOSEN, groups * 7 % HUES).astype(np.uint8)
+
+
+def level(weights: Array) -> NDArray[np.uint8]:
+    """Step of lightness, 0 to LEVELS - 1, on a logarithmic scale from 2⁻¹² and less to 2⁻¹·⁵ and more."""
+    weights = np.maximum(np.asarray(weights, dtype=np.float64), 2.0**-40)
+    return np.clip(np.floor((np.log2(weights) + 12) / 1.5), 0, LEVELS - 1).astype(np.uint8)
+
+
+def rounded_weights(weights: Array) -> NDArray[np.uint8]:
+    """Attention weights in one byte, ten steps an octave: 255 is 1, q is 2^((q - 255) / 10), 0 is 2⁻²⁵·⁵ and less."""
+    weights = np.maximum(np.asarray(weights, dtype=np.float64), 2.0**-40)
+    return np.clip(np.rint(255 + 10 * np.log2(weights)), 0, 255).astype(np.uint8)
+
+
+def layer_arrays(recording: Recording, layer: int) -> list[dict[str, Array]]:
+    """What the stepper needs of one layer, a dict of arrays for each of its rows (KV heads, or query heads).
+
+    Per-step lists lie end to end: `offsets` [T+1] bounds the tokens shown at a step (attended or the oracle's,
+    ascending), `group_offsets` [T+1] its recalled clusters, best score first. `recall` and `mass` are of the row,
+    `read_bytes`, `moved_bytes` and `output_error` of the whole layer. Raises InvalidInputError for a layer that was
+    not recorded.
+    """
+    steps = range(recording.steps)
+    chosen = [recording.indices(step, layer) for step in steps]
+    attention = [recording.attention(step, layer) for step in steps]
+    oracle = [recording.oracle(step, layer) for step in steps]
+    events = recording.events[layer]
+    recall = np.stack([metrics.recall(*pair) for pair in zip(chosen, oracle, strict=True)])  # [T, R]
+    mass = np.stack([metrics.attention_mass(*pair) for pair in zip(attention, chosen, strict=True)])  # [T, R]
+    whole_layer = {name: getattr(events, name).astype(np.float64) for name in ("read_bytes", "moved_bytes", "output_error")}
+    rows = []
+    for row in range(chosen[0].shape[0]):
+        frames = [_frame(recording, layer, step, row, attention[step][row], oracle[step][row]) for step in steps]
+        arrays = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0] if name != "map"}
+        arrays |= {
+            "offsets": _offsets([len(frame["positions"]) for frame in frames]),
+            "group_offsets": _offsets([len(frame["group_ids"]) for frame in frames]),
+            "group_known": _known_sizes(recording, events, row, [frame["group_ids"] for frame in frames]),
+            "map_positions": np.stack([frame["map"][0] for frame in frames]).astype(np.int32),  # [T, columns]
+            "map_looks": np.stack([frame["map"][1] for frame in frames]).astype(np.uint8),
+            "recall": recall[:, row], "mass": mass[:, row], **whole_layer,
+        }  # fmt: skip
+        if recording.steps * len(recording.tokens) <= DENSE_LIMIT:
+            arrays["all_weights"] = rounded_weights(events.attention[:, row])  # [T, N]
+        rows.append(arrays)
+    return rows
+
+
+def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
+    """One layer and head as the bytes of a safetensors file, which js/slice.js reads."""
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"layer": str(layer), "head": str(head)})
+
+
+def _frame(
+    recording: Recording, layer: int, step: int, row: int, weights: Array, oracle: Array
+) -> dict[str, Any]:
+    indices = recording.indices(step, layer)[row]
+    here = indices >= 0
+    indices, groups, scores = indices[here], recording.groups(step, layer)[row][here], recording.scores(step, layer)[row][here]
+    positions = np.union1d(indices, oracle[oracle >= 0])
+    attended, wanted = np.isin(positions, indices), np.isin(positions, oracle)
+    shown_groups = np.full(len(positions), -1, np.int32)
+    shown_scores = np.full(len(positions), np.nan, np.float32)
+    shown_groups[attended], shown_scores[attended] = groups, scores  # both ascend by position
+    prompt, kept = recording.prompt_length, attended & (shown_groups < 0)
+    marks = attended * ATTENDED | wanted * ORACLE | (positions >= prompt) * GENERATED
+    marks |= (kept & (positions < recording.config.get("sinks", 0))) * SINK
+    marks |= (kept & (positions < prompt) & (positions >= prompt - recording.config.get("recent", 0))) * RECENT
+    shown = weights[positions]
+    looks = np.where(attended, hue(shown_groups) * LEVELS + level(shown), NOTHING).astype(np.uint8)
+    ids, counts, best, masses = metrics.rank_groups(groups, scores, weights[indices])
+    return {
+        "positions": positions.astype(np.int32), "groups": shown_groups, "scores": shown_scores,
+        "weights": shown.astype(np.float32), "looks": looks, "marks": marks.astype(np.uint8),
+        "group_ids": ids.astype(np.int32), "group_counts": counts.astype(np.int32),
+        "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
+        "map": _map_row(len(recording.tokens), positions, attended, looks, shown),
+    }  # fmt: skip
+
+
+def _map_row(length: int, positions: Array, attended: Array, looks: Array, weights: Array) -> tuple[Array, Array]:
+    """Of each column: the token drawn for it (attended before missed before others, then by weight) and its look."""
+    rank, look = np.zeros(length), np.full(length, NOTHING)
+    rank[positions] = weights + 1 + attended
+    look[positions] = np.where(attended, looks, MISSED_LOOK + level(weights))
+    drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
+    return drawn, look[drawn]
+
+
+def _known_sizes(recording: Recording, events: LayerEvents, row: int, recalled: list[Array]) -> NDArray[np.int32]:
+    """Members of each recalled cluster that the recording shows at any step and that this step could see."""
+    groups, positions = metrics.group_members(events.indices[:, row], events.groups[:, row])
+    known = []
+    for step, ids in enumerate(recalled):
+        sizes = np.bincount(groups[positions < recording.visible(step)], minlength=ids.max(initial=-1) + 1)
+        known.append(sizes[ids])
+    return np.concatenate(known).astype(np.int32)
+
+
+def _offsets(counts: list[int]) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -1,0 +1,30 @@
+"""Shared fixtures. Uninitialised memory is filled with NaN, so that a kernel that forgets to write is caught."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+
+torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+@pytest.fixture(scope="session")
+def lm():
+    """The bundled SmolLM2-135M-Instruct."""
+    import kvviz
+
+    return kvviz.load("smollm2-135m", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def prose() -> str:
+    """English reference prose that comes with Python."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics))
