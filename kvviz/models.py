@@ -122,6 +122,19 @@ class LanguageModel:
         messages.append({"role": "user", "content": user})
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
+    def chat_parts(self, context: str, question: str) -> tuple[str, str]:
+        """One user turn as (prompt, question): the chat text of context + question, cut where the question begins.
+
+        For `generate(lm, prompt, question=question)`, which compresses the prompt before the question is seen.
+        Raises InvalidInputError for an empty question.
+        """
+        words = question.strip()
+        if not words:
+            raise InvalidInputError("chat_parts: question", repr(question), "a text with at least one character")
+        turn = self.chat(context + question)
+        start = turn.rindex(words) - (len(question.rstrip()) - len(words))
+        return turn[:start], turn[start:]
+
     def _decode(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 

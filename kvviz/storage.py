@@ -22,7 +22,7 @@ NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "I32": "<i4", "I64": "<i8", "U8": "|
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside `path` to write to; it takes `path`'s place when the block ends well and is removed when it does not."""
+    """A path beside `path` to write to, which takes its place when the block ends well and is removed otherwise."""
     path = Path(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(handle)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 import transformers
-from transformers import PreTrainedModel
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 VOCABULARY = 97
 SIZES = {
@@ -40,3 +41,14 @@ def make(name: str, seed: int = 0) -> PreTrainedModel:
 def prompt(length: int, batch: int = 1, seed: int = 1) -> torch.Tensor:
     """Random token ids [batch, length], none of them special."""
     return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def letters_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer for the tiny models: every printable ASCII character is a token."""
+    letters = {chr(32 + number): 3 + number for number in range(VOCABULARY - 3)}
+    tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, **letters}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="?"
+    )

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from ..clustering.kmeans import kmeans
+from ..clustering.kmeans import METRICS, kmeans
+from ..errors import UnknownNameError
 from ..selection import Selection, group_scores, rows_of_heads, surround, take_groups
 from .base import LayerContext, Method, State
 
@@ -74,6 +75,8 @@ class ClusterKV(Method):
         super().__post_init__()
         for field in ("tokens_per_cluster", "max_iter", "decode_clusters"):
             self._check_at_least(field, 1)
+        if self.metric not in METRICS:
+            raise UnknownNameError(f"{self.name}: metric", self.metric, METRICS)
         for field in ("n_clusters", "decode_interval"):
             if getattr(self, field) is not None:
                 self._check_at_least(field, 1)

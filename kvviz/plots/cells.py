@@ -24,16 +24,16 @@ class Cells:
     """
 
     first_step: int
-    start: int                       # position of the first column
-    width: int                       # tokens a column
-    mark: NDArray[np.uint8]          # [T, C] BLANK, AGREED, MISSED or WASTED
-    weight: NDArray[np.float32]      # [T, C] exact attention weight of the token shown
-    position: NDArray[np.int64]      # [T, C] position of the token shown, -1 in blank cells
-    group: NDArray[np.int64]         # [T, C] cluster or page of the token shown, -1 where it has none
-    counts: NDArray[np.int64]        # [T, C, 3] agreed, missed and wasted tokens of the cell
+    start: int  # position of the first column
+    width: int  # tokens a column
+    mark: NDArray[np.uint8]  # [T, C] BLANK, AGREED, MISSED or WASTED
+    weight: NDArray[np.float32]  # [T, C] exact attention weight of the token shown
+    position: NDArray[np.int64]  # [T, C] position of the token shown, -1 in blank cells
+    group: NDArray[np.int64]  # [T, C] cluster or page of the token shown, -1 where it has none
+    counts: NDArray[np.int64]  # [T, C, 3] agreed, missed and wasted tokens of the cell
 
     @property
-    def centers(self) -> NDArray[np.float64]:
+    def centers(self) -> NDArray[np.floating[Any]]:
         """Middle of each column on the position axis, [C]."""
         return self.start + self.width * np.arange(self.mark.shape[1]) + (self.width - 1) / 2
 
@@ -58,14 +58,15 @@ def cells(
         view = slice(0, seen - start)
         chosen = recording.indices(step, layer)[row]
         attended[line, view] = metrics.member_mask(chosen, recording.visible(step))[start:seen]
-        wanted[line, view] = metrics.member_mask(recording.oracle(step, layer)[row], recording.visible(step))[start:seen]
+        true = recording.oracle(step, layer)[row]
+        wanted[line, view] = metrics.member_mask(true, recording.visible(step))[start:seen]
         weight[line, view] = recording.attention(step, layer)[row, start:seen]
         inside = (chosen >= start) & (chosen < seen)
         group[line, chosen[inside] - start] = recording.groups(step, layer)[row][inside]
     mark = np.select([attended & wanted, wanted, attended], [AGREED, MISSED, WASTED], BLANK).astype(np.uint8)
     blocks = (last - first, padded // width, width)
     mark, weight, group = mark.reshape(blocks), weight.reshape(blocks), group.reshape(blocks)
-    shown = np.where(mark != BLANK, weight, -2.0).argmax(-1)[..., None]  # the future's weight is -1: still above a blank
+    shown = np.where(mark != BLANK, weight, -2.0).argmax(-1)[..., None]
 
     def pick(array: NDArray[Any]) -> NDArray[Any]:
         return np.take_along_axis(array, shown, -1)[..., 0]
@@ -78,8 +79,8 @@ def cells(
     )  # fmt: skip
 
 
-def rectangles(mask: NDArray[np.bool_], grid: Cells, *, closed: bool, gap: float = 0.1) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Corners (x, y) of the true cells of `mask` [T, C], runs along a row merged, NaN between one rectangle and the next.
+def rectangles(mask: NDArray[np.bool_], grid: Cells, *, closed: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Corners (x, y) of the true cells of `mask` [T, C]: runs along a row merged, NaN between two rectangles.
 
     One filled path draws them all, as vectors; a path that is stroked too needs its corners `closed`. float32 holds the
     half-token edges of 8 million positions.
@@ -88,7 +89,7 @@ def rectangles(mask: NDArray[np.bool_], grid: Cells, *, closed: bool, gap: float
     line, left = np.nonzero(edges == 1)
     right = np.nonzero(edges == -1)[1]  # the ends come in the same order as the beginnings
     x0, x1 = (grid.start + grid.width * side - 0.5 for side in (left, right))
-    y0, y1 = (grid.first_step + line + side for side in (gap / 2 - 0.5, 0.5 - gap / 2))
+    y0, y1 = (grid.first_step + line + side for side in (-0.45, 0.45))
     nothing = np.full(len(line), np.nan)
     last = [x0] if closed else [], [y0] if closed else []
     x = np.stack([x0, x1, x1, x0, *last[0], nothing], -1).ravel().astype(np.float32)

@@ -19,5 +19,6 @@ def example_recording() -> Recording:
     )  # fmt: skip
     return Recording(
         method="quest", title="Quest", config={}, budget=2, model="example", geometry=Geometry(1, 1, 1, 8, 16),
-        tokens=["a", "b", "c", "d"], token_ids=np.arange(4), next_tokens=["d", "e"], prompt_length=2, events={0: events},
+        tokens=["a", "b", "c", "d"], token_ids=np.arange(4), next_tokens=["d", "e"], prompt_length=2,
+        events={0: events},
     )  # fmt: skip

@@ -30,9 +30,9 @@ def save(
     """Write a figure to `path` (.pdf, .svg or .png) for print; returns the path.
 
     `width`: "column" (3.3 inches), "page" (7 inches), or inches; `height`: inches, by default in proportion to the
-    figure's own. Type is 8 points, titles are broken to fit. PDF and SVG are vectors, and a PDF embeds its fonts; an SVG
-    names them (Arial or a metric-alike), since plotly writes text as text. PNG has 300 dots an inch. Layers that only
-    answer to the mouse are left out. The file appears whole or not at all, and `fig` stays as it is.
+    figure's own. Type is 8 points, titles are broken to fit. PDF and SVG are vectors, and a PDF embeds its fonts; an
+    SVG names them (Arial or a metric-alike), since plotly writes text as text. PNG has 300 dots an inch. Layers that
+    only answer to the mouse are left out. The file appears whole or not at all, and `fig` stays as it is.
 
     Raises InvalidInputError for another suffix or a size that is no number of inches, MissingDependencyError without
     kaleido, KVVizError where kaleido finds no Chromium or Chrome, or where the browser fails.
@@ -61,11 +61,13 @@ def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure
     page = go.Figure(fig)
     page.data = [trace for trace in page.data if (trace.meta or {}) != {"role": "hover"}]
     type_size = _FONT_POINTS * _PIXELS / 72
-    text = wrap(page.layout.title.text or "", int(inches * _PIXELS / (0.5 * type_size)))  # a letter is half its size wide
+    letters = int(inches * _PIXELS / (0.5 * type_size))  # a letter is about half as wide as its size
+    text = wrap(page.layout.title.text or "", letters)
     panel_titles = any(note.yanchor == "bottom" and note.y == 1 for note in page.layout.annotations)
     page.update_layout(
-        width=inches * _PIXELS, height=height * _PIXELS if height else (page.layout.height or 420) * _SHRINK, autosize=False,
-        font_size=type_size, title={"text": text, "font_size": type_size, "pad": title_pad(text, type_size), "x": 0, "xref": "container"},
+        width=inches * _PIXELS, autosize=False, font_size=type_size,
+        height=height * _PIXELS if height else (page.layout.height or 420) * _SHRINK,
+        title={"text": text, "font_size": type_size, "pad": title_pad(text, type_size), "x": 0, "xref": "container"},
         margin={"l": 4, "r": 6, "t": top_margin(text, type_size, panel_titles), "b": 4},
     )  # fmt: skip
     for update in (page.update_xaxes, page.update_yaxes):
@@ -94,7 +96,7 @@ def _render(fig: go.Figure, image_format: str) -> bytes:
             warnings.filterwarnings("ignore", message=".*kopts.*", category=UserWarning)
             image: Any = kaleido.calc_fig_sync(fig.to_dict(), opts=options, kopts={"mathjax": False})  # else from a CDN
     except ChromeNotFoundError as error:
-        wanted = "Chromium or Chrome installed (or BROWSER_PATH set to one): `apt-get install chromium`, or `kaleido_get_chrome`"
+        wanted = "Chromium or Chrome (BROWSER_PATH, or on the PATH): apt-get install chromium, or kaleido_get_chrome"
         raise KVVizError(operation, "no browser that kaleido can drive", wanted) from error
     except (BrowserFailedError, BrowserClosedError) as error:
         raise KVVizError(operation, f"a browser that failed ({error})", "a Chromium or Chrome that starts") from error

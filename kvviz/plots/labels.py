@@ -30,7 +30,7 @@ def title(parts: Iterable[str], width: int = 90) -> str:
 
 
 def wrap(text: str, width: int) -> str:
-    """`text` with its line breaks set anew: only at middle dots, at most `width` characters a line where that is possible.
+    """`text` with its line breaks set anew: only at middle dots, `width` characters a line where that is possible.
 
     >>> wrap("clusterkv · budget 256 · seed 0", 24)
     'clusterkv · budget 256 ·<br>seed 0'
@@ -57,9 +57,8 @@ def title_pad(text: str, type_size: float) -> dict[str, float]:
 
 def set_title(figure: Figure, text: str, panel_titles: bool = False) -> None:
     """Set a figure's title and the margin that it needs at the size of type on a screen."""
-    figure.update_layout(
-        title={"text": text, "pad": {"t": title_pad(text, TYPE_SIZE)["t"]}}, margin_t=top_margin(text, TYPE_SIZE, panel_titles)
-    )
+    figure.update_layout(title={"text": text, "pad": {"t": title_pad(text, TYPE_SIZE)["t"]}})
+    figure.update_layout(margin_t=top_margin(text, TYPE_SIZE, panel_titles))
 
 
 def length_range(start: int, stop: int) -> str:

@@ -1,4 +1,4 @@
-"""How cells look: the three marks of agreement, attention in cividis, clusters by hue; what hovering says; the legend."""
+"""How cells look: the three marks of agreement, attention in cividis, clusters by hue; and what explains them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from plotly.colors import sample_colorscale
 from ..trace import Recording
 from .cells import AGREED, BLANK, MARKS, MISSED, WASTED, Cells, rectangles
 from .labels import escape
-from .theme import MAP, attention_bar, cluster_hue, hue_color, ink, method_style
+from .theme import HUES, MAP, attention_scale, cluster_color, ink, method_style
 
 DECADES = 4  # attention weights from 1e-4 to 1, on a logarithmic scale
 _NAMES = {AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method"}
 _CLEAR = "rgba(0,0,0,0)"
-_HUES, _TONES, _LEVELS = 24, 4, 12  # hues of clusters, lightnesses of a hue, levels of the attention map
+_TONES, _LEVELS = 4, 12  # lightnesses of a cluster's hue, levels of the attention map
 
 
 def level(weight: NDArray[Any]) -> NDArray[np.float64]:
@@ -32,7 +32,7 @@ def paint(grid: Cells, run: Recording, color: str, dark: bool) -> list[go.Scatte
         layers = [(_fill(tone), grid.mark == AGREED), (_hatch(tone), grid.mark == WASTED)]
     else:
         layers = [(_fill(shade), mask) for shade, mask in _shades(grid, color, dark)]
-    layers.append((_outline(dark), grid.mark == MISSED))
+    layers.append((_outline(color, dark), grid.mark == MISSED))
     return [_path(grid, mask, style) for style, mask in layers if mask.any()]
 
 
@@ -45,8 +45,10 @@ def _fill(color: str) -> dict[str, Any]:
     return {"line": {"width": 0}, "fillcolor": color}
 
 
-def _outline(dark: bool) -> dict[str, Any]:
-    return {"line": {"width": 0.8, "color": ink(dark).foreground}, "fillcolor": _CLEAR}
+def _outline(color: str, dark: bool) -> dict[str, Any]:
+    """Misses are half of what agreement shows, and in the background elsewhere."""
+    tone = ink(dark).foreground if color == "agreement" else ink(dark).muted
+    return {"line": {"width": 0.8 if color == "agreement" else 0.5, "color": tone}, "fillcolor": _CLEAR}
 
 
 def _hatch(color: str) -> dict[str, Any]:
@@ -62,13 +64,11 @@ def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.b
         fills = sample_colorscale(MAP, np.linspace(0, 1, _LEVELS))
         return [(fills[index], attended & (step == index)) for index in np.unique(step[attended])]
     tone = np.rint(level(grid.weight) * (_TONES - 1)).astype(int)
-    hues = np.vectorize(cluster_hue, otypes=[float])(grid.group)
-    # Neighbours on the circle of hues that the eye would not tell apart share a path.
-    hue = np.where(grid.group < 0, -1, np.rint(hues / 360 * _HUES).astype(int) % _HUES)
+    shade = np.where(grid.group < 0, -1, grid.group % HUES)  # groups that share a hue share a path
     shades = []
-    for which, strength in sorted(set(zip(hue[attended].tolist(), tone[attended].tolist(), strict=True))):
-        fill = hue_color(which * 360 / _HUES, strength / (_TONES - 1), dark) if which >= 0 else ink(dark).muted
-        shades.append((fill, attended & (hue == which) & (tone == strength)))
+    for group, strength in sorted(set(zip(shade[attended].tolist(), tone[attended].tolist(), strict=True))):
+        fill = cluster_color(group, strength / (_TONES - 1), dark) if group >= 0 else ink(dark).muted
+        shades.append((fill, attended & (shade == group) & (tone == strength)))
     return shades
 
 
@@ -79,7 +79,8 @@ def hover(grid: Cells, run: Recording) -> go.Heatmap:
     column = ""
     if grid.width > 1:
         facts.append(grid.counts)
-        column = f"<br>{grid.width} tokens: %{{customdata[2]}} agreed, %{{customdata[3]}} missed, %{{customdata[4]}} wasted"
+        column = f"<br>of {grid.width} tokens %{{customdata[2]}} agreed, %{{customdata[3]}} missed, "
+        column += "%{customdata[4]} wasted"
     text = [
         [f"“{escape(run.tokens[place])}”: {MARKS[mark]}" if mark else "" for place, mark in zip(*line, strict=True)]
         for line in zip(grid.position.tolist(), grid.mark.tolist(), strict=True)
@@ -102,21 +103,21 @@ def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bo
     tone = method_style(runs[0].method, dark)["color"] if len({run.method for run in runs}) == 1 else neutral.muted
     boxes = {
         AGREED: {"color": tone},
-        MISSED: {"color": _CLEAR, "line": {"width": 1, "color": neutral.foreground}},
-        WASTED: {"color": tone, "line": {"width": 1, "color": tone}, "pattern": {"shape": "/", "size": 4, "solidity": 0.35}},
-    }
+        MISSED: {"color": _CLEAR, "line": _outline(color, dark)["line"]},
+        WASTED: {"color": tone, "line": {"width": 1, "color": tone},
+                 "pattern": {"shape": "/", "size": 4, "solidity": 0.35}},
+    }  # fmt: skip
     kinds = boxes if color == "agreement" else [MISSED]
-    entries = [
-        _entry(_NAMES[kind], boxes[kind]) for kind in kinds if any((grid.mark == kind).any() for grid in grids)
-    ]
+    entries = [_entry(_NAMES[kind], boxes[kind]) for kind in kinds if any((grid.mark == kind).any() for grid in grids)]
     if color == "group":
         entries.append(_entry("attended, of no group", {"color": neutral.muted}))
     if color == "attention":
-        scale = {"color": [0], "cmin": -DECADES, "cmax": 0, "colorscale": MAP, "showscale": True, "colorbar": attention_bar(DECADES)}
+        scale = {"color": [0], "showscale": True, **attention_scale(DECADES)}
         entries.append(go.Scatter(x=[None], y=[None], mode="markers", marker=scale, showlegend=False, hoverinfo="skip"))
     if prompt_end:
         line = {"width": 1, "dash": "dot", "color": neutral.foreground}
-        entries.append(go.Scatter(x=[None], y=[None], mode="lines", line=line, name="end of the prompt", showlegend=True))
+        end = {"name": "end of the prompt", "line": line, "showlegend": True}
+        entries.append(go.Scatter(x=[None], y=[None], mode="lines", **end))
     return entries
 
 

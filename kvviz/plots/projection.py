@@ -29,6 +29,9 @@ def project(
         return np.asarray(fitted.transform(vectors), np.float64), (names[0], names[1])
     from sklearn.manifold import TSNE
 
-    perplexity = min(30.0, (len(vectors) - 1) / 3)
-    layout = TSNE(n_components=2, metric="cosine", init="pca", perplexity=perplexity, random_state=seed).fit_transform(vectors)
+    # On unit vectors the Euclidean distance orders as the cosine does, and scikit-learn is six times as fast with it
+    # (1,000 keys of 64 dimensions on two busy CPU cores: 6 s against 40 s).
+    units = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)
+    perplexity = min(30.0, (len(units) - 1) / 3)
+    layout = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=seed).fit_transform(units)
     return np.asarray(layout, np.float64), ("t-SNE 1 (no unit)", "t-SNE 2 (no unit)")

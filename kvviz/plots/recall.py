@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _AXES = {
-    "recall": "recall (share of the oracle's tokens)",
+    "recall": "recall (share of the oracle's)",
     "attention_mass": "attention mass kept (share)",
     "output_error": "relative error of the attention output",
 }
@@ -89,11 +89,11 @@ def _curve(method: str, groups: Any, band: str | None, kind: str | None, dark: b
     style = method_style(method, dark, kind)
     mean, count = groups.mean(), groups.size()
     budgets = mean.index.to_numpy(float)
-    label = escape(method)
+    label, color = escape(method), style["color"]
     line = go.Scatter(
-        x=budgets, y=mean.to_numpy(float), name=label, legendgroup=label, mode="lines+markers", customdata=count.to_numpy(),
-        line={"color": style["color"], "dash": style["dash"], "width": 2},
-        marker={"color": style["color"], "symbol": style["symbol"], "size": 7, "line": {"width": 1.2, "color": style["color"]}},
+        x=budgets, y=mean.to_numpy(float), customdata=count.to_numpy(), mode="lines+markers",
+        name=label, legendgroup=label, line={"color": color, "dash": style["dash"], "width": 2},
+        marker={"color": color, "symbol": style["symbol"], "size": 7, "line": {"width": 1.2, "color": color}},
         hovertemplate="%{fullData.name}<br>budget %{x:,}: %{y:.3f}<br>runs: %{customdata}<extra></extra>",
     )  # fmt: skip
     if band is None or int(count.max()) < 2:
@@ -104,9 +104,10 @@ def _curve(method: str, groups: Any, band: str | None, kind: str | None, dark: b
         spread = groups.std().fillna(0.0)  # a single run has no deviation
         low, high = mean - spread, mean + spread
     area = go.Scatter(
-        x=np.concatenate([budgets, budgets[::-1]]), y=np.concatenate([high.to_numpy(float), low.to_numpy(float)[::-1]]),
-        mode="lines", line={"width": 0}, fill="toself", fillcolor=translucent(style["color"], 0.16), name=f"{label}, band",
-        legendgroup=label, showlegend=False, hoverinfo="skip",
+        x=np.concatenate([budgets, budgets[::-1]]),
+        y=np.concatenate([high.to_numpy(float), low.to_numpy(float)[::-1]]),
+        mode="lines", line={"width": 0}, fill="toself", fillcolor=translucent(color, 0.16),
+        name=f"{label}, band", legendgroup=label, showlegend=False, hoverinfo="skip",
     )  # fmt: skip
     return [area, line]
 

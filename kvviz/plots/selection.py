@@ -19,7 +19,7 @@ from .theme import ink, template_name
 MAX_COLUMNS = 512
 _COLORS = ("agreement", "attention", "group")
 _PANEL_GAP = 34  # pixels between panels: the lower one's title
-_BELOW = 84      # pixels for the axis and the legend
+_BELOW = 84  # pixels for the axis and the legend
 
 
 def selection_map(
@@ -42,8 +42,8 @@ def selection_map(
     `head` counts key/value heads; where one of several recordings has a row per query head, that panel shows the first
     query head of the group, and says so. `color`: "agreement" (the three marks), "attention" (attended tokens in
     cividis, by the logarithm of their exact weight) or "group" (hue by cluster or page, lightness by weight). `steps`
-    and `positions` are half-open ranges. More than `columns` positions (at most 512) are pooled: a column then shows the
-    most attended of its marked tokens, and the axis says so.
+    and `positions` are half-open ranges. More than `columns` positions (at most 512) are pooled: a column then shows
+    the most attended of its marked tokens, and the axis says so.
 
     Recall and attention mass above each panel are exact: means over the steps shown, every position counted.
 
@@ -63,7 +63,8 @@ def selection_map(
     steps = _range("steps", steps, max(run.steps for run in runs))
     for run in runs:
         if steps[0] >= run.steps:
-            raise InvalidInputError("selection_map: steps", steps, f"a range within the {run.steps} steps of {run.method}")
+            wanted = f"a range within the {run.steps} steps of {run.method}"
+            raise InvalidInputError("selection_map: steps", steps, wanted)
     positions = _range("positions", positions, max(run.visible(min(steps[1], run.steps) - 1) for run in runs))
     rows = [run.indices(0, layer).shape[0] for run in runs]
     if not 0 <= head < min(rows):
@@ -82,7 +83,7 @@ def selection_map(
             text=_panel_title(run, layer, row, range(*span), count != min(rows)), showarrow=False, borderpad=0,
             x=0, y=1, xref="x domain", yref="y domain", xanchor="left", yanchor="bottom", row=panel, col=1,
         )  # fmt: skip
-        figure.update_yaxes(range=[span[1] - 0.5, span[0] - 0.5], title_text="step", nticks=6, showgrid=False, row=panel, col=1)
+        figure.update_yaxes(range=[span[1] - 0.5, span[0] - 0.5], title_text="step", nticks=6, row=panel, col=1)
         grids.append(grid)
     prompt_end = runs[0].prompt_length - 0.5
     ends_inside = positions[0] < prompt_end < positions[1] - 1
@@ -95,6 +96,7 @@ def selection_map(
     set_title(figure, text, panel_titles=True)
     inside = height * len(runs) + _PANEL_GAP * (len(runs) - 1)
     figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
+    figure.update_yaxes(showgrid=False)
     figure.update_xaxes(range=[positions[0] - 0.5, positions[1] - 0.5], showgrid=False)
     pooled = f"position (max-pooled by {grids[0].width})" if grids[0].width > 1 else "position"
     figure.update_xaxes(title_text=pooled, row=len(runs), col=1)
@@ -107,9 +109,9 @@ def _same_prompt(runs: list[Recording]) -> list[Recording]:
     first = runs[0]
     for run in runs:
         if run.steps == 0:
-            raise InvalidInputError("selection_map", f"a recording of {run.method} without decode steps", "at least one step")
+            raise InvalidInputError("selection_map", f"a recording of {run.method} without steps", "at least one step")
         if (run.model, run.geometry) != (first.model, first.geometry):
-            raise InvalidInputError("selection_map", f"recordings of {first.model} and {run.model}", "recordings of one model")
+            raise InvalidInputError("selection_map", f"recordings of {first.model} and {run.model}", "one model's")
         ends = run.prompt_length, first.prompt_length
         if ends[0] != ends[1] or not np.array_equal(run.token_ids[: ends[0]], first.token_ids[: ends[1]]):
             raise InvalidInputError(

@@ -16,20 +16,20 @@ from ..trace import Recording, Trace
 from .labels import escape, set_title, title
 from .marks import DECADES, level
 from .projection import PROJECTIONS, project
-from .theme import MAP, attention_bar, cluster_color, ink, template_name
+from .theme import attention_scale, cluster_color, ink, template_name
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class _Scene:
-    keys: NDArray[np.float64]             # [L, D]
-    tokens: Sequence[str] | None          # L
-    clusters: NDArray[np.int64] | None    # [L]
-    centroids: NDArray[np.float64]        # [C, D], C may be 0
-    query: NDArray[np.float64]            # [0 or 1, D]
-    weights: NDArray[np.float64] | None   # [L]
-    attended: NDArray[np.bool_]           # [L]
+    keys: NDArray[np.float64]  # [L, D]
+    tokens: Sequence[str] | None  # L
+    clusters: NDArray[np.int64] | None  # [L]
+    centroids: NDArray[np.float64]  # [C, D], C may be 0
+    query: NDArray[np.float64]  # [0 or 1, D]
+    weights: NDArray[np.float64] | None  # [L]
+    attended: NDArray[np.bool_]  # [L]
 
 
 def semantic_space(
@@ -54,17 +54,18 @@ def semantic_space(
     As in ClusterKV (arXiv 2412.03213) fig. 2 and 4. The dots' colour is the cluster (hue; lightness by attention where
     weights are known too), else the attention weight (cividis, logarithmic), else neutral.
 
-    `source`: a Trace, of which `layer` and key/value `head` are shown, or keys [L, D] (`layer` and `head` then only name
-    them). `clusters`: int [L], -1 for tokens in none. `centroids`: [C, D]. `query`: [D], drawn at the keys' mean length,
-    since its own length changes no ranking. `weights`: attention [L]. `recording` with `step`: takes the weights from the
-    recording where none are given and circles the tokens that its method attended at that step. `tokens`: L texts for
-    hovering, taken from the trace where there is one.
+    `source`: a Trace, of which `layer` and key/value `head` are shown, or keys [L, D] (`layer` and `head` then only
+    name them). `clusters`: int [L], -1 for tokens in none. `centroids`: [C, D]. `query`: [D], drawn at the keys' mean
+    length, since its own length changes no ranking. `weights`: attention [L]. `recording` with `step`: takes the
+    weights from the recording where none are given, and sets off the tokens that its method attended at that step.
+    `tokens`: L texts for hovering, taken from the trace where there is one.
 
     `projection`: "pca" (fitted on all keys) or "tsne" (cosine, on the keys shown). More than `max_points` tokens are
-    thinned out, and the title says so: a quarter of the places goes to the most attended, the rest is drawn with `seed`.
+    thinned out, and the title says so: a quarter of the places goes to the most attended, the rest is drawn with
+    `seed`.
 
-    Raises InvalidInputError for a layer or head that is not there, shapes that do not fit, values that are not finite, or
-    a recording of another model or text than the trace; UnknownNameError for an unknown projection.
+    Raises InvalidInputError for a layer or head that is not there, shapes that do not fit, values that are not finite,
+    or a recording of another model or text than the trace; UnknownNameError for an unknown projection.
 
     >>> keys = np.random.default_rng(0).normal(size=(20, 4))
     >>> figure = semantic_space(keys, clusters=np.arange(20) % 3, query=keys[0])
@@ -119,7 +120,9 @@ def _keys(
     else:
         found = np.asarray(source)
     if found.ndim != 2 or min(found.shape) < 2:
-        raise InvalidInputError("semantic_space: keys", list(found.shape), "[L, D] with at least 2 tokens and 2 dimensions")
+        raise InvalidInputError(
+            "semantic_space: keys", list(found.shape), "[L, D] with at least 2 tokens and 2 dimensions"
+        )
     keys = found.astype(np.float64)
     if not np.isfinite(keys).all():
         raise InvalidInputError("semantic_space: keys", "NaN or infinity", "finite keys")
@@ -140,8 +143,10 @@ def _same_run(trace: Trace, recording: Recording) -> None:
     raise InvalidInputError("semantic_space: a recording of another model given to a trace's plot", got, wanted)
 
 
-def _step(recording: Recording, layer: int | None, head: int, step: int, length: int) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Attended [L] and exact attention [L] of a key/value head; a method's rows a query head are joined over the group."""
+def _step(
+    recording: Recording, layer: int | None, head: int, step: int, length: int
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Attended [L] and exact attention [L] of a key/value head; rows of query heads are joined over their group."""
     if layer is None:
         raise InvalidInputError("semantic_space: layer", None, f"a recorded layer: {recording.layers}")
     chosen, exact = recording.indices(step, layer), recording.attention(step, layer)
@@ -161,7 +166,9 @@ def _labels(clusters: Array | None, length: int) -> NDArray[np.int64] | None:
         return None
     labels = np.asarray(clusters)
     if labels.shape != (length,) or not np.issubdtype(labels.dtype, np.integer):
-        raise InvalidInputError("semantic_space: clusters", f"{labels.dtype} {list(labels.shape)}", f"integers [{length}]")
+        raise InvalidInputError(
+            "semantic_space: clusters", f"{labels.dtype} {list(labels.shape)}", f"integers [{length}]"
+        )
     return labels.astype(np.int64)
 
 
@@ -170,7 +177,9 @@ def _vectors(name: str, vectors: Array | None, dimensions: int) -> NDArray[np.fl
         return np.zeros((0, dimensions))
     found = np.asarray(vectors, dtype=np.float64)
     if found.ndim != 2 or found.shape[1] != dimensions or not np.isfinite(found).all():
-        raise InvalidInputError(f"semantic_space: {name}", list(found.shape), f"finite vectors of {dimensions} dimensions")
+        raise InvalidInputError(
+            f"semantic_space: {name}", list(found.shape), f"finite vectors of {dimensions} dimensions"
+        )
     return found
 
 
@@ -179,7 +188,9 @@ def _weights(weights: Array | None, length: int) -> NDArray[np.float64] | None:
         return None
     found = np.asarray(weights, dtype=np.float64)
     if found.shape != (length,) or not (np.isfinite(found) & (found >= 0)).all():
-        raise InvalidInputError("semantic_space: weights", list(found.shape), f"finite weights [{length}], none negative")
+        raise InvalidInputError(
+            "semantic_space: weights", list(found.shape), f"finite weights [{length}], none negative"
+        )
     return found
 
 
@@ -194,18 +205,10 @@ def _thin_out(length: int, most: int, weights: NDArray[np.float64] | None, seed:
 
 def _traces(scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64], dark: bool) -> list[go.Scatter]:
     neutral, count = ink(dark), len(shown)
-    hover = _hover(scene, shown)
-    dots = go.Scatter(
-        x=places[:count, 0], y=places[:count, 1], mode="markers", name="token", marker=_dots(scene, shown, dark),
-        text=hover, hovertemplate="%{text}<extra></extra>", showlegend=False,
-    )  # fmt: skip
-    traces = [dots]
-    ringed = scene.attended[shown]
-    if ringed.any():
-        traces.append(go.Scatter(
-            x=places[:count][ringed, 0], y=places[:count][ringed, 1], mode="markers", name="attended", hoverinfo="skip",
-            marker={"symbol": "circle-open", "size": 9, "color": neutral.foreground, "line": {"width": 1}},
-        ))  # fmt: skip
+    traces = []
+    for name, chosen in (("not attended", ~scene.attended[shown]), ("attended", scene.attended[shown])):
+        if chosen.any():
+            traces.append(_dots(name, scene, shown[chosen], places[:count][chosen], dark))
     middle = count + len(scene.centroids)
     if len(scene.centroids):
         ring = [cluster_color(cluster, 1.0, dark) for cluster in range(len(scene.centroids))]
@@ -216,29 +219,43 @@ def _traces(scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64]
         ))  # fmt: skip
     if len(scene.query):
         traces.append(go.Scatter(
-            x=places[middle:, 0], y=places[middle:, 1], mode="markers", name="query", hovertemplate="query<extra></extra>",
+            x=places[middle:, 0], y=places[middle:, 1], mode="markers", name="query",
+            hovertemplate="query<extra></extra>",
             marker={"symbol": "star", "size": 16, "color": neutral.foreground,
                     "line": {"width": 1.5, "color": neutral.background}},
         ))  # fmt: skip
     return traces
 
 
-def _dots(scene: _Scene, shown: NDArray[np.int64], dark: bool) -> dict[str, Any]:
-    marker: dict[str, Any] = {"size": 6, "line": {"width": 0}}
+def _dots(name: str, scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64], dark: bool) -> go.Scatter:
+    """One dot a token, the most attended drawn last, so that none hides it."""
+    if scene.weights is not None:
+        order = np.argsort(scene.weights[shown], kind="stable")
+        shown, places = shown[order], places[order]
+    compared = bool(scene.attended.any())
+    small, outlined = compared and name == "not attended", compared and name == "attended"
+    marker: dict[str, Any] = {
+        "size": 4 if small else 7 if outlined else 6, "opacity": 0.7 if small else 1.0,
+        "line": {"width": 0.8 if outlined else 0, "color": ink(dark).foreground},
+    }  # fmt: skip
+    return go.Scatter(
+        x=places[:, 0], y=places[:, 1], mode="markers", name=name if compared else "token", showlegend=compared,
+        marker=marker | _dot_colors(scene, shown, dark), text=_hover(scene, shown),
+        hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+
+
+def _dot_colors(scene: _Scene, shown: NDArray[np.int64], dark: bool) -> dict[str, Any]:
     weights = None if scene.weights is None else scene.weights[shown]
     if scene.clusters is not None:
-        shade = np.full(len(shown), 0.8) if weights is None else level(weights)
-        colors = [
-            cluster_color(int(cluster), float(strength), dark) if cluster >= 0 else ink(dark).muted
-            for cluster, strength in zip(scene.clusters[shown], shade, strict=True)
-        ]
-        return marker | {"color": colors}
+        strength = np.full(len(shown), 0.8) if weights is None else 0.3 + 0.7 * level(weights)
+        return {"color": [
+            cluster_color(int(cluster), float(weight), dark) if cluster >= 0 else ink(dark).muted
+            for cluster, weight in zip(scene.clusters[shown], strength, strict=True)
+        ]}  # fmt: skip
     if weights is None:
-        return marker | {"color": ink(dark).muted}
-    marker["line"] = {"width": 0.5, "color": ink(dark).muted}  # cividis' dark end would sink into a dark page
-    return marker | {
-        "color": DECADES * (level(weights) - 1), "colorscale": MAP, "cmin": -DECADES, "cmax": 0, "showscale": True, "colorbar": attention_bar(DECADES),
-    }  # fmt: skip
+        return {"color": ink(dark).muted}
+    return {"color": DECADES * (level(weights) - 1), "showscale": True, **attention_scale(DECADES)}
 
 
 def _hover(scene: _Scene, shown: NDArray[np.int64]) -> list[str]:

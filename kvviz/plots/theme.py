@@ -11,6 +11,7 @@ import plotly.io as pio
 
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 TYPE_SIZE = 13  # pixels, on a screen
+HUES = 24  # steps of the colour circle; more of them the eye would not tell apart
 MAP = "Cividis"  # colour-blind safe and monotone in lightness
 
 
@@ -64,14 +65,15 @@ def template_name(dark: bool = False) -> str:
     return "kvviz_dark" if dark else "kvviz_light"
 
 
-def attention_bar(decades: int) -> dict[str, Any]:
-    """A colour bar for the decimal logarithm of attention weights, from 10^-decades to 1."""
+def attention_scale(decades: int) -> dict[str, Any]:
+    """Colour scale, limits and colour bar for the decimal logarithm of attention weights, from 10^-decades to 1."""
     ticks = list(range(-decades, 1))
-    return {
+    bar = {
         "title": {"text": "attention weight", "side": "right"}, "tickvals": ticks,
         "ticktext": [f"≤ {10.0 ** ticks[0]:g}", *(f"{10.0**tick:g}" for tick in ticks[1:])],
         "thickness": 10, "outlinewidth": 0, "xpad": 4,
     }  # fmt: skip
+    return {"colorscale": MAP, "cmin": -decades, "cmax": 0, "colorbar": bar}
 
 
 def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict[str, str]:
@@ -104,12 +106,12 @@ def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict
 def cluster_hue(cluster: int) -> float:
     """Hue of a cluster in degrees, 0 <= hue < 360; it depends on the cluster's number alone.
 
-    Steps of the golden angle keep clusters with near numbers far apart on the circle.
+    24 hues, the same as in the widgets; clusters with neighbouring numbers lie 105° apart.
 
-    >>> [round(cluster_hue(cluster)) for cluster in range(4)]
-    [250, 28, 165, 303]
+    >>> [cluster_hue(cluster) for cluster in range(4)]
+    [0.0, 105.0, 210.0, 315.0]
     """
-    return (250.0 + 137.50776405 * cluster) % 360.0
+    return cluster * 7 % HUES * 360.0 / HUES
 
 
 def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
@@ -117,14 +119,9 @@ def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
 
     The colours are OKLCH, so that all hues of one weight look equally light.
     """
-    return hue_color(cluster_hue(cluster), weight, dark)
-
-
-def hue_color(hue: float, weight: float = 1.0, dark: bool = False) -> str:
-    """`#rrggbb` of a hue in degrees at a `weight` in 0..1, on the light or the dark page."""
     weight = min(max(weight, 0.0), 1.0)
-    lightness = 0.34 + 0.44 * weight if dark else 0.90 - 0.32 * weight
-    return oklch(lightness, 0.05 + 0.08 * weight, hue)
+    lightness = 0.40 + 0.38 * weight if dark else 0.90 - 0.32 * weight
+    return oklch(lightness, 0.05 + 0.08 * weight, cluster_hue(cluster))
 
 
 def oklch(lightness: float, chroma: float, hue: float) -> str:
@@ -164,7 +161,8 @@ def _gamma(value: float) -> float:
 def _template(colors: Ink) -> Any:
     axis = {
         "gridcolor": colors.grid, "linecolor": colors.muted, "tickcolor": colors.muted, "zeroline": False,
-        "showline": True, "ticks": "outside", "ticklen": 4, "automargin": True, "title": {"standoff": 8, "font": {"size": TYPE_SIZE}},
+        "showline": True, "ticks": "outside", "ticklen": 4, "automargin": True,
+        "title": {"standoff": 8, "font": {"size": TYPE_SIZE}},
     }  # fmt: skip
     layout = {
         "font": {"family": FONT, "size": TYPE_SIZE, "color": colors.foreground},

@@ -87,8 +87,9 @@ def layer_arrays(recording: Recording, layer: int) -> list[dict[str, Array]]:
 
 
 def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
-    """One layer and head as the bytes of a safetensors file, which js/slice.js reads."""
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"layer": str(layer), "head": str(head)})
+    """One layer and head as the bytes of a safetensors file, which js/slice.js reads; the same for the same arrays."""
+    place = np.array([layer, head], np.int32)  # not in the file's metadata, whose order changes from call to call
+    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"place": place})
 
 
 def _frame(

@@ -19,7 +19,7 @@ export function createClusters(host, page, { onHover, onPick }) {
     fill.style.width = `${(100 * clusters.group_masses[index]) / widest}%`;
     fill.style.background = colourOf(group);
     made.prepend(element("span", "kv-id", `#${group}`));
-    made.append(element("span", "kv-share", clusters.group_masses[index].toFixed(2)));
+    made.append(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size = made.appendChild(element("span", "kv-size", known > count ? `${format(count)} of ≥ ${format(known)}` : `${format(count)} tokens`));
     made.append(element("span", "kv-first", words(members)));
     size.title = known > count

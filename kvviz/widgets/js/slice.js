@@ -5,13 +5,13 @@ export function unpack(bytes) {
   const own = bytes.slice().buffer; // typed arrays need their data aligned; a message's bytes start anywhere
   const headerLength = Number(new DataView(own).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(own, 8, headerLength)));
-  const { __metadata__: about, ...tensors } = header;
-  const slice = { layer: Number(about.layer), head: Number(about.head), shapes: {} };
-  for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(tensors)) {
+  const slice = { shapes: {} };
+  for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header)) {
     const type = TYPES[dtype];
     slice[name] = new type(own, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
     slice.shapes[name] = shape;
   }
+  [slice.layer, slice.head] = slice.place;
   return slice;
 }
 

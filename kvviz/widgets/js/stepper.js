@@ -22,7 +22,7 @@ export function createStepper(root, page, { step: first, css, request, stepped }
   const grid = root.appendChild(element("div", "kv-grid"));
   const promptPanel = panel(grid, "prompt", "kv-prompt", MEANING.prompt);
   const mapPanel = panel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
-  const recalledPanel = panel(grid, "recalled, by score (bar: exact attention)", "kv-recalled", MEANING.recalled);
+  const recalledPanel = panel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
   const writtenPanel = panel(grid, "written so far", "kv-written", MEANING.written);
   root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root);
@@ -69,7 +69,8 @@ export function createStepper(root, page, { step: first, css, request, stepped }
     next.hidden = !predicted;
     next.textContent = page.next_tokens[state.step];
     map.frame(state.step);
-    clusters.paint(slice, state.step, frame);
+    const recalled = clusters.paint(slice, state.step, frame);
+    recalledPanel.previousSibling.textContent = `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     controls.paint(state, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -144,10 +145,12 @@ export function createStepper(root, page, { step: first, css, request, stepped }
 
   return {
     show(bytes) {
+      const opening = slice === null;
       slice = unpack(bytes);
       delete root.dataset.busy;
       map.paint(slice.map_looks, ...slice.shapes.map_looks);
       paint();
+      if (opening) requestAnimationFrame(() => prompt.focus(strongest(frame), false)); // a notebook attaches the root first
     },
     step: (step) => go(0, step),
     destroy() {
@@ -157,6 +160,15 @@ export function createStepper(root, page, { step: first, css, request, stepped }
       map.destroy();
     },
   };
+}
+
+// The recalled token with the most attention: where the text opens.
+function strongest(frame) {
+  let best = -1;
+  for (let index = 0; index < frame.groups.length; index++) {
+    if (frame.groups[index] >= 0 && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
+  }
+  return best < 0 ? 0 : frame.positions[best];
 }
 
 function panel(grid, title, name, meaning) {

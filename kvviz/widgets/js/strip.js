@@ -54,14 +54,14 @@ export function createStrip(host, { tokens, start = 0, label, onHover = () => {}
     for (const span of lit) span.dataset.lit = "";
   }
 
-  function focus(position) {
+  function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
     if (!at(position)) {
       build(position - WINDOW / 2);
       paint(...last);
     }
     host.scrollTop = at(position).offsetTop - host.clientHeight / 3;
-    at(position).animate([{ outline: "2px solid currentColor" }, { outline: "2px solid transparent" }], 1200);
+    if (flash) at(position).animate([{ outline: "2px solid currentColor" }, { outline: "2px solid transparent" }], 1200);
   }
 
   // Shows the first `count` tokens only.
