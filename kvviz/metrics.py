@@ -1,4 +1,4 @@
-"""Numbers that say how good a selection was: NumPy in, NumPy out, no other import."""
+"""Numbers that say how good a selection was: NumPy in, NumPy out, and no import beyond NumPy but the errors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import InvalidInputError
+
 Array = NDArray[Any]
 
 
 def member_mask(indices: Array, length: int) -> NDArray[np.bool_]:
-    """Boolean [..., length]: which positions occur in `indices` [..., S]; -1 pads are ignored."""
+    """Boolean [..., length]: which positions occur in `indices` [..., S]; -1 pads are ignored.
+
+    Raises InvalidInputError for positions at or beyond `length`.
+    """
     indices = np.asarray(indices)
+    if indices.max(initial=-1) >= length:
+        raise InvalidInputError("positions", int(indices.max()), f"at most {length - 1}, the last token")
     mask = np.zeros((*indices.shape[:-1], length + 1), dtype=bool)  # the last column takes the pads
     np.put_along_axis(mask, np.where(indices < 0, length, indices), True, axis=-1)
     return mask[..., :length]
@@ -38,21 +45,28 @@ def attention_mass(weights: Array, selected: Array) -> NDArray[np.float64]:
     `weights` [..., L] are softmax weights over all tokens, `selected` [..., S] positions with -1 pads.
     """
     weights = np.asarray(weights, dtype=np.float64)
-    return (weights * member_mask(selected, weights.shape[-1])).sum(-1)
+    return np.asarray((weights * member_mask(selected, weights.shape[-1])).sum(-1), np.float64)
 
 
 def output_error(output: Array, exact: Array) -> NDArray[np.float64]:
-    """Relative error of the attention output, ‖output − exact‖ / ‖exact‖ over the last axis, [...]."""
+    """Relative error of the attention output, ‖output − exact‖ / ‖exact‖ over the last axis, [...].
+
+    Where the exact output is zero the error is 0 for a zero output and infinite for any other.
+    """
     output, exact = np.asarray(output, dtype=np.float64), np.asarray(exact, dtype=np.float64)
-    norm = np.linalg.norm(exact, axis=-1)
-    return np.linalg.norm(output - exact, axis=-1) / np.maximum(norm, np.finfo(np.float64).tiny)
+    norm, distance = np.linalg.norm(exact, axis=-1), np.linalg.norm(output - exact, axis=-1)
+    undefined = np.where(distance > 0, np.inf, 0.0)
+    return np.asarray(np.divide(distance, norm, out=undefined, where=norm > 0), np.float64)
 
 
 def top_tokens(weights: Array, count: int) -> NDArray[np.int64]:
     """Positions of the `count` largest weights, ascending, [..., min(count, L)]; ties go to the earlier token.
 
-    `weights` [..., L]. This is the oracle's choice: no other set of that size holds more attention.
+    `weights` [..., L]. This is the oracle's choice: no other set of that size holds more attention. Raises
+    InvalidInputError for a negative count.
     """
+    if count < 0:
+        raise InvalidInputError("top_tokens: count", count, "0 or more")
     weights = np.asarray(weights)
     order = np.argsort(-weights.astype(np.float64), axis=-1, kind="stable")
     return np.sort(order[..., :count], axis=-1).astype(np.int64)
@@ -89,9 +103,10 @@ def rank_groups(
     best = np.full(len(ids), -np.inf)
     np.fmax.at(best, member, np.asarray(scores, dtype=np.float64)[chosen])
     best[np.isneginf(best)] = np.nan
-    masses = np.bincount(member, np.asarray(weights, dtype=np.float64)[chosen], minlength=len(ids))
+    masses = np.zeros(len(ids))
+    np.add.at(masses, member, np.asarray(weights, dtype=np.float64)[chosen])
     order = np.lexsort((ids, -best))  # NaN sorts last
-    return ids[order].astype(np.int64), counts[order].astype(np.int64), best[order], masses[order]
+    return ids[order].astype(np.int64), counts[order].astype(np.int64), best[order], masses[order].astype(np.float64)
 
 
 def group_members(indices: Array, groups: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -40,7 +40,7 @@ def recording(
                 scores[step, head, inside] = (n_clusters - rank[chosen % n_clusters]).astype(np.float32)
         count = (indices >= 0).sum((1, 2))
         events[layer] = LayerEvents(
-            indices=indices, groups=groups, scores=scores, attention=attention.astype(np.float16),
+            indices=indices, groups=groups, scores=scores, attention=attention.astype(np.float32),
             output_error=random.uniform(0.05, 0.3, steps).astype(np.float32),
             read_bytes=(count * 2 * 64 * 4).astype(np.int64), moved_bytes=np.zeros(steps, np.int64),
             select_s=np.full(steps, 1e-4, np.float32),

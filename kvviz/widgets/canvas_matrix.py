@@ -31,7 +31,9 @@ class CanvasMatrix(AnyWidget):
     hovered = traitlets.List(traitlets.Int(), [-1, -1]).tag(sync=True)
     clicked = traitlets.List(traitlets.Int(), [-1, -1]).tag(sync=True)
 
-    def __init__(self, matrix: NDArray[np.uint8], *, colours: NDArray[np.uint8] | None = None, label: str = "matrix") -> None:
+    def __init__(
+        self, matrix: NDArray[np.uint8], *, colours: NDArray[np.uint8] | None = None, label: str = "matrix"
+    ) -> None:
         if colours is not None and (colours.dtype != np.uint8 or colours.shape != (256, 4)):
             raise InvalidInputError("CanvasMatrix: colours", f"{colours.dtype} {list(colours.shape)}", "uint8 [256, 4]")
         _check(matrix)
@@ -47,4 +49,5 @@ class CanvasMatrix(AnyWidget):
 
 def _check(matrix: NDArray[np.uint8]) -> None:
     if matrix.dtype != np.uint8 or matrix.ndim != 2 or 0 in matrix.shape:
-        raise InvalidInputError("CanvasMatrix", f"{matrix.dtype} {list(matrix.shape)}", "uint8 [rows, columns], not empty")
+        got = f"{matrix.dtype} {list(matrix.shape)}"
+        raise InvalidInputError("CanvasMatrix", got, "uint8 [rows, columns], not empty")

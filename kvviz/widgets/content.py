@@ -10,13 +10,16 @@ from ..trace import Recording
 
 def check(recording: Recording) -> Recording:
     """The recording, if there is something to step through; raises InvalidInputError otherwise."""
+    operation = "DecodeStepper"
     if not isinstance(recording, Recording):
-        raise InvalidInputError("DecodeStepper", type(recording).__name__, "a kvviz.Recording, such as generate(..., record=True).recording")
+        wanted = "a kvviz.Recording, such as generate(..., record=True).recording"
+        raise InvalidInputError(operation, type(recording).__name__, wanted)
     if recording.steps == 0:
-        raise InvalidInputError("DecodeStepper", "a recording of 0 steps", "at least one decode step: raise max_new_tokens or queries")
+        wanted = "at least one decode step: raise max_new_tokens or queries"
+        raise InvalidInputError(operation, "a recording of 0 steps", wanted)
     if not recording.layers:
-        raise InvalidInputError("DecodeStepper", f"a recording without layers ({_unrecorded(recording) or 'none recorded'})",
-                                "a layer that the method served: lower dense_layers, or take another method")  # fmt: skip
+        wanted = "a layer that the method served: lower dense_layers, or take another method"
+        raise InvalidInputError(operation, f"a recording without layers ({_unrecorded(recording) or 'none'})", wanted)
     return recording
 
 

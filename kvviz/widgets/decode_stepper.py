@@ -11,7 +11,6 @@ import numpy as np
 import traitlets
 from numpy.typing import NDArray
 
-from ..errors import InvalidInputError
 from ..trace import Recording
 from . import assets, content, static_page, view
 from .live import AnyWidget
@@ -48,12 +47,13 @@ class DecodeStepper(AnyWidget):
         self._arrays = lru_cache(CACHED_LAYERS)(lambda number: view.layer_arrays(recording, number))
         content.check_step(recording, step)
         layer = recording.layers[0] if layer is None else layer
-        super().__init__(step=step, layer=layer, head=head, page=content.describe(recording), slice=self._pack(layer, head))
+        packed = self._pack(layer, head)
+        super().__init__(step=step, layer=layer, head=head, page=content.describe(recording), slice=packed)
 
     def highlighted(self) -> NDArray[np.int64]:
         """The positions attended at the step, layer and head now shown, int64, ascending."""
         indices = self.recording.indices(self.step, self.layer)[self.head]
-        return indices[indices >= 0]
+        return np.asarray(indices[indices >= 0])
 
     def to_html(
         self,

@@ -22,7 +22,8 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="kvviz {version}">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
@@ -67,7 +68,8 @@ def to_html(
     `layers` and `heads` say what is embedded; without `layers`, the one shown and as many others as fit in SIZE_LIMIT.
     Raises InvalidInputError for a layer or head that was not recorded.
     """
-    embedded_heads = sorted({content.check_head(recording, head) for head in (range(content.rows(recording)) if heads is None else heads)})
+    wanted_heads = range(content.rows(recording)) if heads is None else heads
+    embedded_heads = sorted({content.check_head(recording, head) for head in wanted_heads})
     if shown.head not in embedded_heads:
         shown = shown._replace(head=embedded_heads[0])
     if layers is not None:

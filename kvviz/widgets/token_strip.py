@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import traitlets
@@ -38,16 +37,18 @@ class TokenStrip(AnyWidget):
         if not tokens:
             raise InvalidInputError("TokenStrip", "no tokens", "at least one")
         plain = np.zeros(len(tokens), np.uint8)
-        super().__init__(tokens=list(tokens), label=label, looks=(plain + view.NOTHING).tobytes(), marks=plain.tobytes())
+        looks = plain + view.NOTHING
+        super().__init__(tokens=list(tokens), label=label, looks=looks.tobytes(), marks=plain.tobytes())
 
     def paint(self, looks: NDArray[np.uint8], marks: NDArray[np.uint8]) -> None:
         """Give every token its look and marks, uint8 [L] each.
 
         Raises InvalidInputError where shape or dtype differ.
         """
-        values: dict[str, Any] = {"looks": looks, "marks": marks}
-        for name, array in values.items():
-            if array.dtype != np.uint8 or array.shape != (len(self.tokens),):
-                raise InvalidInputError(f"TokenStrip.paint: {name}", f"{array.dtype} {list(array.shape)}", f"uint8 [{len(self.tokens)}]")
+        length = len(self.tokens)
+        for name, array in (("looks", looks), ("marks", marks)):
+            if array.dtype != np.uint8 or array.shape != (length,):
+                got = f"{array.dtype} {list(array.shape)}"
+                raise InvalidInputError(f"TokenStrip.paint: {name}", got, f"uint8 [{length}]")
         with self.hold_sync():
             self.looks, self.marks = looks.tobytes(), marks.tobytes()

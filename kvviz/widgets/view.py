@@ -18,17 +18,17 @@ from ..trace import LayerEvents, Recording
 Array = NDArray[Any]
 
 # A look is one byte: hue * LEVELS + level. js/theme.js reads the same bytes.
-HUES = 24                      # steps of the colour circle
-LEVELS = 8                     # steps of attention
-UNCHOSEN = HUES                # the grey after the hues: attended without being recalled
+HUES = 24  # steps of the colour circle
+LEVELS = 8  # steps of attention
+UNCHOSEN = HUES  # the grey after the hues: attended without being recalled
 MISSED_LOOK = (HUES + 1) * LEVELS  # on maps: the oracle's token that was not attended
 NOTHING = 255
 
 # A mark is one bit. js/strip.js reads the same bits.
 ATTENDED, ORACLE, SINK, RECENT, GENERATED = 1, 2, 4, 8, 16
 
-MAP_COLUMNS = 384              # what a panel of a 960 px page has room for
-DENSE_LIMIT = 16_000_000       # steps × tokens up to which the weight of every token travels along
+MAP_COLUMNS = 384  # what a panel of a 960 px page has room for
+DENSE_LIMIT = 16_000_000  # steps × tokens up to which the weight of every token travels along
 
 
 def hue(groups: Array) -> NDArray[np.uint8]:
@@ -49,7 +49,7 @@ def level(weights: Array) -> NDArray[np.uint8]:
 def rounded_weights(weights: Array) -> NDArray[np.uint8]:
     """Attention weights in one byte, ten steps an octave: 255 is 1, q is 2^((q - 255) / 10), 0 is 2⁻²⁵·⁵ and less."""
     weights = np.maximum(np.asarray(weights, dtype=np.float64), 2.0**-40)
-    return np.clip(np.rint(255 + 10 * np.log2(weights)), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(np.rint(255 + 10 * np.log2(weights)), 0, 255), dtype=np.uint8)
 
 
 def layer_arrays(recording: Recording, layer: int) -> list[dict[str, Array]]:
@@ -67,7 +67,8 @@ def layer_arrays(recording: Recording, layer: int) -> list[dict[str, Array]]:
     events = recording.events[layer]
     recall = np.stack([metrics.recall(*pair) for pair in zip(chosen, oracle, strict=True)])  # [T, R]
     mass = np.stack([metrics.attention_mass(*pair) for pair in zip(attention, chosen, strict=True)])  # [T, R]
-    whole_layer = {name: getattr(events, name).astype(np.float64) for name in ("read_bytes", "moved_bytes", "output_error")}
+    names = ("read_bytes", "moved_bytes", "output_error")
+    whole_layer = {name: getattr(events, name).astype(np.float64) for name in names}
     rows = []
     for row in range(chosen[0].shape[0]):
         frames = [_frame(recording, layer, step, row, attention[step][row], oracle[step][row]) for step in steps]
@@ -92,12 +93,12 @@ def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"place": place})
 
 
-def _frame(
-    recording: Recording, layer: int, step: int, row: int, weights: Array, oracle: Array
-) -> dict[str, Any]:
-    indices = recording.indices(step, layer)[row]
-    here = indices >= 0
-    indices, groups, scores = indices[here], recording.groups(step, layer)[row][here], recording.scores(step, layer)[row][here]
+def _frame(recording: Recording, layer: int, step: int, row: int, weights: Array, oracle: Array) -> dict[str, Any]:
+    here = recording.indices(step, layer)[row] >= 0
+    indices, groups, scores = (
+        array[row][here]
+        for array in (recording.indices(step, layer), recording.groups(step, layer), recording.scores(step, layer))
+    )
     positions = np.union1d(indices, oracle[oracle >= 0])
     attended, wanted = np.isin(positions, indices), np.isin(positions, oracle)
     shown_groups = np.full(len(positions), -1, np.int32)

@@ -1,7 +1,7 @@
 import { colourOf } from "./theme.js";
 import { element, format } from "./strip.js";
 import { clustersOf } from "./slice.js";
-import { MEANING, decimals } from "./words.js";
+import { MEANING, decimals, visible } from "./words.js";
 
 const FIRST_WORDS = 48; // characters
 
@@ -39,7 +39,8 @@ export function createClusters(host, page, { onHover, onPick }) {
       const gap = index && members[index] !== members[index - 1] + 1 ? " … " : "";
       text += gap + page.tokens[members[index]];
     }
-    return text.replace(/\s+/g, " ").replace(/(… )+/g, "… ").trim();
+    const readable = text.replace(/\s+/g, " ").replace(/(… )+/g, "… ").trim();
+    return /[^…\s]/.test(readable) ? readable : visible(text); // a cluster of white space
   };
 
   return {

@@ -1,0 +1,132 @@
+"""A real JupyterLab in a real Chromium, for tests of widgets and notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_BROWSER = os.environ.get("KVVIZ_NO_BROWSER") == "1"
+NO_BROWSER_REASON = "KVVIZ_NO_BROWSER=1: real-browser tests switched off by hand"
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync")  # fmt: skip
+PLACES = {
+    "HOME": "home",
+    "IPYTHONDIR": "ipython",
+    "JUPYTER_CONFIG_DIR": "config",
+    "JUPYTER_DATA_DIR": "data",
+    "JUPYTER_RUNTIME_DIR": "runtime",
+    "JUPYTERLAB_SETTINGS_DIR": "settings",
+    "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+}
+READY = """() => {
+    const session = window.jupyterapp?.shell?.currentWidget?.sessionContext;
+    return session?.isReady && session.session?.kernel?.status === "idle";
+}"""
+START_S = 60
+
+
+def chromium_arguments() -> dict[str, Any]:
+    """Launch arguments of the Chromium on this machine; RuntimeError, saying what to do, where there is none."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        raise RuntimeError(
+            "real-browser tests: no chromium on the PATH; install it (Debian: apt-get install chromium), or set "
+            "KVVIZ_NO_BROWSER=1 to leave them out"
+        )
+    return {"executable_path": found, "args": list(FLAGS)}
+
+
+@contextmanager
+def jupyterlab(folder: Path, private: Path, env: Mapping[str, str]) -> Iterator[str]:
+    """A JupyterLab over `folder`, its own settings and caches under `private`; gives its address, token included."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    settings = private / "settings/@jupyterlab/apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text(json.dumps({"fetchNews": "false"}))
+    for name in PLACES.values():
+        (private / name).mkdir(exist_ok=True)
+    environment = os.environ | {key: str(private / name) for key, name in PLACES.items()} | dict(env)
+    command = [
+        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--LabApp.expose_app_in_browser=True"),
+        *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
+        *(f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}"),
+    ]
+    log = private / "lab.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        _wait_until_up(f"http://127.0.0.1:{port}/api?token={token}", server, log)
+        yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?token={token}&reset"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@contextmanager
+def lab_page(notebook: Path, browser: Browser, private: Path, env: Mapping[str, str] | None = None) -> Iterator[Page]:
+    """`notebook`, a file that may be written to, open and with its kernel ready in a JupyterLab of its own."""
+    with jupyterlab(notebook.parent, private, {"PYTHONPATH": str(ROOT), **(env or {})}) as address:
+        context = browser.new_context(viewport={"width": 1400, "height": 1000})
+        page = context.new_page()
+        page.set_default_timeout(START_S * 1000)
+        page.goto(address.format(name=notebook.name))
+        page.wait_for_function(READY)
+        try:
+            yield page
+        finally:
+            context.close()
+
+
+def run_all(page: Page) -> None:
+    """Run every cell and wait for the last; AssertionError with the traceback where a cell failed."""
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")  # resolves after the last cell
+    errors = page.evaluate("""() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
+        .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === "error")
+        .map(output => output.traceback.join("\\n"))""")
+    assert not errors, "\n".join(errors)
+
+
+def set_theme(page: Page, theme: str) -> None:
+    """Change JupyterLab's theme, as its settings menu does."""
+    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+    page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+
+
+def write_notebook(path: Path, *cells: str) -> Path:
+    """A notebook of these code cells."""
+    empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+    made = [empty | {"id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.write_text(json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
+    return path
+
+
+def _wait_until_up(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.2)
+    raise RuntimeError(f"JupyterLab did not start within {START_S} s:\n{log.read_text()}")
