@@ -11,7 +11,7 @@ def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: floa
 
     queries [B, Q, D]; keys [B, H, L, D]; `softcap` bounds the scaled logits as Gemma 2 does.
     """
-    by_head = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, D]
+    by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, D]
     logits = (by_head @ keys.float().transpose(-1, -2)) * scale
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
@@ -20,7 +20,7 @@ def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: floa
 
 def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
     """Attention output [B, Q, D] in float32 from weights [B, Q, L] and values [B, H, L, D]."""
-    by_head = weights.unflatten(1, (values.shape[1], -1))  # [B, H, G, L]
+    by_head: Tensor = weights.unflatten(1, (values.shape[1], -1))  # [B, H, G, L]
     return (by_head @ values.float()).flatten(1, 2)
 
 

@@ -59,7 +59,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
     """A budget of the whole prompt attends every token, generated ones included: dense attention."""
     for n_heads, n_kv_heads, length in _shapes():
         least = smallest(method)
-        chosen = replace(least, budget=max(length, least.budget))  # type: ignore[type-var]  # a budget in tokens
+        chosen = replace(least, budget=max(length, least.budget))
         state = _build(chosen, *_tensors(n_heads, n_kv_heads, length))
         for step in range(3):
             state, selection = _step(chosen, state, n_heads, n_kv_heads, seed=step)

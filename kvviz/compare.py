@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from .errors import InvalidInputError
 from .generation import Generation, decode, encoded, prefill, wait_for_states
 from .hf import SelectiveCache, attached
 from .methods import resolve
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 def compare(
     lm: LanguageModel,
     prompt: str | Tensor,
-    methods: Sequence[str | Method],
+    methods: Sequence[str | Method] | Mapping[str, str | Method],
     budgets: Sequence[int | float],
     question: str | None = None,
     answer: str | None = None,
@@ -35,55 +37,72 @@ def compare(
 ) -> pd.DataFrame:
     """One row for each method and budget on the same prompt, which is prefilled once.
 
-    Columns: method, budget (tokens), recall, attention_mass and output_error (means over steps, layers that select and
-    heads), token_agreement (share of positions at which the written token is full attention's), correct (whether
-    `answer` occurs in the text, ignoring case; None without one), attended_tokens, metadata_bytes, moved_bytes,
-    build_s, ttft_s, tpot_s, text. `full` ignores the budget and has one row. A dict given as `recordings` receives the
-    recording of each cell under (method, budget in tokens).
+    `methods` are names or instances; an instance keeps its fields and takes each budget in turn, or its own where
+    `budgets` is empty. A mapping gives labels, for several configurations of one method. `full` ignores the budget and
+    has one row.
+
+    Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
+    select and heads), token_agreement (share of positions at which the written token is full attention's), correct
+    (whether `answer` occurs in the text, ignoring case; None without one), attended_tokens, metadata_bytes,
+    moved_bytes, build_s, ttft_s, tpot_s, text. A dict given as `recordings` receives the recording of each row under
+    (label, budget in tokens).
+
+    Raises InvalidInputError for two configurations under one label, and whatever `generate` raises.
     """
     import pandas as pd
 
     ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
-    cells = _cells(methods, budgets)
-    reference: list[int] | None = None
-    rows = []
+    cells = _cells(methods, budgets, ids.shape[1])
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
     with attached(lm.model):
-        base = SelectiveCache(lm.model, "full", details=True, retain_queries=any(cell.needs_queries for cell in cells))
+        retain_queries = any(method.needs_queries for method in cells.values())
+        base = SelectiveCache(lm.model, "full", details=True, retain_queries=retain_queries)
         started = time.perf_counter()
         first = prefill(lm, base, ids)
         prefill_s = time.perf_counter() - started
-        if "full" not in {cell.name for cell in cells}:
-            plain = decode(lm, base.fork("full"), ids, first, question_ids, max_new_tokens, prefill_s, False)
-            reference = plain.token_ids
-        for cell in tqdm(
-            sorted(cells, key=lambda cell: cell.name != "full"), desc="compare", leave=False, disable=None
-        ):
+
+        def run(method: Method) -> Generation:
             started = time.perf_counter()
-            cache = base.fork(cell)
+            cache = base.fork(method)
             wait_for_states(cache)
-            build_s = time.perf_counter() - started
-            out = decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s + build_s, True)
-            reference = reference or out.token_ids
+            ready_s = prefill_s + time.perf_counter() - started
+            return decode(lm, cache, ids, first, question_ids, max_new_tokens, ready_s, True)
+
+        full = run(resolve("full"))
+        for (label, budget), method in tqdm(cells.items(), desc="compare", leave=False, disable=None):
+            out = full if method == resolve("full") else run(method)
             assert out.recording is not None
             if recordings is not None:
-                recordings[cell.name, out.recording.budget] = out.recording
-            rows.append(_row(out, reference, answer))
-    order = {cell.name: position for position, cell in reversed(list(enumerate(cells)))}
-    return pd.DataFrame(sorted(rows, key=lambda row: (order[row["method"]], row["budget"])))
+                recordings[label, budget] = out.recording
+            rows[label, budget] = {"method": label, "budget": budget} | _measured(out, full.token_ids, answer)
+    return pd.DataFrame(list(rows.values()))
 
 
-def _cells(methods: Sequence[str | Method], budgets: Sequence[int | float]) -> list[Method]:
-    """Every method at every budget; an instance keeps its own, and `full` has none."""
-    cells: list[Method] = []
-    for method in methods:
-        if isinstance(method, str) and method != "full":
-            cells += [resolve(method, budget=budget) for budget in budgets]
-        else:
-            cells.append(resolve(method))
+def _cells(
+    methods: Sequence[str | Method] | Mapping[str, str | Method], budgets: Sequence[int | float], prompt_length: int
+) -> dict[tuple[str, int], Method]:
+    """Every method at every budget, by label and budget in tokens."""
+    labelled = methods.items() if isinstance(methods, Mapping) else [(_name(method), method) for method in methods]
+    cells: dict[tuple[str, int], Method] = {}
+    for label, method in labelled:
+        every = budgets if _name(method) != "full" else ()
+        changed: list[dict[str, Any]] = [{"budget": budget} for budget in every]
+        for changes in changed or [{}]:
+            cell = resolve(method, **changes) if isinstance(method, str) else replace(method, **changes)
+            key = (label, cell.budget_tokens(prompt_length))
+            if key in cells:
+                raise InvalidInputError(
+                    "compare", f"{label!r} with a budget of {key[1]} twice", "a mapping of labels to methods"
+                )
+            cells[key] = cell
     return cells
 
 
-def _row(out: Generation, reference: list[int], answer: str | None) -> dict[str, Any]:
+def _name(method: str | Method) -> str:
+    return method if isinstance(method, str) else method.name
+
+
+def _measured(out: Generation, reference: list[int], answer: str | None) -> dict[str, Any]:
     assert out.recording is not None
     recording, timings = out.recording, out.timings
     measured = recording.summary()
@@ -97,8 +116,6 @@ def _row(out: Generation, reference: list[int], answer: str | None) -> dict[str,
         }
     same = sum(mine == theirs for mine, theirs in zip(out.token_ids, reference, strict=False))
     return {
-        "method": recording.method,
-        "budget": recording.budget,
         "recall": measured["recall"],
         "attention_mass": measured["attention_mass"],
         "output_error": measured["output_error"],

@@ -156,7 +156,7 @@ def decode(
             clock.append(time.perf_counter() - started - (recorder.spent_s if recorder else 0.0))
         progress.update()
     progress.close()
-    text = lm.tokenizer.decode(written, skip_special_tokens=True)
+    text = str(lm.tokenizer.decode(written, skip_special_tokens=True))
     recording = None
     if recorder is not None:
         recording = recorder.recording(

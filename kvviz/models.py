@@ -22,7 +22,7 @@ from .errors import (
     UnknownNameError,
     UnsupportedModelError,
 )
-from .trace import Geometry
+from .geometry import Geometry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ class Recorder:
         self.layers = layers
         self.spent_s = 0.0
         self._moved_bytes: dict[int, int] = defaultdict(int)
-        self._steps: dict[int, list[dict[str, np.ndarray]]] = defaultdict(list)
+        self._steps: dict[int, list[dict[str, Any]]] = defaultdict(list)
 
     def watch(self, layers: Sequence[LayerCache]) -> None:
         """Observe these layers; raises InvalidInputError for a wanted layer that is not among them."""
@@ -114,7 +115,7 @@ def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     return tensor.to("cpu", dtype).numpy()
 
 
-def _stack(steps: list[dict[str, np.ndarray]], length: int) -> LayerEvents:
+def _stack(steps: list[dict[str, Any]], length: int) -> LayerEvents:
     slots = max(step["indices"].shape[-1] for step in steps)
     widths = {"indices": (slots, -1), "groups": (slots, -1), "scores": (slots, np.nan), "attention": (length, 0)}
 

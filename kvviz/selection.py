@@ -43,7 +43,7 @@ def reduce_group(scores: Tensor, n_kv_heads: int, group: Group) -> Tensor:
     """Scores per row of choice: [B, Q, N] -> [B, H, N], or unchanged where every query head chooses for itself."""
     if group == "each":
         return scores
-    by_head = scores.unflatten(1, (n_kv_heads, -1))  # [B, H, G, N]
+    by_head: Tensor = scores.unflatten(1, (n_kv_heads, -1))  # [B, H, G, N]
     if group == "max":
         return by_head.amax(2)
     return by_head.mean(2) if group == "mean" else by_head.sum(2)
@@ -58,7 +58,7 @@ def rows_of_heads(tensor: Tensor, rows: int) -> Tensor:
 def group_scores(queries: Tensor, representatives: Tensor, group: Group) -> Tensor:
     """Inner products of queries [B, Q, D] with per-head representatives [B, H, C, D], reduced: [B, R, C]."""
     n_kv_heads = representatives.shape[1]
-    by_head = queries.unflatten(1, (n_kv_heads, -1)).to(representatives.dtype)  # [B, H, G, D]
+    by_head: Tensor = queries.unflatten(1, (n_kv_heads, -1)).to(representatives.dtype)  # [B, H, G, D]
     if group in ("mean", "sum"):  # linear: reducing the queries first gives the same and costs a product less a head
         by_head = by_head.mean(2, keepdim=True) if group == "mean" else by_head.sum(2, keepdim=True)
     scores = by_head @ representatives.transpose(-1, -2)  # [B, H, G, C]

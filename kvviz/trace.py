@@ -6,32 +6,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import metrics
 from .errors import IncompatibleFileError, InvalidInputError
-from .storage import read_arrays, write_arrays
+from .geometry import Geometry, check_layers, load_geometry
+from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
+
+__all__ = ["Geometry", "LayerEvents", "Recording", "Trace"]
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Shape of a model's attention: layers, query heads, key/value heads, head dimension, positions."""
-
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    max_positions: int
-
-    @property
-    def group_size(self) -> int:
-        """Query heads that share one key/value head."""
-        return self.n_heads // self.n_kv_heads
 
 
 @dataclass(frozen=True)
@@ -58,12 +45,11 @@ class Trace:
         wanted = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
         for name, heads in wanted.items():
             for layer, array in getattr(self, name).items():
-                _check_shape(f"Trace.{name}[{layer}]", array, (heads, length, geometry.head_dim), np.float16)
-        _check_shape("Trace.token_ids", self.token_ids, (length,), np.int64)
+                check_shape(f"Trace.{name}[{layer}]", array, (heads, length, geometry.head_dim), np.float16)
+        check_shape("Trace.token_ids", self.token_ids, (length,), np.int64)
         if not set(self.queries) == set(self.keys) == set(self.values):
-            raise IncompatibleFileError(
-                "Trace", "different layers of queries, keys and values", "the same layers of each"
-            )
+            raise IncompatibleFileError("Trace", "other layers of queries than of keys or values", "the same of each")
+        check_layers("Trace", self.keys, geometry)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -94,14 +80,15 @@ class Trace:
         Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
+        check_metadata(metadata, f"read {path}", {"model": "text", "geometry": "object", "tokens": "texts"})
         return cls(
             model=metadata["model"],
-            geometry=Geometry(**metadata["geometry"]),
+            geometry=load_geometry(metadata["geometry"], path),
             tokens=metadata["tokens"],
-            token_ids=_take(arrays, "token_ids", path),
-            queries=_by_layer(arrays, "queries"),
-            keys=_by_layer(arrays, "keys"),
-            values=_by_layer(arrays, "values"),
+            token_ids=take(arrays, "token_ids", path),
+            queries=by_layer(arrays, "queries", path),
+            keys=by_layer(arrays, "keys", path),
+            values=by_layer(arrays, "values", path),
         )
 
 
@@ -121,19 +108,37 @@ class LayerEvents:
     moved_bytes: NDArray[np.int64]  # [T] keys and values fetched from another tier
     select_s: NDArray[np.float32]  # [T] seconds of selection
 
-    FIELDS = {
+    FIELDS: ClassVar[Mapping[str, Any]] = {
         "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32,
         "output_error": np.float32, "read_bytes": np.int64, "moved_bytes": np.int64, "select_s": np.float32,
     }  # fmt: skip
 
-    def check(self, name: str, steps: int, length: int) -> None:
-        """Raise IncompatibleFileError where shapes or dtypes disagree with `steps` steps over `length` tokens."""
+    def check(self, name: str, steps: int, length: int, geometry: Geometry) -> None:
+        """Raise IncompatibleFileError where shapes, dtypes or positions do not fit `steps` steps, `length` tokens."""
         rows, slots = (*self.indices.shape, 0, 0, 0)[1:3]
         shapes = {"attention": (steps, rows, length)} | dict.fromkeys(
             ("indices", "groups", "scores"), (steps, rows, slots)
         )
         for key, dtype in self.FIELDS.items():
-            _check_shape(f"{name}.{key}", getattr(self, key), shapes.get(key, (steps,)), dtype)
+            check_shape(f"{name}.{key}", getattr(self, key), shapes.get(key, (steps,)), dtype)
+        if rows not in (geometry.n_kv_heads, geometry.n_heads):
+            wanted = f"{geometry.n_kv_heads} (key/value heads) or {geometry.n_heads} (query heads)"
+            raise IncompatibleFileError(f"{name}: rows", rows, wanted)
+        seen = (length - steps + 1 + np.arange(steps))[:, None, None]  # tokens that each step can see
+        if ((self.indices < -1) | (self.indices >= seen)).any():
+            raise IncompatibleFileError(
+                f"{name}.indices", "positions outside the visible tokens", "-1 or a visible one"
+            )
+        before, after = self.indices[..., :-1], self.indices[..., 1:]
+        if ((before >= after) & (after >= 0)).any():
+            raise IncompatibleFileError(f"{name}.indices", "positions out of order or twice", "each once, ascending")
+
+
+_RECORDING_METADATA = {
+    "method": "text", "title": "text", "config": "object", "budget": "integer", "model": "text", "geometry": "object",
+    "tokens": "texts", "next_tokens": "texts", "prompt_length": "integer", "question_length": "integer",
+    "dense_layers": "integers", "exact_layers": "integers", "answer": "text",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -171,9 +176,13 @@ class Recording:
             raise IncompatibleFileError(
                 "Recording", f"{steps} steps after a prompt of {self.prompt_length}", f"{length} tokens in all"
             )
-        _check_shape("Recording.token_ids", self.token_ids, (length,), np.int64)
+        if self.prompt_length < 1 or not 0 <= self.question_length <= steps:
+            got = f"a prompt of {self.prompt_length} and a question of {self.question_length} tokens"
+            raise IncompatibleFileError("Recording", got, f"a prompt, and a question of 0 to {steps}")
+        check_shape("Recording.token_ids", self.token_ids, (length,), np.int64)
+        check_layers("Recording", [*self.events, *self.dense_layers, *self.exact_layers], self.geometry)
         for layer, events in self.events.items():
-            events.check(f"Recording.events[{layer}]", steps, length)
+            events.check(f"Recording.events[{layer}]", steps, length, self.geometry)
 
     @property
     def steps(self) -> int:
@@ -196,7 +205,7 @@ class Recording:
 
     def indices(self, step: int, layer: int) -> NDArray[np.int64]:
         """Attended positions at a step, int64 [R, S], ascending, -1 pads."""
-        return self._at(layer).indices[self._check(step)].astype(np.int64)
+        return np.asarray(self._at(layer).indices[self._check(step)], np.int64)
 
     def groups(self, step: int, layer: int) -> NDArray[np.int32]:
         """Cluster or page of each attended position, int32 [R, S]; -1 for sinks, recent and generated tokens."""
@@ -215,7 +224,9 @@ class Recording:
         chosen = self.indices(step, layer)
         counts = (chosen >= 0).sum(-1, keepdims=True)
         ranked = np.argsort(-self.attention(step, layer), axis=-1, kind="stable")[:, : chosen.shape[-1]]
-        return np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
+        found: NDArray[np.int64] = np.full_like(chosen, -1)  # [R, S]: there may be more slots than visible tokens
+        found[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
+        return found
 
     def recall(self, step: int, layer: int) -> NDArray[np.float64]:
         """Share of the oracle's tokens that were attended, [R]."""
@@ -226,19 +237,19 @@ class Recording:
         return metrics.attention_mass(self.attention(step, layer), self.indices(step, layer))
 
     def summary(self) -> dict[str, float]:
-        """Means over steps, layers and rows: recall, attention_mass, output_error, attended_tokens, moved_bytes."""
+        """Means over steps, layers and rows, by name; moved_bytes is the sum over steps and layers."""
+        names = ("recall", "attention_mass", "output_error", "attended_tokens", "moved_bytes")
         cells = [(step, layer) for layer in self.layers for step in range(self.steps)]
         if not cells:
-            return dict.fromkeys(
-                ("recall", "attention_mass", "output_error", "attended_tokens", "moved_bytes"), float("nan")
-            )
-        return {
-            "recall": float(np.mean([self.recall(*cell) for cell in cells])),
-            "attention_mass": float(np.mean([self.attention_mass(*cell) for cell in cells])),
-            "output_error": float(np.mean([events.output_error for events in self.events.values()])),
-            "attended_tokens": float(np.mean([(self.indices(*cell) >= 0).sum(-1) for cell in cells])),
-            "moved_bytes": float(sum(int(events.moved_bytes.sum()) for events in self.events.values())),
-        }
+            return dict.fromkeys(names, float("nan"))
+        values = (
+            np.mean([self.recall(*cell) for cell in cells]),
+            np.mean([self.attention_mass(*cell) for cell in cells]),
+            np.mean([events.output_error for events in self.events.values()]),
+            np.mean([(self.indices(*cell) >= 0).sum(-1) for cell in cells]),
+            sum(int(events.moved_bytes.sum()) for events in self.events.values()),
+        )
+        return {name: float(value) for name, value in zip(names, values, strict=True)}
 
     def replace(self, **changes: Any) -> Recording:
         """A copy with some fields changed."""
@@ -249,11 +260,7 @@ class Recording:
         arrays: dict[str, Array] = {"token_ids": self.token_ids}
         for layer, events in self.events.items():
             arrays |= {f"{name}.{layer}": getattr(events, name) for name in LayerEvents.FIELDS}
-        metadata = {
-            name: getattr(self, name)
-            for name in ("method", "title", "budget", "model", "tokens", "next_tokens", "prompt_length", "question_length",
-                         "dense_layers", "exact_layers", "answer")
-        }  # fmt: skip
+        metadata = {name: getattr(self, name) for name in _RECORDING_METADATA}
         metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry)}
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
@@ -264,17 +271,17 @@ class Recording:
         Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
-        columns = {name: _by_layer(arrays, name) for name in LayerEvents.FIELDS}
+        check_metadata(metadata, f"read {path}", _RECORDING_METADATA)
+        columns = {name: by_layer(arrays, name, path) for name in LayerEvents.FIELDS}
         layers = set(columns["indices"])
         if any(set(column) != layers for column in columns.values()):
-            raise IncompatibleFileError(
-                f"read {path}", "events with missing parts", f"{', '.join(LayerEvents.FIELDS)} a layer"
-            )
+            wanted = f"{', '.join(LayerEvents.FIELDS)} of every layer"
+            raise IncompatibleFileError(f"read {path}", "events with missing parts", wanted)
         events = {layer: LayerEvents(**{name: columns[name][layer] for name in columns}) for layer in layers}
-        metadata["geometry"] = Geometry(**metadata["geometry"])
+        metadata["geometry"] = load_geometry(metadata["geometry"], path)
         for name in ("dense_layers", "exact_layers"):
             metadata[name] = tuple(metadata[name])
-        return cls(**metadata, token_ids=_take(arrays, "token_ids", path), events=events)
+        return cls(**metadata, token_ids=take(arrays, "token_ids", path), events=events)
 
     def _at(self, layer: int) -> LayerEvents:
         if layer not in self.events:
@@ -285,18 +292,3 @@ class Recording:
         if not 0 <= step < self.steps:
             raise InvalidInputError("step of a recording", step, f"0 to {self.steps - 1}")
         return step
-
-
-def _check_shape(name: str, array: Array, shape: tuple[int, ...], dtype: Any) -> None:
-    if array.shape != shape or array.dtype != dtype:
-        raise IncompatibleFileError(name, f"{array.dtype} {list(array.shape)}", f"{np.dtype(dtype)} {list(shape)}")
-
-
-def _by_layer(arrays: Mapping[str, Array], name: str) -> dict[int, Array]:
-    return {int(key.rpartition(".")[2]): array for key, array in arrays.items() if key.startswith(f"{name}.")}
-
-
-def _take(arrays: Mapping[str, Array], name: str, path: object) -> Array:
-    if name not in arrays:
-        raise IncompatibleFileError(f"read {path}", f"no array {name!r}", f"a file with {name!r}")
-    return arrays[name]

@@ -140,6 +140,15 @@ class TestCompare:
         assert by_name.loc[("full", 200), ["recall", "attention_mass", "token_agreement", "output_error"]].tolist() == [1, 1, 1, 0]
         assert set(recordings) == {("quest", 64), ("quest", 100), ("oracle", 64), ("oracle", 100), ("full", 200)}
 
+    def test_labels_tell_configurations_apart(self, tiny):
+        few, many = (kvviz.methods.create("clusterkv", n_clusters=count, dense_layers=0) for count in (4, 40))
+        table = kvviz.compare(tiny, prompt(200), {"few": few, "many": many}, [64], max_new_tokens=4)
+        assert table["method"].tolist() == ["few", "many"]
+        assert table["budget"].tolist() == [64, 64]
+        assert table["recall"].nunique() == 2
+        with pytest.raises(kvviz.InvalidInputError, match="mapping"):
+            kvviz.compare(tiny, prompt(200), [few, many], [64], max_new_tokens=4)
+
     def test_one_prefill_serves_all(self, tiny, monkeypatch):
         lengths = []
         forward = tiny.model.forward

@@ -33,7 +33,8 @@ def page_bounds(keys: Tensor, page_size: int = 16) -> Pages:
     missing = -length % page_size
 
     def by_page(fill: float) -> Tensor:
-        return pad(keys, (0, 0, 0, missing), value=fill).unflatten(-2, (-1, page_size))  # [..., P, page, D]
+        pages: Tensor = pad(keys, (0, 0, 0, missing), value=fill).unflatten(-2, (-1, page_size))  # [..., P, page, D]
+        return pages
 
     zeros = by_page(0.0)
     counts = torch.full((zeros.shape[-3], 1), page_size, device=keys.device)

@@ -83,7 +83,7 @@ def _switch(model: PreTrainedModel) -> None:
             f"{type(model).__name__}, which does not use transformers' AttentionInterface",
             "a model whose attention can be replaced, such as Llama, Qwen, Mistral, Gemma, Phi-3 or GPT-NeoX",
         )
-    model._kvviz_original = original  # type: ignore[assignment]
+    model._kvviz_original = original
 
 
 def _attention(

@@ -18,7 +18,7 @@ class SelectiveLayer(DynamicLayer):
     is_croppable = False
 
     def __init__(self, cache: LayerCache) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
         self.cache = cache
         self.awaiting = False  # keys were handed to the model and have not come back to our attention function
         self.config: Any = None

@@ -38,7 +38,9 @@ class Oracle(Method):
     paper = "arXiv 2412.03213"
     kind = "exact"
     needs_queries = False
-    expected_failures: ClassVar[Mapping[str, str]] = {"generated_tokens_are_seen": "the exact top tokens need not hold the newest one"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "generated_tokens_are_seen": "the exact top tokens need not hold the newest one"
+    }
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> OracleState:
         """Keeps a copy of the keys."""

@@ -12,6 +12,7 @@ from .. import metrics
 from ..trace import Recording
 
 BLANK, AGREED, MISSED, WASTED = 0, 1, 2, 3
+_STROKES = 96  # about as many across a panel
 MARKS = ("", "agreed", "missed", "wasted")
 
 
@@ -94,4 +95,19 @@ def rectangles(mask: NDArray[np.bool_], grid: Cells, *, closed: bool) -> tuple[N
     last = [x0] if closed else [], [y0] if closed else []
     x = np.stack([x0, x1, x1, x0, *last[0], nothing], -1).ravel().astype(np.float32)
     y = np.stack([y0, y0, y1, y1, *last[1], nothing], -1).ravel().astype(np.float32)
+    return x, y
+
+
+def slashes(mask: NDArray[np.bool_], grid: Cells) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Ends (x, y) of the strokes that hatch the true cells of `mask` [T, C], NaN between two strokes.
+
+    A browser prints a pattern fill as a picture; strokes stay vectors. Wide cells get several.
+    """
+    strokes = max(1, round(_STROKES / mask.shape[1]))
+    line, column = (np.repeat(part, strokes) for part in np.nonzero(mask))
+    left = grid.start + grid.width * (column + np.tile(np.arange(strokes), mask.sum()) / strokes) - 0.5
+    right = left + grid.width / strokes
+    nothing = np.full(len(line), np.nan)
+    x = np.stack([left, right, nothing], -1).ravel().astype(np.float32)
+    y = np.stack([grid.first_step + line + 0.4, grid.first_step + line - 0.4, nothing], -1).ravel().astype(np.float32)
     return x, y

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plotly.colors import sample_colorscale
 
 from ..trace import Recording
-from .cells import AGREED, BLANK, MARKS, MISSED, WASTED, Cells, rectangles
+from .cells import AGREED, BLANK, MARKS, MISSED, WASTED, Cells, rectangles, slashes
 from .labels import escape
 from .theme import HUES, MAP, attention_scale, cluster_color, ink, method_style
 
@@ -26,34 +26,28 @@ def level(weight: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def paint(grid: Cells, run: Recording, color: str, dark: bool) -> list[go.Scatter]:
-    """The marks of one recording, one filled path a colour: vectors, in print too."""
-    if color == "agreement":
-        tone = method_style(run.method, dark)["color"]
-        layers = [(_fill(tone), grid.mark == AGREED), (_hatch(tone), grid.mark == WASTED)]
-    else:
-        layers = [(_fill(shade), mask) for shade, mask in _shades(grid, color, dark)]
-    layers.append((_outline(color, dark), grid.mark == MISSED))
-    return [_path(grid, mask, style) for style, mask in layers if mask.any()]
+    """The marks of one recording, one path a colour: vectors, in print too."""
+    missed = _lines(*rectangles(grid.mark == MISSED, grid, closed=True), _outline(color, dark))
+    if color != "agreement":
+        return [*(_area(grid, mask, shade) for shade, mask in _shades(grid, color, dark)), missed]
+    tone = method_style(run.method, dark)["color"]
+    wasted = _lines(*slashes(grid.mark == WASTED, grid), {"width": 1, "color": tone})
+    return [_area(grid, grid.mark == AGREED, tone), wasted, missed]
 
 
-def _path(grid: Cells, mask: NDArray[np.bool_], style: dict[str, Any]) -> go.Scatter:
-    x, y = rectangles(mask, grid, closed=style["line"]["width"] > 0)
-    return go.Scatter(x=x, y=y, mode="lines", fill="toself", hoverinfo="skip", showlegend=False, **style)
+def _area(grid: Cells, mask: NDArray[np.bool_], color: str) -> go.Scatter:
+    x, y = rectangles(mask, grid, closed=False)
+    return _lines(x, y, {"width": 0}).update(fill="toself", fillcolor=color)
 
 
-def _fill(color: str) -> dict[str, Any]:
-    return {"line": {"width": 0}, "fillcolor": color}
+def _lines(x: NDArray[Any], y: NDArray[Any], line: dict[str, Any]) -> go.Scatter:
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", showlegend=False)
 
 
 def _outline(color: str, dark: bool) -> dict[str, Any]:
     """Misses are half of what agreement shows, and in the background elsewhere."""
-    tone = ink(dark).foreground if color == "agreement" else ink(dark).muted
-    return {"line": {"width": 0.8 if color == "agreement" else 0.5, "color": tone}, "fillcolor": _CLEAR}
-
-
-def _hatch(color: str) -> dict[str, Any]:
-    pattern = {"shape": "/", "size": 3, "solidity": 0.35, "fgcolor": color, "bgcolor": _CLEAR}
-    return {"line": {"width": 0.6, "color": color}, "fillcolor": _CLEAR, "fillpattern": pattern}
+    agreement, neutral = color == "agreement", ink(dark)
+    return {"width": 0.8 if agreement else 0.5, "color": neutral.foreground if agreement else neutral.muted}
 
 
 def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.bool_]]]:
@@ -97,29 +91,28 @@ def hover(grid: Cells, run: Recording) -> go.Heatmap:
     )  # fmt: skip
 
 
-def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bool, dark: bool) -> list[Any]:
+def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bool, dark: bool) -> list[go.Scatter]:
     """Traces without data that explain what `paint` drew."""
     neutral = ink(dark)
     tone = method_style(runs[0].method, dark)["color"] if len({run.method for run in runs}) == 1 else neutral.muted
-    boxes = {
-        AGREED: {"color": tone},
-        MISSED: {"color": _CLEAR, "line": _outline(color, dark)["line"]},
-        WASTED: {"color": tone, "line": {"width": 1, "color": tone},
-                 "pattern": {"shape": "/", "size": 4, "solidity": 0.35}},
-    }  # fmt: skip
-    kinds = boxes if color == "agreement" else [MISSED]
-    entries = [_entry(_NAMES[kind], boxes[kind]) for kind in kinds if any((grid.mark == kind).any() for grid in grids)]
+    drawn = {mark for grid in grids for mark in np.unique(grid.mark).tolist()}
+    symbols = {
+        AGREED: {"symbol": "square", "color": tone},
+        MISSED: {"symbol": "square-open", "color": _outline(color, dark)["color"], "line": {"width": 1}},
+        WASTED: {"symbol": "line-ne-open", "color": tone, "line": {"width": 1.5}},
+    }
+    explained = symbols if color == "agreement" else [MISSED]
+    entries = [_entry(_NAMES[mark], symbols[mark]) for mark in explained if mark in drawn]
     if color == "group":
-        entries.append(_entry("attended, of no group", {"color": neutral.muted}))
+        entries.append(_entry("attended, of no group", {"symbol": "square", "color": neutral.muted}))
     if color == "attention":
         scale = {"color": [0], "showscale": True, **attention_scale(DECADES)}
         entries.append(go.Scatter(x=[None], y=[None], mode="markers", marker=scale, showlegend=False, hoverinfo="skip"))
     if prompt_end:
         line = {"width": 1, "dash": "dot", "color": neutral.foreground}
-        end = {"name": "end of the prompt", "line": line, "showlegend": True}
-        entries.append(go.Scatter(x=[None], y=[None], mode="lines", **end))
+        entries.append(go.Scatter(x=[None], y=[None], mode="lines", name="end of the prompt", line=line))
     return entries
 
 
-def _entry(name: str, marker: dict[str, Any]) -> go.Bar:
-    return go.Bar(x=[None], y=[None], name=name, marker=marker, showlegend=True, hoverinfo="skip")
+def _entry(name: str, marker: dict[str, Any]) -> go.Scatter:
+    return go.Scatter(x=[None], y=[None], mode="markers", name=name, marker={"size": 10, **marker}, hoverinfo="skip")

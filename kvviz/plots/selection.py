@@ -52,7 +52,7 @@ def selection_map(
 
     >>> from kvviz.plots.example import example_recording
     >>> figure = selection_map(example_recording(), layer=0)
-    >>> [trace.name for trace in figure.data if trace.showlegend]
+    >>> [trace.name for trace in figure.data if trace.name]
     ['agreed with the oracle', 'missed: only the oracle', 'wasted: only the method', 'end of the prompt']
     """
     runs = _same_prompt([recordings] if isinstance(recordings, Recording) else list(recordings))
@@ -92,12 +92,12 @@ def selection_map(
     for trace in legend(grids, runs, color, ends_inside, dark):
         figure.add_trace(trace, 1, 1)
     row_name = f"KV head {head}" if min(rows) == runs[0].geometry.n_kv_heads else f"query head {head}"
-    text = _title(runs[0], layer, row_name, steps, color)
+    text = _title(runs, layer, row_name, steps, color)
     set_title(figure, text, panel_titles=True)
     inside = height * len(runs) + _PANEL_GAP * (len(runs) - 1)
     figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
     figure.update_yaxes(showgrid=False)
-    figure.update_xaxes(range=[positions[0] - 0.5, positions[1] - 0.5], showgrid=False)
+    figure.update_xaxes(range=[positions[0] - 0.5, positions[1] - 0.5], showgrid=False, tickformat=",")
     pooled = f"position (max-pooled by {grids[0].width})" if grids[0].width > 1 else "position"
     figure.update_xaxes(title_text=pooled, row=len(runs), col=1)
     return figure
@@ -136,10 +136,11 @@ def _panel_title(run: Recording, layer: int, row: int, steps: range, of_query_he
     return title([*parts, f"recall {recall:.2f}", f"mass {mass:.2f}"])
 
 
-def _title(first: Recording, layer: int, row_name: str, steps: tuple[int, int], color: str) -> str:
+def _title(runs: list[Recording], layer: int, row_name: str, steps: tuple[int, int], color: str) -> str:
     """What was run and what is shown."""
-    meaning = {"group": "hue: cluster or page, strength: attention"}.get(color, "")
+    seeds = {run.config["seed"] for run in runs if "seed" in run.config}
     return title([
-        first.model, f"{first.prompt_length:,} tokens", f"layer {layer}", row_name,
-        f"steps {length_range(*steps)}", meaning,
+        runs[0].model, f"{runs[0].prompt_length:,} tokens", f"layer {layer}", row_name, f"steps {length_range(*steps)}",
+        f"seed {seeds.pop()}" if len(seeds) == 1 else "",
+        "hue: cluster or page, strength: attention" if color == "group" else "",
     ])  # fmt: skip
