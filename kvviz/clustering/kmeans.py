@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 from kvviz_kernels import kmeans_assign, kmeans_update, sort_by_label
+from kvviz_kernels.kmeans.shared import METRICS
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import InvalidInputError, UnknownNameError
 
-METRICS = ("cosine", "ip", "l2")
+__all__ = ["INITS", "METRICS", "Clusters", "initial_positions", "kmeans"]
+
 INITS = ("random",)
 
 

@@ -69,16 +69,13 @@ def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.b
 def hover(grid: Cells, run: Recording) -> go.Heatmap:
     """An unseen layer that answers to the mouse; `plots.save` leaves it out, since print has none."""
     marked = grid.mark != BLANK
-    facts = [grid.position[..., None], grid.group[..., None]]
-    column = ""
+    facts, column = [grid.position[..., None]], ""
     if grid.width > 1:
         facts.append(grid.counts)
-        column = f"<br>of {grid.width} tokens %{{customdata[2]}} agreed, %{{customdata[3]}} missed, "
-        column += "%{customdata[4]} wasted"
-    text = [
-        [f"“{escape(run.tokens[place])}”: {MARKS[mark]}" if mark else "" for place, mark in zip(*line, strict=True)]
-        for line in zip(grid.position.tolist(), grid.mark.tolist(), strict=True)
-    ]
+        column = f"<br>of {grid.width} tokens %{{customdata[1]}} agreed, %{{customdata[2]}} missed, "
+        column += "%{customdata[3]} wasted"
+    cells = zip(grid.position.tolist(), grid.mark.tolist(), grid.group.tolist(), strict=True)
+    text = [[_words(run, *cell) for cell in zip(*line, strict=True)] for line in cells]
     numbers = np.concatenate(facts, -1)
     small = np.int16 if numbers.max(initial=0) < 2**15 else np.int32
     return go.Heatmap(
@@ -86,9 +83,15 @@ def hover(grid: Cells, run: Recording) -> go.Heatmap:
         z=np.where(marked, grid.weight, np.nan).astype(np.float32),
         text=text, customdata=numbers.astype(small), hoverongaps=False, showscale=False, meta={"role": "hover"},
         colorscale=[[0, _CLEAR], [1, _CLEAR]],
-        hovertemplate="step %{y} · position %{customdata[0]} %{text}<br>attention %{z:.4f} · group %{customdata[1]}"
+        hovertemplate="step %{y} · position %{customdata[0]} %{text}<br>attention %{z:.2g}"
         f"{column}<extra></extra>",
     )  # fmt: skip
+
+
+def _words(run: Recording, position: int, mark: int, group: int) -> str:
+    if mark == BLANK:
+        return ""
+    return f"“{escape(run.tokens[position])}”: {MARKS[mark]}" + (f", of group {group}" if group >= 0 else "")
 
 
 def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bool, dark: bool) -> list[go.Scatter]:

@@ -22,16 +22,19 @@ def project(
     if projection == "pca":
         from sklearn.decomposition import PCA
 
-        fitted = PCA(n_components=2, svd_solver="full").fit(keys)
+        with np.errstate(invalid="ignore"):  # scikit-learn divides by the variance, which equal keys have not
+            fitted = PCA(n_components=2, svd_solver="full").fit(keys)
         variance = float(keys.var(0, ddof=1).sum())
-        shares = fitted.explained_variance_ / variance if variance > 0 else (0.0, 0.0)  # equal keys vary in nothing
+        shares = fitted.explained_variance_ / variance if variance > 0 else (0.0, 0.0)
         names = [f"principal component {axis} ({share:.0%} of variance)" for axis, share in enumerate(shares, start=1)]
         return np.asarray(fitted.transform(vectors), np.float64), (names[0], names[1])
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # scikit-learn's own, no types
 
-    # On unit vectors the Euclidean distance orders as the cosine does, and scikit-learn is six times as fast with it
-    # (1,000 keys of 64 dimensions on two busy CPU cores: 6 s against 40 s).
+    # On unit vectors the Euclidean distance orders as the cosine does, at a sixth of scikit-learn's time. One thread:
+    # its OpenMP threads wait for each other busily, 20 s instead of 0.3 s for 40 keys on two cores that others use too.
     units = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-30)
     perplexity = min(30.0, (len(units) - 1) / 3)
-    layout = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=seed).fit_transform(units)
+    with threadpool_limits(1):
+        layout = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=seed).fit_transform(units)
     return np.asarray(layout, np.float64), ("t-SNE 1 (no unit)", "t-SNE 2 (no unit)")

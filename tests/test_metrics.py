@@ -1,0 +1,116 @@
+"""Metrics against their definitions, computed the slow way: Python sets and loops."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from kvviz import metrics
+from kvviz.errors import InvalidInputError
+
+LENGTH = 12
+# Rows of distinct positions with pads anywhere, as [2, 3, S].
+positions = st.integers(0, LENGTH).flatmap(
+    lambda slots: st.lists(
+        st.sets(st.integers(0, LENGTH - 1), max_size=slots).flatmap(
+            lambda chosen: st.permutations([*chosen, *[-1] * (slots - len(chosen))])
+        ),
+        min_size=6, max_size=6,
+    ).map(lambda rows: np.array(rows, np.int64).reshape(2, 3, slots))
+)  # fmt: skip
+weights = arrays(np.float64, (2, 3, LENGTH), elements=st.floats(0, 1, width=32))
+
+
+def rows_of(*indices):
+    """The sets of positions of each row."""
+    flat = (array.reshape(6, -1).tolist() for array in indices)
+    return list(zip(*([{index for index in row if index >= 0} for row in rows] for rows in flat), strict=True))
+
+
+@given(positions, positions)
+def test_recall_is_the_share_of_the_true_tokens_that_were_selected(selected, true):
+    expected = [len(mine & wanted) / len(wanted) if wanted else 1.0 for mine, wanted in rows_of(selected, true)]
+    np.testing.assert_allclose(metrics.recall(selected, true), np.reshape(expected, (2, 3)))
+
+
+@given(weights, positions)
+def test_attention_mass_is_the_sum_over_the_selected_tokens(weights, selected):
+    chosen = [mine for (mine,) in rows_of(selected)]
+    expected = [sum(row[index] for index in mine) for row, mine in zip(weights.reshape(6, -1), chosen, strict=True)]
+    np.testing.assert_allclose(metrics.attention_mass(weights, selected), np.reshape(expected, (2, 3)), atol=1e-12)
+
+
+@given(positions)
+def test_member_mask_marks_the_positions_and_nothing_else(indices):
+    mask = metrics.member_mask(indices, LENGTH)
+    assert mask.shape == (2, 3, LENGTH)
+    assert [set(np.flatnonzero(row)) for row in mask.reshape(6, -1)] == [mine for (mine,) in rows_of(indices)]
+
+
+@given(weights.map(lambda w: np.round(w, 1)), st.integers(0, LENGTH + 3))  # rounded: many ties
+def test_top_tokens_are_the_heaviest_and_ties_go_to_the_earlier(weights, count):
+    chosen = metrics.top_tokens(weights, count)
+    assert chosen.dtype == np.int64
+    for row, mine in zip(weights.reshape(6, -1), chosen.reshape(6, -1).tolist(), strict=True):
+        assert mine == sorted(sorted(range(LENGTH), key=lambda place: (-row[place], place))[:count])
+
+
+def test_no_other_set_of_its_size_holds_more_attention_than_the_top_tokens():
+    weights = np.random.default_rng(0).random((1, 7))
+    best = metrics.attention_mass(weights, metrics.top_tokens(weights, 3))[0]
+    assert best == max(weights[0, list(other)].sum() for other in itertools.combinations(range(7), 3))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.uint8])
+def test_top_tokens_of_small_and_unsigned_types(dtype):
+    assert metrics.top_tokens(np.array([0, 5, 2, 5, 1], dtype), 3).tolist() == [1, 2, 3]
+
+
+@given(
+    arrays(np.float64, (4, 3), elements=st.floats(-1e3, 1e3)), arrays(np.float64, (4, 3), elements=st.floats(-1e3, 1e3))
+)
+def test_output_error_is_the_relative_distance(output, exact):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a zero output is an answer, not a division
+        errors = metrics.output_error(output, exact)
+    for error, mine, true in zip(errors, output, exact, strict=True):
+        distance, norm = np.linalg.norm(mine - true), np.linalg.norm(true)
+        if norm > 0:
+            assert error == pytest.approx(distance / norm)
+        else:
+            assert error == (np.inf if distance > 0 else 0.0)
+
+
+def test_positions_beyond_the_tokens_and_negative_counts_are_refused():
+    weights = np.full((1, 4), 0.25)
+    for beyond in (4, 5):
+        with pytest.raises(InvalidInputError, match=f"got {beyond}; wanted at most 3"):
+            metrics.attention_mass(weights, np.array([[0, beyond]]))
+    with pytest.raises(InvalidInputError, match="got -1; wanted 0 or more"):
+        metrics.top_tokens(weights, -1)
+
+
+@given(weights, positions)
+def test_inputs_stay_as_they_are(weights, selected):
+    before = weights.copy(), selected.copy()
+    metrics.recall(selected, selected)
+    metrics.attention_mass(weights, selected)
+    metrics.top_tokens(weights, 3)
+    metrics.output_error(weights, weights)
+    np.testing.assert_array_equal(weights, before[0])
+    np.testing.assert_array_equal(selected, before[1])
+
+
+@given(weights.map(lambda w: np.round(w, 1)), st.integers(1, LENGTH + 3))
+def test_pooling_keeps_the_largest_of_each_run(weights, columns):
+    places = metrics.pool_argmax(weights, columns)
+    columns = min(columns, LENGTH)
+    edges = [int(LENGTH * column / columns) for column in range(columns + 1)]
+    for row, mine in zip(weights.reshape(6, -1), places.reshape(6, -1).tolist(), strict=True):
+        assert mine == [max(range(*run), key=lambda place: row[place]) for run in itertools.pairwise(edges)]
