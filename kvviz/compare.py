@@ -75,7 +75,9 @@ def compare(
             if recordings is not None:
                 recordings[label, budget] = out.recording
             rows[label, budget] = {"method": label, "budget": budget} | _measured(out, full.token_ids, answer)
-    return pd.DataFrame(list(rows.values()))
+    table = pd.DataFrame(list(rows.values()))
+    table.attrs = {"model": lm.name, "prompt_length": ids.shape[1]}  # what the figures put into their titles
+    return table
 
 
 def _cells(

@@ -28,3 +28,11 @@ def prose() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args):
+    """Playwright drives the system's Chromium; it brings none of its own."""
+    from tests.browser.lab import chromium_arguments
+
+    return browser_type_launch_args | chromium_arguments()

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from kvviz.widgets import DecodeStepper
 
-from .browser.lab import NO_BROWSER, NO_BROWSER_REASON, chromium_arguments, lab_page, run_all, set_theme, write_notebook
+from .browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all, set_theme, write_notebook
 from .browser.recordings import HOSTILE, hostile_recording
 from .synthetic import recording
 
@@ -26,11 +26,6 @@ MARKS = """node => {
     return [style.backgroundImage !== "none", style.textDecorationLine, style.boxShadow !== "none"];
 }"""
 ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
-
-
-@pytest.fixture(scope="session")
-def browser_type_launch_args(browser_type_launch_args):
-    return browser_type_launch_args | chromium_arguments()
 
 
 def attended(page):

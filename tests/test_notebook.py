@@ -1,0 +1,76 @@
+"""The quickstart: what is committed, and a run of it in a real JupyterLab on the real model."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from kvviz.model_cache import folder
+
+from .browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
+
+
+def cells(path, kind):
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestCommitted:
+    def test_it_is_small_and_holds_no_widget_state(self, path):
+        text = path.read_text()
+        assert len(text) < 1_000_000
+        assert "application/vnd.jupyter.widget-state+json" not in text
+
+    def test_cells_are_short_and_define_nothing(self, path):
+        sources = ["".join(cell["source"]) for cell in cells(path, "code")]
+        assert len(sources) + len(cells(path, "markdown")) <= 16
+        for source in sources:
+            assert len(source.splitlines()) <= 15
+            kinds = {type(node) for node in ast.walk(ast.parse(source))}
+            assert not kinds & {ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef}
+
+    def test_outputs_are_of_one_complete_run(self, path):
+        code = cells(path, "code")
+        assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+        outputs = [output for cell in code for output in cell["outputs"]]
+        assert not [output for output in outputs if output["output_type"] == "error"]
+        assert any("image/png" in output.get("data", {}) for output in outputs), "no picture for viewers without scripts"
+        assert not [output for output in outputs if output.get("name") == "stderr"], "warnings in the saved outputs"
+
+
+@pytest.mark.model
+@pytest.mark.browser
+@pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
+def test_the_quickstart_runs_in_jupyterlab(browser, tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "private").mkdir()
+    notebook = tmp_path / "work" / "quickstart.ipynb"
+    shutil.copy(NOTEBOOKS[0], notebook)
+    with lab_page(notebook, browser, tmp_path / "private", {"KVVIZ_CACHE": str(folder())}) as page:
+        troubles = []
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+        run_all(page)
+        stepper = page.locator(".kv-stepper")
+        highlighted = stepper.locator(".kv-attended[data-position]")
+        stepper.scroll_into_view_if_needed()
+        expect(highlighted.first).to_be_visible()
+        before = highlighted.evaluate_all(ATTENDED)
+        slider = stepper.get_by_role("slider", name="decode step")
+        step = int(slider.input_value())
+        slider.press("ArrowRight")
+        expect(slider).to_have_value(str(step + 1))
+        assert highlighted.evaluate_all(ATTENDED) != before
+        if shots := os.environ.get("KVVIZ_SCREENSHOTS"):  # for looking at, where a folder is named
+            stepper.screenshot(path=Path(shots) / "quickstart_stepper.png")
+            page.screenshot(path=Path(shots) / "quickstart.png")
+        assert troubles == []
