@@ -1,16 +1,16 @@
 """Run a notebook from top to bottom and keep what it showed.
 
     python notebooks/run.py 00_quickstart --html build/quickstart.html    a page that needs neither kernel nor network
-    python notebooks/run.py 00_quickstart --inplace                       outputs saved in the notebook, no widget state
+    python notebooks/run.py 00_quickstart --inplace                       outputs saved in the notebook, with pictures
 
 A bar shows the cells done. At the end come the output of the cell tagged `result-table`, the seconds taken and the
-kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written.
+kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written. Saved outputs hold no
+widget state; the picture of the quickstart's stepper becomes the README's.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import html
 import json
 import os
@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 600
+README_PICTURE = HERE.parent / "data" / "pictures" / "decode_stepper.png"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
 
@@ -67,10 +68,11 @@ def main() -> int:
         except CellExecutionError as error:
             print(error, file=sys.stderr)
             return 1
-        if options.inplace:
-            write(path, nbformat.writes(notebook) + "\n")
         if options.html:
             write(options.html, page(notebook, path.stem, Path(folder)))
+        if options.inplace:
+            add_pictures(notebook, Path(folder))
+            write(path, nbformat.writes(notebook) + "\n")
     print(result_table(notebook))
     print(f"\n{path.name}: {time.perf_counter() - started:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB")
     if options.html:
@@ -115,6 +117,19 @@ def is_progress_bar(output: nbformat.NotebookNode) -> bool:
     return WIDGET_VIEW in data and re.match(r".*\d+%\|", data.get("text/plain", "")) is not None
 
 
+def add_pictures(notebook: nbformat.NotebookNode, folder: Path) -> None:
+    """Put a PNG in place of every figure and beside every stepper, and the first stepper's where the README shows it."""
+    import pictures  # beside this file; needs a browser, which only --inplace does
+
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
+    views = {index: output.data.get(WIDGET_VIEW) for index, output in enumerate(outputs)}
+    pages = {index: folder / f"{view['model_id']}.html" for index, view in views.items() if view}
+    steppers = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
+    if steppers:
+        README_PICTURE.parent.mkdir(exist_ok=True)
+        README_PICTURE.write_bytes(steppers[0])
+
+
 def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
     """One self-contained HTML page: steppers replay, figures zoom, other widgets show their picture."""
     notebook = nbformat.from_dict(json.loads(json.dumps(notebook)))
@@ -133,16 +148,8 @@ def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
             options = {"include_plotlyjs": plotly_script, "full_html": False, "validate": False}
             output.data["text/html"] = plotly.io.to_html(figure, config=figure.pop("config", None), **options)
             plotly_script = False
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = re.sub(r"\]\(([^):]+\.png)\)", embedded_picture, cell.source)
     body, _ = HTMLExporter(raw_template=PAGE).from_notebook_node(notebook)
     return str(body)
-
-
-def embedded_picture(link: re.Match[str]) -> str:
-    """A link to a picture beside the notebooks, the picture inside; nbconvert embeds none from outside their folder."""
-    return f"](data:image/png;base64,{base64.b64encode((HERE / link[1]).read_bytes()).decode()})"
 
 
 def result_table(notebook: nbformat.NotebookNode) -> str:

@@ -45,7 +45,8 @@ class SelectiveCache(Cache):
         self.config = model.config.get_text_config(decoder=True)
         self.method = resolve(method)
         layers = DynamicCache(config=model.config).layers
-        if not any(isinstance(layer, DynamicLayer) for layer in layers):
+        has_heads = getattr(self.config, "num_attention_heads", None) is not None
+        if not has_heads or not any(isinstance(layer, DynamicLayer) for layer in layers):
             raise UnsupportedModelError(
                 "SelectiveCache", f"{type(model).__name__}, which has no attention layers", "a decoder with attention"
             )

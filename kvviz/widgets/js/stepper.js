@@ -68,6 +68,7 @@ export function createStepper(root, page, { step: first, css, request, stepped }
     const predicted = state.step >= page.question_length - 1;
     next.hidden = !predicted;
     next.textContent = page.next_tokens[state.step];
+    writtenPanel.scrollTop = writtenPanel.scrollHeight; // the newest word stays in sight
     map.frame(state.step);
     const recalled = clusters.paint(slice, state.step, frame);
     recalledPanel.previousSibling.textContent = `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
