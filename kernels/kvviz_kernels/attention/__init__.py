@@ -1,0 +1,1 @@
+"""Attention of one query token over selected tokens."""
