@@ -43,16 +43,22 @@ def main() -> None:
     parser.add_argument("--layer", type=int, help="layer of the trace (default: the middle one)")
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
-    torch.set_grad_enabled(False)
     keys, source = read_keys(options.trace, options.layer) if options.trace else synthetic_keys()
+    results = run(keys, source)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+@torch.no_grad()
+def run(keys: Tensor, source: str) -> Row:
+    """Check the kernels, then time them on keys [H, L, D] that come from `source`."""
     results: Row = {**machine(), "keys": source, "shape": list(keys.shape), "seed": SEED, "rounds": ROUNDS}
     print(*(f"{name}: {value}" for name, value in results.items()), sep="\n")
     check_assignment_and_update(keys)
     check_attention()
     print("checks passed\n")
     results["results"] = [*(bench_kmeans(keys, n_clusters) for n_clusters in (102, 400)), bench_attention()]
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return results
 
 
 def machine() -> Row:
@@ -75,9 +81,13 @@ def machine() -> Row:
 
 def read_keys(path: Path, layer: int | None) -> tuple[Tensor, str]:
     trace = Trace.load(path)
-    layer = trace.check_layer(trace.layers[len(trace.layers) // 2] if layer is None else layer)
-    keys = torch.from_numpy(trace.keys[layer].astype(np.float32))[:, :LENGTH].contiguous()
-    return keys, f"real: {trace.model}, layer {layer}, {path.name}"
+    return keys_of(trace, trace.layers[len(trace.layers) // 2] if layer is None else layer)
+
+
+def keys_of(trace: Trace, layer: int) -> tuple[Tensor, str]:
+    """Keys [H, L, D] of a trace's layer, and what they are."""
+    keys = torch.from_numpy(trace.keys[trace.check_layer(layer)].astype(np.float32))[:, :LENGTH].contiguous()
+    return keys, f"real: {trace.model}, layer {layer}, {len(trace):,} tokens"
 
 
 def synthetic_keys() -> tuple[Tensor, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
@@ -13,10 +13,13 @@ import torch
 from kvviz_kernels import gather_attention
 from torch import Tensor
 
+from .background import Worker
 from .errors import InvalidInputError
 from .methods.base import LayerContext, Method, State
 from .offload.store import DeviceStore
 from .selection import Selection, stack_rows
+
+_worker = Worker()
 
 
 class StepObserver(Protocol):
@@ -170,11 +173,10 @@ class LayerCache:
             row.state = build()
         elif keys.is_cuda:
             row.ready = torch.cuda.Event()
-            row.state = _builder().submit(
-                _on_side_stream, build, (own, keys, values), _event_now(keys.device), row.ready
-            )
+            written, ready = _event_now(keys.device), row.ready
+            row.state = _worker.submit(lambda: _on_side_stream(build, (own, keys, values), written, ready))
         else:
-            row.state = _builder().submit(build)
+            row.state = _worker.submit(build)
 
     def _state(self, row: _Row) -> State:
         if isinstance(row.state, Future):
@@ -184,11 +186,6 @@ class LayerCache:
             row.ready = None
         assert row.state is not None
         return row.state
-
-
-@cache
-def _builder() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvviz-build")
 
 
 @cache

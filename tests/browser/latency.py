@@ -45,18 +45,10 @@ def step_ms(page: Page, steps: int) -> list[float]:
     return [float(value) for value in page.evaluate("() => window.frames_ms")]
 
 
-def _report(name: str, values: list[float]) -> None:
-    print(f"{name}: median {statistics.median(values):.0f} ms, worst {max(values):.0f} ms, n={len(values)}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=8192)
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--budget", type=int, default=512)
-    parser.add_argument("--live", action="store_true", help="measure in JupyterLab too")
-    options = parser.parse_args()
-    shape = {"prompt_length": options.tokens, "steps": options.steps, "budget": options.budget, "layers": (14, 29)}
+def measure(tokens: int = 8192, steps: int = 64, budget: int = 512, *, live: bool = True) -> dict[str, list[float]]:
+    """Milliseconds by what was measured, on the page without a kernel and, if `live`, in JupyterLab."""
+    shape = {"prompt_length": tokens, "steps": steps, "budget": budget, "layers": (14, 29)}
+    times = {}
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         browser = playwright.chromium.launch(**chromium_arguments())
@@ -64,21 +56,34 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         page.goto((folder / "page.html").as_uri())
         page.wait_for_selector(".kv-attended[data-position]")
-        _report(f"page without a kernel, {options.tokens:,} tokens, step", step_ms(page, min(30, options.steps - 1)))
-        _report("page without a kernel, other layer", [page.evaluate(LAYER, "29"), page.evaluate(LAYER, "14")])
-        if options.live:
+        times["page_step_ms"] = step_ms(page, min(30, steps - 1))
+        times["page_layer_ms"] = [page.evaluate(LAYER, "29"), page.evaluate(LAYER, "14")]
+        if live:
             (folder / "lab").mkdir()
             (folder / "private").mkdir()
             imports = "from tests.browser.recordings import prose_recording\nfrom kvviz.widgets import DecodeStepper"
             notebook = write_notebook(
                 folder / "lab" / "step.ipynb", f"{imports}\nDecodeStepper(prose_recording(**{shape}))"
             )
-            with lab_page(notebook, browser, folder / "private") as live:
-                run_all(live)
-                live.wait_for_selector(".kv-attended[data-position]")
-                _report(f"JupyterLab, {options.tokens:,} tokens, step", step_ms(live, min(30, options.steps - 1)))
-                _report("JupyterLab, other layer (packed by the kernel)", [live.evaluate(LAYER, "29")])
+            with lab_page(notebook, browser, folder / "private") as lab:
+                run_all(lab)
+                lab.wait_for_selector(".kv-attended[data-position]")
+                times["lab_step_ms"] = step_ms(lab, min(30, steps - 1))
+                times["lab_layer_ms"] = [lab.evaluate(LAYER, "29")]  # packed by the kernel
         browser.close()
+    return times
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--budget", type=int, default=512)
+    parser.add_argument("--live", action="store_true", help="measure in JupyterLab too")
+    options = parser.parse_args()
+    for name, values in measure(options.tokens, options.steps, options.budget, live=options.live).items():
+        print(f"{name}: median {statistics.median(values):.0f}, worst {max(values):.0f}, n={len(values)}")
 
 
 if __name__ == "__main__":
