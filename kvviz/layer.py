@@ -147,7 +147,8 @@ class LayerCache:
         return output
 
     def _select(self, queries: Tensor) -> Selection:
-        keys, values = self.store.keys[:, :, -1:], self.store.values[:, :, -1:]
+        assert self.store.newest is not None
+        keys, values = self.store.newest
         selections = []
         for row in self._rows:
             state = self._state(row)

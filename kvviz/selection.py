@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -85,11 +86,11 @@ def take_groups(
     holds (order lists positions group by group). Every row gives min(budget, L) positions, ascending.
     Source: ClusterKV (arXiv 2412.03213), section IV-C: sort, gather sizes, prefix sum, trim.
     """
-    slots = torch.arange(min(budget, order.shape[-1]), device=scores.device)  # [S]
+    slots = positions(0, min(budget, order.shape[-1]), *scores.shape[:-1], scores.device)  # [B, R, S]
     ranked = scores.argsort(dim=-1, descending=True, stable=True)  # [B, R, C]
     ranked_sizes = sizes.gather(-1, ranked)
     ends = ranked_sizes.cumsum(-1)
-    rank = torch.searchsorted(ends, slots.expand(*ends.shape[:-1], -1).contiguous(), right=True)  # [B, R, S]
+    rank = torch.searchsorted(ends, slots, right=True)  # [B, R, S]
     shift = offsets.gather(-1, ranked) - (ends - ranked_sizes)  # from a slot to its place in `order`
     indices, permutation = order.gather(-1, shift.gather(-1, rank) + slots).sort(-1)
     if not details:
@@ -98,12 +99,21 @@ def take_groups(
     return Selection(indices, groups.to(torch.int32), scores.gather(-1, groups).float())
 
 
+@lru_cache(maxsize=64)
+def positions(start: int, stop: int, batch: int, rows: int, device: torch.device) -> Tensor:
+    """start to stop - 1 for every row, [B, R, stop - start]; shared, so not to be written to.
+
+    Every layer of a step asks for the same few: keeping them saves seven small operations a layer.
+    """
+    return torch.arange(start, stop, device=device).expand(batch, rows, -1).contiguous()
+
+
 def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = (0, 0)) -> Selection:
     """The selection with the first `before` positions and the range `after` added, attended without being chosen."""
     chosen = selection.indices
-    shape = chosen.shape[:-1]
-    first = torch.arange(before, device=chosen.device).expand(*shape, -1)
-    last = torch.arange(*after, device=chosen.device).expand(*shape, -1)
+    batch, rows, _ = chosen.shape
+    first = positions(0, before, batch, rows, chosen.device)
+    last = positions(*after, batch, rows, chosen.device)
     indices = torch.cat([first, chosen, last], dim=-1)
     if selection.groups is None or selection.scores is None:
         return Selection(indices, padded=selection.padded)

@@ -118,7 +118,7 @@ def is_progress_bar(output: nbformat.NotebookNode) -> bool:
 
 
 def add_pictures(notebook: nbformat.NotebookNode, folder: Path) -> None:
-    """Put a PNG in place of every figure and beside every stepper, and the first stepper's where the README shows it."""
+    """Put a PNG in place of figures and beside steppers, and the first stepper's where the README shows it."""
     import pictures  # beside this file; needs a browser, which only --inplace does
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]

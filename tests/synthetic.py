@@ -48,6 +48,7 @@ def recording(
     return Recording(
         method="clusterkv", title="ClusterKV", config={"seed": seed, "sinks": sinks, "recent": 0}, budget=budget,
         model="synthetic", geometry=Geometry(max(layers) + 1, 2 * heads, heads, 64, 4096),
-        tokens=words[:length], token_ids=np.arange(length, dtype=np.int64), next_tokens=[*words[prompt_length + 1 : length], " end"],
+        tokens=words[:length], token_ids=np.arange(length, dtype=np.int64),
+        next_tokens=[*words[prompt_length + 1 : length], " end"],
         prompt_length=prompt_length, events=events, dense_layers=(0, 1), answer="word",
     )  # fmt: skip

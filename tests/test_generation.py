@@ -34,7 +34,9 @@ class TestGenerate:
         ids = prompt(300)
         whole = kvviz.generate(tiny, ids, "clusterkv", 64, dense_layers=0, max_new_tokens=20)
         monkeypatch.setattr(generation, "PREFILL_CHUNK", 70)
-        assert kvviz.generate(tiny, ids, "clusterkv", 64, dense_layers=0, max_new_tokens=20).token_ids == whole.token_ids
+        assert (
+            kvviz.generate(tiny, ids, "clusterkv", 64, dense_layers=0, max_new_tokens=20).token_ids == whole.token_ids
+        )
 
     def test_the_ledger_adds_up(self, tiny):
         out = kvviz.generate(tiny, prompt(300), "clusterkv", 64, recent=24, dense_layers=1, max_new_tokens=10)
@@ -43,7 +45,9 @@ class TestGenerate:
         assert ledger.selected == 64 + steps - 16 - 24
         assert ledger.attended == 64 + steps
         assert ledger.dense_layers == (0,)
-        assert ledger.kept_bytes == {"device": 4 * 2 * 2 * (300 + steps) * 8 * 4}  # layers, k and v, heads, L, D, float32
+        assert ledger.kept_bytes == {
+            "device": 4 * 2 * 2 * (300 + steps) * 8 * 4
+        }  # layers, k and v, heads, L, D, float32
         assert ledger.moved_bytes == 0
         assert ledger.metadata_bytes > 0
 
@@ -126,7 +130,9 @@ class TestBadInput:
 class TestCompare:
     def test_rows_agree_with_generate(self, tiny):
         ids, recordings = prompt(200), {}
-        table = kvviz.compare(tiny, ids, ["full", "quest", "oracle"], [64, 0.5], max_new_tokens=8, answer="e", recordings=recordings)
+        table = kvviz.compare(
+            tiny, ids, ["full", "quest", "oracle"], [64, 0.5], max_new_tokens=8, answer="e", recordings=recordings
+        )
         assert table[["method", "budget"]].values.tolist() == [
             ["full", 200], ["quest", 64], ["quest", 100], ["oracle", 64], ["oracle", 100],
         ]  # fmt: skip
@@ -137,7 +143,12 @@ class TestCompare:
             assert row.tpot_s > 0
             assert row.metadata_bytes == alone.ledger.metadata_bytes
         by_name = table.set_index(["method", "budget"])
-        assert by_name.loc[("full", 200), ["recall", "attention_mass", "token_agreement", "output_error"]].tolist() == [1, 1, 1, 0]
+        assert by_name.loc[("full", 200), ["recall", "attention_mass", "token_agreement", "output_error"]].tolist() == [
+            1,
+            1,
+            1,
+            0,
+        ]
         assert set(recordings) == {("quest", 64), ("quest", 100), ("oracle", 64), ("oracle", 100), ("full", 200)}
 
     def test_labels_tell_configurations_apart(self, tiny):
@@ -152,7 +163,9 @@ class TestCompare:
     def test_one_prefill_serves_all(self, tiny, monkeypatch):
         lengths = []
         forward = tiny.model.forward
-        monkeypatch.setattr(tiny.model, "forward", lambda ids, **kwargs: (lengths.append(ids.shape[1]), forward(ids, **kwargs))[1])
+        monkeypatch.setattr(
+            tiny.model, "forward", lambda ids, **kwargs: (lengths.append(ids.shape[1]), forward(ids, **kwargs))[1]
+        )
         kvviz.compare(tiny, prompt(200), ["quest", "clusterkv"], [64, 96], max_new_tokens=4)
         assert lengths.count(200) == 1
 
@@ -204,8 +217,8 @@ class TestOnSmolLM2:
 
     def test_a_needle_is_found_through_a_small_budget(self, lm, prose):
         context, question = self.needle(lm, prose)
-        table = kvviz.compare(lm, context, ["full", "oracle", "clusterkv", "quest", "streaming_llm"], [256], question=question,
-                              answer="7463", max_new_tokens=12)  # fmt: skip
+        methods = ["full", "oracle", "clusterkv", "quest", "streaming_llm"]
+        table = kvviz.compare(lm, context, methods, [256], question=question, answer="7463", max_new_tokens=12)
         scores = table.set_index("method")
         assert scores.loc["full", "correct"]
         assert not scores.loc["streaming_llm", "correct"], "the needle lies outside its window"
@@ -220,4 +233,6 @@ class TestOnSmolLM2:
             plain = lm.model.generate(ids, past_key_values=cache, max_new_tokens=16, do_sample=False)
         finally:
             kvviz.detach(lm.model)
-        assert plain[0, ids.shape[1] :].tolist() == kvviz.generate(lm, ids, "clusterkv", 256, max_new_tokens=16).token_ids
+        assert (
+            plain[0, ids.shape[1] :].tolist() == kvviz.generate(lm, ids, "clusterkv", 256, max_new_tokens=16).token_ids
+        )

@@ -232,7 +232,7 @@ class TestBadInput:
         with pytest.raises(kvviz.InvalidInputError, match="at least 48"):
             kvviz.methods.create("quest", budget=47)
         share = kvviz.methods.create("clusterkv", budget=0.1)
-        with pytest.raises(kvviz.InvalidInputError, match="0.1 of 100 tokens"):
+        with pytest.raises(kvviz.InvalidInputError, match=r"0\.1 of 100 tokens"):
             share.budget_tokens(100)
         assert share.budget_tokens(1000) == 100
 
@@ -248,7 +248,12 @@ class TestBadInput:
 
     @pytest.mark.parametrize(
         ("name", "field"),
-        [("quest", "page_size"), ("clusterkv", "tokens_per_cluster"), ("clusterkv", "n_clusters"), ("clusterkv", "max_iter")],
+        [
+            ("quest", "page_size"),
+            ("clusterkv", "tokens_per_cluster"),
+            ("clusterkv", "n_clusters"),
+            ("clusterkv", "max_iter"),
+        ],
     )
     def test_fields_below_one(self, name, field):
         with pytest.raises(kvviz.InvalidInputError, match=field):

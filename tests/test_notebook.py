@@ -43,7 +43,9 @@ class TestCommitted:
         assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
         outputs = [output for cell in code for output in cell["outputs"]]
         assert not [output for output in outputs if output["output_type"] == "error"]
-        assert any("image/png" in output.get("data", {}) for output in outputs), "no picture for viewers without scripts"
+        assert any("image/png" in output.get("data", {}) for output in outputs), (
+            "no picture for viewers without scripts"
+        )
         assert not [output for output in outputs if output.get("name") == "stderr"], "warnings in the saved outputs"
 
 

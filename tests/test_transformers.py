@@ -56,7 +56,9 @@ def test_left_padding_does_not_change_a_row(llama, method):
     short, long = prompt(150, seed=2), prompt(200, seed=3)
     padded = torch.cat([torch.cat([torch.zeros(1, 50, dtype=torch.long), short], 1), long])
     mask = (padded != 0).long()
-    together = llama.generate(padded, attention_mask=mask, past_key_values=cache_for(llama, method, budget=64), **GREEDY)
+    together = llama.generate(
+        padded, attention_mask=mask, past_key_values=cache_for(llama, method, budget=64), **GREEDY
+    )
     for row, ids in enumerate((short, long)):
         alone = llama.generate(ids, past_key_values=cache_for(llama, method, budget=64), **GREEDY)
         assert torch.equal(together[row, 200:], alone[0, ids.shape[1] :]), f"row {row}"
@@ -187,7 +189,7 @@ class TestRefusals:
 
     def test_keys_that_are_not_finite(self, llama):
         llama.model.layers[2].self_attn.k_proj.weight.data[0, 0] = torch.nan
-        with pytest.raises(kvviz.InvalidInputError, match="layer 2.*NaN or infinity"):
+        with pytest.raises(kvviz.InvalidInputError, match=r"layer 2.*NaN or infinity"):
             llama.generate(prompt(40), past_key_values=cache_for(llama, "quest", budget=64), **GREEDY)
 
     def test_a_model_without_attention(self):

@@ -19,7 +19,10 @@ ARCHITECTURES = {
     "qwen2": ("Qwen2", {"num_key_value_heads": 2}),
     "qwen3": ("Qwen3", {"num_key_value_heads": 3, "head_dim": 8}),
     "mistral": ("Mistral", {"num_key_value_heads": 2, "sliding_window": 16}),
-    "gemma2": ("Gemma2", {"num_key_value_heads": 2, "sliding_window": 16, "head_dim": 8, "attn_logit_softcapping": 2.0}),
+    "gemma2": (
+        "Gemma2",
+        {"num_key_value_heads": 2, "sliding_window": 16, "head_dim": 8, "attn_logit_softcapping": 2.0},
+    ),
     "gemma3": ("Gemma3", {"num_key_value_heads": 2, "sliding_window": 16, "head_dim": 8, "sliding_window_pattern": 2}),
     "phi3": ("Phi3", {"num_key_value_heads": 2}),
     "gpt_neox": ("GPTNeoX", {}),

@@ -17,6 +17,7 @@ class DeviceStore:
     def __init__(self) -> None:
         self.length = 0
         self.moved_bytes = 0  # nothing ever leaves the device
+        self.newest: tuple[Tensor, Tensor] | None = None  # key and value [B, H, 1, D], where one token came last
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
@@ -57,6 +58,7 @@ class DeviceStore:
         self.key_buffer[:, :, self.length : end] = keys
         self.value_buffer[:, :, self.length : end] = values
         self.length = end
+        self.newest = (keys, values) if keys.shape[2] == 1 else None
 
     def kept_bytes(self) -> dict[str, int]:
         """Bytes of stored keys and values on each tier, spare room aside."""
