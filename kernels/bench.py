@@ -17,6 +17,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ def run(keys: Tensor, source: str) -> Row:
     check_attention()
     print("checks passed\n")
     results["results"] = [*(bench_kmeans(keys, n_clusters) for n_clusters in (102, 400)), bench_attention()]
+    if torch.cuda.is_available():
+        results["fused"] = bench_fused(keys.cuda())
     return results
 
 
@@ -186,6 +189,43 @@ def bench_attention() -> Row:
         "ratio": paired_ratio(times["selected"], times["full"]),
         "ratio_with_pads": paired_ratio(times["pads"], times["full"]),
     })  # fmt: skip
+
+
+def bench_fused(keys: Tensor) -> list[Row]:
+    """Fused kernels on a GPU against their plain torch form, and attention against SDPA over all tokens."""
+    centroids = keys[:, initial_positions(keys.shape[1], 400, SEED).to(keys.device)]
+    labels = kmeans_assign(keys, centroids, metric="l2", impl="naive")
+    inputs = [tensor.to(keys.device) for tensor in attention_inputs(LENGTH, SELECTED)]
+    queries, all_keys, all_values, _ = inputs
+    calls: dict[str, dict[str, Callable[[], Any]]] = {
+        "kmeans_assign": {
+            impl: partial(kmeans_assign, keys, centroids, metric="l2", impl=impl) for impl in ("fused", "naive")
+        },
+        "kmeans_update": {impl: partial(kmeans_update, keys, labels, 400, impl=impl) for impl in ("fused", "naive")},
+        "gather_attention": {
+            "fused": partial(gather_attention, *inputs, scale=0.125, impl="fused"),
+            "naive": partial(gather_attention, *inputs, scale=0.125, impl="naive"),
+            "full_sdpa": partial(scaled_dot_product_attention, queries.view(1, 3, 3, 64), all_keys, all_values),
+        },
+    }
+    rows = []
+    for name, contestants in calls.items():
+        waiting = {label: synchronized(call) for label, call in contestants.items()}
+        times = alternate(waiting, rounds=5 * ROUNDS)
+        row: Row = {"name": name} | {f"{label}_us": 1e6 * statistics.median(values) for label, values in times.items()}
+        row |= {f"ratio_to_{label}": paired_ratio(times["fused"], times[label]) for label in times if label != "fused"}
+        rows.append(show(row))
+    return rows
+
+
+def synchronized(call: Callable[[], Any]) -> Callable[[], None]:
+    """The call, and the wait for the GPU to finish it."""
+
+    def run() -> None:
+        call()
+        torch.cuda.synchronize()
+
+    return run
 
 
 def attention_inputs(length: int, selected: int, seed: int = SEED) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tqdm.auto import tqdm
 
 from .errors import InvalidInputError
 from .layer import LayerCache
@@ -27,7 +28,7 @@ def replay(trace: Trace, method: str | Method, queries: int = 64, **values: Any)
         raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
     prompt, geometry = length - queries, trace.geometry
     recorder = Recorder()
-    for index in trace.layers:
+    for index in tqdm(trace.layers, desc=f"replay {chosen.name}", leave=False, disable=None):
         if chosen.is_dense(index):
             continue
         context = LayerContext(

@@ -23,6 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+DEFAULT_OUT = HERE / "cpu.json"
 SEED = 0
 PROMPT_TOKENS, DECODE_BUDGET, DECODE_STEPS, DECODE_TURNS = 8192, 512, 9, 10
 RECALL_TOKENS, RECALL_LAYERS, RECALL_STEPS = 4096, tuple(range(2, 30, 4)), 64
@@ -232,7 +233,7 @@ def main() -> None:
     """Run the parts asked for and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, action="append", help="a part to run; may be repeated")
-    parser.add_argument("--out", type=Path, default=HERE / "cpu.json")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="README.md shows the default file alone")
     parser.add_argument("--readme", action="store_true", help="only write the last results into README.md")
     options = parser.parse_args()
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
@@ -242,7 +243,8 @@ def main() -> None:
             print(json.dumps({name: results[name]}, indent=2))
         results["machine"] = machine()
         options.out.write_text(json.dumps(results, indent=2) + "\n")
-    write_readme(results)
+    if options.out == DEFAULT_OUT:
+        write_readme(results)
 
 
 if __name__ == "__main__":
