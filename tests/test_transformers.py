@@ -132,7 +132,9 @@ def test_detach_gives_the_implementation_back():
     kvviz.attach(model)
     kvviz.attach(model)
     assert model.config._attn_implementation == "kvviz"
-    kvviz.detach(model)
+    with kvviz.hf.attached(model):
+        kvviz.detach(model)
+        assert model.config._attn_implementation == "kvviz", "a generation that runs keeps its attention"
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -191,6 +193,17 @@ class TestRefusals:
         llama.model.layers[2].self_attn.k_proj.weight.data[0, 0] = torch.nan
         with pytest.raises(kvviz.InvalidInputError, match=r"layer 2.*NaN or infinity"):
             llama.generate(prompt(40), past_key_values=cache_for(llama, "quest", budget=64), **GREEDY)
+
+    def test_a_model_whose_attention_cannot_be_replaced(self):
+        from transformers import FalconConfig, FalconForCausalLM
+
+        model = FalconForCausalLM(
+            FalconConfig(vocab_size=97, hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+        )
+        before = model.config._attn_implementation
+        with pytest.raises(kvviz.UnsupportedModelError, match="AttentionInterface"):
+            kvviz.attach(model)
+        assert model.config._attn_implementation == before
 
     def test_a_model_without_attention(self):
         from transformers import MambaConfig, MambaForCausalLM

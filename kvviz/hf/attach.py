@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -22,42 +24,44 @@ _callback: ContextVar[AttentionCallback | None] = ContextVar("kvviz_attention_ca
 _lock = threading.Lock()
 
 
+@dataclass
+class _Attachment:
+    original: str  # the attention implementation to give back
+    by_hand: bool = False
+    blocks: int = 0
+
+
+_attachments: WeakKeyDictionary[PreTrainedModel, _Attachment] = WeakKeyDictionary()
+
+
 def attach(model: PreTrainedModel) -> None:
     """Let `model` work with SelectiveCache; with any other cache it does what it did. Idempotent.
 
     Raises UnsupportedModelError for a model whose attention transformers cannot replace.
     """
     with _lock:
-        if not getattr(model, "_kvviz_users", 0):
-            _switch(model)
-        model._kvviz_users = max(getattr(model, "_kvviz_users", 0), 1)  # type: ignore[assignment]
+        _switched(model).by_hand = True
 
 
 def detach(model: PreTrainedModel) -> None:
-    """Give `model` back the attention implementation it had before `attach`."""
+    """Undo `attach`: `model` gets its attention implementation back, once no generation of kvviz runs on it."""
     with _lock:
-        if getattr(model, "_kvviz_users", 0):
-            model.set_attn_implementation(model._kvviz_original)  # type: ignore[arg-type]
-            del model._kvviz_users, model._kvviz_original
+        if model in _attachments:
+            _attachments[model].by_hand = False
+            _restore_if_unused(model)
 
 
 @contextmanager
 def attached(model: PreTrainedModel) -> Iterator[None]:
     """`attach` for the length of a block; several blocks and threads may overlap on one model."""
     with _lock:
-        if not getattr(model, "_kvviz_users", 0):
-            _switch(model)
-        model._kvviz_users = getattr(model, "_kvviz_users", 0) + 1  # type: ignore[assignment]
+        _switched(model).blocks += 1
     try:
         yield
     finally:
         with _lock:
-            users = getattr(model, "_kvviz_users", 0) - 1
-            if users > 0:
-                model._kvviz_users = users  # type: ignore[assignment]
-            elif users == 0:
-                model.set_attn_implementation(model._kvviz_original)  # type: ignore[arg-type]
-                del model._kvviz_users, model._kvviz_original
+            _attachments[model].blocks -= 1
+            _restore_if_unused(model)
 
 
 @contextmanager
@@ -74,7 +78,9 @@ def attention_observer(model: PreTrainedModel, callback: AttentionCallback) -> I
         _callback.reset(token)
 
 
-def _switch(model: PreTrainedModel) -> None:
+def _switched(model: PreTrainedModel) -> _Attachment:
+    if model in _attachments:
+        return _attachments[model]
     original = model.config._attn_implementation
     model.set_attn_implementation(IMPLEMENTATION)
     if model.config._attn_implementation != IMPLEMENTATION:
@@ -83,7 +89,15 @@ def _switch(model: PreTrainedModel) -> None:
             f"{type(model).__name__}, which does not use transformers' AttentionInterface",
             "a model whose attention can be replaced, such as Llama, Qwen, Mistral, Gemma, Phi-3 or GPT-NeoX",
         )
-    model._kvviz_original = original
+    _attachments[model] = _Attachment(str(original))
+    return _attachments[model]
+
+
+def _restore_if_unused(model: PreTrainedModel) -> None:
+    attachment = _attachments[model]
+    if not attachment.by_hand and attachment.blocks == 0:
+        model.set_attn_implementation(attachment.original)
+        del _attachments[model]
 
 
 def _attention(
