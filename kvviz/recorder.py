@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import metrics
 from .attention import attention_weights, weighted_values
 from .errors import InvalidInputError
 from .layer import LayerCache
@@ -52,7 +53,7 @@ class Recorder:
         weights = attention_weights(queries, store.keys, context.scale, context.softcap)  # [1, Q, L]
         exact = weighted_values(weights, store.values)
         rows = selection.indices.shape[1]
-        error = (output.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+        errors = metrics.output_error(_array(output, torch.float32), _array(exact, torch.float32))  # [1, Q]
         count = int((selection.indices >= 0).sum())
         assert selection.groups is not None
         assert selection.scores is not None
@@ -62,7 +63,7 @@ class Recorder:
                 "groups": _array(selection.groups[0], torch.int32),
                 "scores": _array(selection.scores[0], torch.float32),
                 "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
-                "output_error": np.float32(error.mean().item()),
+                "output_error": np.float32(errors.mean()),
                 "read_bytes": np.int64(count * 2 * context.head_dim * store.key_buffer.element_size()),
                 "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
                 "select_s": np.float32(select_s),

@@ -9,6 +9,7 @@ from transformers.cache_utils import DynamicLayer
 
 from ..errors import CacheMismatchError, InvalidInputError
 from ..layer import LayerCache
+from ..offload.store import SPARE_TOKENS
 from .exact import exact_attention, left_padding
 
 
@@ -35,7 +36,8 @@ class SelectiveLayer(DynamicLayer):
                 f"batch, KV heads, head_dim = {(batch, heads, dim)}",
                 f"{wanted}; use a new SelectiveCache for another model or batch size",
             )
-        store.reserve(key_states, value_states, self.expected_length)
+        if self.expected_length:  # with room for decoding, so that the first decode step copies nothing
+            store.reserve(key_states, value_states, self.expected_length + SPARE_TOKENS)
         store.append(key_states, value_states)
         self.is_initialized = True
         keys = store.keys
