@@ -117,7 +117,7 @@ def test_properties(data):
     # positions sorted by label, ascending inside a label: the one permutation that sorts label * L + position
     assert torch.equal(found.order, (found.labels * length + torch.arange(length)).argsort(-1))
     assert_same(found, kmeans(keys, n_clusters, metric=metric, max_iter=5, seed=seed))
-    if batch:
+    if batch and kind == "normal":  # equal keys can make equal centroids, between which a last bit decides
         last = tuple(size - 1 for size in batch)
         alone = kmeans(keys[last].clone(), n_clusters, metric=metric, max_iter=5, seed=seed)
         assert_same(alone, Clusters(**{name: getattr(found, name)[last] for name in Clusters.__dataclass_fields__}))

@@ -42,7 +42,8 @@ def kmeans(
     """Clusters of `keys`, found by Lloyd's algorithm, until no label changes or for `max_iter` iterations.
 
     keys: [..., L, D], any float dtype, any device; computed in float32. Every head is clustered on its own: alone or in
-    a batch, it gets the same clusters.
+    a batch, it gets the same clusters. Where initial keys are equal, and so their centroids, which of these a key joins
+    is open: the last bit of a matrix product decides, and that depends on where its operands lie in memory.
 
     metric: how the nearest centroid is found: "cosine", "l2" or "ip" (largest inner product). A new centroid is the
     plain mean of its keys for all of them. A key of zeros has cosine 0 to every centroid and joins the first.
@@ -51,7 +52,7 @@ def kmeans(
     Raises InvalidInputError for n_clusters outside 1 to L, max_iter below 1, keys that are not finite or not
     [..., L, D] floats; UnknownNameError for an unknown metric or init.
 
-    Source: ClusterKV (arXiv 2412.03213, section 3.2): cosine assignment, mean as the new centroid, random keys as
+    Source: ClusterKV (arXiv 2412.03213, section III-B): cosine assignment, mean as the new centroid, random keys as
     initial ones, until labels stop changing. The cap on the iterations is that of its code (20); the other metrics are
     its ablation.
     """

@@ -18,22 +18,22 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine") ->
     """
     length, width = keys.shape[-2:]
     n_clusters = centroids.shape[-2]
-    weights, bias = linear_scores(centroids, metric)
-    weights = weights.reshape(-1, n_clusters, width)  # [B, C, D]
+    heads = centroids.reshape(-1, n_clusters, width)  # [B, C, D]
     rows = keys.float().reshape(-1, length, width)  # [B, L, D]
-    biases = [None] * len(rows) if bias is None else bias.reshape(-1, n_clusters, 1).unbind()  # [C, 1] each
     labels = torch.empty(rows.shape[:2], dtype=torch.int64, device=keys.device)
     chunk = _chunk_length(length, n_clusters)
     buffer = torch.empty(n_clusters, chunk, device=keys.device)
     numbers = torch.arange(n_clusters, dtype=torch.float32, device=keys.device)
-    for row, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+    for row, head in enumerate(heads):
+        # head by head here too: a norm's last bit depends on where its vector stands among those reduced with it
+        weight, bias = linear_scores(head, metric)
         for start in range(0, length, chunk):
             part = rows[row, start : start + chunk].t()  # [D, chunk]
             scores = buffer[:, : part.shape[1]]  # [C, chunk]
             if bias is None:
                 torch.mm(weight, part, out=scores)
             else:
-                torch.addmm(bias, weight, part, out=scores)
+                torch.addmm(bias[:, None], weight, part, out=scores)
             labels[row, start : start + chunk] = _argmax(scores, numbers)
     return labels.view(keys.shape[:-1])
 
