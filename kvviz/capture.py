@@ -46,6 +46,7 @@ def capture(
     return Trace(
         model=lm.name, geometry=lm.geometry, tokens=lm.tokens(ids), token_ids=ids[0].cpu().numpy(),
         queries=kept.arrays["queries"], keys=kept.arrays["keys"], values=kept.arrays["values"],
+        scale=kept.scale, softcap=kept.softcap,
     )  # fmt: skip
 
 
@@ -55,12 +56,17 @@ class _Kept:
     def __init__(self, layers: tuple[int, ...], length: int) -> None:
         self.layers, self.length = layers, length
         self.start = 0  # tokens of the chunks before this one
+        self.scale: float | None = None
+        self.softcap: float | None = None
         self.arrays: dict[str, dict[int, NDArray[Any]]] = {"queries": {}, "keys": {}, "values": {}}
 
-    def add(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> None:
+    def add(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None, softcap: float | None
+    ) -> None:
         """Keep one layer's chunk: queries [1, Q, n, D]; keys and values [1, H, L, D], of which the last n are new."""
         if layer not in self.layers:
             return
+        self.scale, self.softcap = (None if factor is None else float(factor) for factor in (scale, softcap))
         new = queries.shape[2]
         for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
             half = tensor[0, :, -new:].to(torch.float16)  # [heads, n, D]

@@ -37,7 +37,8 @@ def replay(trace: Trace, method: str | Method, queries: int = 64, **values: Any)
             geometry.n_heads,
             geometry.n_kv_heads,
             geometry.head_dim,
-            geometry.head_dim**-0.5,
+            geometry.head_dim**-0.5 if trace.scale is None else trace.scale,
+            trace.softcap,
             details=True,
         )
         layer = LayerCache(context, chosen)

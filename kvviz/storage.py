@@ -105,7 +105,7 @@ def read_arrays(
 def check_metadata(metadata: Mapping[str, Any], operation: str, wanted: Mapping[str, str]) -> None:
     """Raise IncompatibleFileError unless `metadata` has exactly the names of `wanted`, each of the kind it asks for.
 
-    Kinds: "text", "integer", "object", "texts", "integers".
+    Kinds: "text", "integer", "object", "texts", "integers", "factor" (a positive number, or null).
     """
     for name in [*wanted, *metadata]:
         if name not in metadata or name not in wanted:
@@ -120,6 +120,7 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
     "integer": lambda value: type(value) is int,  # True is an int to isinstance
     "object": lambda value: isinstance(value, dict),
+    "factor": lambda value: value is None or (isinstance(value, float) and value > 0),
     "texts": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
     "integers": lambda value: isinstance(value, list) and all(type(item) is int for item in value),
 }

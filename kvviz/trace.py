@@ -26,7 +26,8 @@ class Trace:
     """Post-RoPE queries, keys and values of one prefill, on the host.
 
     `queries[layer]` is float16 [Q, L, D]; `keys[layer]` and `values[layer]` are float16 [H, L, D]; `token_ids` is
-    int64 [L] and `tokens` has the L tokens as text. Made by `kvviz.capture`, kept by `save`, read by `load`.
+    int64 [L] and `tokens` has the L tokens as text. The model multiplies its logits by `scale` (None: head_dim ** -0.5)
+    and bounds them by `softcap` (None: not at all). Made by `kvviz.capture`, kept by `save`, read by `load`.
     """
 
     KIND = "kvviz.trace"
@@ -39,6 +40,8 @@ class Trace:
     queries: Mapping[int, Array] = field(repr=False)
     keys: Mapping[int, Array] = field(repr=False)
     values: Mapping[int, Array] = field(repr=False)
+    scale: float | None = None
+    softcap: float | None = None
 
     def __post_init__(self) -> None:
         geometry, length = self.geometry, len(self.tokens)
@@ -70,7 +73,8 @@ class Trace:
         arrays: dict[str, Array] = {"token_ids": self.token_ids}
         for name in ("queries", "keys", "values"):
             arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
-        metadata = {"model": self.model, "geometry": asdict(self.geometry), "tokens": self.tokens}
+        metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
+        metadata["geometry"] = asdict(self.geometry)
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
     @classmethod
@@ -80,7 +84,8 @@ class Trace:
         Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
-        check_metadata(metadata, f"read {path}", {"model": "text", "geometry": "object", "tokens": "texts"})
+        kinds = {"model": "text", "geometry": "object", "tokens": "texts", "scale": "factor", "softcap": "factor"}
+        check_metadata(metadata, f"read {path}", kinds)
         return cls(
             model=metadata["model"],
             geometry=load_geometry(metadata["geometry"], path),
@@ -89,6 +94,8 @@ class Trace:
             queries=by_layer(arrays, "queries", path),
             keys=by_layer(arrays, "keys", path),
             values=by_layer(arrays, "values", path),
+            scale=metadata["scale"],
+            softcap=metadata["softcap"],
         )
 
 

@@ -19,7 +19,7 @@ from .exact import exact_attention
 
 IMPLEMENTATION = "kvviz"
 
-AttentionCallback = Callable[[int, Tensor, Tensor, Tensor], None]
+AttentionCallback = Callable[[int, Tensor, Tensor, Tensor, float | None, float | None], None]
 _callback: ContextVar[AttentionCallback | None] = ContextVar("kvviz_attention_callback", default=None)
 _lock = threading.Lock()
 
@@ -66,9 +66,11 @@ def attached(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def attention_observer(model: PreTrainedModel, callback: AttentionCallback) -> Iterator[None]:
-    """Call `callback(layer, queries [B, Q, n, D], keys [B, H, L, D], values [B, H, L, D])` at every attention.
+    """Call `callback(layer, queries [B, Q, n, D], keys [B, H, L, D], values [B, H, L, D], scale, softcap)` at every
+    attention.
 
-    All three are after RoPE. Only forward passes of this thread are seen; their results do not change.
+    Queries and keys are after RoPE; `scale` multiplies the logits (None: head_dim ** -0.5) and `softcap` bounds them
+    (None: not at all). Only forward passes of this thread are seen; their results do not change.
     """
     token = _callback.set(callback)
     try:
@@ -117,7 +119,7 @@ def _attention(
         )
     callback = _callback.get()
     if callback is not None:
-        callback(module.layer_idx, query, key, value)  # type: ignore[arg-type]  # an int on every attention module
+        callback(module.layer_idx, query, key, value, scaling, softcap)  # type: ignore[arg-type]  # an int on every attention module
     layer = getattr(key, "kv_layer", None)
     if layer is not None:
         return layer.attend(module, query, key, value, attention_mask, scaling, softcap, **kwargs), None
