@@ -35,13 +35,16 @@ PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
 
 # Runs in the kernel after the last cell: each stepper writes itself as a page, and the memory is read.
 AFTERWARDS = """
-import resource
+import pathlib, resource, sys
 from ipywidgets.widgets.widget import _instances
 from kvviz.widgets import DecodeStepper
 for _key, _widget in list(_instances.items()):
     if isinstance(_widget, DecodeStepper):
         _widget.to_html({folder!r} + "/" + _key + ".html")
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+_status = pathlib.Path("/proc/self/status")  # getrusage also counts what the process held that started the kernel
+_lines = _status.read_text().splitlines() if _status.exists() else []
+_peak = [int(_line.split()[1]) * 1024 for _line in _lines if _line.startswith("VmHWM")]
+print(*_peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)])
 """
 
 # nbconvert's page without the scripts that it would fetch from elsewhere.
@@ -98,8 +101,7 @@ def execute(notebook: nbformat.NotebookNode, folder: str) -> int:
     afterwards = notebook.cells.pop()
     for cell in notebook.cells:
         cell.get("outputs", [])[:] = [output for output in cell.get("outputs", []) if not is_progress_bar(output)]
-    unit_bytes = 1 if sys.platform == "darwin" else 1024  # macOS counts ru_maxrss in bytes, Linux in kibibytes
-    return int(afterwards.outputs[-1].text) * unit_bytes
+    return int(afterwards.outputs[-1].text)
 
 
 def measure(name: str) -> dict[str, float]:
