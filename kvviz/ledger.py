@@ -59,17 +59,23 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
 
 
 def _counts(layer: LayerCache) -> list[float]:
-    """Sinks, recent, selected and generated tokens that the last step attended, mean over heads and batch."""
+    """Sinks, recent, selected and generated tokens that the last step attended, mean over KV heads and batch.
+
+    A token that several query heads of a KV head attend counts once.
+    """
     if layer.last is None:  # dense, or nothing decoded yet
         return [0.0, 0.0, float(layer.prompt_length), float(layer.store.length - layer.prompt_length)]
     counts = []
     for rows, start, state in layer.runs():
         indices = layer.last.indices[rows]
-        indices = torch.where(indices < 0, -1, indices - start)  # [B, R, S]
-        prompt, method = state.prompt_length, layer.method
-        generated = (indices >= prompt).sum(-1)
-        recent = ((indices >= state.length - method.recent_window(state)) & (indices < prompt)).sum(-1)
-        sinks = ((indices >= 0) & (indices < method.sinks)).sum(-1)
-        selected = (indices >= 0).sum(-1) - sinks - recent - generated
-        counts.append(torch.stack([sinks, recent, selected, generated]).double().mean((1, 2)))
-    return torch.stack(counts).mean(0).tolist()
+        attended = indices.new_zeros(
+            (*indices.shape[:2], state.length + 1), dtype=torch.bool
+        )  # the last takes the pads
+        attended.scatter_(-1, torch.where(indices < 0, state.length, indices - start), True)
+        attended = attended[..., :-1].unflatten(1, (layer.context.n_kv_heads, -1)).any(2)  # [B, H, L]
+        prompt = state.prompt_length
+        sinks = min(layer.method.sinks, prompt)
+        recent = min(max(state.length - layer.method.recent_window(state), sinks), prompt)
+        ranges = ((0, sinks), (recent, prompt), (sinks, recent), (prompt, state.length))
+        counts.append([float(attended[..., slice(*bounds)].sum(-1).double().mean()) for bounds in ranges])
+    return torch.tensor(counts, dtype=torch.float64).mean(0).tolist()

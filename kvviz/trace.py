@@ -235,6 +235,12 @@ class Recording:
         found[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
         return found
 
+    def attended_tokens(self, step: int, layer: int) -> NDArray[np.int64]:
+        """Different tokens that each KV head attended, all its query heads together, [H]."""
+        attended = metrics.member_mask(self.indices(step, layer), self.visible(step))
+        by_head = attended.reshape(self.geometry.n_kv_heads, -1, attended.shape[-1])
+        return np.asarray(by_head.any(1).sum(-1), dtype=np.int64)
+
     def recall(self, step: int, layer: int) -> NDArray[np.float64]:
         """Share of the oracle's tokens that were attended, [R]."""
         return metrics.recall(self.indices(step, layer), self.oracle(step, layer))
@@ -249,11 +255,11 @@ class Recording:
         cells = [(step, layer) for layer in self.layers for step in range(self.steps)]
         if not cells:
             return dict.fromkeys(names, float("nan"))
-        values = (
+        values: tuple[Any, ...] = (
             np.mean([self.recall(*cell) for cell in cells]),
             np.mean([self.attention_mass(*cell) for cell in cells]),
             np.mean([events.output_error for events in self.events.values()]),
-            np.mean([(self.indices(*cell) >= 0).sum(-1) for cell in cells]),
+            np.mean([self.attended_tokens(*cell) for cell in cells]),
             sum(int(events.moved_bytes.sum()) for events in self.events.values()),
         )
         return {name: float(value) for name, value in zip(names, values, strict=True)}

@@ -51,6 +51,26 @@ class TestGenerate:
         assert ledger.moved_bytes == 0
         assert ledger.metadata_bytes > 0
 
+    @pytest.mark.parametrize("method", ["streaming_llm", "clusterkv", "quest"])
+    def test_the_ledger_of_a_short_prompt_counts_every_token_once(self, tiny, method):
+        out = kvviz.generate(tiny, prompt(10), method, 64, dense_layers=0, max_new_tokens=6)
+        assert out.ledger.attended == 10 + len(out.token_ids) - 1
+        assert out.ledger.generated == len(out.token_ids) - 1
+
+    def test_a_kv_head_attends_what_its_query_heads_choose_together(self, tiny):
+        out = kvviz.generate(
+            tiny, prompt(300), "clusterkv", 64, preset="official", dense_layers=0, max_new_tokens=10, record=True
+        )
+        last = out.recording.steps - 1
+        expected = []
+        for layer in out.recording.layers:
+            rows = out.recording.indices(last, layer)
+            assert rows.shape[0] == 6
+            expected += [len({*rows[head * 3 : head * 3 + 3].flatten().tolist()} - {-1}) for head in range(2)]
+        assert out.ledger.attended == pytest.approx(np.mean(expected))
+        assert out.ledger.attended > 64 + last + 1, "three query heads that choose for themselves differ"
+        assert out.recording.attended_tokens(last, 2).tolist() == expected[4:6]
+
     def test_the_recording_holds_what_was_attended(self, tiny):
         ids = prompt(200)
         out = kvviz.generate(tiny, ids, "quest", 64, dense_layers=1, max_new_tokens=8, record=True)

@@ -35,6 +35,10 @@ class LayerContext:
     softcap: float | None = None
     details: bool = False
 
+    def rows(self, group: Group) -> int:
+        """Rows of choice: KV heads, or query heads where each chooses for itself."""
+        return self.n_heads if group == "each" else self.n_kv_heads
+
 
 @dataclass
 class State:
@@ -60,7 +64,8 @@ class Method(ABC):
 
     A subclass sets the class variables, implements `build`, `extend` and `select`, and is registered under its `name`.
     All three take tensors only, so that they run on stored traces as well as inside a model. The budget counts
-    attended tokens per KV head, sinks and recent window included; tokens generated after the prompt come on top.
+    attended tokens per KV head, sinks and recent window included; tokens generated after the prompt come on top. With
+    group="each" every query head has the budget to itself, so that a KV head may attend more: the ledger says how many.
 
     `budget`: an int, or a share of the prompt as a float in (0, 1). `sinks`, `recent`: how many of the first and of the
     most recent tokens are always attended. `dense_layers`: how many of the first layers attend everything. `group`: how
@@ -159,7 +164,7 @@ class Method(ABC):
         """All tokens, where the allowance covers them; otherwise None."""
         if state.length > self.allowance(state):
             return None
-        rows = state.layer.n_heads if self.group == "each" else state.layer.n_kv_heads
+        rows = state.layer.rows(self.group)
         return attend_all(state.length, queries.shape[0], rows, queries.device, details=state.layer.details)
 
     def _check_budget(self) -> None:

@@ -39,5 +39,5 @@ class Full(Method):
 
     def select(self, state: State, queries: Tensor) -> Selection:
         """All positions."""
-        rows = state.layer.n_heads if self.group == "each" else state.layer.n_kv_heads
+        rows = state.layer.rows(self.group)
         return attend_all(state.length, queries.shape[0], rows, queries.device, details=state.layer.details)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from ..selection import Selection, surround
+from ..selection import Selection, attend_all, surround
 from .base import LayerContext, Method, State
 
 
@@ -42,12 +41,9 @@ class StreamingLLM(Method):
         everything = self.everything(state, queries)
         if everything is not None:
             return everything
-        rows = state.layer.n_heads if self.group == "each" else state.layer.n_kv_heads
-        nothing = torch.empty((queries.shape[0], rows, 0), dtype=torch.int64, device=queries.device)
-        details = state.layer.details
-        chosen = Selection(nothing, nothing.to(torch.int32), nothing.float()) if details else Selection(nothing)
-        start = state.length - self.recent_window(state)
-        return surround(chosen, before=self.sinks, after=(start, state.length))
+        layer, start = state.layer, state.length - self.recent_window(state)
+        nothing = attend_all(0, queries.shape[0], layer.rows(self.group), queries.device, details=layer.details)
+        return surround(nothing, before=self.sinks, after=(start, state.length))
 
     def recent_window(self, state: State) -> int:
         """All that the sinks leave of the allowance."""
