@@ -1,9 +1,11 @@
-"""Exact attention of one decode step, and merging of partial attentions."""
+"""Exact attention weights, their sums over a prompt, and merging of partial attentions."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+QUERY_BLOCK = 256  # queries a block: bounds the memory of sums over a whole prompt
 
 
 def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
@@ -34,3 +36,30 @@ def merge_attention(outputs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, 
     total = torch.logsumexp(lse, dim=0)
     shares = torch.nan_to_num((lse - total).exp())  # -inf minus -inf where no set holds a token
     return torch.einsum("nbq,nbqd->bqd", shares, torch.stack(outputs).float()).to(outputs[0].dtype), total
+
+
+def attention_received(
+    queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
+) -> Tensor:
+    """Sum of the exact softmax weights that each key gets from the last tokens' queries: float32 [B, Q, L].
+
+    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D] and see no key behind their own. `visible`
+    [B, H, L] is False where a key is no token. Blocks of queries bound the memory, not the n·L·D operations.
+    """
+    new, length = queries.shape[2], keys.shape[2]
+    by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, n, D]
+    turned = keys.float().transpose(-1, -2)[:, :, None]  # [B, H, 1, D, L]
+    places = torch.arange(length, device=keys.device)
+    received = torch.zeros((*by_head.shape[:3], length), device=keys.device)
+    for start in range(0, new, QUERY_BLOCK):
+        stop = min(start + QUERY_BLOCK, new)
+        end = length - new + stop  # keys that the block's last query sees
+        logits = (by_head[..., start:stop, :] @ turned[..., :end]) * scale
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        own = torch.arange(length - new + start, end, device=keys.device)
+        logits.masked_fill_(places[:end] > own[:, None], -torch.inf)
+        if visible is not None:
+            logits.masked_fill_(~visible[:, :, None, None, :end], -torch.inf)
+        received[..., :end] += logits.softmax(-1).sum(-2)
+    return received.flatten(1, 2)

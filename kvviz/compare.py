@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .errors import InvalidInputError
-from .generation import Generation, decode, encoded, prefill, wait_for_states
+from .generation import Generation, decode, encoded, fill, wait_for_states
 from .hf import SelectiveCache, attached
 from .methods import resolve
 from .methods.base import Method
@@ -34,12 +34,13 @@ def compare(
     answer: str | None = None,
     max_new_tokens: int = 64,
     recordings: dict[tuple[str, int], Recording] | None = None,
+    prefill: str | Method | None = None,
 ) -> pd.DataFrame:
-    """One row for each method and budget on the same prompt, which is prefilled once.
+    """One row for each method and budget on the same prompt, which is prefilled once for all that share a prefill.
 
     `methods` are names or instances; an instance keeps its fields and takes each budget in turn, or its own where
     `budgets` is empty. A mapping gives labels, for several configurations of one method. `full` ignores the budget and
-    has one row.
+    has one row, always with the exact prefill: it is what token_agreement compares with. `prefill` as for `generate`.
 
     Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
     select and heads), token_agreement (share of positions at which the written token is full attention's), correct
@@ -54,16 +55,29 @@ def compare(
     ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
     cells = _cells(methods, budgets, ids.shape[1])
     rows: dict[tuple[str, int], dict[str, Any]] = {}
+    retain_queries = any(method.needs_queries for method in cells.values())
+    filled: dict[str, tuple[SelectiveCache, int, float]] = {}  # by whose attention the prompt was prefilled with
+
+    def base(method: Method) -> tuple[SelectiveCache, int, float]:
+        """The prefilled prompt, its first next token and the seconds it took; methods share a prefill."""
+        own = resolve(prefill) if prefill is not None and method.name != "full" else method
+        sparse = type(own).attend_prompt is not Method.attend_prompt
+        key = repr(own.config) if sparse else "exact"
+        if key not in filled:
+            cache = SelectiveCache(
+                lm.model, "full", prefill=own if sparse else None, details=True, retain_queries=retain_queries
+            )
+            started = time.perf_counter()
+            first = fill(lm, cache, ids)
+            filled[key] = (cache, first, time.perf_counter() - started)
+        return filled[key]
+
     with attached(lm.model):
-        retain_queries = any(method.needs_queries for method in cells.values())
-        base = SelectiveCache(lm.model, "full", details=True, retain_queries=retain_queries)
-        started = time.perf_counter()
-        first = prefill(lm, base, ids)
-        prefill_s = time.perf_counter() - started
 
         def run(method: Method) -> Generation:
+            source, first, prefill_s = base(method)
             started = time.perf_counter()
-            cache = base.fork(method)
+            cache = source.fork(method)
             wait_for_states(cache)
             ready_s = prefill_s + time.perf_counter() - started
             return decode(lm, cache, ids, first, question_ids, max_new_tokens, ready_s, True)

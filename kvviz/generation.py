@@ -59,12 +59,14 @@ def generate(
     max_new_tokens: int = 64,
     store: str = "device",
     record: bool | Collection[int] = False,
+    prefill: str | Method | None = None,
     **values: Any,
 ) -> Generation:
     """Greedy continuation of `prompt` with a method choosing what each step attends.
 
     With a `question`, the prompt is prefilled and indexed before the question is seen; the question is then fed as
     decode steps. `record` keeps every decode step as a Recording: True for all layers, or a collection of layers.
+    `prefill` names a method whose sparse attention the prompt uses ("minference"); it combines with every method.
     `values` are fields of the method, or `preset`. Recording costs exact attention at every step; timings leave it out.
 
     Raises InvalidInputError for an empty prompt, one longer than the model's positions, or a field out of range, and
@@ -73,10 +75,10 @@ def generate(
     """
     chosen = _method(method, budget, values)
     ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
-    cache = SelectiveCache(lm.model, chosen, store, details=bool(record))
+    cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record))
     with attached(lm.model):
         started = time.perf_counter()
-        first = prefill(lm, cache, ids)
+        first = fill(lm, cache, ids)
         wait_for_states(cache)
         prefill_s = time.perf_counter() - started
         return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
@@ -105,7 +107,7 @@ def encoded(
     return ids.to(lm.device), question_ids
 
 
-def prefill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> int:
+def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> int:
     """Fill the cache with the prompt, chunk by chunk; returns the most likely next token."""
     cache.expect(ids.shape[1])
     chunks = ids.split(PREFILL_CHUNK, dim=1)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Protocol
 
 import torch
-from kvviz_kernels import gather_attention
 from torch import Tensor
 
-from .background import Worker
+from .building import Pending
+from .decoding import attend_selection
 from .errors import InvalidInputError
 from .methods.base import LayerContext, Method, State
-from .offload.store import DeviceStore
-from .selection import Selection, stack_rows
+from .offload.store import DeviceStore, TokenCache
+from .selection import Selection, positions, stack_merged, stack_positions, stack_rows
 
-_worker = Worker()
+FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies what is kept
 
 
 class StepObserver(Protocol):
@@ -37,15 +35,15 @@ class _Row:
 
     rows: slice
     start: int
-    state: State | Future[State] | None = None
-    ready: torch.cuda.Event | None = None
+    state: State | Pending | None = None
 
 
 class LayerCache:
     """Keys and values of one layer, what the method knows of them, and decode attention over what it selects.
 
     With left padding each batch row gets a state of its own over its real tokens, so that methods never see padding.
-    `observer`, if set, is told of every decode step.
+    `observer`, if set, is told of every decode step. Where the context asks for details, `history` also keeps the
+    tokens that the method drops, so that a recorder can compare with exact attention; otherwise it is the store.
     """
 
     def __init__(
@@ -54,13 +52,16 @@ class LayerCache:
         self.context = context
         self.method = method
         self.store = store or DeviceStore()
-        self.retain_queries = retain_queries or (method.needs_queries and not method.is_dense(context.index))
+        self.history = self.store
+        rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
+        self.retain_queries = retain_queries or rebuilds  # of every token, for a fork or for building anew
         self.observer: StepObserver | None = None
         self.build_s = 0.0
         self.prompt_length = 0
         self.last: Selection | None = None
         self._queries: list[Tensor] = []
         self._rows: list[_Row] = []
+        self._retained = 0  # slots in use after the last round of freeing
 
     @property
     def dense(self) -> bool:
@@ -81,36 +82,53 @@ class LayerCache:
         """Batch rows, their left padding and their state, for each run of rows that share it."""
         return [(row.rows, row.start, self._state(row)) for row in self._rows]
 
-    def bind(self, scale: float, softcap: float | None) -> None:
-        """Take over the logits' scale and bound that the model's attention uses."""
-        self.context = replace(self.context, scale=scale, softcap=softcap)
+    def bind(self, scale: float, softcap: float | None, speculate: Callable[[], Tensor] | None = None) -> None:
+        """Take over the logits' scale and bound that the model's attention uses, and its speculated queries."""
+        self.context = replace(self.context, scale=scale, softcap=softcap, speculate=speculate)
 
     def keep_queries(self, queries: Tensor) -> None:
         """Remember the queries [B, Q, n, D] of a part of the prompt, where they will be needed."""
-        if self.retain_queries:
+        if self.retain_queries or (self.method.needs_queries and not self.dense):
             self._queries.append(queries)
 
     def build(self, starts: list[int] | None = None) -> None:
-        """Build the method's state from all stored tokens and the queries kept.
+        """Build the method's state from the stored tokens and the queries kept, or take a later prompt into it.
 
         `starts` [B] counts each row's left padding, None where there is none.
         """
         keys = self.store.keys
         check_finite(f"prefill of layer {self.context.index}", keys)
-        self.prompt_length = keys.shape[2]
-        self._rows = [_Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
-        self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
+        self.prompt_length = self.store.length
+        if not self._rows:
+            self._rows = [_Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
+            self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
         if self.dense:
             return
+        if self.context.details and self.method.drops_tokens:
+            if self.history is self.store:
+                self.history = self.store.clone()
+            new = self.store.length - self.history.length
+            self.history.append(*self._newest(new))
         if self.method.needs_queries:
             queries = torch.cat(self._queries, dim=2)
         else:
             queries = keys.new_empty((keys.shape[0], self.context.n_heads, 0, self.context.head_dim))
         for row in self._rows:
-            self._build(row, queries)
+            if row.state is None or not self._continue(row, queries):
+                self._build(row, queries)
+        if not self.retain_queries:
+            self._queries = []
+        self._free()
 
     def fork(self, method: Method) -> LayerCache:
-        """An independent copy of the stored tokens, built for another method."""
+        """An independent copy of the stored tokens, built for another method.
+
+        Raises InvalidInputError where tokens were dropped, or where queries are needed that were not kept.
+        """
+        if not self.store.complete:
+            raise InvalidInputError(
+                "fork of a cache", f"one whose tokens {self.method.name} dropped", "a cache with every token"
+            )
         if method.needs_queries and not self._queries:
             raise InvalidInputError(
                 "fork of a cache",
@@ -124,6 +142,28 @@ class LayerCache:
             other.build(starts if any(starts) else None)
         return other
 
+    def prompt_inputs(self, new: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Keys, values [B, H, K, D] and an additive mask that a later prompt's `new` tokens attend with.
+
+        The new tokens come last; the mask is [B or 1, Q or 1, new, K] and holds the merged tokens' log degree. None
+        where no token was dropped: then the model's own mask is right.
+        """
+        if self.store.complete:
+            return None
+        keys, values = self.store.keys, self.store.values
+        used, lowest = keys.shape[2], torch.finfo(keys.dtype).min
+        mask = torch.full((new, used), lowest, dtype=keys.dtype, device=keys.device).triu(used - new + 1)[None, None]
+        group = self.context.n_heads // self.context.n_kv_heads
+        pads = self.store.pads()
+        if pads is not None:
+            mask = mask.masked_fill(pads.repeat_interleave(group, dim=1)[:, :, None], lowest)
+        merged = stack_merged([self.method.merged(self._state(row)) for row in self._rows])
+        if merged is None:
+            return keys, values, mask
+        bias = merged.degree.to(keys.dtype).log().clamp(min=lowest).repeat_interleave(group, dim=1)  # [B, Q, C]
+        mask = torch.cat([bias[:, :, None].expand(-1, -1, new, -1), mask.expand(*bias.shape[:2], -1, -1)], dim=-1)
+        return torch.cat([merged.keys.to(keys), keys], dim=2), torch.cat([merged.values.to(values), values], 2), mask
+
     def decode(self, queries: Tensor) -> Tensor:
         """Attention output [B, Q, D] of one query token [B, Q, D] over what the method selects.
 
@@ -132,66 +172,89 @@ class LayerCache:
         started = time.perf_counter()
         selection = self._select(queries)
         select_s = time.perf_counter() - started
-        output, _ = gather_attention(
-            queries,
-            self.store.key_buffer,
-            self.store.value_buffer,
-            selection.indices,
-            scale=self.context.scale,
-            softcap=self.context.softcap,
-            padded=selection.padded,
-        )
+        output = attend_selection(queries, self.store, selection, self.context.scale, self.context.softcap)
         self.last = selection
+        if self.retain_queries:
+            self._queries.append(queries[:, :, None])
+        if self.history is not self.store:
+            self.history.append(*self._newest(1))
         if self.observer is not None:
             self.observer(self, queries, selection, output, select_s)
+        if self.store.used - self._retained >= FREE_INTERVAL:
+            self._free()
         return output
 
     def _select(self, queries: Tensor) -> Selection:
-        assert self.store.newest is not None
-        keys, values = self.store.newest
+        keys, values = self._newest(1)
+        asking = queries
+        if self.method.speculates and self.context.speculate is not None:
+            asking = self.context.speculate()
         selections = []
         for row in self._rows:
-            state = self._state(row)
-            own = queries[row.rows]
-            row.state = self.method.extend(state, own[:, :, None], keys[row.rows], values[row.rows])
-            selections.append(self.method.select(row.state, own))
+            state = self.method.extend(self._state(row), queries[row.rows, :, None], keys[row.rows], values[row.rows])
+            row.state = state
+            selections.append(self.method.select(state, asking[row.rows]))
         if len(selections) == 1 and self._rows[0].start == 0:
             return selections[0]
         return stack_rows(selections, [row.start for row in self._rows])
 
+    def _newest(self, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, count, D] of the last tokens stored."""
+        if count == 1 and self.store.newest is not None:
+            return self.store.newest
+        behind = slice(self.store.used - count, self.store.used)
+        return self.store.key_buffer[:, :, behind], self.store.value_buffer[:, :, behind]
+
+    def _continue(self, row: _Row, queries: Tensor) -> bool:
+        """Let the method take a later prompt into its state; False where it wants to build anew."""
+        state = self._state(row)
+        new = self.store.length - row.start - state.length
+        keys, values = self._newest(new)
+        started = time.perf_counter()
+        own = queries[row.rows, :, queries.shape[2] - new :] if queries.shape[2] else queries[row.rows]
+        later = self.method.continue_prompt(state, own, keys[row.rows], values[row.rows])
+        self.build_s += time.perf_counter() - started
+        if later is None:
+            return False
+        row.state = later
+        return True
+
     def _build(self, row: _Row, queries: Tensor) -> None:
         keys, values = self.store.keys[row.rows, :, row.start :], self.store.values[row.rows, :, row.start :]
         own = queries[row.rows, :, row.start :]
+        context = replace(self.context, cached=TokenCache(self.store, row.rows, row.start))
 
         def build() -> State:
             started = time.perf_counter()
             with torch.no_grad():  # a mode of the thread, so a worker sets its own
-                state = self.method.build(self.context, own, keys, values)
+                state = self.method.build(context, own, keys, values)
             self.build_s += time.perf_counter() - started
             return state
 
-        if not self.method.overlaps_build:
-            row.state = build()
-        elif keys.is_cuda:
-            row.ready = torch.cuda.Event()
-            written, ready = _event_now(keys.device), row.ready
-            row.state = _worker.submit(lambda: _on_side_stream(build, (own, keys, values), written, ready))
-        else:
-            row.state = _worker.submit(build)
+        row.state = Pending(build, (own, keys, values)) if self.method.overlaps_build else build()
 
     def _state(self, row: _Row) -> State:
-        if isinstance(row.state, Future):
+        if isinstance(row.state, Pending):
             row.state = row.state.result()
-        if row.ready is not None:
-            torch.cuda.current_stream().wait_event(row.ready)
-            row.ready = None
         assert row.state is not None
         return row.state
 
-
-@cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+    def _free(self) -> None:
+        """Free the keys and values that the method will never attend again."""
+        self._retained = self.store.used
+        if not self.method.drops_tokens:
+            return
+        kept: list[Tensor] = []
+        for row in self._rows:
+            state = self._state(row)
+            wanted = self.method.keeps(state)
+            if wanted is None:
+                batch = row.rows.stop - row.rows.start
+                wanted = positions(0, state.length, batch, self.context.n_kv_heads, self.store.keys.device)
+            kept.append(wanted)
+        if max(wanted.shape[-1] for wanted in kept) < self.store.used:
+            self.store.retain(stack_positions(kept, [row.start for row in self._rows]))
+            self._retained = self.store.used
 
 
 def check_finite(operation: str, keys: Tensor) -> None:
@@ -201,26 +264,3 @@ def check_finite(operation: str, keys: Tensor) -> None:
         raise InvalidInputError(
             operation, f"NaN or infinity in the keys, first at {(~finite).nonzero()[0].tolist()}", "finite keys"
         )
-
-
-def _event_now(device: torch.device) -> torch.cuda.Event:
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event
-
-
-def _on_side_stream(
-    build: Callable[[], State], inputs: tuple[Tensor, ...], written: torch.cuda.Event, ready: torch.cuda.Event
-) -> State:
-    """Run `build` beside the model's stream, once its inputs are `written`; `ready` says when to read the result.
-
-    This runs in the worker thread, since k-means waits for its labels and would hold up the model's own launches.
-    """
-    stream = _side_stream(inputs[0].device)
-    stream.wait_event(written)
-    with torch.cuda.stream(stream):
-        state = build()
-    ready.record(stream)
-    for tensor in inputs:  # keeps the allocator from reusing their memory before the side stream has read it
-        tensor.record_stream(stream)
-    return state

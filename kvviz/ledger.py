@@ -14,9 +14,13 @@ from .layer import LayerCache
 class Ledger:
     """Tokens attended per KV head at the last decode step (means over the layers that select), and bytes in all.
 
-    `sinks`, `recent`, `selected`, `merged` and `generated` add up to `attended`. `metadata_bytes` is what the method
-    keeps beside keys and values; `kept_bytes` the keys and values on each tier; `moved_bytes` what was fetched from
-    another tier. `dense_layers` attend everything by the method's choice, `exact_layers` because no method serves them.
+    `sinks`, `recent`, `selected`, `merged` (centroids that stand for several tokens) and `generated` add up to
+    `attended`. `metadata_bytes` is what the method keeps beside keys and values, `auxiliary_bytes` the part of it that
+    is keys kept a second time; `kept_bytes` the memory of keys and values on each tier, spare room and merged tokens
+    included; `moved_bytes` what was fetched from another tier. `extra_bytes` is what one step reads to choose, beside
+    the attended tokens, in all layers; `extra_share` the same as a share of all keys of the layers that select: the
+    extra communication of PQCache (arXiv 2407.12820, section 4.1). `dense_layers` attend everything by the method's
+    choice, `exact_layers` because no method serves them.
     """
 
     sinks: float = 0.0
@@ -25,6 +29,9 @@ class Ledger:
     merged: float = 0.0
     generated: float = 0.0
     metadata_bytes: int = 0
+    auxiliary_bytes: int = 0
+    extra_bytes: int = 0
+    extra_share: float = 0.0
     kept_bytes: dict[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     dense_layers: tuple[int, ...] = ()
@@ -45,17 +52,38 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
     for layer in layers:
         for tier, count in layer.store.kept_bytes().items():
             kept[tier] = kept.get(tier, 0) + count
+        kept["device"] += sum(state.cached_bytes() for state in layer.states)
+    states = [state for layer in layers for state in layer.states]
+    extra = sum(state.read_bytes() for state in states)
+    keys = sum(_key_bytes(layer) for layer in selecting)
     return Ledger(
         sinks=sinks,
         recent=recent,
         selected=selected,
+        merged=sum(map(_merged, selecting)) / max(len(selecting), 1),
         generated=generated,
         kept_bytes=kept,
-        metadata_bytes=sum(state.metadata_bytes() for layer in layers for state in layer.states),
+        metadata_bytes=sum(state.metadata_bytes() for state in states),
+        auxiliary_bytes=sum(state.auxiliary_bytes() for state in states),
+        extra_bytes=extra,
+        extra_share=extra / keys if keys else 0.0,
         moved_bytes=sum(layer.store.moved_bytes for layer in layers),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
         exact_layers=exact_layers,
     )
+
+
+def _key_bytes(layer: LayerCache) -> int:
+    """Bytes of the keys of all tokens so far, dropped ones included."""
+    buffer = layer.store.key_buffer
+    return buffer[:, :, :1].numel() * buffer.element_size() * layer.store.length
+
+
+def _merged(layer: LayerCache) -> float:
+    """Merged tokens that the last step attended, mean over KV heads and batch."""
+    if layer.last is None or layer.last.merged is None:
+        return 0.0
+    return float((layer.last.merged.degree > 0).sum(-1).double().mean())
 
 
 def _counts(layer: LayerCache) -> list[float]:

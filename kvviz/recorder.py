@@ -49,12 +49,15 @@ class Recorder:
         if queries.shape[0] != 1:
             raise InvalidInputError("record", f"a batch of {queries.shape[0]}", "one prompt")
         started = time.perf_counter()
-        context, store = layer.context, layer.store
-        weights = attention_weights(queries, store.keys, context.scale, context.softcap)  # [1, Q, L]
-        exact = weighted_values(weights, store.values)
+        context, store, history = layer.context, layer.store, layer.history
+        weights = attention_weights(queries, history.keys, context.scale, context.softcap)  # [1, Q, L]
+        exact = weighted_values(weights, history.values)
         rows = selection.indices.shape[1]
         errors = metrics.output_error(_array(output, torch.float32), _array(exact, torch.float32))  # [1, Q]
-        count = int((selection.indices >= 0).sum())
+        merged = torch.zeros(context.n_kv_heads)
+        if selection.merged is not None:
+            merged = (selection.merged.degree[0] > 0).sum(-1)  # [H]
+        count = int((selection.indices >= 0).sum()) + int(merged.sum())
         assert selection.groups is not None
         assert selection.scores is not None
         self._steps[context.index].append(
@@ -63,6 +66,7 @@ class Recorder:
                 "groups": _array(selection.groups[0], torch.int32),
                 "scores": _array(selection.scores[0], torch.float32),
                 "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
+                "merged": _array(merged, torch.int32),
                 "output_error": np.float32(errors.mean()),
                 "read_bytes": np.int64(count * 2 * context.head_dim * store.key_buffer.element_size()),
                 "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),

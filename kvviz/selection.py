@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 Group = Literal["mean", "max", "sum", "each"]
 GROUPS: tuple[Group, ...] = ("mean", "max", "sum", "each")
@@ -15,11 +16,26 @@ GROUPS: tuple[Group, ...] = ("mean", "max", "sum", "each")
 
 @dataclass(frozen=True)
 class Merged:
-    """Centroids that stand for several tokens: keys, values [B, H, C, D] and degree [B, H, C]."""
+    """Centroids that stand for several tokens: keys, values [B, H, C, D] and degree [B, H, C] (0 for a pad).
+
+    `members` [B, H, L] int32, where it is known, names the centroid of each token, -1 for a token that joined none.
+    """
 
     keys: Tensor
     values: Tensor
     degree: Tensor
+    members: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Blend:
+    """A fixed part of the output that no attended token gives: output = (1 − share) · attended + share · values.
+
+    values [B, H, D] and share [B, Q] float32.
+    """
+
+    values: Tensor
+    share: Tensor
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,10 @@ class Selection:
     being chosen (sinks, recent and newly generated tokens). `scores` [B, H, S] float32 is what the method ranked by,
     NaN where nothing was ranked. Both are None where the layer's context asks for no details. `padded` is False where
     the method knows that `indices` holds no -1.
+
+    `merged` centroids are attended beside the tokens, each as its degree of tokens. `bias` [B, R, S] float32 is added
+    to the tokens' logits. `blend` mixes a fixed vector into the output. `apart` are the slots (start, stop) whose
+    attention is computed on its own, where those tokens are kept, and merged by log-sum-exp: the result is the same.
     """
 
     indices: Tensor
@@ -38,6 +58,9 @@ class Selection:
     scores: Tensor | None = None
     merged: Merged | None = None
     padded: bool = False
+    bias: Tensor | None = None
+    blend: Blend | None = None
+    apart: tuple[int, int] | None = None
 
 
 def reduce_group(scores: Tensor, n_kv_heads: int, group: Group) -> Tensor:
@@ -109,19 +132,26 @@ def positions(start: int, stop: int, batch: int, rows: int, device: torch.device
 
 
 def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = (0, 0)) -> Selection:
-    """The selection with the first `before` positions and the range `after` added, attended without being chosen."""
+    """The selection with the first `before` positions and the range `after` added, attended without being chosen.
+
+    Pads of the selection stay where they are, in the middle; what it blends or attends merged stays as it is.
+    """
     chosen = selection.indices
     batch, rows, _ = chosen.shape
     first = positions(0, before, batch, rows, chosen.device)
     last = positions(*after, batch, rows, chosen.device)
     indices = torch.cat([first, chosen, last], dim=-1)
-    if selection.groups is None or selection.scores is None:
-        return Selection(indices, padded=selection.padded)
-    groups = selection.groups.new_full(indices.shape, -1)
-    scores = selection.scores.new_full(indices.shape, torch.nan)
-    inside = slice(before, before + chosen.shape[-1])
-    groups[..., inside], scores[..., inside] = selection.groups, selection.scores
-    return Selection(indices, groups, scores, padded=selection.padded)
+
+    def wider(tensor: Tensor | None, fill: float) -> Tensor | None:
+        return None if tensor is None else pad(tensor, (before, last.shape[-1]), value=fill)
+
+    return replace(
+        selection,
+        indices=indices,
+        groups=wider(selection.groups, -1),
+        scores=wider(selection.scores, torch.nan),
+        bias=wider(selection.bias, 0.0),
+    )
 
 
 def attend_all(length: int, batch: int, rows: int, device: torch.device, *, details: bool = False) -> Selection:
@@ -132,20 +162,60 @@ def attend_all(length: int, batch: int, rows: int, device: torch.device, *, deta
 
 
 def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
-    """One selection for a batch from one of each row, shifted by the row's left padding and padded with -1."""
-    slots = max(selection.indices.shape[-1] for selection in selections)
+    """One selection for a batch from one of each row, shifted by the row's left padding and padded with -1.
 
-    def stacked(tensors: list[Tensor], fill: float) -> Tensor:
-        return torch.cat([torch.nn.functional.pad(t, (0, slots - t.shape[-1]), value=fill) for t in tensors])
-
-    shifted = [
-        torch.where(s.indices < 0, s.indices, s.indices + start) for s, start in zip(selections, starts, strict=True)
-    ]
-    indices = stacked(shifted, -1)
-    groups, scores = [s.groups for s in selections], [s.scores for s in selections]
+    Slots attended `apart` differ by row and are attended with the others.
+    """
+    biases = [s.bias for s in selections]
+    if any(bias is not None for bias in biases):
+        zeros = [torch.zeros(s.indices.shape, device=s.indices.device) for s in selections]
+        biases = [zero if bias is None else bias for zero, bias in zip(zeros, biases, strict=True)]
     return Selection(
-        indices,
-        stacked([g for g in groups if g is not None], -1) if None not in groups else None,
-        stacked([s for s in scores if s is not None], torch.nan) if all(s is not None for s in scores) else None,
+        stack_positions([s.indices for s in selections], starts),
+        _stack([s.groups for s in selections], -1),
+        _stack([s.scores for s in selections], torch.nan),
+        stack_merged([s.merged for s in selections]),
         padded=True,
+        bias=_stack(biases, 0.0),
+        blend=_stack_blends([s.blend for s in selections]),
     )
+
+
+def stack_positions(parts: list[Tensor], starts: list[int]) -> Tensor:
+    """Positions [B, R, S] of a batch from those of each row, shifted by the row's left padding and padded with -1."""
+    shifted = [torch.where(part < 0, -1, part + start) for part, start in zip(parts, starts, strict=True)]
+    slots = max(part.shape[-1] for part in shifted)
+    return torch.cat([pad(part, (0, slots - part.shape[-1]), value=-1) for part in shifted])
+
+
+def stack_merged(parts: list[Merged | None]) -> Merged | None:
+    """Merged tokens of a batch from those of each row, padded with degree 0; None where no row has any."""
+    like = next((part for part in parts if part is not None), None)
+    if like is None or len(parts) == 1:
+        return like
+    none = Merged(like.keys[:, :, :0], like.values[:, :, :0], like.degree[..., :0])
+    every = [part or none for part in parts]
+    count = max(part.degree.shape[-1] for part in every)
+    keys, values = (
+        torch.cat([pad(tensor, (0, 0, 0, count - tensor.shape[2])) for tensor in tensors])
+        for tensors in ([part.keys for part in every], [part.values for part in every])
+    )
+    return Merged(keys, values, torch.cat([pad(part.degree, (0, count - part.degree.shape[-1])) for part in every]))
+
+
+def _stack(parts: list[Tensor | None], fill: float) -> Tensor | None:
+    """Rows [B, R, S] of all parts, padded to the widest; None where one of them is missing."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    slots = max(part.shape[-1] for part in known)
+    return torch.cat([pad(part, (0, slots - part.shape[-1]), value=fill) for part in known])
+
+
+def _stack_blends(parts: list[Blend | None]) -> Blend | None:
+    like = next((part for part in parts if part is not None), None)
+    if like is None:
+        return None
+    none = Blend(torch.zeros_like(like.values), torch.zeros_like(like.share))
+    every = [part or none for part in parts]
+    return Blend(torch.cat([part.values for part in every]), torch.cat([part.share for part in every]))

@@ -110,20 +110,21 @@ class LayerEvents:
     groups: NDArray[np.int32]  # [T, R, S] cluster or page of each, -1 where it was attended without being chosen
     scores: NDArray[np.float32]  # [T, R, S] what the method ranked by, NaN where nothing was ranked
     attention: NDArray[np.float32]  # [T, R, N] exact attention weights (mean over the row's query heads), 0 ahead
+    merged: NDArray[np.int32]  # [T, H] merged centroids attended beside the indices, each for several tokens
     output_error: NDArray[np.float32]  # [T] relative error of the attention output, mean over query heads
     read_bytes: NDArray[np.int64]  # [T] keys and values attended
     moved_bytes: NDArray[np.int64]  # [T] keys and values fetched from another tier
     select_s: NDArray[np.float32]  # [T] seconds of selection
 
     FIELDS: ClassVar[Mapping[str, Any]] = {
-        "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32,
+        "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32, "merged": np.int32,
         "output_error": np.float32, "read_bytes": np.int64, "moved_bytes": np.int64, "select_s": np.float32,
     }  # fmt: skip
 
     def check(self, name: str, steps: int, length: int, geometry: Geometry) -> None:
         """Raise IncompatibleFileError where shapes, dtypes or positions do not fit `steps` steps, `length` tokens."""
         rows, slots = (*self.indices.shape, 0, 0, 0)[1:3]
-        shapes = {"attention": (steps, rows, length)} | dict.fromkeys(
+        shapes = {"attention": (steps, rows, length), "merged": (steps, geometry.n_kv_heads)} | dict.fromkeys(
             ("indices", "groups", "scores"), (steps, rows, slots)
         )
         for key, dtype in self.FIELDS.items():
@@ -236,10 +237,10 @@ class Recording:
         return found
 
     def attended_tokens(self, step: int, layer: int) -> NDArray[np.int64]:
-        """Different tokens that each KV head attended, all its query heads together, [H]."""
+        """Different tokens that each KV head attended, all its query heads together, merged ones included, [H]."""
         attended = metrics.member_mask(self.indices(step, layer), self.visible(step))
         by_head = attended.reshape(self.geometry.n_kv_heads, -1, attended.shape[-1])
-        return np.asarray(by_head.any(1).sum(-1), dtype=np.int64)
+        return np.asarray(by_head.any(1).sum(-1) + self._at(layer).merged[step], dtype=np.int64)
 
     def recall(self, step: int, layer: int) -> NDArray[np.float64]:
         """Share of the oracle's tokens that were attended, [R]."""

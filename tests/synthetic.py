@@ -41,6 +41,7 @@ def recording(
         count = (indices >= 0).sum((1, 2))
         events[layer] = LayerEvents(
             indices=indices, groups=groups, scores=scores, attention=attention.astype(np.float32),
+            merged=np.zeros((steps, heads), np.int32),
             output_error=random.uniform(0.05, 0.3, steps).astype(np.float32),
             read_bytes=(count * 2 * 64 * 4).astype(np.int64), moved_bytes=np.zeros(steps, np.int64),
             select_s=np.full(steps, 1e-4, np.float32),

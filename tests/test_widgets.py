@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -228,7 +229,8 @@ def test_a_method_without_groups_shows_too():
 
 def test_query_heads_are_named_as_such():
     made = recording(heads=4)
-    per_query_head = made.replace(geometry=type(made.geometry)(4, 4, 2, 64, 4096))
+    events = {layer: replace(own, merged=own.merged[:, :2]) for layer, own in made.events.items()}
+    per_query_head = made.replace(geometry=type(made.geometry)(4, 4, 2, 64, 4096), events=events)
     assert DecodeStepper(made).page["head_name"] == "KV head"
     assert DecodeStepper(per_query_head).page["head_name"] == "query head"
     assert DecodeStepper(per_query_head).page["heads"] == [0, 1, 2, 3]

@@ -67,7 +67,7 @@ def decode() -> dict[str, Any]:
     import torch
 
     import kvviz
-    from kvviz.generation import prefill, wait_for_states
+    from kvviz.generation import fill, wait_for_states
     from kvviz.hf import SelectiveCache, attached
 
     lm = kvviz.load("smollm2-135m", device="cpu")
@@ -75,7 +75,7 @@ def decode() -> dict[str, Any]:
     turns: dict[str, list[float]] = {name: [] for name in ("full", *METHODS[1:])}  # median seconds a token
     with torch.no_grad(), attached(lm.model):
         base = SelectiveCache(lm.model, "full")
-        prefill(lm, base, ids)
+        fill(lm, base, ids)
         caches = {name: base.fork(kvviz.methods.create(name, budget=DECODE_BUDGET)) for name in turns}
         for cache in caches.values():
             wait_for_states(cache)

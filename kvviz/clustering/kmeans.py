@@ -27,11 +27,11 @@ class Clusters:
     """
 
     centroids: Tensor  # [..., C, D] float32
-    labels: Tensor     # [..., L] int64: the cluster of each position
-    sizes: Tensor      # [..., C] int64: positions in each cluster
-    offsets: Tensor    # [..., C + 1] int64: prefix sum of sizes, from 0 to L
-    order: Tensor      # [..., L] int64: positions sorted by label, ascending inside a label
-    n_iter: Tensor     # [...] int64: assignments made, the one that changed nothing included
+    labels: Tensor  # [..., L] int64: the cluster of each position
+    sizes: Tensor  # [..., C] int64: positions in each cluster
+    offsets: Tensor  # [..., C + 1] int64: prefix sum of sizes, from 0 to L
+    order: Tensor  # [..., L] int64: positions sorted by label, ascending inside a label
+    n_iter: Tensor  # [...] int64: assignments made, the one that changed nothing included
     converged: Tensor  # [...] bool: the last assignment changed nothing
 
 

@@ -16,6 +16,7 @@ from transformers.masking_utils import sdpa_mask
 
 from ..errors import UnsupportedModelError
 from .exact import exact_attention
+from .speculation import note_queries
 
 IMPLEMENTATION = "kvviz"
 
@@ -113,6 +114,7 @@ def _attention(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
+    note_queries(query)
     if kwargs.get("s_aux") is not None:
         raise UnsupportedModelError(
             "attention", f"{type(module).__name__} with learned attention sinks", "a model without them"

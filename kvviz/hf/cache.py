@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from ..ledger import Ledger, ledger_of
 from ..methods import resolve
 from ..methods.base import LayerContext, Method
 from .layer import SelectiveLayer
+from .speculation import AttentionInputs
 
 STORES = ("device",)
 
@@ -25,7 +27,9 @@ class SelectiveCache(Cache):
     Call `kvviz.attach(model)` once before. Prompts are prefilled with exact attention; each decoded token then attends
     the selection. Later prompts on the same cache (multi-turn) are prefilled over everything and indexed anew.
     Layers that no method can serve (sliding windows, linear attention) stay as transformers makes them and are named
-    in `exact_layers`. `store` is where keys and values are kept: "device".
+    in `exact_layers`. `store` is where keys and values are kept: "device". `prefill` names a method whose attention
+    prompts use ("minference"); without it prompts use the method's own, which is exact for nearly all. Methods that
+    drop tokens take a later prompt into what they kept.
 
     Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
     InvalidInputError for an unknown store.
@@ -37,6 +41,7 @@ class SelectiveCache(Cache):
         method: str | Method,
         store: str = "device",
         *,
+        prefill: str | Method | None = None,
         details: bool = False,
         retain_queries: bool = False,
     ) -> None:
@@ -44,6 +49,8 @@ class SelectiveCache(Cache):
             raise InvalidInputError("SelectiveCache: store", repr(store), f"one of {STORES}")
         self.config = model.config.get_text_config(decoder=True)
         self.method = resolve(method)
+        self.prefill = self.method if prefill is None else resolve(prefill)
+        self._inputs = AttentionInputs() if self.method.speculates else None
         layers = DynamicCache(config=model.config).layers
         has_heads = getattr(self.config, "num_attention_heads", None) is not None
         if not has_heads or not any(isinstance(layer, DynamicLayer) for layer in layers):
@@ -56,6 +63,9 @@ class SelectiveCache(Cache):
                 layers[index] = self._selective(LayerCache(context, self.method, retain_queries=retain_queries))
         super().__init__(layers=layers)
         self._last: SelectiveLayer | None = None
+        self._model = weakref.ref(model)
+        if self._inputs is not None:
+            self._inputs.watch(model, self)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -100,12 +110,17 @@ class SelectiveCache(Cache):
         """
         other = copy.copy(self)
         other.method, other._last = resolve(method), None
+        other.prefill = other.method if self.prefill is self.method else self.prefill
+        other._inputs = AttentionInputs() if other.method.speculates else None
         other.layers = [
-            self._selective(layer.cache.fork(other.method))
+            other._selective(layer.cache.fork(other.method))
             if isinstance(layer, SelectiveLayer)
             else copy.deepcopy(layer)
             for layer in self.layers
         ]
+        model = self._model()
+        if other._inputs is not None and model is not None:
+            other._inputs.watch(model, other)
         return other
 
     def ledger(self) -> Ledger:
@@ -113,7 +128,10 @@ class SelectiveCache(Cache):
         return ledger_of(self.selective_layers, self.exact_layers)
 
     def _selective(self, cache: LayerCache) -> SelectiveLayer:
-        layer = SelectiveLayer(cache)
+        layer = SelectiveLayer(cache, self.prefill, self._inputs)
+        if self._inputs is not None:
+            context = cache.context
+            cache.bind(context.scale, context.softcap, self._inputs.speculate(context.index))
         layer.config = self.config
         layer.is_initialized = cache.store.length > 0
         return layer

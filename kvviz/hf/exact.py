@@ -44,7 +44,7 @@ def exact_attention(
 
 
 def _additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, part: slice) -> Tensor:
-    """What eager attention adds to its logits for a block of queries, [B or 1, 1, n, L]."""
+    """What eager attention adds to its logits for a block of queries, [B or 1, Q or 1, n, L]."""
     if mask is None:  # transformers leaves the mask out where it is plainly causal
         total, new = key.shape[2], query.shape[2]
         positions = torch.arange(total - new, total, device=query.device)[part]
@@ -52,6 +52,8 @@ def _additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, part: slice)
         allowed = allowed[None, None]
     else:
         allowed = mask[:, :, part]
+        if allowed.dtype != torch.bool:  # additive already
+            return allowed
     return torch.zeros(allowed.shape, dtype=query.dtype, device=query.device).masked_fill(
         ~allowed, torch.finfo(query.dtype).min
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
 from ..errors import CacheMismatchError, InvalidInputError
 from ..layer import LayerCache
+from ..methods.base import Method
 from ..offload.store import SPARE_TOKENS
 from .exact import exact_attention, left_padding
+from .speculation import AttentionInputs
 
 
 class SelectiveLayer(DynamicLayer):
@@ -18,9 +21,11 @@ class SelectiveLayer(DynamicLayer):
 
     is_croppable = False
 
-    def __init__(self, cache: LayerCache) -> None:
+    def __init__(self, cache: LayerCache, prefill: Method, inputs: AttentionInputs | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
         self.cache = cache
+        self.prefill = prefill  # whose attention prompts use
+        self.inputs = inputs  # what attention modules were called with, where the method speculates
         self.awaiting = False  # keys were handed to the model and have not come back to our attention function
         self.config: Any = None
         self.expected_length = 0
@@ -69,12 +74,45 @@ class SelectiveLayer(DynamicLayer):
             if not self.cache.dense:
                 return self.cache.decode(query[:, :, 0])[:, None]
             return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
-        output = exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
-        self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap)
+        speculate = self.inputs.speculate(self.cache.context.index) if self.inputs is not None else None
+        self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap, speculate)
+        output = self._attend_prompt(module, query, keys, values, mask, scaling, softcap, **kwargs)
         self.cache.keep_queries(query)
         if length >= self.expected_length:
             self.cache.build(left_padding(mask, length))
         return output
+
+    def _attend_prompt(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        scaling: float | None,
+        softcap: float | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Attention of a prompt [B, n, Q, D]: over all that is cached, or as the prefill method approximates it."""
+        inputs = self.cache.prompt_inputs(query.shape[2])
+        if inputs is not None:
+            keys, values, mask = inputs
+        elif type(self.prefill).attend_prompt is not Method.attend_prompt:
+            return self._attend_sparsely(query, keys, values, left_padding(mask, self.cache.store.length))
+        return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+
+    def _attend_sparsely(self, query: Tensor, keys: Tensor, values: Tensor, starts: list[int] | None) -> Tensor:
+        output = torch.zeros_like(query)
+        new, length = query.shape[2], keys.shape[2]
+        batch = [(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
+        for rows, start in batch or [(slice(None), 0)]:
+            first = max(0, start - (length - new))  # queries before it are padding
+            own = self.prefill.attend_prompt(
+                self.cache.context, query[rows, :, first:], keys[rows, :, start:], values[rows, :, start:]
+            )
+            assert own is not None
+            output[rows, :, first:] = own
+        return output.transpose(1, 2)
 
     def get_seq_length(self) -> int:
         """Tokens stored."""

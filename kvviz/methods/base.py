@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from ..errors import InvalidInputError, KVVizError, UnknownNameError
-from ..selection import GROUPS, Group, Selection, attend_all
+from ..offload.store import TokenCache
+from ..selection import GROUPS, Group, Merged, Selection, attend_all
 
-Kind = Literal["exact", "retrieval", "eviction", "merging"]
+Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
 
 REGISTRY: dict[str, type[Method]] = {}
 
@@ -23,7 +24,9 @@ class LayerContext:
     """What a method may know of the layer that it serves.
 
     `scale` multiplies the logits, `softcap` bounds them (Gemma 2) or is None. With `details`, selections carry groups
-    and scores.
+    and scores. `cached` looks up the layer's own keys and values; it is None on stored tensors (see `token_cache`).
+    `speculate` gives this layer's queries [B, Q, D] as guessed from the attention input of the layer before, for a
+    method that `speculates`; it is None without a running model.
     """
 
     index: int
@@ -34,15 +37,30 @@ class LayerContext:
     scale: float
     softcap: float | None = None
     details: bool = False
+    cached: TokenCache | None = None
+    speculate: Callable[[], Tensor] | None = None
 
     def rows(self, group: Group) -> int:
         """Rows of choice: KV heads, or query heads where each chooses for itself."""
         return self.n_heads if group == "each" else self.n_kv_heads
 
+    def token_cache(self, keys: Tensor, values: Tensor) -> TokenCache:
+        """Where a method looks up keys and values later: the layer's own cache, or a new one with these."""
+        if self.cached is not None:
+            return self.cached
+        own = TokenCache()
+        own.append(keys, values)
+        return own
+
 
 @dataclass
 class State:
-    """What a method keeps of one layer between decode steps; each method adds its own fields."""
+    """What a method keeps of one layer between decode steps; each method adds its own fields.
+
+    `auxiliary` names the fields that hold keys a second time (some channels, low rank, another layout).
+    """
+
+    auxiliary: ClassVar[tuple[str, ...]] = ()
 
     layer: LayerContext
     prompt_length: int
@@ -55,7 +73,22 @@ class State:
 
     def metadata_bytes(self) -> int:
         """Bytes of every tensor the method keeps beside the keys and values themselves."""
-        return sum(_tensor_bytes(getattr(self, field.name)) for field in fields(self))
+        return sum(tensor_bytes(getattr(self, field.name)) for field in fields(self))
+
+    def auxiliary_bytes(self) -> int:
+        """Bytes of the keys kept a second time, a part of `metadata_bytes`."""
+        return sum(tensor_bytes(getattr(self, name)) for name in self.auxiliary)
+
+    def read_bytes(self) -> int:
+        """Bytes beside the attended keys and values that one step reads to choose; all metadata, unless less is.
+
+        PQCache counts these as extra communication (arXiv 2407.12820, section 4.1).
+        """
+        return self.metadata_bytes()
+
+    def cached_bytes(self) -> int:
+        """Bytes of keys and values that the state holds in place of the layer's store: merged centroids."""
+        return 0
 
 
 @dataclass
@@ -80,6 +113,7 @@ class Method(ABC):
     expected_failures: ClassVar[Mapping[str, str]] = {}
     needs_queries: ClassVar[bool] = True
     overlaps_build: ClassVar[bool] = False
+    speculates: ClassVar[bool] = False
 
     budget: int | float = 1024
     sinks: int = 0
@@ -143,6 +177,11 @@ class Method(ABC):
         """Whether this layer attends everything by the method's choice."""
         return layer < self.dense_layers
 
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether tokens are dropped or replaced, so that their keys and values are freed."""
+        return self.kind in ("eviction", "merging")
+
     @abstractmethod
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
         """The state of one layer after the prompt.
@@ -159,6 +198,32 @@ class Method(ABC):
     @abstractmethod
     def select(self, state: State, queries: Tensor) -> Selection:
         """What the step with these queries [B, Q, D] attends."""
+
+    def keeps(self, state: State) -> Tensor | None:
+        """Positions [B, H, K] that a later step may still attend, ascending, -1 pads; None: every one.
+
+        The layer frees the keys and values of all others. Asked only of methods that drop tokens.
+        """
+        return None
+
+    def merged(self, state: State) -> Merged | None:
+        """The merged tokens that stand for dropped ones, which a later prompt attends too."""
+        return None
+
+    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State | None:
+        """The state after a later prompt of the same session, whose tokens are cached already.
+
+        queries [B, Q, n, D], keys and values [B, H, n, D] are the later prompt's own n > 1 tokens. None, the default,
+        asks for a new `build` over all tokens so far; a method that drops tokens has to do better.
+        """
+        return None
+
+    def attend_prompt(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor | None:
+        """Attention output [B, Q, n, D] of a prompt's last n tokens over keys and values [B, H, L, D], causal.
+
+        None, the default: the model's own exact attention.
+        """
+        return None
 
     def everything(self, state: State, queries: Tensor) -> Selection | None:
         """All tokens, where the allowance covers them; otherwise None."""
@@ -188,12 +253,19 @@ class Method(ABC):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidInputError(f"{self.name}: {field}", repr(value), f"an int >= {least}")
 
+    def _check_between(self, field: str, least: float, most: float) -> None:
+        """Raise InvalidInputError unless the field is a number from `least` to `most`, both allowed."""
+        value = getattr(self, field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise InvalidInputError(f"{self.name}: {field}", repr(value), f"a number from {least} to {most}")
 
-def _tensor_bytes(value: object) -> int:
+
+def tensor_bytes(value: object) -> int:
+    """Bytes of every tensor in a tensor, a sequence or a dataclass; 0 for anything else."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, list | tuple):
-        return sum(_tensor_bytes(item) for item in value)
+        return sum(tensor_bytes(item) for item in value)
     if is_dataclass(value):
-        return sum(_tensor_bytes(getattr(value, field.name)) for field in fields(value))
+        return sum(tensor_bytes(getattr(value, field.name)) for field in fields(value))
     return 0

@@ -9,20 +9,20 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from ..attention import attention_weights
-from ..offload.store import DeviceStore
+from ..offload.store import TokenCache
 from ..selection import Selection, reduce_group, surround, take_tokens
-from .base import LayerContext, Method, State
+from .base import LayerContext, Method, State, tensor_bytes
 
 
 @dataclass
 class OracleState(State):
-    """Beside the counts, every key: the oracle looks at all of them."""
+    """Beside the counts, where every key is: the oracle looks at all of them."""
 
-    store: DeviceStore
+    tokens: TokenCache
 
-    def metadata_bytes(self) -> int:
-        """Bytes of the oracle's own copy of the keys."""
-        return self.store.keys.numel() * self.store.keys.element_size()
+    def read_bytes(self) -> int:
+        """Bytes of every key."""
+        return tensor_bytes(self.tokens.keys)
 
 
 @dataclass
@@ -43,15 +43,13 @@ class Oracle(Method):
     }
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> OracleState:
-        """Keeps a copy of the keys."""
-        store = DeviceStore()
-        store.append(keys, keys[..., :0])
-        return OracleState(layer, keys.shape[2], keys.shape[2], store)
+        """A state that knows where the keys are."""
+        return OracleState(layer, keys.shape[2], keys.shape[2], layer.token_cache(keys, values))
 
     def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> OracleState:
-        """Adds the new keys."""
+        """Counts the new tokens."""
         state = cast(OracleState, state)
-        state.store.append(keys, keys[..., :0])
+        state.tokens.append(keys, values)
         state.length += keys.shape[2]
         return state
 
@@ -61,7 +59,7 @@ class Oracle(Method):
         if everything is not None:
             return everything
         layer, state = state.layer, cast(OracleState, state)
-        weights = attention_weights(queries, state.store.keys, layer.scale, layer.softcap)
+        weights = attention_weights(queries, state.tokens.keys, layer.scale, layer.softcap)
         scores = reduce_group(weights, layer.n_kv_heads, self.group)
         middle = scores[..., self.sinks : state.length - self.recent]
         chosen = take_tokens(middle, self.allowance(state) - self.reserved, details=layer.details)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
+import torch
 from torch import Tensor
 
 from ..selection import Selection, attend_all, surround
 from .base import LayerContext, Method, State
+
+
+@dataclass
+class StreamingState(State):
+    """Counts alone: the choice depends on positions."""
+
+    batch: int
+    device: torch.device
 
 
 @dataclass
@@ -28,12 +38,28 @@ class StreamingLLM(Method):
     sinks: int = 4
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
-        """A state that only counts tokens: the choice depends on positions alone."""
-        return State(layer, keys.shape[2], keys.shape[2])
+        """A state that only counts tokens."""
+        return StreamingState(layer, keys.shape[2], keys.shape[2], keys.shape[0], keys.device)
 
     def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
         """Counts the new tokens."""
         state.length += keys.shape[2]
+        return state
+
+    def keeps(self, state: State) -> Tensor | None:
+        """The sinks and the recent window; the window only moves on, so that nothing else is ever attended again."""
+        window = self.allowance(state) - self.sinks
+        if state.length <= window + self.sinks:
+            return None
+        state = cast(StreamingState, state)
+        first = torch.arange(self.sinks, device=state.device)
+        last = torch.arange(state.length - window, state.length, device=state.device)
+        return torch.cat([first, last]).expand(state.batch, state.layer.n_kv_heads, -1)
+
+    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+        """Counts the later prompt's tokens as prompt."""
+        state.length += keys.shape[2]
+        state.prompt_length = state.length
         return state
 
     def select(self, state: State, queries: Tensor) -> Selection:

@@ -5,79 +5,187 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import InvalidInputError
+
 SPARE_TOKENS = 512
+SPARE_AFTER_RETAIN = 64  # a store that drops tokens is small: much spare room would undo what was freed
 
 
 class DeviceStore:
     """Growing keys and values of one layer, with spare room so that a decode step copies one token and not all.
 
-    `DynamicCache` concatenates instead and copies every key and value at every step.
+    `DynamicCache` concatenates instead and copies every key and value at every step. `retain` drops tokens and frees
+    their memory; what is left lies in other slots than before, and `slots` says where. `length` counts every token ever
+    stored, `used` the slots in use.
     """
 
     def __init__(self) -> None:
         self.length = 0
+        self.used = 0
         self.moved_bytes = 0  # nothing ever leaves the device
         self.newest: tuple[Tensor, Tensor] | None = None  # key and value [B, H, 1, D], where one token came last
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
+        self._positions: Tensor | None = None  # [B, H, capacity], never descending; None while slot i holds token i
 
     @property
     def key_buffer(self) -> Tensor:
-        """Keys with the spare room behind them, contiguous [B, H, capacity, D]; valid up to `length`."""
+        """Keys with the spare room behind them, contiguous [B, H, capacity, D]; valid up to `used`."""
         assert self._keys is not None
         return self._keys
 
     @property
     def value_buffer(self) -> Tensor:
-        """Values with the spare room behind them, contiguous [B, H, capacity, D]; valid up to `length`."""
+        """Values with the spare room behind them, contiguous [B, H, capacity, D]; valid up to `used`."""
         assert self._values is not None
         return self._values
 
     @property
     def keys(self) -> Tensor:
-        """All keys, a view [B, H, L, D]."""
-        return self.key_buffer[:, :, : self.length]
+        """All keys still stored, a view [B, H, used, D]."""
+        return self.key_buffer[:, :, : self.used]
 
     @property
     def values(self) -> Tensor:
-        """All values, a view [B, H, L, D]."""
-        return self.value_buffer[:, :, : self.length]
+        """All values still stored, a view [B, H, used, D]."""
+        return self.value_buffer[:, :, : self.used]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every token ever stored is still there."""
+        return self._positions is None
 
     def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
-        """Make room for `capacity` tokens shaped like keys and values [B, H, n, D]; what is stored stays."""
+        """Make room for `capacity` slots shaped like keys and values [B, H, n, D]; what is stored stays."""
         if self._keys is not None and self._keys.shape[2] >= capacity:
             return
         self._keys = self._grown(self._keys, keys, capacity)
         self._values = self._grown(self._values, values, capacity)
+        if self._positions is not None:
+            room = self._positions.new_empty((*self._positions.shape[:2], capacity))
+            room[..., : self.used] = self._positions[..., : self.used]
+            self._positions = room
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Store the next tokens' keys and values, each [B, H, n, D]."""
-        end = self.length + keys.shape[2]
+        count = keys.shape[2]
+        end = self.used + count
         if self._keys is None or end > self._keys.shape[2]:
-            self.reserve(keys, values, end + max(SPARE_TOKENS, end // 8))
-        self.key_buffer[:, :, self.length : end] = keys
-        self.value_buffer[:, :, self.length : end] = values
-        self.length = end
-        self.newest = (keys, values) if keys.shape[2] == 1 else None
+            spare = max(SPARE_TOKENS, end // 8) if self.complete else SPARE_AFTER_RETAIN
+            self.reserve(keys, values, end + spare)
+        self.key_buffer[:, :, self.used : end] = keys
+        self.value_buffer[:, :, self.used : end] = values
+        if self._positions is not None:
+            self._positions[..., self.used : end] = torch.arange(
+                self.length, self.length + count, device=self._positions.device
+            )
+        self.used = end
+        self.length += count
+        self.newest = (keys, values) if count == 1 else None
+
+    def retain(self, positions: Tensor) -> None:
+        """Drop every token but those at `positions` [B, H, K], ascending, -1 pads; the memory of the rest is freed.
+
+        Raises InvalidInputError for a position that is not stored.
+        """
+        last = positions.amax(-1, keepdim=True)
+        # A pad repeats the head's last token behind it: positions stay in order, so that `slots` finds the first.
+        ordered = torch.where(positions < 0, last, positions).sort(-1).values
+        found = self.slots(ordered).clamp(min=0)
+        if not self.complete:
+            assert self._positions is not None
+            there = self._positions.gather(-1, found)
+            if bool((there != ordered)[ordered >= 0].any()):
+                raise InvalidInputError("retain", "positions that were dropped before", "positions still stored")
+        room = ordered.shape[-1] + SPARE_AFTER_RETAIN
+        where = found[..., None].expand(-1, -1, -1, self.key_buffer.shape[-1])
+        keys, values = self.key_buffer.gather(2, where), self.value_buffer.gather(2, where)
+        self.used = ordered.shape[-1]
+        self._keys, self._values = (self._grown(kept, kept, room) for kept in (keys, values))
+        self._positions = ordered.new_empty((*ordered.shape[:2], room))
+        self._positions[..., : self.used] = ordered
+
+    def slots(self, positions: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Where `positions` [B, R, S] of stored tokens lie, R a multiple of H, in these batch rows; -1 pads stay."""
+        if self._positions is None:
+            return positions
+        held = self._positions[rows, :, : self.used].contiguous()
+        by_head = positions.unflatten(1, (held.shape[1], -1)).flatten(2)  # [B, H, R/H * S]
+        found = torch.searchsorted(held, by_head.contiguous()).clamp_(max=self.used - 1)
+        return found.masked_fill_(by_head < 0, -1).view_as(positions)
+
+    def pads(self) -> Tensor | None:
+        """Slots [B, H, used] that repeat another because their head holds fewer tokens; None where there are none."""
+        if self._positions is None:
+            return None
+        held = self._positions[..., : self.used]
+        repeated = torch.zeros_like(held, dtype=torch.bool)
+        repeated[..., 1:] = held[..., 1:] == held[..., :-1]
+        repeated |= held < 0
+        return repeated if bool(repeated.any()) else None
 
     def kept_bytes(self) -> dict[str, int]:
-        """Bytes of stored keys and values on each tier, spare room aside."""
+        """Bytes of the memory that holds keys and values on each tier, spare room included."""
         if self._keys is None:
             return {"device": 0}
-        return {
-            "device": self.keys.numel() * self.keys.element_size() + self.values.numel() * self.values.element_size()
-        }
+        buffers = (self.key_buffer, self.value_buffer)
+        return {"device": sum(buffer.numel() * buffer.element_size() for buffer in buffers)}
 
     def clone(self) -> DeviceStore:
         """An independent copy."""
         copy = DeviceStore()
         if self._keys is not None:
             copy.append(self.keys, self.values)
+            copy.length = self.length
+            if self._positions is not None:
+                copy._positions = self._positions.new_empty((*self._positions.shape[:2], copy.key_buffer.shape[2]))
+                copy._positions[..., : self.used] = self._positions[..., : self.used]
         return copy
 
     def _grown(self, old: Tensor | None, like: Tensor, capacity: int) -> Tensor:
         batch, heads, _, dim = like.shape
         new = torch.empty((batch, heads, capacity, dim), dtype=like.dtype, device=like.device)
         if old is not None:
-            new[:, :, : self.length] = old[:, :, : self.length]
+            new[:, :, : self.used] = old[:, :, : self.used]
         return new
+
+
+class TokenCache:
+    """The keys and values that a method may look up: those of the layer it serves, or its own where it serves none.
+
+    Inside a layer this is a view of some batch rows of the layer's store, from their first real token on, and `append`
+    does nothing, because the layer stores its tokens itself. On its own, as on stored tensors, it keeps what is given.
+    """
+
+    def __init__(self, store: DeviceStore | None = None, rows: slice = slice(None), start: int = 0) -> None:
+        self._own = store is None
+        self._store = store or DeviceStore()
+        self._rows, self._start = rows, start
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Take the next tokens' keys and values [B, H, n, D], where no layer keeps them."""
+        if self._own:
+            self._store.append(keys, values)
+
+    @property
+    def keys(self) -> Tensor:
+        """Every key, a view [B, H, L, D]; only while no token was dropped."""
+        assert self._store.complete
+        return self._store.keys[self._rows, :, self._start :]
+
+    @property
+    def values(self) -> Tensor:
+        """Every value, a view [B, H, L, D]; only while no token was dropped."""
+        assert self._store.complete
+        return self._store.values[self._rows, :, self._start :]
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
+        keys, values = self._store.key_buffer[self._rows], self._store.value_buffer[self._rows]
+        absolute = torch.where(positions < 0, positions, positions + self._start)
+        slots = self._store.slots(absolute, self._rows)
+        heads = keys.shape[1]
+        by_head = slots.clamp(min=0).unflatten(1, (heads, -1)).flatten(2)  # [B, H, R/H * S]
+        where = by_head[..., None].expand(-1, -1, -1, keys.shape[-1])
+        shape = (*positions.shape, keys.shape[-1])
+        return keys.gather(2, where).view(shape), values.gather(2, where).view(shape)

@@ -15,6 +15,7 @@ def example_recording() -> Recording:
     events = LayerEvents(
         indices=indices, groups=np.zeros_like(indices), scores=np.zeros(indices.shape, np.float32),
         attention=attention.astype(LayerEvents.FIELDS["attention"]), output_error=np.zeros(2, np.float32),
+        merged=np.zeros((2, 1), np.int32),
         read_bytes=zeros, moved_bytes=zeros, select_s=np.zeros(2, np.float32),
     )  # fmt: skip
     return Recording(

@@ -86,6 +86,7 @@ def prose_recording(
             groups=groups,
             scores=scores,
             attention=attention,
+            merged=np.zeros((steps, heads), np.int32),
             output_error=random.uniform(0.05, 0.3, steps).astype(np.float32),
             read_bytes=(count * 512).astype(np.int64),
             moved_bytes=(random.integers(20, 160, steps) * 512).astype(np.int64),
