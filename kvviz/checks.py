@@ -108,6 +108,53 @@ def extension_equals_one_build(method: type[Method]) -> None:
     )
 
 
+def decoding_goes_on(method: type[Method]) -> None:
+    """Hundreds of decoded tokens later, selections are still valid."""
+    chosen = smallest(method)
+    state = _build(chosen, *_tensors(6, 2, 257))
+    for step in range(700):
+        state, selection = _step(chosen, state, 6, 2, seed=step)
+        if step % 70 == 69:
+            _assert_valid(chosen, state, selection)
+
+
+def dropped_tokens_stay_dropped(method: type[Method]) -> None:
+    """What a method that drops tokens has not kept, no later step attends; other methods keep every token."""
+    chosen = smallest(method)
+    state = _build(chosen, *_tensors(6, 2, 600))
+    gone = torch.zeros(2, 1000, dtype=torch.bool)
+    for step in range(150):
+        kept = chosen.keeps(state)
+        assert chosen.drops_tokens or kept is None, f"{chosen.name}: only eviction and merging drop tokens"
+        if kept is not None:
+            held = _members(kept[0], 1000)
+            gone[:, : state.length] |= ~held[:, : state.length]
+        state, selection = _step(chosen, state, 6, 2, seed=step)
+        attended = _members(selection.indices[0], 1000).unflatten(0, (2, -1)).any(1)
+        assert not bool((attended & gone).any()), f"{chosen.name}: a dropped token is attended"
+    assert not chosen.drops_tokens or bool(gone.any()), f"{chosen.name}: drops tokens by its kind, but kept them all"
+
+
+def later_prompts_are_taken_in(method: type[Method]) -> None:
+    """A second prompt on the same state counts as prompt, is within the budget, and decoding goes on."""
+    n_heads, n_kv_heads, first, second = 6, 2, 257, 120
+    queries, keys, values = _tensors(n_heads, n_kv_heads, first + second)
+    chosen = smallest(method)
+    state = _build(chosen, queries[:, :, :first], keys[:, :, :first], values[:, :, :first])
+    state, _ = _step(chosen, state, n_heads, n_kv_heads, seed=0)
+    new = tuple(tensor[:, :, first:] for tensor in (queries, keys, values))
+    later = chosen.continue_prompt(state, new[0] if method.needs_queries else new[0][:, :, :0], *new[1:])
+    if later is None:
+        assert not chosen.drops_tokens, f"{chosen.name}: drops tokens, so that nothing can be built anew"
+        later = _build(chosen, queries, keys, values)
+    else:
+        assert later.length == first + 1 + second, f"{chosen.name}: the later prompt's tokens are not counted"
+    assert later.prompt_length == later.length, f"{chosen.name}: the later prompt counts as generated"
+    for step in range(3):
+        later, selection = _step(chosen, later, n_heads, n_kv_heads, seed=1 + step)
+        _assert_valid(chosen, later, selection)
+
+
 def inputs_are_unchanged(method: type[Method]) -> None:
     """Neither build, extend nor select writes into what it is given."""
     chosen = smallest(method)
@@ -204,15 +251,25 @@ def _step(method: Method, state: State, n_heads: int, n_kv_heads: int, *, seed: 
     return state, method.select(state, queries[:, :, 0])
 
 
+def _members(indices: Tensor, length: int) -> Tensor:
+    """Boolean [R, length]: which positions occur in indices [R, S], -1 pads aside."""
+    found = torch.zeros(indices.shape[0], length + 1, dtype=torch.bool)
+    return found.scatter_(-1, torch.where(indices < 0, length, indices), True)[:, :-1]
+
+
 def _assert_valid(method: Method, state: State, selection: Selection) -> None:
     indices = selection.indices
     assert indices.dtype == torch.int64, f"{method.name}: indices are {indices.dtype}"
+    merged = 0 if selection.merged is None else int((selection.merged.degree > 0).sum(-1).max())
     for row in indices.flatten(0, 1):
         own = row[row >= 0]
         assert bool((own.diff() > 0).all()), f"{method.name}: indices are not ascending and unique"
         assert bool((own < state.length).all()), f"{method.name}: an index is beyond the {state.length} tokens"
         most = min(method.allowance(state), state.length)
-        assert 0 < len(own) <= most, f"{method.name}: {len(own)} tokens attended, {most} allowed"
+        assert 0 < len(own) + merged <= most, f"{method.name}: {len(own)} + {merged} tokens attended, {most} allowed"
+    if selection.bias is not None:
+        assert selection.bias.shape == indices.shape, f"{method.name}: bias of shape {selection.bias.shape}"
+        assert not bool(selection.bias.isnan().any()), f"{method.name}: NaN in the bias"
     assert selection.padded or bool((indices >= 0).all()), f"{method.name}: pads without padded=True"
     for name, dtype in (("groups", torch.int32), ("scores", torch.float32)):
         detail: Any = getattr(selection, name)
@@ -230,6 +287,9 @@ CHECKS: dict[str, Check] = {
         generated_tokens_are_seen,
         sinks_and_recent_are_kept,
         extension_equals_one_build,
+        decoding_goes_on,
+        dropped_tokens_stay_dropped,
+        later_prompts_are_taken_in,
         inputs_are_unchanged,
         batches_are_independent,
         runs_repeat,

@@ -41,7 +41,7 @@ class SelectiveLayer(DynamicLayer):
                 f"batch, KV heads, head_dim = {(batch, heads, dim)}",
                 f"{wanted}; use a new SelectiveCache for another model or batch size",
             )
-        if self.expected_length:  # with room for decoding, so that the first decode step copies nothing
+        if store.length < self.expected_length:  # with room for decoding, so that the first decode step copies nothing
             store.reserve(key_states, value_states, self.expected_length + SPARE_TOKENS)
         store.append(key_states, value_states)
         self.is_initialized = True
