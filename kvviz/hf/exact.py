@@ -59,12 +59,17 @@ def _additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, part: slice)
     )
 
 
-def left_padding(mask: Tensor | None, length: int) -> list[int] | None:
-    """Padding tokens at the start of each batch row, from the last query's row of a boolean mask [B, 1, n, L]."""
+def left_padding(mask: Tensor | None, length: int, *, whole: bool = True) -> list[int] | None:
+    """Padding tokens at the start of each batch row, from the last query's row of a boolean mask [B, 1, n, L].
+
+    Where the prompt is not `whole` yet, a row may be nothing but padding so far.
+    """
     if mask is None:
         return None
     seen = mask[:, 0, -1]  # [B, L]
     starts = seen.int().argmax(-1)
+    if not whole:
+        starts = torch.where(seen.any(-1), starts, length)
     if bool((seen.sum(-1) != length - starts).any()):
         raise InvalidInputError(
             "prefill with SelectiveCache",

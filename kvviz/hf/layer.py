@@ -98,7 +98,8 @@ class SelectiveLayer(DynamicLayer):
         if inputs is not None:
             keys, values, mask = inputs
         elif type(self.prefill).attend_prompt is not Method.attend_prompt:
-            return self._attend_sparsely(query, keys, values, left_padding(mask, self.cache.store.length))
+            starts = left_padding(mask, self.cache.store.length, whole=False)
+            return self._attend_sparsely(query, keys, values, starts)
         return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
 
     def _attend_sparsely(self, query: Tensor, keys: Tensor, values: Tensor, starts: list[int] | None) -> Tensor:

@@ -55,7 +55,13 @@ class AttentionInputs:
         return None if layer == 0 else lambda: self._queries(layer)
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._calls[int(module.layer_idx)] = (module, args, kwargs)  # type: ignore[arg-type]  # checked in `watch`
+        layer = int(module.layer_idx)  # type: ignore[arg-type]  # checked in `watch`
+        if _hidden_states(args, kwargs).shape[1] > 1:  # a prompt: nobody asks for it, and it would stay in memory
+            self._calls.pop(layer, None)
+            return
+        # The cache holds this object: a reference back would keep both until the garbage collector runs.
+        named = {name: _without_cache(value) for name, value in kwargs.items()}
+        self._calls[layer] = (module, tuple(map(_without_cache, args)), named)
 
     def _queries(self, layer: int) -> Tensor:
         before, own = self._calls.get(layer - 1), self._calls.get(layer)
@@ -64,12 +70,11 @@ class AttentionInputs:
                 "speculation", f"layer {layer} without the attention input of the layer before", "a plain decoder"
             )
         module, args, kwargs = own
-        hidden = before[1][0] if before[1] else before[2]["hidden_states"]
-        args, kwargs = _without_cache(args), dict(zip(kwargs, _without_cache(tuple(kwargs.values())), strict=True))
+        hidden = _hidden_states(*before[1:])
         if args:
             args = (hidden, *args[1:])
         else:
-            kwargs["hidden_states"] = hidden
+            kwargs = {**kwargs, "hidden_states": hidden}
         found: list[Tensor] = []
         token = _probe.set(found)
         try:
@@ -91,7 +96,13 @@ def note_queries(queries: Tensor) -> None:
         raise _Probed
 
 
-def _without_cache(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _hidden_states(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The attention input [B, n, width] of a call."""
+    hidden: Tensor = args[0] if args else kwargs["hidden_states"]
+    return hidden
+
+
+def _without_cache(value: Any) -> Any:
     from .cache import SelectiveCache
 
-    return tuple(None if isinstance(value, SelectiveCache) else value for value in values)
+    return None if isinstance(value, SelectiveCache) else value

@@ -1,0 +1,158 @@
+"""What the parts measure on: text, traces of a real model, the methods with their labels, built states."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+MODEL = "smollm2-135m"
+PROMPT_TOKENS = 8192  # all that the model has positions for
+
+# What leads every table: the measure of all, then the four systems, then the rest by kind.
+SYSTEMS = ("clusterkv", "centroidkv", "pqcache", "ctkvr")
+KINDS = ("exact", "retrieval", "merging", "eviction", "prefill")
+# Configurations that papers compare beside the presets, with as many clusters as the published ClusterKV code uses.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"clusterkv, 400 clusters": ("clusterkv", {"n_clusters": 400})}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A row of a table: a method's name and the fields that differ from its defaults."""
+
+    label: str
+    name: str
+    fields: dict[str, Any]
+
+    def create(self, **fields: Any) -> Any:
+        """The method with these fields changed too."""
+        import kvviz
+
+        return kvviz.methods.create(self.name, **{**self.fields, **fields})
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the method draws random numbers, from its field `seed`."""
+        import kvviz
+
+        return "seed" in kvviz.methods.get(self.name).__dataclass_fields__
+
+
+def configurations(*, presets: bool = True) -> list[Configuration]:
+    """Every method at the preset "paper", then its other presets and variants; in the order of the tables."""
+    import kvviz
+
+    found = []
+    for name in sorted(kvviz.methods.names(), key=_place):
+        found.append(Configuration(name, name, {}))
+        if presets:
+            others = [preset for preset in kvviz.methods.get(name).presets if preset != "paper"]
+            found += [Configuration(f"{name}, {preset}", name, {"preset": preset}) for preset in others]
+            found += [Configuration(label, name, dict(own)) for label, (of, own) in VARIANTS.items() if of == name]
+    return found
+
+
+def _place(name: str) -> tuple[int, int, str]:
+    import kvviz
+
+    system = SYSTEMS.index(name) if name in SYSTEMS else len(SYSTEMS)
+    kind = KINDS.index(kvviz.methods.get(name).kind)
+    return (-1 if kind == 0 else system, kind, name)
+
+
+def prose() -> str:
+    """English reference prose that comes with Python (`pydoc_data.topics`), sections in alphabetical order."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+@cache
+def model() -> Any:
+    """The model of all parts, on the CPU."""
+    import kvviz
+
+    return kvviz.load(MODEL, device="cpu")
+
+
+def real_trace(tokens: int, layers: tuple[int, ...], start: int = 0) -> Any:
+    """Queries, keys and values of the model over `tokens` tokens of the prose, from its token `start` on."""
+    import kvviz
+
+    ids = model().encode(prose())
+    return kvviz.capture(model(), ids[:, start : start + tokens], layers=layers)
+
+
+@dataclass
+class Layer:
+    """One layer of a trace as tensors: queries [1, Q, L, D], keys and values [1, H, L, D]."""
+
+    context: Any
+    queries: Any
+    keys: Any
+    values: Any
+
+    @classmethod
+    def of(cls, trace: Any, layer: int) -> Layer:
+        """That layer of a trace, in float32."""
+        import torch
+
+        from kvviz.methods.base import LayerContext
+
+        geometry = trace.geometry
+        context = LayerContext(
+            layer, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
+            trace.scale or geometry.head_dim**-0.5, trace.softcap,
+        )  # fmt: skip
+        arrays = (trace.queries, trace.keys, trace.values)
+        return cls(context, *(torch.from_numpy(array[layer].astype("float32"))[None] for array in arrays))
+
+    def first(self, length: int) -> Layer:
+        """The same layer with its first `length` tokens alone."""
+        tensors = (tensor[:, :, :length].contiguous() for tensor in (self.queries, self.keys, self.values))
+        return Layer(self.context, *tensors)
+
+    def stored(self) -> Layer:
+        """The same layer with its tokens in a store, where a method looks keys up without keeping its own."""
+        from kvviz.offload.store import DeviceStore, TokenCache
+
+        store = DeviceStore()
+        store.append(self.keys, self.values)
+        return Layer(replace(self.context, cached=TokenCache(store)), self.queries, store.keys, store.values)
+
+    def build(self, method: Any) -> Any:
+        """The method's state over all tokens."""
+        queries = self.queries if method.needs_queries else self.queries[:, :, :0]
+        return method.build(self.context, queries, self.keys, self.values)
+
+    def steps(self, method: Any, count: int) -> Iterator[tuple[Any, Any]]:
+        """State and queries [1, Q, D] of the last `count` tokens in turn, each fed; the tokens before are the prompt.
+
+        Nothing is dropped from the store, so that every method can be asked.
+        """
+        from kvviz.offload.store import DeviceStore, TokenCache
+
+        prompt = self.first(self.keys.shape[2] - count)
+        store = DeviceStore()
+        store.append(prompt.keys, prompt.values)
+        context = replace(self.context, cached=TokenCache(store))
+        state = Layer(context, prompt.queries, store.keys, store.values).build(method)
+        for step in range(prompt.keys.shape[2], self.keys.shape[2]):
+            queries, keys, values = (tensor[:, :, step : step + 1] for tensor in (self.queries, self.keys, self.values))
+            store.append(keys, values)
+            state = method.extend(state, queries, keys, values)
+            yield state, queries[:, :, 0]
+
+
+def script(path: str) -> Any:
+    """A script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

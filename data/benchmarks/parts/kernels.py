@@ -1,0 +1,14 @@
+"""Kernels against what a user would pick instead, on the keys of one real layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .inputs import PROMPT_TOKENS, real_trace, script
+
+
+def run() -> dict[str, Any]:
+    """What kernels/bench.py measures."""
+    bench = script("kernels/bench.py")
+    results: dict[str, Any] = bench.run(*bench.keys_of(real_trace(PROMPT_TOKENS, (15,)), 15))
+    return results

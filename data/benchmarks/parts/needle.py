@@ -1,0 +1,67 @@
+"""How many needles the model finds when it sees the question only after the context was compressed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from .inputs import Configuration, configurations, model, prose
+
+TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 16, 0, 8
+MEANS = ("recall", "attention_mass", "output_error", "attended_tokens", "metadata_bytes", "build_s")
+
+
+def run() -> dict[str, Any]:
+    """For every configuration and budget: needles found, and means over samples of what `kvviz.compare` measures."""
+    import kvviz
+    from kvviz.tasks import needle_samples
+
+    lm = model()
+    samples = needle_samples(lm, prose(), count=COUNT, tokens=TOKENS, seed=SEED)
+    labelled, left_out = _allowed(configurations())
+    tables, seconds = [], []
+    for sample in samples:
+        started = time.perf_counter()
+        tables.append(
+            kvviz.compare(
+                lm, sample.context, labelled, BUDGETS, sample.question, sample.answer, max_new_tokens=NEW_TOKENS
+            )
+        )
+        seconds.append(time.perf_counter() - started)
+        found = ", ".join(tables[-1]["method"][tables[-1]["correct"]])
+        print(f"{sample.needle} ({seconds[-1]:.0f} s) found by: {found}", flush=True)
+    return {
+        "model": lm.name, "tokens": TOKENS, "budgets": BUDGETS, "samples": COUNT, "seeds": [s.seed for s in samples],
+        "new_tokens": NEW_TOKENS, "median_s_a_sample": statistics.median(seconds),
+        "example": {"needle": samples[0].needle, "question": samples[0].question},
+        "rows": summed(tables), "left_out": left_out,
+    }  # fmt: skip
+
+
+def summed(tables: list[Any]) -> list[dict[str, Any]]:
+    """One row for each label and budget of tables from `kvviz.compare`: needles found, and means over the tables."""
+    import pandas as pd
+
+    every = pd.concat(tables, ignore_index=True)
+    every.loc[every["method"] == "full", "budget"] = 0  # each prompt's own length: one row all the same
+    rows = []
+    for (label, budget), group in every.groupby(["method", "budget"], sort=False):
+        found = {"label": label, "budget": int(budget), "correct": int(group["correct"].sum()), "of": len(group)}
+        rows.append(found | {name: float(group[name].mean()) for name in MEANS})
+    return rows
+
+
+def _allowed(every: list[Configuration]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The methods by label, and why the others cannot be run at these budgets."""
+    import kvviz
+
+    allowed, left_out = {}, {}
+    for configuration in every:
+        try:
+            for budget in BUDGETS:
+                allowed[configuration.label] = configuration.create(budget=budget)
+        except kvviz.InvalidInputError as error:
+            allowed.pop(configuration.label, None)
+            left_out[configuration.label] = str(error)
+    return allowed, left_out

@@ -1,0 +1,136 @@
+"""Which tokens each method finds on real keys, how much attention they hold, and what finding them costs.
+
+The truth is the same for all: the B tokens with the largest exact attention weights, mean over the query heads of a
+KV head, where B is the step's allowance (the budget, and one more for each token since the prompt). Recall is
+|I ∩ top-B| / B for I, the different tokens that the KV head's query heads attend together. A method that attends fewer
+than B tokens is measured against B all the same. Merged tokens are no tokens of I: they count in the output error only.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from .inputs import PROMPT_TOKENS, Configuration, configurations, real_trace
+from .spread import over_seeds_and_windows
+
+TOKENS, LAYERS, STEPS, BUDGET = 4096, (3, 8, 15, 22, 28), 64, 256
+SEEDS = (0, 1, 2)
+WINDOWS = tuple(range(0, 3 * PROMPT_TOKENS, PROMPT_TOKENS))  # where in the prose each begins
+BUDGETS = (128, 256, 512, 1024)
+BY_BUDGET = ("oracle", "clusterkv", "quest", "streaming_llm")  # on the first window
+# (better, worse): an attention mass that should be in this order, whatever the text
+ORDERS = (("clusterkv", "quest"), ("quest", "streaming_llm"), ("ctkvr", "quest"))
+
+
+def run() -> dict[str, Any]:
+    """Means over windows, layers, heads, steps and seeds; least and largest over seeds and over windows."""
+    import kvviz
+
+    traces = {start: real_trace(TOKENS, LAYERS, start) for start in WINDOWS}
+    rows, left_out = [], {}
+    for configuration in configurations():
+        try:
+            row = _row(configuration, traces)
+        except kvviz.InvalidInputError as error:
+            left_out[configuration.label] = str(error)
+            continue
+        if row is None:
+            left_out[configuration.label] = "attends everything"
+        else:
+            rows.append(row)
+            print(f"{row['label']}: recall {row['recall']['mean']:.3f}, {row['replay_s']:.1f} s a replay", flush=True)
+    masses = {row["label"]: row["attention_mass"]["mean"] for row in rows}
+    return {
+        "tokens": TOKENS, "layers": LAYERS, "steps": STEPS, "budget": BUDGET, "windows": WINDOWS, "rows": rows,
+        "left_out": left_out, "orders_of_mass": orders(masses), "methods": _by_budget(traces[WINDOWS[0]]),
+    }  # fmt: skip
+
+
+def orders(masses: dict[str, float]) -> dict[str, bool]:
+    """Whether each expected order of attention masses held, where both methods were measured."""
+    return {
+        f"{better} > {worse}": masses[better] > masses[worse]
+        for better, worse in ORDERS
+        if {better, worse} <= masses.keys()
+    }
+
+
+def measured(trace: Any, method: Any) -> dict[str, float] | None:
+    """The numbers of one replay, means over layers, heads and steps; None where no layer selects.
+
+    Bytes are those of one layer, all KV heads together, for each token of the trace, in float32.
+    """
+    import kvviz
+
+    ledgers: dict[int, Any] = {}
+    started = time.perf_counter()
+    recording = kvviz.replay(trace, method, queries=STEPS, ledgers=ledgers)
+    replay_s = time.perf_counter() - started
+    if not recording.layers:
+        return None
+    cells = [(step, layer) for layer in recording.layers for step in range(recording.steps)]
+    events, kept = recording.events.values(), ledgers.values()
+    return {
+        "recall": statistics.fmean(float(recall_of_budget(recording, *cell).mean()) for cell in cells),
+        "attention_mass": statistics.fmean(float(recording.attention_mass(*cell).mean()) for cell in cells),
+        "output_error": statistics.fmean(float(layer.output_error.mean()) for layer in events),
+        "attended_tokens": statistics.fmean(float(recording.attended_tokens(*cell).mean()) for cell in cells),
+        "merged_tokens": statistics.fmean(float(layer.merged.mean()) for layer in events),
+        "metadata_bytes": statistics.fmean(ledger.metadata_bytes for ledger in kept) / len(trace),
+        "auxiliary_bytes": statistics.fmean(ledger.auxiliary_bytes for ledger in kept) / len(trace),
+        "extra_share": statistics.fmean(ledger.extra_share for ledger in kept),
+        "replay_s": replay_s,
+    }
+
+
+def recall_of_budget(recording: Any, step: int, layer: int) -> Any:
+    """Share of the step's best tokens that were attended, by KV head [H]; as many are asked for as it may attend."""
+    from kvviz import metrics
+
+    length = recording.visible(step)
+    chosen = metrics.member_mask(recording.indices(step, layer), length)  # [R, L]
+    weights = recording.attention(step, layer)  # [R, L], of one query head each where R = Q
+    heads = recording.geometry.n_kv_heads
+    chosen = chosen.reshape(heads, -1, length).any(1)
+    weights = weights.reshape(heads, -1, length).mean(1)
+    best = metrics.member_mask(metrics.top_tokens(weights, recording.budget + step + 1), length)
+    return (chosen & best).sum(-1) / best.sum(-1)
+
+
+def _row(configuration: Configuration, traces: dict[int, Any]) -> dict[str, Any] | None:
+    """The configuration on every window, with every seed if it has one."""
+    seeds = SEEDS if configuration.seeded else SEEDS[:1]
+    cells: dict[tuple[int, int], dict[str, float]] = {}
+    for seed in seeds:
+        own = {"seed": seed} if configuration.seeded else {}
+        for start, trace in traces.items():
+            numbers = measured(trace, configuration.create(budget=BUDGET, dense_layers=0, **own))
+            if numbers is None:
+                return None
+            cells[seed, start] = numbers
+    names = next(iter(cells.values()))
+    spread = {name: over_seeds_and_windows({key: cell[name] for key, cell in cells.items()}) for name in names}
+    with_spread = ("recall", "attention_mass", "output_error")
+    return {
+        "label": configuration.label,
+        "method": configuration.name,
+        "seeds": len(seeds),
+        **{name: spread[name] if name in with_spread else spread[name]["mean"] for name in names},
+    }
+
+
+def _by_budget(trace: Any) -> dict[str, Any]:
+    """Recall, attention mass and output error of a few methods at several budgets."""
+    import kvviz
+
+    table: dict[str, Any] = {}
+    for name in BY_BUDGET:
+        for budget in BUDGETS:
+            numbers = measured(trace, kvviz.methods.create(name, budget=budget, dense_layers=0))
+            assert numbers is not None
+            table.setdefault(name, {})[str(budget)] = {
+                key: numbers[key] for key in ("recall", "attention_mass", "output_error")
+            }
+    return table

@@ -1,0 +1,215 @@
+"""The results as Markdown: the README's short table, and one table for each part that measures all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+Results = dict[str, Any]
+
+
+def summary(results: Results) -> str:
+    """The README's table of what was measured."""
+    rows: list[list[str]] = []
+    for name, part in (("imports", _imports), ("decode", _decode), ("kernels", _kernels), ("recall", _recall_lines)):
+        if name in results:
+            rows += part(results[name])
+    if part := results.get("widget"):
+        frame = f"{part['lab_step_ms']:.0f} ms, at worst {part['lab_step_worst_ms']:.0f} ms"
+        rows.append([f"stepper in JupyterLab, key press to new frame at {part['tokens']:,} tokens", frame])
+    if part := results.get("quickstart"):
+        rows.append(
+            ["quickstart notebook", f"{part['seconds']:.0f} s, kernel's peak memory {part['peak_gib']:.2f} GiB"]
+        )
+    return table(["what", "measured"], rows) + "\n\n" + origin(results["machine"])
+
+
+def origin(machine: Results) -> str:
+    """Where and with what the results were measured."""
+    return (
+        f"{machine['hardware']}; torch {machine['versions']['torch']}, transformers "
+        f"{machine['versions']['transformers']}, Python {machine['python']}, seed {machine['seed']}. "
+        "Written by `make bench`."
+    )
+
+
+def recall(part: Results) -> str:
+    """One row a method: which tokens it found, what they are worth, and what finding them cost."""
+    if "rows" not in part:
+        return ""
+    head = [
+        "method", "recall", "by seed", "attention mass", "by seed", "output error", "attended", "merged",
+        "metadata B/token", "of it keys again", "read to choose",
+    ]  # fmt: skip
+    rows = [
+        [
+            f"`{row['label']}`", _by_window(row["recall"]), _by_seed(row["recall"]), _by_window(row["attention_mass"]),
+            _by_seed(row["attention_mass"]), _by_window(row["output_error"]), f"{row['attended_tokens']:.0f}",
+            f"{row['merged_tokens']:.0f}", f"{row['metadata_bytes']:.0f}", f"{row['auxiliary_bytes']:.0f}",
+            f"{row['extra_share']:.3f}",
+        ]
+        for row in part["rows"]
+    ]  # fmt: skip
+    held = ", ".join(
+        f"{order}: {'yes' if as_expected else 'NO'}" for order, as_expected in part["orders_of_mass"].items()
+    )
+    return "\n\n".join([
+        f"Real keys of SmolLM2-135M-Instruct, {part['tokens']:,} tokens, budget {part['budget']}, layers "
+        f"{', '.join(map(str, part['layers']))}, the last {part['steps']} positions as queries. Means over "
+        f"{len(part['windows'])} stretches of text; in brackets the least and largest of them, and of the means by "
+        "seed where a method has one.",
+        table(head, rows),
+        "Recall counts the B tokens with the largest exact attention (mean over a KV head's query heads), B = budget + "
+        "tokens since the prompt, the same B for every method; a token counts for a KV head if any of its query heads "
+        "attended it, which is why methods that choose for each query head attend more than the budget. A method that "
+        "merges tokens is measured by its raw tokens in recall and mass; the output error compares all of them. Bytes "
+        "are those of one layer for each token, in float32, where keys and values are 1,536. *Read to choose* is what "
+        "a step reads beside the attended tokens, as a share of all keys.",
+        f"Attention mass in the expected order: {held}." if held else "",
+        _left_out(part),
+    ]).strip()  # fmt: skip
+
+
+def needle(part: Results) -> str:
+    """One row a method and budget: needles found, and the means of what was attended."""
+    head = ["method", "budget", "found", "recall", "attention mass", "output error", "attended", "metadata, MB"]
+    rows = [
+        [
+            f"`{row['label']}`", str(row["budget"] or "all"), f"{row['correct']}/{row['of']}", f"{row['recall']:.2f}",
+            f"{row['attention_mass']:.3f}", f"{row['output_error']:.3f}", f"{row['attended_tokens']:.0f}",
+            f"{row['metadata_bytes'] / 1e6:.1f}",
+        ]
+        for row in part["rows"]
+    ]  # fmt: skip
+    return "\n\n".join([
+        f"{part['model']}, contexts of {part['tokens']:,} tokens, {part['samples']} samples, each with another needle, "
+        f"depth and cut of the text (seeds {part['seeds'][0]} to {part['seeds'][-1]}). The question is seen only after "
+        f"the context was compressed, and fed as decode steps. One needle: \"{part['example']['needle']}\" The "
+        f"question to it: \"{part['example']['question'].strip()}\"",
+        table(head, rows),
+        "Recall here is of as many of the exact best tokens as the method attended, and layers that a method keeps "
+        "dense are left out; both as `kvviz.compare` reports them. Metadata is of all layers, in float32, where keys "
+        f"and values are {part['tokens'] * 30 * 1536 / 1e6:.0f} MB.",
+        _left_out(part),
+    ]).strip()  # fmt: skip
+
+
+def build(part: Results) -> str:
+    """One row a method: seconds to build a layer's state, and how they grow."""
+    head = ["method", "operations", *(f"{length:,}" for length in part["lengths"]), "exponents"]
+    rows = [
+        [f"`{row['label']}`", row["operations"], *(_ms(value) for value in row["seconds"]), _exponents(row)]
+        for row in part["rows"]
+    ]
+    crossing = part["crossing"]
+    lengths = crossing["lengths"]
+    head_of_race = ["clusters", *(f"{length:,}" for length in lengths), "index cheaper from"]
+    races = [
+        [name, *_race(race), f"{race['index_cheaper_from']:,}" if race["index_cheaper_from"] else "nowhere"]
+        for name, race in crossing["settings"].items()
+    ]
+    return "\n\n".join([
+        f"Milliseconds to build the state of one layer (3 KV heads, 9 query heads, 64 channels, budget "
+        f"{part['budget']}) by tokens of the prompt, medians of {part['runs']}; by which power of the length they "
+        "grow, and the operations that each method's `build` states.",
+        table(head, rows),
+        "ClusterKV's k-means beside CTkvr's index of queries, k-means / index in ms:",
+        table(head_of_race, races),
+    ])  # fmt: skip
+
+
+def step(part: Results) -> str:
+    """One row a method: time to choose in a decode step, how it grows, and what is computed."""
+    lengths = part["lengths"]
+    head = ["method", *(f"{length:,}" for length in lengths), "exponents", "multiply-adds", "largest operand"]
+    rows = [
+        [
+            f"`{row['label']}`", *(f"{1e6 * value:.0f}" for value in row["seconds"]), _exponents(row),
+            f"{row['multiply_adds_share'][-1]:.3f}", f"{row['largest_operand_share'][-1]:.3f}",
+        ]
+        for row in part["rows"]
+    ]  # fmt: skip
+    return "\n\n".join([
+        f"Microseconds of `select` in one layer, budget {part['budget']}, by tokens cached, medians of {part['steps']} "
+        f"steps, and by which power of the length they grow. Operations at {lengths[-1]:,} tokens, as a share of what "
+        "exact scores of all keys cost; what is done outside torch (faiss) is not counted.",
+        table(head, rows),
+    ])  # fmt: skip
+
+
+# The tables with all methods, by part: title and function.
+LONG = {
+    "recall": ("Tokens found on real keys", recall),
+    "needle": ("Needles found", needle),
+    "build": ("Building", build),
+    "step": ("Choosing", step),
+}
+
+
+def document(results: Results) -> str:
+    """Every table with all methods, as one page."""
+    found = [f"## {title}\n\n{of(results[name])}" for name, (title, of) in LONG.items() if name in results]
+    return "\n\n".join(["# Every method, measured", origin(results["machine"]), *found]) + "\n"
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    """A Markdown table."""
+    first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])
+
+
+def _imports(part: Results) -> list[list[str]]:
+    loads = f"{part['load_s']:.2f} s; {part['load_with_imports_s']:.1f} s with the imports of torch and transformers"
+    return [
+        ["`import kvviz`, `import kvviz.plots`", f"{part['kvviz_s']:.2f} s, {part['kvviz.plots_s']:.2f} s"],
+        ["`kvviz.load()`, de-quantised before", loads],
+    ]
+
+
+def _decode(part: Results) -> list[list[str]]:
+    ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in part["ratio_to_full"].items() if name != "full")
+    what = f"time a token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, as a share of `full`"
+    return [[what, ratios]]
+
+
+def _kernels(part: Results) -> list[list[str]]:
+    def rival(row: Results) -> str:
+        return "scikit-learn's" if "scikit_learn_ms" in row else "SDPA's over all"
+
+    return [[f"{row['name']}: time as a share of {rival(row)}", f"{row['ratio']:.2f}"] for row in part["results"]]
+
+
+def _recall_lines(part: Results) -> list[list[str]]:
+    methods = {name: by_budget for name, by_budget in part["methods"].items() if name != "oracle"}
+    lines = []
+    for budget in next(iter(methods.values())):
+        cells = ", ".join(f"{name} {by_budget[budget]['recall']:.2f}" for name, by_budget in methods.items())
+        lines.append([f"recall of the oracle's tokens, {part['tokens']:,} tokens, budget {budget}", cells])
+    return lines
+
+
+def _by_window(spread: Results) -> str:
+    low, high = spread["windows"]
+    return f"{spread['mean']:.3f} ({low:.3f}–{high:.3f})"
+
+
+def _by_seed(spread: Results) -> str:
+    return "–".join(f"{bound:.3f}" for bound in spread["seeds"]) if spread["seeds"] else ""
+
+
+def _exponents(row: Results) -> str:
+    return ", ".join(f"{exponent:.1f}" for exponent in row["exponents"])
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g}"
+
+
+def _race(race: Results) -> list[str]:
+    pairs = zip(race["seconds"]["kmeans"], race["seconds"]["index"], strict=True)
+    return [f"{_ms(kmeans)} / {_ms(index)}" for kmeans, index in pairs]
+
+
+def _left_out(part: Results) -> str:
+    names = [f"`{label}` ({reason})" for label, reason in part["left_out"].items()]
+    return f"Left out: {', '.join(names)}." if names else ""

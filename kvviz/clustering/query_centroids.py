@@ -1,0 +1,226 @@
+"""Query centroids: some of the prompt's queries, each with the list of the keys that it attends most (qcIVF)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, UnknownNameError
+from ..selection import GROUPS, Group, reduce_group
+
+__all__ = [
+    "CHOICES",
+    "QueryCentroidIndex",
+    "UnionOfLists",
+    "best_first",
+    "centroid_positions",
+    "query_centroids",
+    "union_of_lists",
+]
+
+CHOICES = ("final", "init", "random", "equidistant")
+BLOCK_ELEMENTS = 2**22  # softmax weights a block: 16 MiB of float32, whatever the length, down to one centroid
+
+
+@dataclass(frozen=True, eq=False)
+class QueryCentroidIndex:
+    """Query centroids and, for each, the positions of the keys that it attends most.
+
+    R rows of lists: one a KV head, or one a query head where group="each".
+    """
+
+    centroids: Tensor  # [..., Q, C, D]: the queries themselves, in their dtype
+    lists: Tensor  # [..., R, C, rho] int32: positions, the most attended first, -1 pads at the end
+    positions: Tensor  # [C] int64: where the centroids stand, ascending
+
+
+class UnionOfLists(NamedTuple):
+    """The distinct entries of some lists: a row each, ascending, -1 pads at the end.
+
+    `tokens` [..., U] are the positions, `first` [..., U] int64 the place among the entries where each occurs first (0
+    for a pad), `counts` [...] how many there are; U is the largest of them, at least 1.
+    """
+
+    tokens: Tensor
+    first: Tensor
+    counts: Tensor
+
+
+@torch.no_grad()
+def query_centroids(
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    n_centroids: int,
+    list_length: int,
+    group: Group = "max",
+    choice: str = "final",
+    within: tuple[int, int] | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    softcap: float | None = None,
+    seed: int = 0,
+) -> QueryCentroidIndex:
+    """The query-centroid inverted file of a prompt: its last `n_centroids` queries and their `list_length` best keys.
+
+    queries [..., Q, L, D] and keys [..., H, L, D] after RoPE, floats of any dtype; computed in float32. Every
+    centroid's softmax weights over all keys are reduced over the query heads of a KV head (`group`, max in the paper),
+    and the largest are listed; equal weights go to the earlier key. Each prompt of a batch gets what it gets alone.
+
+    choice: "final" the last queries, "init" the first, "equidistant" at even distances up to the last, "random" those
+    of `seed`. within: the positions (start, stop) that lists may name, all by default; the softmax is over all keys
+    either way. causal: a centroid at position p sees the keys up to p only, and lists are padded with -1 where it sees
+    fewer than `list_length`. The default is the paper's: its softmax is over the full key cache, without a mask, and
+    so with "init" lists of the whole prompt come from queries that never saw it. scale: of the logits, D^-0.5 by
+    default; softcap bounds them as Gemma 2 does.
+
+    Operations: 2·Q·C·L·D for the logits, 5·Q·C·L for softmax and maximum, and a partial sort of H·C·L weights. One
+    pass, no iteration. k-means of the same keys into K clusters takes 2·T·H·K·L·D for T iterations: the ratio is
+    T·K·H / (C·Q) in its disfavour, which is T / (5·G) for C = L/16, K = L/80 and G query heads a KV head, and T / G
+    for K = C. While C grows with L both are quadratic in L; from L = 16·2048 on, where C stays at 2,048, this one is
+    linear. Memory: the lists, and blocks of at most max(4 Mi, Q·L) weights, a few at a time; never [Q, C, L].
+
+    Raises InvalidInputError for shapes that do not fit, keys or queries that are not finite, n_centroids outside 1 to
+    L, a range `within` that is empty or beyond the keys, list_length outside 1 to the keys it covers; UnknownNameError
+    for an unknown group or choice.
+
+    Source: CTkvr (arXiv 2512.15550), `qcIVF`, section 3.1.1 and algorithm 1; table 4 for the choices.
+    """
+    start, stop = (0, keys.shape[-2]) if within is None else within
+    _check(queries, keys, n_centroids, list_length, group, choice, (start, stop))
+    length, heads = keys.shape[-2], keys.shape[-3]
+    positions = centroid_positions(length, n_centroids, choice, seed=seed).to(keys.device)
+    centroids = queries[..., positions, :]  # [..., Q, C, D]
+    factor = queries.shape[-1] ** -0.5 if scale is None else scale
+    block = max(1, BLOCK_ELEMENTS // (queries.shape[-3] * length))  # not of the batch: alone or not, the same blocks
+    prompts = zip(
+        centroids.flatten(0, -3).unflatten(0, (-1, queries.shape[-3])),
+        keys.flatten(0, -3).unflatten(0, (-1, heads)),
+        strict=True,
+    )
+    lists = []
+    for own, own_keys in prompts:
+        scaled = (own.float() * factor).unflatten(0, (heads, -1))  # [H, G, C, D]
+        turned = own_keys.float().mT  # [H, D, L]
+        parts = []
+        for first in range(0, n_centroids, block):
+            last = positions[first : first + block] if causal else None
+            weights = _weights(scaled[:, :, first : first + block], turned, group, softcap, last)
+            found = best_first(weights[..., start:stop], list_length)
+            parts.append(torch.where(found < 0, -1, found + start).to(torch.int32))
+        lists.append(torch.cat(parts, dim=1))  # [R, C, rho]
+    stacked = torch.stack(lists).view(*keys.shape[:-3], *lists[0].shape)
+    return QueryCentroidIndex(centroids, stacked, positions)
+
+
+def _weights(scaled: Tensor, turned: Tensor, group: Group, softcap: float | None, last: Tensor | None) -> Tensor:
+    """Softmax weights [R, b, L] of scaled queries [H, G, b, D] over keys [H, D, L], reduced over the group.
+
+    `last` [b] is the position of the last key that each query sees, None where it sees all; -1 behind it.
+    """
+    heads, ratio, _, _ = scaled.shape
+    # One product a KV head: keys seen by G query heads apart would be copied G times.
+    logits = (scaled.flatten(1, 2) @ turned).unflatten(1, (ratio, -1))  # [H, G, b, L]
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    if last is None:
+        return reduce_group(logits.softmax(-1).flatten(0, 1)[None], heads, group)[0]
+    ahead = torch.arange(turned.shape[-1], device=last.device) > last[:, None]  # [b, L]
+    weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)
+    return reduce_group(weights.flatten(0, 1)[None], heads, group)[0].masked_fill(ahead, -1.0)
+
+
+def centroid_positions(length: int, n_centroids: int, choice: str, *, seed: int = 0) -> Tensor:
+    """Positions of the queries that become centroids, distinct and ascending, int64 [C] on the CPU.
+
+    Raises UnknownNameError for a choice that is not in CHOICES. Source: CTkvr (arXiv 2512.15550), section 4.3.1,
+    "Position of C maintained centroids". Where evenly spaced ones stand is not in the paper: here the last token of
+    each of C runs of nearly equal length.
+    """
+    if choice == "final":
+        return torch.arange(length - n_centroids, length)
+    if choice == "init":
+        return torch.arange(n_centroids)
+    if choice == "equidistant":
+        return (torch.arange(n_centroids) + 1) * length // n_centroids - 1
+    if choice == "random":
+        every = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+        return every[:n_centroids].sort().values
+    raise UnknownNameError("query_centroids: choice", choice, CHOICES)
+
+
+def best_first(weights: Tensor, count: int) -> Tensor:
+    """Places of the `count` largest weights, the largest first, int64 [..., count]; ties go to the earlier place.
+
+    weights [..., N] float32, at least 0; a negative weight is never chosen. -1 where fewer than `count` can be chosen.
+    """
+    places = weights.shape[-1]
+    # The bits of floats from 0 on sort as the floats do; the place behind them breaks ties, which topk leaves open.
+    bits = weights.contiguous().view(torch.int32).to(torch.int64) << 32
+    ranks = (bits | torch.arange(places - 1, -1, -1, device=weights.device)).masked_fill_(weights < 0, -1)
+    best = ranks.topk(min(count, places), dim=-1).values
+    found = torch.where(best < 0, -1, places - 1 - (best & 0xFFFFFFFF))
+    return torch.nn.functional.pad(found, (0, count - found.shape[-1]), value=-1)
+
+
+def union_of_lists(entries: Tensor, length: int) -> UnionOfLists:
+    """The distinct positions among entries [..., N], an int tensor of positions below `length`, -1 pads ignored.
+
+    Marks them in a table of `length` places a row. Waits for the device, since the widest row says how wide the result
+    is.
+    """
+    rows, n = entries.flatten(0, -2).to(torch.int64), entries.shape[-1]
+    order = torch.arange(n, device=entries.device).expand_as(rows)
+    table = torch.full((len(rows), length + 1), n, device=entries.device)  # the last place takes the pads
+    table.scatter_reduce_(-1, torch.where(rows < 0, length, rows), order, "amin")
+    seen = table[:, :length] < n
+    counts = seen.sum(-1)
+    row, token = seen.nonzero(as_tuple=True)  # row by row, positions ascending
+    slot = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+    width = max(int(counts.amax()), 1)
+    tokens, first = rows.new_full((len(rows), width), -1), rows.new_zeros((len(rows), width))
+    tokens[row, slot], first[row, slot] = token, table[row, token]
+    shape = (*entries.shape[:-1], width)
+    return UnionOfLists(tokens.view(shape), first.view(shape), counts.view(entries.shape[:-1]))
+
+
+def _check(
+    queries: Tensor,
+    keys: Tensor,
+    n_centroids: int,
+    list_length: int,
+    group: str,
+    choice: str,
+    within: tuple[int, int],
+) -> None:
+    shapes = f"queries {list(queries.shape)} and keys {list(keys.shape)}"
+    fit = (
+        queries.dim() == keys.dim() >= 3
+        and queries.shape[:-3] == keys.shape[:-3]
+        and queries.shape[-2:] == keys.shape[-2:]
+        and keys.shape[-3] > 0
+        and queries.shape[-3] % keys.shape[-3] == 0
+        and math.prod(queries.shape) > 0
+    )
+    if not fit:
+        wanted = "queries [..., Q, L, D] and keys [..., H, L, D] with Q a multiple of H"
+        raise InvalidInputError("query_centroids: queries and keys", shapes, wanted)
+    for name, tensor in (("queries", queries), ("keys", keys)):
+        if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
+            raise InvalidInputError(f"query_centroids: {name}", f"{tensor.dtype}, NaN or infinity", "finite floats")
+    if group not in GROUPS:
+        raise UnknownNameError("query_centroids: group", str(group), GROUPS)
+    if choice not in CHOICES:
+        raise UnknownNameError("query_centroids: choice", str(choice), CHOICES)
+    length, (start, stop) = keys.shape[-2], within
+    if not 1 <= n_centroids <= length:
+        raise InvalidInputError("query_centroids: n_centroids", n_centroids, f"1 to {length}, the number of queries")
+    if not 0 <= start < stop <= length:
+        raise InvalidInputError("query_centroids: within", within, f"a range of the {length} keys, not empty")
+    if not 1 <= list_length <= stop - start:
+        wanted = f"1 to {stop - start}, the keys that a list may name"
+        raise InvalidInputError("query_centroids: list_length", list_length, wanted)

@@ -1,0 +1,210 @@
+"""InfLLM: blocks of consecutive tokens, recalled by a few representative keys each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..attention import QUERY_BLOCK
+from ..errors import UnknownNameError
+from ..offload.store import TokenCache
+from ..selection import Selection, group_scores, positions, reduce_group, surround, take_groups
+from .base import LayerContext, Method, State
+
+MEASURES = ("logits", "weights")
+
+
+@dataclass
+class InfLLMState(State):
+    """Beside the counts, one key a block, and the scores of the tokens that are not settled yet."""
+
+    auxiliary: ClassVar[tuple[str, ...]] = ("representatives",)
+
+    tokens: TokenCache
+    representatives: Tensor  # [B, R, N, D], the mean of each block's representative keys
+    open_scores: Tensor  # [B, R, t], of the tokens in the last block
+    local_scores: Tensor  # [B, Q, w], what later queries have given each token of the local window so far
+
+
+@dataclass
+class InfLLM(Method):
+    """Ranks blocks of `block_size` tokens by q·(representative keys), recalls blocks until the budget is met.
+
+    Source: InfLLM (arXiv 2402.04617), sections 3.1 and 3.2. The first `sinks` tokens and the local window, the last
+    `recent` tokens (at least the newest), are always attended. What lies between is cut into blocks from the sinks on.
+    A token's representative score is the mean logit that it gets from the `recent` queries behind it, which are all
+    known once it leaves the local window. The `n_representatives` tokens of a block with the largest score stand for
+    it. Its relevance is the sum of q·k over them, which is linear in the keys: their mean is kept, so that a short
+    block compares with a full one.
+
+    Generated tokens pass through the local window like the prompt's, with the decode queries as the queries behind
+    them, and join the last block. It is ranked by the tokens that it has, and a new one begins once it is full. The
+    worst block recalled is trimmed to its first tokens.
+
+    Preset "official" follows the published code where that differs: `measure="weights"` scores a token by the softmax
+    weights it gets instead of the logits, every query head has representatives of its own (`group="each"`), and
+    `across_heads` gives all heads of a layer the blocks with the best mean relevance. There the softmax runs over
+    everything that a query attends and counts the token's own query; here it runs over the local window, own query
+    aside.
+
+    Deviations: the paper gives all tokens beyond the local window one position; here each keeps the RoPE position that
+    it was cached with. The paper's 128 sinks and local window of 4,096 tokens do not fit small budgets: the defaults
+    are 16 and 32. The paper attends the tokens behind the last full block; here they are a short block that is ranked.
+    With group="mean", "max" or "sum" the query heads of a KV head share representatives and blocks; the paper has no
+    word on that.
+    """
+
+    name = "infllm"
+    title = "InfLLM"
+    paper = "arXiv 2402.04617"
+    kind = "retrieval"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "official": {"measure": "weights", "group": "each", "across_heads": True},
+    }
+
+    sinks: int = 16
+    recent: int = 32
+    block_size: int = 128
+    n_representatives: int = 4
+    measure: str = "logits"
+    across_heads: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("block_size", "n_representatives"):
+            self._check_at_least(field, 1)
+        self._check_between("n_representatives", 1, self.block_size)
+        if self.measure not in MEASURES:
+            raise UnknownNameError(f"{self.name}: measure", str(self.measure), MEASURES)
+
+    @property
+    def reserved(self) -> int:
+        """Sinks and local window."""
+        return self.sinks + self._window
+
+    def recent_window(self, state: State) -> int:
+        """The local window, which always holds the newest token."""
+        return self._window
+
+    @property
+    def _window(self) -> int:
+        return max(self.recent, 1)
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> InfLLMState:
+        """The representatives of every block; O(L · (window + 256) · D)."""
+        length = keys.shape[2]
+        first = min(self.sinks, length)
+        end = max(length - self._window, first)
+        received = self._received(layer, queries, keys)  # [B, Q, L]
+        scores = reduce_group(received[..., first:end], layer.n_kv_heads, self.group)
+        tokens = layer.token_cache(keys, values)
+        open_from = max(end - first - 1, 0) // self.block_size * self.block_size
+        return InfLLMState(
+            layer,
+            length,
+            length,
+            tokens,
+            self._representatives(tokens, scores, first),
+            scores[..., open_from:].clone(),
+            received[..., max(length - self._window, 0) :].clone(),
+        )
+
+    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> InfLLMState:
+        """Adds the new tokens; each moves one out of the local window and into the last block."""
+        state = cast(InfLLMState, state)
+        state.tokens.append(keys, values)
+        for step in range(keys.shape[2]):
+            start = state.length - state.local_scores.shape[-1]
+            local = state.tokens.keys[:, :, start : state.length]  # the query's own key is not among them
+            logits = _logits(queries[:, :, step : step + 1], local)  # [B, H, G, 1, w]
+            given = self._measured(state.layer, logits, torch.ones_like(logits, dtype=torch.bool))
+            state.local_scores = pad(state.local_scores + given.flatten(1, 2), (0, 1))
+            state.length += 1
+            if state.length > self._window:
+                leaving = reduce_group(state.local_scores[..., :1], state.layer.n_kv_heads, self.group)
+                state.local_scores = state.local_scores[..., 1:]
+                self._join_block(state, leaving, state.length - 1 - self._window)
+        return state
+
+    def select(self, state: State, queries: Tensor) -> Selection:
+        """Sinks, the best blocks within the allowance, and the local window."""
+        everything = self.everything(state, queries)
+        if everything is not None:
+            return everything
+        state = cast(InfLLMState, state)
+        scores = group_scores(queries, state.representatives, self.group)  # [B, R, N]
+        if self.across_heads:
+            scores = scores.mean(1, keepdim=True).repeat(1, scores.shape[1], 1)
+        end = state.length - self._window
+        batch, rows, blocks = scores.shape
+        offsets = positions(0, blocks + 1, batch, rows, scores.device) * self.block_size
+        offsets = offsets.clamp(max=end - self.sinks)
+        chosen = take_groups(
+            scores,
+            offsets.diff(),
+            offsets,
+            positions(self.sinks, end, batch, rows, scores.device),
+            self.allowance(state) - self.reserved,
+            details=state.layer.details,
+        )
+        return surround(chosen, before=self.sinks, after=(end, state.length))
+
+    def _received(self, layer: LayerContext, queries: Tensor, keys: Tensor) -> Tensor:
+        """What each token gets from the queries behind it, at most a local window of them: float32 [B, Q, L]."""
+        length = keys.shape[2]
+        received = torch.zeros((*queries.shape[:2], length), device=keys.device)
+        for start in range(0, length, QUERY_BLOCK):
+            stop, low = min(start + QUERY_BLOCK, length), max(start - self._window, 0)
+            behind = torch.arange(start, stop, device=keys.device)[:, None] - torch.arange(
+                low, stop, device=keys.device
+            )
+            logits = _logits(queries[:, :, start:stop], keys[:, :, low:stop])
+            near = ((behind >= 1) & (behind <= self._window)).expand_as(logits)
+            received[..., low:stop] += self._measured(layer, logits, near).flatten(1, 2)
+        return received
+
+    def _measured(self, layer: LayerContext, logits: Tensor, near: Tensor) -> Tensor:
+        """Sum over the queries of what each gives to the keys `near` it: [B, H, G, n, L] -> [B, H, G, L]."""
+        if self.measure == "logits":
+            return logits.masked_fill(~near, 0).sum(-2)
+        scaled = logits * layer.scale
+        if layer.softcap is not None:
+            scaled = layer.softcap * torch.tanh(scaled / layer.softcap)
+        weights = scaled.masked_fill(~near, -torch.inf).softmax(-1)
+        return weights.nan_to_num(0).sum(-2)  # NaN where a query has no key before it
+
+    def _representatives(self, tokens: TokenCache, scores: Tensor, start: int) -> Tensor:
+        """The mean representative key [B, R, N, D] of each block of the tokens from `start` on, of scores [B, R, n]."""
+        count = scores.shape[-1]
+        blocks = -(-count // self.block_size)
+        padded = pad(scores, (0, blocks * self.block_size - count), value=-torch.inf)
+        padded = padded.view(*scores.shape[:2], blocks, self.block_size)
+        best = padded.argsort(dim=-1, descending=True, stable=True)[..., : self.n_representatives]  # [B, R, N, r]
+        places = best + torch.arange(blocks, device=best.device)[:, None] * self.block_size
+        real = (places < count)[..., None]  # a short block has fewer
+        keys = tokens.take((start + places.clamp(max=count - 1)).flatten(-2))[0]
+        keys = keys.view(*places.shape, keys.shape[-1])
+        return ((keys.float() * real).sum(-2) / real.sum(-2)).to(keys.dtype)
+
+    def _join_block(self, state: InfLLMState, score: Tensor, position: int) -> None:
+        """Let the token at `position` with its score [B, R, 1] join the last block, or begin a new one."""
+        if position < self.sinks:
+            return
+        begins = (position - self.sinks) % self.block_size == 0
+        state.open_scores = score if begins else torch.cat([state.open_scores, score], dim=-1)
+        start = position + 1 - state.open_scores.shape[-1]
+        last = self._representatives(state.tokens, state.open_scores, start)
+        kept = state.representatives if begins else state.representatives[:, :, :-1]
+        state.representatives = torch.cat([kept, last], dim=2)
+
+
+def _logits(queries: Tensor, keys: Tensor) -> Tensor:
+    """q·k of queries [B, Q, n, D] with keys [B, H, L, D]: float32 [B, H, G, n, L]."""
+    by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()
+    return by_head @ keys[:, :, None].float().transpose(-1, -2)

@@ -1,0 +1,200 @@
+"""ShadowKV: chunks ranked by their mean keys, outlier chunks always attended, low-rank keys for the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from ..attention import attention_weights
+from ..errors import InvalidInputError
+from ..offload.store import TokenCache
+from ..selection import Group, Selection, reduce_group, rows_of_heads, surround
+from .base import LayerContext, Method, State, tensor_bytes
+
+
+@dataclass
+class LowRankKeys:
+    """Keys as products: `coefficients` [B, n, r] of the tokens in chunks times `basis` [B, H, r, D]."""
+
+    coefficients: Tensor
+    basis: Tensor
+
+
+@dataclass
+class ShadowKVState(State):
+    """Beside the counts, which chunks are outliers and the landmarks of the others."""
+
+    auxiliary: ClassVar[tuple[str, ...]] = ("landmarks", "low_rank")
+
+    start: int  # of the first chunk
+    end: int  # of the last chunk
+    outliers: Tensor  # [B, H, O], ascending chunks
+    others: Tensor  # [B, H, C-O], ascending chunks
+    landmarks: Tensor  # [B, H, C-O, D], mean keys of the others
+    tokens: TokenCache
+    low_rank: LowRankKeys | None
+
+    def read_bytes(self) -> int:
+        """Bytes of all metadata but the coefficients of keys, of which a step reads those of recalled tokens alone."""
+        return self.metadata_bytes() - (0 if self.low_rank is None else tensor_bytes(self.low_rank.coefficients))
+
+
+@dataclass
+class ShadowKV(Method):
+    """Recalls the chunks of `chunk_size` tokens whose mean keys get the largest softmax weights.
+
+    Source: ShadowKV (arXiv 2410.21465), section 4. Post-RoPE keys are cut into chunks from the sinks on, each with
+    its mean as landmark. The chunks whose least similar key (cosine) is furthest from its landmark are
+    outliers and always attended, and so are the last `recent` tokens, the chunk that is not full, and every generated
+    token. The weights of a query head are a softmax of q·landmark over all but the outliers; `group` reduces them over
+    the query heads of a KV head, by their maximum as in the published code. Recall is by whole chunks.
+
+    The paper counts its 48 outlier chunks, 384 tokens, beside a budget of 2,048. Here they are part of the budget, and
+    `outlier_share` bounds them to that part of it that no sinks and recent tokens take: 48 chunks from a budget of
+    about 2,440 on, 19 at 1,024.
+
+    `rank` makes the logits of recalled chunks those of low-rank keys (paper: 160), with outliers, recent and generated
+    tokens exact as in the paper. It is None, exact keys, by default, for a reason: the paper factorises keys *before*
+    RoPE, whose rank is low; a method here sees keys after RoPE, which are of much higher rank (paper, figure 1). The
+    factors are the best of their rank over all KV heads together, [L, H·D], as in the paper. The cache still holds the
+    exact keys, and a bias turns each logit into that of the approximate key. A bias of its own for every query head
+    needs group="each". The factors count as metadata.
+
+    Deviations: the sinks are a field (the paper has none but its outliers); RoPE is never recomputed.
+    """
+
+    name = "shadowkv"
+    title = "ShadowKV"
+    paper = "arXiv 2410.21465"
+    kind = "retrieval"
+    needs_queries = False
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "extension_equals_one_build": "generated tokens are attended in full and never cut into chunks",
+    }
+
+    recent: int = 32
+    group: Group = "max"
+    chunk_size: int = 8
+    n_outliers: int = 48
+    outlier_share: float = 0.16
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_at_least("chunk_size", 1)
+        super().__post_init__()
+        self._check_at_least("n_outliers", 0)
+        self._check_between("outlier_share", 0, 1)
+        if self.rank is None:
+            return
+        self._check_at_least("rank", 1)
+        if self.group != "each":
+            raise InvalidInputError(f"{self.name}: rank", f"{self.rank} with group={self.group!r}", 'group="each"')
+
+    @property
+    def reserved(self) -> int:
+        """Sinks, the recent window, and a chunk that is not full."""
+        return self.sinks + self.recent + self.chunk_size - 1
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ShadowKVState:
+        """Landmarks, outliers and, with a `rank`, the factors of the keys; O(L·D), with a rank O(L·(H·D)²)."""
+        length = keys.shape[2]
+        start = min(self.sinks, length)
+        count = max(length - self.recent - start, 0) // self.chunk_size
+        end = start + count * self.chunk_size
+        chunks = keys[:, :, start:end].float().unflatten(2, (count, self.chunk_size))  # [B, H, C, chunk, D]
+        means = chunks.mean(3)
+        nearness = cosine_similarity(means[:, :, :, None], chunks, dim=-1).amin(-1)  # [B, H, C], of the furthest key
+        ranked = nearness.argsort(dim=-1, stable=True)
+        n_outliers = min(self._outliers_allowed(length), count)
+        others = ranked[..., n_outliers:].sort(-1).values
+        landmarks = means.gather(2, others[..., None].expand(-1, -1, -1, keys.shape[-1])).to(keys.dtype)
+        return ShadowKVState(
+            layer,
+            length,
+            length,
+            start,
+            end,
+            ranked[..., :n_outliers].sort(-1).values,
+            others,
+            landmarks,
+            layer.token_cache(keys, values),
+            None if self.rank is None else _low_rank(keys[:, :, start:end], self.rank),
+        )
+
+    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> ShadowKVState:
+        """Counts the new tokens, which are attended in full."""
+        state = cast(ShadowKVState, state)
+        state.tokens.append(keys, values)
+        state.length += keys.shape[2]
+        return state
+
+    def select(self, state: State, queries: Tensor) -> Selection:
+        """Sinks, outliers, the best chunks within the allowance, and all tokens behind the last chunk."""
+        everything = self.everything(state, queries)
+        if everything is not None:
+            return everything
+        layer, state = state.layer, cast(ShadowKVState, state)
+        weights = attention_weights(queries, state.landmarks, layer.scale, layer.softcap)
+        scores = reduce_group(weights, layer.n_kv_heads, self.group)  # [B, R, C-O]
+        rows, size = scores.shape[1], self.chunk_size
+        always = self.sinks + state.outliers.shape[-1] * size + state.length - state.end
+        best = scores.argsort(dim=-1, descending=True, stable=True)[..., : (self.allowance(state) - always) // size]
+        outliers = rows_of_heads(state.outliers, rows)
+        chunks = torch.cat([outliers, rows_of_heads(state.others, rows).gather(-1, best)], dim=-1)
+        chunks, order = chunks.sort(-1)
+        within = torch.arange(size, device=chunks.device)
+        indices = (state.start + chunks[..., None] * size + within).flatten(-2)  # [B, R, S]
+        recalled = order >= outliers.shape[-1]
+        chosen = Selection(indices, bias=self._bias(state, queries, indices, recalled))
+        if layer.details:
+            unranked = torch.full_like(outliers, torch.nan, dtype=scores.dtype)
+            ranked_by = torch.cat([unranked, scores.gather(-1, best)], dim=-1)
+            chosen = Selection(
+                indices,
+                chunks.masked_fill(~recalled, -1).repeat_interleave(size, dim=-1).to(torch.int32),
+                ranked_by.gather(-1, order).repeat_interleave(size, dim=-1),
+                bias=chosen.bias,
+            )
+        return surround(chosen, before=self.sinks, after=(state.end, state.length))
+
+    def _outliers_allowed(self, prompt_length: int) -> int:
+        """The number of outlier chunks that the budget has room for."""
+        free = self.budget_tokens(prompt_length) - self.reserved
+        return min(self.n_outliers, math.floor(self.outlier_share * free / self.chunk_size))
+
+    def _bias(self, state: ShadowKVState, queries: Tensor, indices: Tensor, recalled: Tensor) -> Tensor | None:
+        """What turns the logits of recalled chunks [B, Q, C'] into those of low-rank keys: [B, Q, S], 0 elsewhere."""
+        if state.low_rank is None:
+            return None
+        asking = queries.float()
+        keys = state.tokens.take(indices)[0].float()  # [B, Q, S, D]
+        exact = (keys @ asking[..., None])[..., 0] * state.layer.scale
+        basis = rows_of_heads(state.low_rank.basis, queries.shape[1])  # [B, Q, r, D]
+        projected = (basis @ asking[..., None])[..., 0]  # [B, Q, r]
+        every = torch.arange(indices.shape[0], device=indices.device)[:, None, None]
+        coefficients = state.low_rank.coefficients[every, indices - state.start]  # [B, Q, S, r]
+        approximate = (coefficients @ projected[..., None])[..., 0] * state.layer.scale
+        softcap = state.layer.softcap
+        if softcap is not None:
+            exact, approximate = (softcap * torch.tanh(logits / softcap) for logits in (exact, approximate))
+        return (approximate - exact) * recalled.repeat_interleave(self.chunk_size, dim=-1)
+
+
+def _low_rank(keys: Tensor, rank: int) -> LowRankKeys:
+    """The best approximation of rank `rank` of keys [B, H, n, D], all heads of a token in one row.
+
+    Projecting on the leading right singular vectors gives the truncated SVD (Eckart and Young); these vectors come from
+    the Gram matrix, [H·D, H·D], whatever the number of tokens.
+    """
+    heads, dim = keys.shape[1], keys.shape[3]
+    rows = keys.float().transpose(1, 2).flatten(2)  # [B, n, H·D]
+    gram = torch.einsum("bnd,bne->bde", rows.double(), rows.double())
+    leading = torch.linalg.eigh(gram).eigenvectors[..., -min(rank, heads * dim) :].float()  # [B, H·D, r]
+    basis = leading.transpose(1, 2).unflatten(-1, (heads, dim)).transpose(1, 2)  # [B, H, r, D]
+    return LowRankKeys(rows @ leading, basis.contiguous())

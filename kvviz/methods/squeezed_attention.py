@@ -1,0 +1,148 @@
+"""Squeezed Attention: clusters of the fixed context's keys, looked up by an estimate of their softmax weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from kvviz_kernels import kmeans_update
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..clustering.kmeans import kmeans
+from ..selection import Selection, reduce_group, rows_of_heads, surround, take_groups
+from .base import LayerContext, Method, State
+
+
+@dataclass
+class SqueezedAttentionState(State):
+    """Beside the counts, the clusters of the fixed context."""
+
+    centroids: Tensor  # [B, H, C, D] float32, means of the keys as they are
+    sizes: Tensor  # [B, H, C]
+    offsets: Tensor  # [B, H, C+1], prefix sum of the sizes
+    order: Tensor  # [B, H, n], positions sorted by cluster
+
+    @property
+    def clustered(self) -> int:
+        """Tokens that belong to a cluster; sinks, recent window and generated tokens do not."""
+        return self.order.shape[-1]
+
+
+@dataclass
+class SqueezedAttention(Method):
+    """Attends every key of the clusters of the fixed context that promise the largest attention weight.
+
+    Source: Squeezed Attention (arXiv 2411.09688), section 4. The prompt is the fixed context: its keys, normalised, are
+    clustered by k-means, with `cluster_share` as many clusters as keys (at least one); a centroid is the mean of the
+    keys as they are. A query compares S_i = exp(q·C_i) / Σ_j N_j exp(q·C_j), an estimate of the weight of one key of
+    cluster i (N: keys in a cluster), with a threshold. The keys of the clusters above it are attended exactly, all of
+    them: nothing is ranked inside a cluster. What comes after the fixed context, here the generated tokens, is attended
+    in full.
+
+    `threshold` None: the best clusters until the budget is met, the last one trimmed, so that every head attends the
+    same number. The paper calibrates one threshold for all layers and heads to a wanted sparsity, on the last queries
+    of the fixed context; give such a number as `threshold`, and clusters above it are attended, at most the budget.
+    With it heads attend different numbers of tokens.
+
+    Presets: "official" is the published code: the last 100 tokens of the fixed context are never clustered and always
+    attended, every query head for itself, at most 300 iterations. Deviations: initial centroids are random keys, its
+    are k-means++'s; the models of the paper have no grouped queries, here `group` reduces S over the query heads; the
+    two-level look-up of its section 4.3 is not here; the recent window is not clustered either.
+    """
+
+    name = "squeezed_attention"
+    title = "Squeezed Attention"
+    paper = "arXiv 2411.09688"
+    kind = "retrieval"
+    needs_queries = False
+    overlaps_build = True
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "extension_equals_one_build": "generated tokens are no part of the fixed context and join no cluster",
+    }
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {},
+        "official": {"recent": 100, "group": "each", "max_iter": 300},
+    }
+
+    sinks: int = 1
+    cluster_share: float = 0.05
+    threshold: float | None = None
+    max_iter: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_between("cluster_share", 0, 1)
+        self._check_at_least("max_iter", 1)
+        if self.threshold is not None:
+            self._check_between("threshold", 0, 1)
+        super().__post_init__()
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> SqueezedAttentionState:
+        """Clusters of every token but sinks and recent window; O(iterations · C · L · D)."""
+        length = keys.shape[2]
+        sinks = min(self.sinks, length)
+        fixed = keys[:, :, sinks : max(sinks, length - self.recent)].float()
+        count = fixed.shape[2]
+        if count == 0:
+            nothing = torch.zeros((*keys.shape[:2], 0), dtype=torch.int64, device=keys.device)
+            return SqueezedAttentionState(layer, length, length, fixed, nothing, F.pad(nothing, (1, 0)), nothing)
+        wanted = max(1, int(self.cluster_share * count))
+        # On vectors of length 1 the nearest in L2 is, but for the means' own length, the nearest in cosine.
+        found = kmeans(F.normalize(fixed, dim=-1), wanted, metric="l2", max_iter=self.max_iter, seed=self.seed)
+        sums, sizes = kmeans_update(fixed, found.labels, wanted)
+        centroids = sums / sizes.clamp(min=1)[..., None]
+        return SqueezedAttentionState(layer, length, length, centroids, sizes, found.offsets, found.order + sinks)
+
+    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+        """Counts the new tokens, which are attended in full."""
+        state.length += keys.shape[2]
+        return state
+
+    def select(self, state: State, queries: Tensor) -> Selection:
+        """Sinks, the keys of the best clusters, the recent window of the prompt, and everything generated."""
+        everything = self.everything(state, queries)
+        if everything is not None:
+            return everything
+        layer, state = state.layer, cast(SqueezedAttentionState, state)
+        end = self.sinks + state.clustered
+        scores = reduce_group(self._estimated_weights(state, queries), layer.n_kv_heads, self.group)  # [B, R, C]
+        rows = scores.shape[1]
+        chosen = take_groups(
+            scores,
+            rows_of_heads(state.sizes, rows),
+            rows_of_heads(state.offsets, rows),
+            rows_of_heads(state.order, rows),
+            self.allowance(state) - self.sinks - (state.length - end),
+            details=layer.details or self.threshold is not None,
+        )
+        if self.threshold is not None:
+            chosen = _above(chosen, self.threshold, details=layer.details)
+        return surround(chosen, before=self.sinks, after=(end, state.length))
+
+    def _estimated_weights(self, state: SqueezedAttentionState, queries: Tensor) -> Tensor:
+        """S of every cluster, [B, Q, C]: the softmax weight of one of its keys, were all keys their centroids."""
+        layer = state.layer
+        by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
+        logits = by_head @ state.centroids.transpose(-1, -2) * layer.scale
+        if layer.softcap is not None:
+            logits = layer.softcap * torch.tanh(logits / layer.softcap)
+        total = torch.logsumexp(logits + state.sizes[:, :, None].log(), dim=-1, keepdim=True)
+        return (logits - total).exp().flatten(1, 2)
+
+
+def _above(chosen: Selection, threshold: float, *, details: bool) -> Selection:
+    """The slots whose cluster scores above the threshold, others left out; rows with fewer end in -1 pads."""
+    assert chosen.scores is not None
+    assert chosen.groups is not None
+    kept = chosen.scores > threshold  # [B, R, S]
+    count = int(kept.sum(-1).max()) if kept.numel() else 0
+    places = (~kept).sort(dim=-1, stable=True).indices[..., :count]
+    pads = ~kept.gather(-1, places)
+    indices = chosen.indices.gather(-1, places).masked_fill(pads, -1)
+    if not details:
+        return Selection(indices, padded=True)
+    groups = chosen.groups.gather(-1, places).masked_fill(pads, -1)
+    return Selection(indices, groups, chosen.scores.gather(-1, places).masked_fill(pads, torch.nan), padded=True)
