@@ -92,12 +92,26 @@ def group_scores(queries: Tensor, representatives: Tensor, group: Group) -> Tens
 
 
 def take_tokens(scores: Tensor, budget: int, *, details: bool = False) -> Selection:
-    """The `budget` best tokens of scores [B, R, L]: positions ascending, ties to the earlier token."""
-    count = min(budget, scores.shape[-1])
-    indices = scores.argsort(dim=-1, descending=True, stable=True)[..., :count].sort(-1).values  # [B, R, S]
+    """The `budget` best tokens of scores [B, R, L], none NaN: positions ascending, ties to the earlier token."""
+    count = max(min(budget, scores.shape[-1]), 0)
+    indices = _best(scores, count)  # [B, R, S]
     if not details:
         return Selection(indices)
     return Selection(indices, torch.full_like(indices, -1, dtype=torch.int32), scores.gather(-1, indices).float())
+
+
+def _best(scores: Tensor, count: int) -> Tensor:
+    """Positions of the `count` largest scores, ascending, int64 [B, R, count].
+
+    topk finds the threshold, and leaves open which of equal scores it takes: they are counted off from the first. A
+    stable argsort of 3 x 8,192 scores took 2.1 ms, this 0.34 ms (EPYC, 2 threads).
+    """
+    if count == 0:
+        return torch.empty((*scores.shape[:-1], 0), dtype=torch.int64, device=scores.device)
+    least = scores.topk(count, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    above, equal = scores > least, scores == least
+    chosen = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    return chosen.nonzero()[:, -1].view(*scores.shape[:-1], count)
 
 
 def take_groups(

@@ -174,7 +174,7 @@ def test_needles_are_summed_by_label_and_budget():
         rows = [("full", prompt_length, True), ("a", 256, correct), ("a", 512, False), ("b", 256, False)]
         return pd.DataFrame([{"method": m, "budget": b, "correct": c} | numbers for m, b, c in rows])
 
-    rows = needle.summed([compared(2001, True, 1.0), compared(1999, False, 3.0)])
+    rows = needle.summed([compared(2001, True, 1.0), compared(1999, False, 3.0)], budgets=(256, 512))
     assert [(row["label"], row["budget"], row["correct"], row["of"]) for row in rows] == [
         ("full", 0, 2, 2), ("a", 256, 1, 2), ("a", 512, 0, 2), ("b", 256, 0, 2),
     ]  # fmt: skip

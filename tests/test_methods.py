@@ -75,6 +75,16 @@ class TestSelection:
         assert chosen.indices[0, 0].tolist() == sorted(expected)
         assert chosen.groups[0, 0].tolist() == [labels[p] for p in sorted(expected)]
 
+    @settings(max_examples=80, deadline=None)
+    @given(st.integers(1, 60), st.integers(0, 70), st.integers(1, 6), st.integers(0, 1000))
+    def test_take_tokens_is_a_stable_sort(self, length, budget, distinct, seed):
+        random = np.random.default_rng(seed)
+        scores = random.choice([-np.inf, -1.5, 0.0, 2.0, 7.0, np.inf][:distinct], (2, 3, length)).astype(np.float32)
+        chosen = take_tokens(torch.tensor(scores), budget, details=True)
+        expected = np.sort(np.argsort(-scores, axis=-1, kind="stable")[..., :budget], axis=-1)
+        assert chosen.indices.tolist() == expected.tolist()
+        assert chosen.scores.tolist() == np.take_along_axis(scores, expected, -1).tolist()
+
     def test_take_tokens_gives_ties_to_the_earlier_token(self):
         assert take_tokens(torch.tensor([[[1.0, 2.0, 1.0, 2.0, 1.0]]]), 3).indices.tolist() == [[[0, 1, 3]]]
 

@@ -1,78 +1,20 @@
-"""SparQ, InfiniGen and Squeezed Attention against loops in NumPy, scikit-learn and hand-computed outputs."""
+"""SparQ and InfiniGen against loops in NumPy and hand-computed outputs."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from itertools import chain, pairwise
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sklearn.cluster import KMeans
 from torch.utils.flop_counter import FlopCounterMode
 
 import kvviz
-from kvviz.clustering.kmeans import initial_positions
 from kvviz.layer import LayerCache
-from kvviz.methods.base import LayerContext
 from kvviz.methods.infinigen import skewing_matrix
 from kvviz.offload.channels import ChannelCache
 from kvviz.selection import GROUPS
-
-DIM = 16
-SCALE = 0.3  # not 1 / sqrt(16), so that a method that assumes it is caught
-HEADS = ((4, 4), (6, 2), (3, 1))
-LENGTHS = (1, 63, 100, 1000)
-
-
-def context(n_heads, n_kv_heads, **changes):
-    plain = LayerContext(index=4, n_layers=8, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=DIM, scale=SCALE)
-    return replace(plain, details=True, **changes)
-
-
-def tensors(n_heads, n_kv_heads, length, seed=0, batch=1):
-    """Queries, keys, values with channels of different size, as those of models have."""
-    generator = torch.Generator().manual_seed(seed)
-    size = torch.rand(DIM, generator=generator) * 2
-    queries = torch.randn(batch, n_heads, length, DIM, generator=generator) * size
-    keys, values = (torch.randn(batch, n_kv_heads, length, DIM, generator=generator) for _ in range(2))
-    return queries, keys, values
-
-
-def stepped(name, n_heads, n_kv_heads, length, *, seed=0, keys=None, softcap=None, **fields):
-    """A method, its state after a prompt and one decoded token, and all queries, keys, values up to that token."""
-    q, k, v = tensors(n_heads, n_kv_heads, length + 1, seed)
-    if keys is not None:
-        k = keys(k)
-    method = kvviz.methods.create(name, **fields)
-    asked = q[:, :, :length] if method.needs_queries else q[:, :, :0]
-    layer = context(n_heads, n_kv_heads, softcap=softcap)
-    state = method.build(layer, asked, k[:, :, :length], v[:, :, :length])
-    state = method.extend(state, q[:, :, length:], k[:, :, length:], v[:, :, length:])
-    return method, state, q, k, v
-
-
-def reduced(by_query, n_kv_heads, group):
-    """[Q, N] -> [R, N]."""
-    if group == "each":
-        return by_query
-    return getattr(by_query.reshape(n_kv_heads, -1, by_query.shape[-1]), group)(1)
-
-
-def softmax(logits):
-    weights = np.exp(logits - logits.max())
-    return weights / weights.sum()
-
-
-def assert_best(scores, chosen, count):
-    """`chosen` positions are `count` of the best scores [N]; equal up to rounding, either may be taken."""
-    chosen = np.asarray(chosen)
-    assert len(chosen) == count
-    rest = np.delete(scores, chosen)
-    if count and len(rest):
-        assert scores[chosen].min() >= rest.max() - 1e-5 * max(1.0, abs(rest.max()))
+from tests.stepped import DIM, HEADS, LENGTHS, SCALE, assert_best, context, reduced, softmax, stepped, tensors
 
 
 class TestSparQ:
@@ -225,7 +167,7 @@ class TestInfiniGen:
     def test_the_budget_caps_and_every_batch_row_counts_for_itself(self):
         q, k, v = tensors(4, 2, 301, batch=2)
         q[1] *= 5  # a peaked row next to a flat one
-        method = kvviz.methods.create("infinigen", budget=50, ratio=1.0, alpha=3.0)
+        method = kvviz.methods.create("infinigen", budget=50, ratio=1.0, alpha=3.0, sinks=3)
         state = method.build(context(4, 2), q[:, :, :300], k[:, :, :300], v[:, :, :300])
         state = method.extend(state, q[:, :, 300:], k[:, :, 300:], v[:, :, 300:])
         together = method.select(state, q[:, :, -1])
@@ -245,7 +187,7 @@ class TestInfiniGen:
 
     def test_the_newest_key_does_not_set_the_threshold(self):
         """Where the paper speculates, the step's own key is not known yet."""
-        method, state, q, k, v = stepped("infinigen", 4, 2, 300, ratio=1.0, budget=100)
+        method, state, q, _, v = stepped("infinigen", 4, 2, 300, ratio=1.0, budget=100)
         own = q[:, :, -1].unflatten(1, (2, -1)).mean(2)[:, :, None] * 50  # far above every other key
         before = method.select(state, q[:, :, -1]).indices
         state = method.extend(state, q[:, :, -1:], own, v[:, :, -1:])
@@ -261,72 +203,11 @@ class TestInfiniGen:
 
     def test_only_partial_keys_are_read(self):
         method, state, q, _, _ = stepped("infinigen", 6, 2, 2000, budget=64, ratio=0.25)
+        assert state.read_bytes() == 2 * 4 * (2001 + DIM) * 4
         counter = FlopCounterMode(display=False)
         with counter:
             method.select(state, q[:, :, -1])
         assert counter.get_total_flops() == 2 * 6 * 4 * (2001 + DIM)  # and the rotation of the queries
-
-
-class TestSqueezedAttention:
-    @settings(max_examples=30, deadline=None)
-    @given(
-        st.sampled_from(HEADS), st.sampled_from(LENGTHS), st.sampled_from(GROUPS), st.sampled_from((None, 0.002, 0.02)),
-        st.sampled_from((0, 1, 7)), st.integers(0, 1000),
-    )  # fmt: skip
-    def test_against_loops(self, heads, length, group, threshold, recent, seed):
-        fields = {"budget": 40, "threshold": threshold, "group": group, "sinks": 2, "recent": recent, "max_iter": 5}
-        method, state, q, k, _ = stepped("squeezed_attention", *heads, length, seed=seed, **fields)
-        selection = method.select(state, q[:, :, -1])
-        if length <= 40:
-            assert selection.indices[0, 0].tolist() == list(range(length + 1))
-            return
-        query, keys = q[0, :, -1].double().numpy(), k[0].double().numpy()
-        shared, estimates, labels = heads[0] // heads[1], [], []
-        for kv in range(heads[1]):
-            bounds = state.offsets[0, kv].tolist()
-            own = [state.order[0, kv, a:b].tolist() for a, b in pairwise(bounds)]
-            assert sorted(chain.from_iterable(own)) == list(range(2, length - recent))
-            labels.append(own)
-            centroids = np.stack([keys[kv, members].mean(0) if members else np.zeros(DIM) for members in own])
-            sizes = np.array([len(members) for members in own])
-            for head in range(kv * shared, kv * shared + shared):
-                logits = centroids @ query[head] * SCALE
-                estimates.append(np.exp(logits) / (sizes * np.exp(logits)).sum())
-        scores = reduced(np.stack(estimates), heads[1], group)
-        assume(threshold is None or np.abs(scores - threshold).min() > 1e-4 * threshold)
-        for number, estimate in enumerate(scores):
-            own = labels[number * heads[1] // len(selection.indices[0])]
-            expected: list[int] = []
-            for cluster in np.argsort(-estimate, kind="stable"):
-                if threshold is None or estimate[cluster] > threshold:
-                    expected += sorted(own[cluster])[: 38 - recent - len(expected)]
-            found = [p for p in selection.indices[0, number].tolist() if p >= 0]
-            assert found == [0, 1, *sorted(expected), *range(length - recent, length + 1)]
-
-    def test_clusters_are_scikit_learns_on_normalised_keys(self):
-        _, state, _, k, _ = stepped("squeezed_attention", 4, 2, 400, budget=64, sinks=0)
-        for head in range(2):
-            unit = torch.nn.functional.normalize(k[0, head, :400], dim=-1).double().numpy()
-            start = unit[initial_positions(400, 20, 0).numpy()]
-            labels = KMeans(20, init=start, n_init=1, max_iter=50, tol=0).fit(unit).labels_
-            bounds = state.offsets[0, head].tolist()
-            for cluster, (a, b) in enumerate(pairwise(bounds)):
-                members = np.flatnonzero(labels == cluster)
-                assert state.order[0, head, a:b].tolist() == members.tolist()
-                assert torch.allclose(state.centroids[0, head, cluster], k[0, head, members].mean(0), atol=1e-5)
-
-    def test_a_threshold_nobody_meets_leaves_what_is_always_attended(self):
-        method, state, q, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, threshold=1.0)
-        assert method.select(state, q[:, :, -1]).indices.tolist() == [[[0, 100]] * 2]
-
-    def test_generated_tokens_are_attended_in_full(self):
-        method, state, _, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40)
-        for step in range(1, 60):
-            q, k, v = tensors(4, 2, 1, seed=step)
-            state = method.extend(state, q, k, v)
-            indices = method.select(state, q[:, :, 0]).indices
-            assert indices.shape[-1] == 40 + step + 1
-            assert indices[0, 0, -step - 1 :].tolist() == list(range(100, 101 + step))
 
 
 class TestAll:

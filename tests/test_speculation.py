@@ -188,6 +188,20 @@ def test_two_threads_on_one_model_do_not_mix():
             assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found[layer], steps, strict=True))
 
 
+def test_a_hook_that_torch_is_still_adding_does_no_harm():
+    """Between torch's two steps of adding or removing it, another thread's call gives no keyword arguments."""
+    model = make("llama")
+    kvviz.attach(model)
+    cache = kvviz.SelectiveCache(model, "infinigen")
+    attention = model.model.layers[1].self_attn
+    attention._forward_pre_hooks_with_kwargs.clear()
+    ids = prompt(40)
+    with torch.no_grad():
+        expected = make("llama")(ids).logits
+        assert torch.allclose(model(ids).logits, expected, atol=1e-4)
+    assert not cache._inputs._calls
+
+
 def test_a_cache_leaves_nothing_behind():
     """Hooks go with the cache, at once; a prompt's activations are not kept."""
     model = make("llama")

@@ -37,9 +37,15 @@ class AttentionInputs:
             )
         noted = weakref.WeakMethod(self._note)
 
-        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # torch adds and removes a hook in two steps: between them another thread calls it without keyword arguments.
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             own, note = of_this(), noted()
-            if own is not None and note is not None and any(value is own for value in (*args, *kwargs.values())):
+            if (
+                kwargs is not None
+                and own is not None
+                and note is not None
+                and any(value is own for value in (*args, *kwargs.values()))
+            ):
                 note(module, args, kwargs)
 
         for module in modules:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
 from ..selection import Selection, reduce_group, stack_rows, surround, take_tokens
-from .base import LayerContext, Method, State
+from .base import LayerContext, Method, State, tensor_bytes
 
 
 @dataclass
@@ -24,6 +24,10 @@ class InfiniGenState(State):
 
     rotation: Tensor
     partial_keys: ChannelCache
+
+    def read_bytes(self) -> int:
+        """Bytes of the partial keys of every token, and of the rotation."""
+        return self.partial_keys.stored_bytes + tensor_bytes(self.rotation)
 
 
 @dataclass
@@ -157,5 +161,5 @@ def skewing_matrix(queries: Tensor, n_kv_heads: int) -> Tensor:
     Source: InfiniGen (arXiv 2406.19707), section 4.2. They are found as eigenvectors of QᵀQ, which takes no L × D SVD.
     """
     together = queries.unflatten(1, (n_kv_heads, -1)).flatten(2, 3).float()  # [B, H, G·L, D]
-    vectors = torch.linalg.eigh((together.transpose(-1, -2) @ together).double()).eigenvectors
+    vectors: Tensor = torch.linalg.eigh((together.transpose(-1, -2) @ together).double()).eigenvectors
     return vectors.flip(-1).float()

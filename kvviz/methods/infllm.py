@@ -188,7 +188,7 @@ class InfLLM(Method):
         best = padded.argsort(dim=-1, descending=True, stable=True)[..., : self.n_representatives]  # [B, R, N, r]
         places = best + torch.arange(blocks, device=best.device)[:, None] * self.block_size
         real = (places < count)[..., None]  # a short block has fewer
-        keys = tokens.take((start + places.clamp(max=count - 1)).flatten(-2))[0]
+        keys = tokens.take_keys((start + places.clamp(max=count - 1)).flatten(-2))
         keys = keys.view(*places.shape, keys.shape[-1])
         return ((keys.float() * real).sum(-2) / real.sum(-2)).to(keys.dtype)
 

@@ -175,7 +175,7 @@ class MagicPIG(Method):
     def _log_probability(self, state: MagicPIGState, asking: Tensor, indices: Tensor) -> Tensor:
         """Logarithm of the probability with which each of `indices` [B, R, S] is sampled, float32."""
         rows = indices.shape[1]
-        keys = state.tokens.take(indices)[0].float() - rows_of_heads(state.centre, rows)  # [B, R, S, D]
+        keys = state.tokens.take_keys(indices).float() - rows_of_heads(state.centre, rows)  # [B, R, S, D]
         by_row = asking.flatten(1, 2).unflatten(1, (rows, -1))  # [B, R, A', D]
         cosines = normalize(by_row, dim=-1) @ normalize(keys, dim=-1).transpose(-1, -2)  # [B, R, A', S]
         missed = torch.log1p(-sampling_probability(cosines, self.bits, self.tables)).sum(2)

@@ -250,7 +250,7 @@ class RetrievalAttention(Method):
 
     def _scores(self, state: RetrievalAttentionState, queries: Tensor, found: Tensor) -> Tensor:
         """What the tokens found [B, R, W] rank by [B, R, W]: their shares of the attention among them, reduced."""
-        keys, _ = state.tokens.take(found)  # [B, R, W, D]
+        keys = state.tokens.take_keys(found)  # [B, R, W, D]
         by_row = queries.unflatten(1, (found.shape[1], -1)).float()  # [B, R, G, D], or G = 1 for group="each"
         logits = (by_row @ keys.float().transpose(-1, -2)) * state.layer.scale
         if state.layer.softcap is not None:

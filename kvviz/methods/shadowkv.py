@@ -173,7 +173,7 @@ class ShadowKV(Method):
         if state.low_rank is None:
             return None
         asking = queries.float()
-        keys = state.tokens.take(indices)[0].float()  # [B, Q, S, D]
+        keys = state.tokens.take_keys(indices).float()  # [B, Q, S, D]
         exact = (keys @ asking[..., None])[..., 0] * state.layer.scale
         basis = rows_of_heads(state.low_rank.basis, queries.shape[1])  # [B, Q, r, D]
         projected = (basis @ asking[..., None])[..., 0]  # [B, Q, r]

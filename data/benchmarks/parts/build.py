@@ -30,7 +30,7 @@ def run() -> dict[str, Any]:
     layer = Layer.of(real_trace(PROMPT_TOKENS, (LAYER,)), LAYER)
     rows = []
     with torch.no_grad():
-        for configuration in configurations(presets=False):
+        for configuration in configurations(presets_of=()):
             method = configuration.create(budget=BUDGET)
             prompts = {length: layer.first(length).stored() for length in LENGTHS}
             # Each length in its turn, so that a slow moment of the machine meets all of them.

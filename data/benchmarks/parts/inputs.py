@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -42,14 +42,17 @@ class Configuration:
         return "seed" in kvviz.methods.get(self.name).__dataclass_fields__
 
 
-def configurations(*, presets: bool = True) -> list[Configuration]:
-    """Every method at the preset "paper", then its other presets and variants; in the order of the tables."""
+def configurations(presets_of: Container[str] | None = None) -> list[Configuration]:
+    """Every method at the preset "paper", in the order of the tables.
+
+    Behind those of `presets_of`, by default behind all, come their other presets and variants.
+    """
     import kvviz
 
     found = []
     for name in sorted(kvviz.methods.names(), key=_place):
         found.append(Configuration(name, name, {}))
-        if presets:
+        if presets_of is None or name in presets_of:
             others = [preset for preset in kvviz.methods.get(name).presets if preset != "paper"]
             found += [Configuration(f"{name}, {preset}", name, {"preset": preset}) for preset in others]
             found += [Configuration(label, name, dict(own)) for label, (of, own) in VARIANTS.items() if of == name]

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Any
 
-from .inputs import Configuration, configurations, model, prose
+from .inputs import SYSTEMS, Configuration, configurations, model, prose
 
 TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 16, 0, 8
 MEANS = ("recall", "attention_mass", "output_error", "attended_tokens", "metadata_bytes", "build_s")
@@ -19,7 +19,7 @@ def run() -> dict[str, Any]:
 
     lm = model()
     samples = needle_samples(lm, prose(), count=COUNT, tokens=TOKENS, seed=SEED)
-    labelled, left_out = _allowed(configurations())
+    labelled, left_out = _allowed(configurations(presets_of=SYSTEMS))
     tables, seconds = [], []
     for sample in samples:
         started = time.perf_counter()
@@ -29,7 +29,7 @@ def run() -> dict[str, Any]:
             )
         )
         seconds.append(time.perf_counter() - started)
-        found = ", ".join(tables[-1]["method"][tables[-1]["correct"]])
+        found = "; ".join(tables[-1]["method"][tables[-1]["correct"]])
         print(f"{sample.needle} ({seconds[-1]:.0f} s) found by: {found}", flush=True)
     return {
         "model": lm.name, "tokens": TOKENS, "budgets": BUDGETS, "samples": COUNT, "seeds": [s.seed for s in samples],
@@ -39,12 +39,15 @@ def run() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def summed(tables: list[Any]) -> list[dict[str, Any]]:
-    """One row for each label and budget of tables from `kvviz.compare`: needles found, and means over the tables."""
+def summed(tables: list[Any], budgets: tuple[int, ...] = BUDGETS) -> list[dict[str, Any]]:
+    """One row for each label and budget of tables from `kvviz.compare`: needles found, and means over the tables.
+
+    A method that attends everything has each prompt's length as its budget: one row all the same, with a budget of 0.
+    """
     import pandas as pd
 
     every = pd.concat(tables, ignore_index=True)
-    every.loc[every["method"] == "full", "budget"] = 0  # each prompt's own length: one row all the same
+    every.loc[~every["budget"].isin(budgets), "budget"] = 0
     rows = []
     for (label, budget), group in every.groupby(["method", "budget"], sort=False):
         found = {"label": label, "budget": int(budget), "correct": int(group["correct"].sum()), "of": len(group)}

@@ -23,7 +23,7 @@ def run() -> dict[str, Any]:
     layer = Layer.of(real_trace(PROMPT_TOKENS, (LAYER,)), LAYER)
     rows = []
     with torch.no_grad():
-        for configuration in configurations(presets=False):
+        for configuration in configurations(presets_of=()):
             method = configuration.create(budget=BUDGET)
             found = [_measured(layer.first(length), method) for length in LENGTHS]
             seconds = [numbers["seconds"] for numbers in found]
