@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from .errors import InvalidInputError
 from .generation import Generation, decode, encoded, fill, wait_for_states
 from .hf import SelectiveCache, attached
-from .methods import resolve
+from .methods import get, resolve
 from .methods.base import Method
 from .trace import Recording
 
@@ -39,8 +39,9 @@ def compare(
     """One row for each method and budget on the same prompt, which is prefilled once for all that share a prefill.
 
     `methods` are names or instances; an instance keeps its fields and takes each budget in turn, or its own where
-    `budgets` is empty. A mapping gives labels, for several configurations of one method. `full` ignores the budget and
-    has one row, always with the exact prefill: it is what token_agreement compares with. `prefill` as for `generate`.
+    `budgets` is empty. A mapping gives labels, for several configurations of one method. `full` and `minference` ignore
+    the budget and have one row; `full` always has the exact prefill: it is what token_agreement compares with.
+    `prefill` as for `generate`.
 
     Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
     select and heads), token_agreement (share of positions at which the written token is full attention's), correct
@@ -101,7 +102,7 @@ def _cells(
     labelled = methods.items() if isinstance(methods, Mapping) else [(_name(method), method) for method in methods]
     cells: dict[tuple[str, int], Method] = {}
     for label, method in labelled:
-        every = budgets if _name(method) != "full" else ()
+        every = () if _ignores_budget(method) else budgets
         changed: list[dict[str, Any]] = [{"budget": budget} for budget in every]
         for changes in changed or [{}]:
             cell = resolve(method, **changes) if isinstance(method, str) else replace(method, **changes)
@@ -112,6 +113,11 @@ def _cells(
                 )
             cells[key] = cell
     return cells
+
+
+def _ignores_budget(method: str | Method) -> bool:
+    """Whether decode steps attend everything: `full`, and methods that only prefill."""
+    return _name(method) == "full" or get(_name(method)).kind == "prefill"
 
 
 def _name(method: str | Method) -> str:

@@ -74,6 +74,10 @@ class MInference(Full):
     one; the published kernel attends all keys of the blocks that a diagonal touches, here those beside the diagonal
     are left out of the softmax.
 
+    Measured on SmolLM2-135M, 4,096 and 8,192 tokens of Python's reference: 34 % and 36 % of the scores computed, mean
+    relative output error of a layer 0.11 and 0.14. Plain torch on a CPU takes about as long as its fused dense
+    attention does there: what is saved in products is spent on gathering keys.
+
     Use it as a method of its own, or as `prefill="minference"` beside another method. The budget has no effect.
     """
 
