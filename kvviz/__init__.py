@@ -48,8 +48,10 @@ _MODULES = (
     "metrics",
     "models",
     "offload",
+    "operations",
     "plots",
     "selection",
+    "tasks",
     "trace",
     "widgets",
 )

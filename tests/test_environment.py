@@ -37,7 +37,8 @@ def pins(name: str) -> dict[str, Requirement]:
 def test_conda_installs_what_pyproject_asks_for() -> None:
     conda = [MatchSpec(line) for line in ENVIRONMENT["dependencies"] if isinstance(line, str)]
     offered = {spec.name.as_package_name().normalized: SpecifierSet(spec.version or "") for spec in conda}
-    wanted = {CONDA_NAMES.get(line.name, line.name): line.specifier for line in [*DEPENDENCIES, *EXTRAS["lab"]]}
+    lines = [*DEPENDENCIES, *EXTRAS["lab"], *EXTRAS["ann"]]
+    wanted = {CONDA_NAMES.get(line.name, line.name): line.specifier for line in lines}
     assert offered == wanted | {"python": SpecifierSet(PROJECT["requires-python"]), "pip": SpecifierSet()}
     assert ENVIRONMENT["channels"] == ["conda-forge", "nodefaults"]
     assert ENVIRONMENT["dependencies"][-1] == {"pip": ["-e ."]}

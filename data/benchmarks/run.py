@@ -1,6 +1,6 @@
 """Measures what the README claims and writes it, with versions and hardware, to a JSON file beside this script.
 
-    python data/benchmarks/run.py                    everything, about forty minutes on two cores
+    python data/benchmarks/run.py                    everything
     python data/benchmarks/run.py --only decode      one part; the others keep their last results
     python data/benchmarks/run.py --readme           only writes the last results into the Markdown files again
 
@@ -45,7 +45,7 @@ def machine() -> dict[str, Any]:
         ]
         cpu = f"{names[0]}, {len(names)} cores" if names else cpu
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    packages = ("torch", "transformers", "scikit-learn", "numpy", "plotly", "ipywidgets", "anywidget")
+    packages = ("torch", "transformers", "scikit-learn", "faiss-cpu", "numpy", "plotly", "ipywidgets", "anywidget")
     return {
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cpu,
         "threads": torch.get_num_threads(),
@@ -86,6 +86,11 @@ def main() -> None:
         print(json.dumps({name: results[name]}, indent=2))
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         results["machine"] = machine()
+        # Parts may come from several runs.
+        results.setdefault("runs", {})[name] = {
+            "commit": results["machine"]["commit"], "threads": results["machine"]["threads"],
+            "seconds": round(time.perf_counter() - started),
+        }  # fmt: skip
         options.out.write_text(json.dumps(results, indent=2) + "\n")
     if options.out == DEFAULT_OUT:
         write_markdown(results)

@@ -95,7 +95,7 @@ class ClusterKV(Method):
             sizes=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64),
             offsets=keys.new_zeros((*keys.shape[:2], 1), dtype=torch.int64),
             order=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64),
-            pending=[keys[:, :, end:]],
+            pending=[keys[:, :, end:].clone()],  # a view would keep an outgrown buffer
         )
         return self._add_clusters(empty, keys[:, :, sinks:end], sinks, wanted)
 

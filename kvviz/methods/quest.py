@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -55,8 +55,9 @@ class Quest(Method):
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Bounds of every full page; O(L·D)."""
         whole = keys.shape[2] - keys.shape[2] % self.page_size
-        pages = page_bounds(keys[:, :, :whole], self.page_size)
-        return QuestState(layer, keys.shape[2], keys.shape[2], pages, [keys[:, :, whole:]])
+        pages = _bounds(keys[:, :, :whole], self.page_size)
+        tail = keys[:, :, whole:].clone()  # a view would keep an outgrown buffer
+        return QuestState(layer, keys.shape[2], keys.shape[2], pages, [tail])
 
     def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Adds the new tokens; a page gets its bounds once it is full."""
@@ -66,7 +67,7 @@ class Quest(Method):
         full = (state.length - state.pages.length) // self.page_size * self.page_size
         if full:
             tail = torch.cat(state.tail, dim=2)
-            state.pages = join_pages(state.pages, page_bounds(tail[:, :, :full], self.page_size))
+            state.pages = join_pages(state.pages, _bounds(tail[:, :, :full], self.page_size))
             state.tail = [tail[:, :, full:]]
         return state
 
@@ -97,3 +98,9 @@ class Quest(Method):
         # The bound splits by the sign of q: positive channels meet the page's maximum, negative ones its minimum.
         bound = heads.clamp(min=0) @ pages.high.transpose(-1, -2) + heads.clamp(max=0) @ pages.low.transpose(-1, -2)
         return reduce_group(bound.flatten(1, 2), n_kv_heads, self.group)
+
+
+def _bounds(keys: Tensor, page_size: int) -> Pages:
+    """The pages of keys without their means, which Quest never reads."""
+    pages = page_bounds(keys, page_size)
+    return replace(pages, mean=pages.mean[..., :0, :].clone())
