@@ -137,12 +137,40 @@ def step(part: Results) -> str:
     ])  # fmt: skip
 
 
+def ablations(part: Results) -> str:
+    """One row a changed field."""
+    measures = {"recall": "recall", "attention_mass": "mass", "output_error": "output error"}
+    cells = [(name, budget) for name in measures for budget in part["rows"][0]["budgets"]]
+    head = ["method", "fields", *(f"{measures[name]}, {budget}" for name, budget in cells)]
+    rows = [
+        [
+            f"`{row['method']}`",
+            ", ".join(f"{name}={value}" for name, value in row["fields"].items()) or "defaults",
+            *(f"{row['budgets'][budget][name]:.3f}" for name, budget in cells),
+        ]
+        for row in part["rows"]
+    ]
+    return "\n\n".join([
+        f"{part['tokens']:,} tokens of real keys, layers {', '.join(map(str, part['layers']))}, one text and one seed: "
+        "small differences mean nothing. Budgets stand behind the measures. For `centroidkv` recall and mass count "
+        "raw tokens only: its output error is what compares.",
+        table(head, rows),
+    ])  # fmt: skip
+
+
+def iterations(part: Results) -> str:
+    """The fit of PQCache's iterations."""
+    return f"What one layer's prefill hides of PQCache's clustering:\n\n```\n{part['description']}\n```"
+
+
 # The tables with all methods, by part: title and function.
 LONG = {
     "recall": ("Tokens found on real keys", recall),
     "needle": ("Needles found", needle),
     "build": ("Building", build),
     "step": ("Choosing", step),
+    "ablations": ("One field changed", ablations),
+    "iterations": ("PQCache's iterations", iterations),
 }
 
 
