@@ -58,6 +58,11 @@ class CentroidKV(Method):
     the schedule reaches 0 with the cache near 30 % of the prompt and would never meet a budget of 25 %, so
     `least_ratio` is its floor. The paper's last round overshoots the budget; here it keeps just the links that meet it.
     Merging comes before a step's attention, not after it. The paper gives no g.
+
+    Many rounds make few large centroids, whose mean keys score far below their best token's. SmolLM2-135M, 2,016 tokens
+    of Python's reference, budget 256: one head of layer 5 has 1,531 of its 1,936 merged tokens in one centroid, and the
+    logits of the 16 merged tokens with most attention fall short by 2.7 and 3.3 in layers 15 and 25 (a factor of 15 and
+    27 in weight). At a budget of 1,024 the largest centroid has 14 tokens, and they fall short by 0.4 and 0.6.
     """
 
     name = "centroidkv"
