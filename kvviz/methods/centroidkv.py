@@ -98,7 +98,7 @@ class CentroidKV(Method):
         return self.sinks + max(self.recent, 1) + 1
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
-        """Centroids of the prompt; O(L · chunk_size · D)."""
+        """Centroids of the prompt; O(L · chunk_size · D) a round, and more rounds the smaller the budget's share."""
         batch, heads, length, _ = keys.shape
         empty = Merged(  # new tensors: a view of no tokens would keep the whole buffer
             keys.new_empty((batch, heads, 0, keys.shape[-1])),

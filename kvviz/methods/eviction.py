@@ -63,7 +63,7 @@ class Eviction(Method):
         return self.window(cast(EvictionState, state)) + state.generated
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
-        """The state with the prompt's best tokens."""
+        """The state with the prompt's best tokens; O(n·L·D) for the n queries that rank them, all L for H2O."""
         state = self.whole(layer, keys, values)
         self.keep_best(state, self.rank(state, queries, keys), self.allowance(state), self.window(state))
         return state

@@ -38,7 +38,7 @@ class StreamingLLM(Method):
     sinks: int = 4
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
-        """A state that only counts tokens."""
+        """A state that only counts tokens; O(1)."""
         return StreamingState(layer, keys.shape[2], keys.shape[2], keys.shape[0], keys.device)
 
     def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
