@@ -15,7 +15,7 @@ def attend_selection(
     queries: Tensor, store: DeviceStore, selection: Selection, scale: float, softcap: float | None = None
 ) -> Tensor:
     """Attention output [B, Q, D] of queries [B, Q, D] over what a selection names, in the dtype of the queries."""
-    slots = store.slots(selection.indices)
+    slots = store.slots(selection.indices, padded=selection.padded)
     outputs, lses = [], []
     for part in _parts(selection):
         output, lse = gather_attention(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -159,12 +159,14 @@ def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = 
     def wider(tensor: Tensor | None, fill: float) -> Tensor | None:
         return None if tensor is None else pad(tensor, (before, last.shape[-1]), value=fill)
 
-    return replace(
-        selection,
-        indices=indices,
-        groups=wider(selection.groups, -1),
-        scores=wider(selection.scores, torch.nan),
-        bias=wider(selection.bias, 0.0),
+    return Selection(
+        indices,
+        wider(selection.groups, -1),
+        wider(selection.scores, torch.nan),
+        selection.merged,
+        selection.padded,
+        wider(selection.bias, 0.0),
+        selection.blend,
     )
 
 

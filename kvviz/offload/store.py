@@ -103,11 +103,16 @@ class DeviceStore:
         self._positions = ordered.new_empty((*ordered.shape[:2], room))
         self._positions[..., : self.used] = ordered
 
-    def slots(self, positions: Tensor, rows: slice = slice(None)) -> Tensor:
-        """Where `positions` [B, R, S] of stored tokens lie, R a multiple of H, in these batch rows; -1 pads stay."""
+    def slots(self, positions: Tensor, rows: slice = slice(None), *, padded: bool = True) -> Tensor:
+        """Where `positions` [B, R, S] of stored tokens lie, R a multiple of H, in these batch rows; -1 pads stay.
+
+        `padded=False` promises that there are no pads and that every position is stored, which saves time.
+        """
         if self._positions is None:
             return positions
         held = self._positions[rows, :, : self.used].contiguous()
+        if not padded and positions.shape[1] == held.shape[1]:
+            return torch.searchsorted(held, positions)
         by_head = positions.unflatten(1, (held.shape[1], -1)).flatten(2)  # [B, H, R/H * S]
         found = torch.searchsorted(held, by_head.contiguous()).clamp_(max=self.used - 1)
         return found.masked_fill_(by_head < 0, -1).view_as(positions)
