@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from .errors import InvalidInputError
 from .generation import Generation, decode, encoded, fill, wait_for_states
 from .hf import SelectiveCache, attached
-from .methods import get, resolve
+from .methods import get, resolve, resolve_prefill
 from .methods.base import Method
 from .trace import Recording
 
@@ -56,14 +56,15 @@ def compare(
     ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
     cells = _cells(methods, budgets, ids.shape[1])
     rows: dict[tuple[str, int], dict[str, Any]] = {}
+    sparse_prefill = None if prefill is None else resolve_prefill(prefill)
     retain_queries = any(method.needs_queries for method in cells.values())
     filled: dict[str, tuple[SelectiveCache, int, float]] = {}  # by whose attention the prompt was prefilled with
 
     def base(method: Method) -> tuple[SelectiveCache, int, float]:
         """The prefilled prompt, its first next token and the seconds it took; methods share a prefill."""
-        own = resolve(prefill) if prefill is not None and method.name != "full" else method
-        sparse = type(own).attend_prompt is not Method.attend_prompt
-        key = repr(own.config) if sparse else "exact"
+        own = method if sparse_prefill is None or method.name == "full" else sparse_prefill
+        sparse = own.prefills_sparsely
+        key = repr(own) if sparse else "exact"
         if key not in filled:
             cache = SelectiveCache(
                 lm.model, "full", prefill=own if sparse else None, details=True, retain_queries=retain_queries

@@ -273,6 +273,14 @@ class TestInAModel:
         table = kvviz.compare(tiny, prompt(80), ["full", "minference", "quest"], [48, 64], max_new_tokens=4)
         assert table["method"].tolist() == ["full", "minference", "quest", "quest"]
 
+    def test_a_prefill_that_is_none_is_refused(self, tiny):
+        for call in (
+            lambda: kvviz.generate(tiny, prompt(80), "quest", 64, prefill="clusterkv"),
+            lambda: kvviz.compare(tiny, prompt(80), ["quest"], [64], prefill="clusterkv"),
+        ):
+            with pytest.raises(kvviz.InvalidInputError, match=r"got clusterkv; wanted .*minference"):
+                call()
+
     def test_compare_prefills_once_for_each_prefill(self, tiny, sparse, monkeypatch):
         ids, lengths = prompt(230), []
         forward = tiny.model.forward

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from ..errors import CacheMismatchError, InvalidInputError, UnsupportedModelError
 from ..layer import LayerCache
 from ..ledger import Ledger, ledger_of
-from ..methods import resolve
+from ..methods import resolve, resolve_prefill
 from ..methods.base import LayerContext, Method
 from .layer import SelectiveLayer
 from .speculation import AttentionInputs
@@ -29,10 +29,10 @@ class SelectiveCache(Cache):
     Layers that no method can serve (sliding windows, linear attention) stay as transformers makes them and are named
     in `exact_layers`. `store` is where keys and values are kept: "device". `prefill` names a method whose attention
     prompts use ("minference"); without it prompts use the method's own, which is exact for nearly all. Methods that
-    drop tokens take a later prompt into what they kept.
+    drop tokens take a later prompt into what they kept; it then attends that exactly, whatever the prefill.
 
     Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
-    InvalidInputError for an unknown store.
+    InvalidInputError for an unknown store, or a prefill that is exact.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SelectiveCache(Cache):
             raise InvalidInputError("SelectiveCache: store", repr(store), f"one of {STORES}")
         self.config = model.config.get_text_config(decoder=True)
         self.method = resolve(method)
-        self.prefill = self.method if prefill is None else resolve(prefill)
+        self.prefill = self.method if prefill is None else resolve_prefill(prefill)
         self._inputs = AttentionInputs() if self.method.speculates else None
         layers = DynamicCache(config=model.config).layers
         has_heads = getattr(self.config, "num_attention_heads", None) is not None

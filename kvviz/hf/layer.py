@@ -97,7 +97,7 @@ class SelectiveLayer(DynamicLayer):
         inputs = self.cache.prompt_inputs(query.shape[2])
         if inputs is not None:
             keys, values, mask = inputs
-        elif type(self.prefill).attend_prompt is not Method.attend_prompt:
+        elif self.prefill.prefills_sparsely:
             starts = left_padding(mask, self.cache.store.length, whole=False)
             return self._attend_sparsely(query, keys, values, starts)
         return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)

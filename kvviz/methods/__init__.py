@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import InvalidInputError, UnknownNameError
 from .base import REGISTRY, LayerContext, Method, State
 
-__all__ = ["LayerContext", "Method", "State", "create", "get", "names", "table"]
+__all__ = ["LayerContext", "Method", "State", "create", "get", "names", "resolve", "resolve_prefill", "table"]
 
 
 @cache
@@ -62,6 +62,15 @@ def resolve(method: str | Method, **values: Any) -> Method:
             f"an instance of {method.name} with fields {sorted(values)}",
             "a name with fields, or an instance alone",
         )
+    return method
+
+
+def resolve_prefill(prefill: str | Method) -> Method:
+    """A method whose attention prompts can use; raises InvalidInputError for one that leaves prompts exact."""
+    method = resolve(prefill)
+    if not method.prefills_sparsely:
+        sparse = [name for name in names() if REGISTRY[name].kind == "prefill"]
+        raise InvalidInputError("prefill", method.name, f"a method that attends prompts sparsely: {', '.join(sparse)}")
     return method
 
 

@@ -182,6 +182,11 @@ class Method(ABC):
         """Whether tokens are dropped or replaced, so that their keys and values are freed."""
         return self.kind in ("eviction", "merging")
 
+    @property
+    def prefills_sparsely(self) -> bool:
+        """Whether prompts are attended as `attend_prompt` says, and not exactly."""
+        return type(self).attend_prompt is not Method.attend_prompt
+
     @abstractmethod
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
         """The state of one layer after the prompt.
