@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from parts import ablations, build, decode, imports, iterations, kernels, needle, pages, recall, step, tables
+from parts import ablations, build, causes, decode, imports, iterations, kernels, needle, pages, recall, step, tables
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -30,7 +30,7 @@ SEED = 0
 PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run, "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "iterations": iterations.run,
-    "widget": pages.widget, "quickstart": pages.quickstart,
+    "causes": causes.run, "widget": pages.widget, "quickstart": pages.quickstart,
 }  # fmt: skip
 
 

@@ -62,7 +62,8 @@ class CentroidKV(Method):
     Many rounds make few large centroids, whose mean keys score far below their best token's. SmolLM2-135M, 2,016 tokens
     of Python's reference, budget 256: one head of layer 5 has 1,531 of its 1,936 merged tokens in one centroid, and the
     logits of the 16 merged tokens with most attention fall short by 2.7 and 3.3 in layers 15 and 25 (a factor of 15 and
-    27 in weight). At a budget of 1,024 the largest centroid has 14 tokens, and they fall short by 0.4 and 0.6.
+    27 in weight). At a budget of 1,024 the largest centroid has 14 tokens, and they fall short by 0.4 and 0.6
+    (`make bench ARGS="--only causes"`).
     """
 
     name = "centroidkv"

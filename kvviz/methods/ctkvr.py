@@ -70,7 +70,8 @@ class CTkvr(Method):
 
     A question that comes after the context was indexed asks for what none of the last queries asked. SmolLM2-135M, 8
     needles in 2,000 tokens, budget 256, question afterwards: 1 found by default; 3 with equidistant centroids, with 16
-    probes, or without the update; 7 with equidistant centroids, 16 probes, 16 sinks and 16 recent tokens together.
+    probes, or without the update; 7 with equidistant centroids, 16 probes, 16 sinks and 16 recent tokens together
+    (`make bench ARGS="--only causes"`).
 
     Details: `groups` numbers the centroid that a token came from, the best-ranked one that lists it: 0 to C − 1 for
     those of the prompt, then one more for each that was added.

@@ -163,6 +163,23 @@ def iterations(part: Results) -> str:
     return f"What one layer's prefill hides of PQCache's clustering:\n\n```\n{part['description']}\n```"
 
 
+def causes(part: Results) -> str:
+    """Needles found by other settings, and what merging costs the heaviest tokens."""
+    found = [[f"`{row['label']}`", f"{row['correct']}/{row['of']}", f"{row['recall']:.2f}"] for row in part["rows"]]
+    merged = [
+        [str(row["budget"]), str(row["layer"]), f"{row['largest_degree']:,}", f"{row['shortfall']:.2f}"]
+        for row in part["merging"]
+    ]
+    return "\n\n".join([
+        f"The first {part['samples']} needles (in the first half of their contexts), budget {part['budget']}, at other "
+        "settings than the papers':",
+        table(["method", "found", "recall"], found),
+        f"CentroidKV after {part['prompt']:,} tokens: the tokens of the largest centroid, and by how much the logits "
+        "of the 16 tokens with most attention between sinks and recent window exceed those of their centroids:",
+        table(["budget", "layer", "largest centroid", "shortfall"], merged),
+    ])  # fmt: skip
+
+
 # The tables with all methods, by part: title and function.
 LONG = {
     "recall": ("Tokens found on real keys", recall),
@@ -171,6 +188,7 @@ LONG = {
     "step": ("Choosing", step),
     "ablations": ("One field changed", ablations),
     "iterations": ("PQCache's iterations", iterations),
+    "causes": ("Why fewer needles", causes),
 }
 
 
