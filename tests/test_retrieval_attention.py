@@ -21,7 +21,7 @@ from kvviz.methods.base import LayerContext
 
 faiss = pytest.importorskip("faiss", reason="retrieval_attention needs faiss: pip install 'kvviz[ann]'")
 
-from kvviz.methods.retrieval_attention import KeyGraph, distinct_links, nearest_keys, projected_links  # noqa: E402
+from kvviz.methods.retrieval_attention import KeyGraph, distinct_links, nearest_keys, projected_links  # noqa: E402  # needs faiss
 
 CONTEXT = LayerContext(index=4, n_layers=8, n_heads=6, n_kv_heads=2, head_dim=16, scale=0.25, details=True)
 
