@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +26,7 @@ import torch
 from kvviz_kernels import gather_attention, kmeans_assign, kmeans_update
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from timing import ROUNDS, Row, alternate, paired_ratio, show, synchronized
 from torch import Tensor
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
@@ -34,8 +34,7 @@ from kvviz.clustering import kmeans
 from kvviz.clustering.kmeans import initial_positions
 from kvviz.trace import Trace
 
-SEED, LENGTH, ITERATIONS, ROUNDS, SELECTED, LAYERS = 0, 8192, 10, 9, 512, 12
-Row = dict[str, Any]
+SEED, LENGTH, ITERATIONS, SELECTED, LAYERS = 0, 8192, 10, 512, 12
 
 
 def main() -> None:
@@ -218,45 +217,12 @@ def bench_fused(keys: Tensor) -> list[Row]:
     return rows
 
 
-def synchronized(call: Callable[[], Any]) -> Callable[[], None]:
-    """The call, and the wait for the GPU to finish it."""
-
-    def run() -> None:
-        call()
-        torch.cuda.synchronize()
-
-    return run
-
-
 def attention_inputs(length: int, selected: int, seed: int = SEED) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(1, 9, 64, generator=generator)
     keys, values = torch.randn(2, 1, 3, length, 64, generator=generator)
     picks = [torch.randperm(length, generator=generator)[:selected].sort().values for _ in range(3)]
     return queries, keys, values, torch.stack(picks)[None]
-
-
-def alternate(contestants: dict[str, Callable[[], Any]], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; every round runs all of them."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for run in contestants.values():
-        run()
-    for _ in range(rounds):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
-    return times
-
-
-def paired_ratio(ours: list[float], theirs: list[float]) -> float:
-    return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
-
-
-def show(row: Row) -> Row:
-    print(row["name"])
-    print(*(f"  {name}: {value:.3f}" for name, value in row.items() if name != "name"), sep="\n")
-    return row
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ each_device = pytest.mark.parametrize("device", DEVICES)
 
 @pytest.fixture
 def impl(request: pytest.FixtureRequest, device: str) -> str:
-    if request.param == "fused" and not kvviz_kernels._has_triton():
+    if request.param == "fused" and not kvviz_kernels.has_triton():
         pytest.skip("Triton is not installed (extra: kernels)")
     if request.param == "fused" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("Triton compiles for the GPU here; its interpreter is for machines without one")
@@ -198,7 +198,7 @@ def test_ties_go_to_the_lowest_label(metric, impl, device):
 def test_assignment_in_several_chunks_is_the_same(monkeypatch):
     keys, centroids = normal(1, 1000, 16), normal(1, 30, 16, seed=1)
     whole = kmeans_assign(keys, centroids, metric="l2", impl="naive")
-    monkeypatch.setattr(kvviz_kernels._naive_kmeans, "CHUNK_SCORES", 30 * 128)
+    monkeypatch.setattr(kvviz_kernels.kmeans.naive, "CHUNK_SCORES", 30 * 128)
     assert torch.equal(kmeans_assign(keys, centroids, metric="l2", impl="naive"), whole)
 
 
@@ -239,13 +239,13 @@ def test_bad_arguments_say_what_was_wanted(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(RuntimeError, match="wanted one on an NVIDIA GPU"):
         kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="fused")
-    monkeypatch.setattr(kvviz_kernels, "_has_triton", lambda: False)
+    monkeypatch.setattr(kvviz_kernels.dispatch, "has_triton", lambda: False)
     with pytest.raises(ImportError, match="kvviz\\[kernels\\]"):
         kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="fused")
 
 
 def test_auto_logs_once_what_it_took(caplog):
-    kvviz_kernels._log_once.cache_clear()
+    kvviz_kernels.dispatch._log_once.cache_clear()
     keys = normal(10, 4)
     with caplog.at_level(logging.INFO, "kvviz_kernels"):
         for _ in range(2):
