@@ -22,6 +22,7 @@ _EXPORTS = {
     "LanguageModel": "models",
     "Method": "methods",
     "MissingDependencyError": "errors",
+    "OutOfSpaceError": "errors",
     "Recording": "trace",
     "Selection": "selection",
     "SelectiveCache": "hf",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         InvalidInputError,
         KVVizError,
         MissingDependencyError,
+        OutOfSpaceError,
         UnknownNameError,
         UnsupportedModelError,
     )

@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .kernels import merge_attention
+
+__all__ = ["attention_received", "attention_weights", "merge_attention", "weighted_values"]
+
 QUERY_BLOCK = 256  # queries a block: bounds the memory of sums over a whole prompt
 
 
@@ -24,18 +28,6 @@ def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
     """Attention output [B, Q, D] in float32 from weights [B, Q, L] and values [B, H, L, D]."""
     by_head: Tensor = weights.unflatten(1, (values.shape[1], -1))  # [B, H, G, L]
     return (by_head @ values.float()).flatten(1, 2)
-
-
-def merge_attention(outputs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Attention over the union of disjoint token sets from the attention over each, by log-sum-exp.
-
-    outputs are [B, Q, D], lses [B, Q] (natural logarithm of the sum of exponentiated logits); returns one of each.
-    A set without tokens has lse -inf and weighs nothing.
-    """
-    lse = torch.stack(lses)  # [N, B, Q]
-    total = torch.logsumexp(lse, dim=0)
-    shares = torch.nan_to_num((lse - total).exp())  # -inf minus -inf where no set holds a token
-    return torch.einsum("nbq,nbqd->bqd", shares, torch.stack(outputs).float()).to(outputs[0].dtype), total
 
 
 def attention_received(

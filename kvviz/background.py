@@ -1,11 +1,15 @@
-"""One worker thread that builds methods' states beside the prefill, and that ends when there is nothing to build."""
+"""Work beside the model's own: in worker threads and, on CUDA, on side streams."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from functools import cache
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -18,7 +22,8 @@ class Worker:
     decode step of SmolLM2 took 59 ms instead of 46 ms (AMD EPYC, 2 cores).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = f"kvviz-{name}"
         self._lock = threading.Lock()
         self._pending = 0
         self._executor: ThreadPoolExecutor | None = None
@@ -28,7 +33,7 @@ class Worker:
         with self._lock:
             self._pending += 1
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvviz-build")
+                self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
             future = self._executor.submit(work)
         future.add_done_callback(self._finished)
         return future
@@ -39,3 +44,56 @@ class Worker:
             if self._pending == 0 and self._executor is not None:
                 self._executor.shutdown(wait=False)
                 self._executor = None
+
+
+class Pending(Generic[T]):
+    """The result of work that runs beside the model's, in the order of its `stream`; `result` waits for it.
+
+    On the CPU a stream is a worker thread, on CUDA also a stream of its own, which starts once `inputs` are written.
+    """
+
+    def __init__(self, work: Callable[[], T], inputs: tuple[Tensor, ...], *, stream: str) -> None:
+        self._ready: torch.cuda.Event | None = None
+        self._future: Future[T]
+        device = inputs[0].device
+        if device.type != "cuda":
+            self._future = _worker(stream).submit(work)
+            return
+        written, self._ready = torch.cuda.Event(), torch.cuda.Event()
+        written.record(torch.cuda.current_stream(device))
+        ready = self._ready
+        self._future = _worker(stream).submit(lambda: _on_side_stream(work, inputs, stream, written, ready))
+
+    def result(self) -> T:
+        """What the work returned, safe to read on the current stream; raises what it raised."""
+        found = self._future.result()
+        if self._ready is not None:
+            torch.cuda.current_stream().wait_event(self._ready)
+        return found
+
+
+@cache
+def _worker(stream: str) -> Worker:
+    return Worker(stream)
+
+
+@cache
+def _side_stream(device: torch.device, stream: str) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def _on_side_stream(
+    work: Callable[[], T], inputs: tuple[Tensor, ...], name: str, written: torch.cuda.Event, ready: torch.cuda.Event
+) -> T:
+    """Do `work` beside the model's stream, once its inputs are `written`; `ready` says when to read the result.
+
+    This runs in the worker thread, since k-means waits for its labels and would hold up the model's own launches.
+    """
+    stream = _side_stream(inputs[0].device, name)
+    stream.wait_event(written)
+    with torch.cuda.stream(stream):
+        found = work()
+    ready.record(stream)
+    for tensor in inputs:  # keeps the allocator from reusing their memory before the side stream has read it
+        tensor.record_stream(stream)
+    return found

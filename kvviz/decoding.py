@@ -7,22 +7,20 @@ from kvviz_kernels import gather_attention
 from torch import Tensor
 
 from .attention import merge_attention
-from .offload.store import DeviceStore
+from .offload.base import LayerStore
 from .selection import Blend, Merged, Selection
 
 
 def attend_selection(
-    queries: Tensor, store: DeviceStore, selection: Selection, scale: float, softcap: float | None = None
+    queries: Tensor, store: LayerStore, selection: Selection, scale: float, softcap: float | None = None
 ) -> Tensor:
     """Attention output [B, Q, D] of queries [B, Q, D] over what a selection names, in the dtype of the queries."""
-    slots = store.slots(selection.indices, padded=selection.padded)
     outputs, lses = [], []
-    for part in _parts(selection):
+    for part in _parts(selection, store):
+        indices = selection.indices if part is None else selection.indices[..., part]
         output, lse = gather_attention(
             queries,
-            store.key_buffer,
-            store.value_buffer,
-            slots[..., part] if part is not None else slots,
+            *store.fetch(indices, padded=selection.padded),
             scale=scale,
             bias=selection.bias if part is None or selection.bias is None else selection.bias[..., part],
             softcap=softcap,
@@ -53,10 +51,11 @@ def merged_attention(
     )
 
 
-def _parts(selection: Selection) -> list[slice | Tensor | None]:
-    """The slots attended together: all of them (None), or those `apart` and the others."""
+def _parts(selection: Selection, store: LayerStore) -> list[slice | Tensor | None]:
+    """The slots attended together: all (None), those `apart` and the others, or as many as the device takes at once."""
     if selection.apart is None:
-        return [None]
+        parts = store.parts(selection.indices)
+        return [None] if parts is None else [*parts]
     start, stop = selection.apart
     everyone = torch.arange(selection.indices.shape[-1], device=selection.indices.device)
     return [torch.cat([everyone[:start], everyone[stop:]]), slice(start, stop)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class KVVizError(Exception):
@@ -47,6 +48,12 @@ class UnsupportedModelError(KVVizError, TypeError):
 
 class CacheMismatchError(KVVizError, RuntimeError):
     """A cache that meets another model, another batch size, or a model that lost the link to it."""
+
+
+class OutOfSpaceError(KVVizError, MemoryError):
+    """A tier that has too few bytes left. `generation` is the Generation that `generate` had come to, or None."""
+
+    generation: Any = None
 
 
 class MissingDependencyError(KVVizError, ImportError):

@@ -16,6 +16,7 @@ from .hf import SelectiveCache, attached
 from .ledger import Ledger
 from .methods import resolve
 from .methods.base import Method
+from .offload.kvstore import KVStore
 from .recorder import Recorder
 from .trace import Recording
 
@@ -57,7 +58,7 @@ def generate(
     budget: int | float | None = None,
     question: str | None = None,
     max_new_tokens: int = 64,
-    store: str = "device",
+    store: str | KVStore = "device",
     record: bool | Collection[int] = False,
     prefill: str | Method | None = None,
     **values: Any,
@@ -117,10 +118,9 @@ def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> int:
 
 
 def wait_for_states(cache: SelectiveCache) -> None:
-    """Wait until every state is built, so that the time to build them is not counted to a decode step."""
-    for layer in cache.selective_layers:
-        _ = layer.states
-    if cache.selective_layers and cache.selective_layers[0].store.keys.is_cuda:
+    """Wait for what runs beside the prefill, so that its time is not counted to a decode step."""
+    cache.wait()
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from kvviz_kernels import Impl, gather_attention, kmeans_assign, kmeans_update, sort_by_label
+from kvviz_kernels import (
+    Impl,
+    gather_attention,
+    ivf_lists,
+    ivf_union,
+    kmeans_assign,
+    kmeans_update,
+    merge_attention,
+    soft_match,
+    sort_by_label,
+)
 
-__all__ = ["Impl", "gather_attention", "kmeans_assign", "kmeans_update", "sort_by_label"]
+__all__ = [
+    "Impl",
+    "gather_attention",
+    "ivf_lists",
+    "ivf_union",
+    "kmeans_assign",
+    "kmeans_update",
+    "merge_attention",
+    "soft_match",
+    "sort_by_label",
+]

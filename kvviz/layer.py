@@ -10,10 +10,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .building import Pending
+from .background import Pending
 from .decoding import attend_selection
 from .errors import InvalidInputError
 from .methods.base import LayerContext, Method, State
+from .offload.base import LayerStore
+from .offload.kvstore import KVStore
 from .offload.store import DeviceStore, TokenCache
 from .selection import Selection, positions, stack_merged, stack_positions, stack_rows
 
@@ -35,7 +37,7 @@ class _Row:
 
     rows: slice
     start: int
-    state: State | Pending | None = None
+    state: State | Pending[State] | None = None
 
 
 class LayerCache:
@@ -47,12 +49,12 @@ class LayerCache:
     """
 
     def __init__(
-        self, context: LayerContext, method: Method, store: DeviceStore | None = None, *, retain_queries: bool = False
+        self, context: LayerContext, method: Method, store: LayerStore | None = None, *, retain_queries: bool = False
     ) -> None:
         self.context = context
         self.method = method
-        self.store = store or DeviceStore()
-        self.history = self.store
+        self.store: LayerStore = store or DeviceStore()
+        self.history: LayerStore = self.store
         rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
         self.retain_queries = retain_queries or rebuilds  # of every token, for a fork or for building anew
         self.observer: StepObserver | None = None
@@ -104,11 +106,11 @@ class LayerCache:
             self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
         if self.dense:
             return
-        if self.context.details and self.method.drops_tokens:
+        if self.context.details and (self.method.drops_tokens or self.store.offloads):
             if self.history is self.store:
-                self.history = self.store.clone()
+                self.history = DeviceStore()
             new = self.store.length - self.history.length
-            self.history.append(*self._newest(new))
+            self.history.append(*self.store.last(new))
         if self.method.needs_queries:
             queries = torch.cat(self._queries, dim=2)
         else:
@@ -119,6 +121,7 @@ class LayerCache:
         if not self.retain_queries:
             self._queries = []
         self._free()
+        self._settle()
 
     def fork(self, method: Method) -> LayerCache:
         """An independent copy of the stored tokens, built for another method.
@@ -156,6 +159,7 @@ class LayerCache:
         used, lowest = keys.shape[2], torch.finfo(keys.dtype).min
         mask = torch.full((new, used), lowest, dtype=keys.dtype, device=keys.device).triu(used - new + 1)[None, None]
         group = self.context.n_heads // self.context.n_kv_heads
+        assert isinstance(self.store, DeviceStore)  # no other drops tokens
         pads = self.store.pads()
         if pads is not None:
             mask = mask.masked_fill(pads.repeat_interleave(group, dim=1)[:, :, None], lowest)
@@ -179,15 +183,17 @@ class LayerCache:
         if self.retain_queries:
             self._queries.append(queries[:, :, None])
         if self.history is not self.store:
-            self.history.append(*self._newest(1))
+            self.history.append(*self.store.last(1))
         if self.observer is not None:
             self.observer(self, queries, selection, output, select_s)
         if self.store.used - self._retained >= FREE_INTERVAL:
             self._free()
+        if self.store.offloads:
+            self.store.settle(max(self.method.local_window(self._state(row)) for row in self._rows))
         return output
 
     def _select(self, queries: Tensor) -> Selection:
-        keys, values = self._newest(1)
+        keys, values = self.store.last(1)
         asking = queries
         if self.method.speculates and self.context.speculate is not None:
             asking = self.context.speculate()
@@ -200,18 +206,23 @@ class LayerCache:
             return selections[0]
         return stack_rows(selections, [row.start for row in self._rows])
 
-    def _newest(self, count: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, count, D] of the last tokens stored."""
-        if count == 1 and self.store.newest is not None:
-            return self.store.newest
-        behind = slice(self.store.used - count, self.store.used)
-        return self.store.key_buffer[:, :, behind], self.store.value_buffer[:, :, behind]
+    def _settle(self) -> None:
+        """Leave sinks and recent window of a prompt on the device, where the store keeps the rest outside."""
+        if not self.store.offloads:
+            return
+        length = self.store.length
+        starts = torch.tensor([row.start for row in self._rows], device=self.store.keys.device)
+        pinned = (starts[:, None] + torch.arange(self.method.sinks, device=starts.device)).clamp(max=length - 1)
+        if len(self._rows) < self.store.batch:
+            pinned = pinned.expand(self.store.batch, -1)
+        windows = [State(self.context, length - row.start, length - row.start) for row in self._rows]
+        self.store.settle(max(map(self.method.recent_window, windows)), pinned)
 
     def _continue(self, row: _Row, queries: Tensor) -> bool:
         """Let the method take a later prompt into its state; False where it wants to build anew."""
         state = self._state(row)
         new = self.store.length - row.start - state.length
-        keys, values = self._newest(new)
+        keys, values = self.store.last(new)
         started = time.perf_counter()
         own = queries[row.rows, :, queries.shape[2] - new :] if queries.shape[2] else queries[row.rows]
         later = self.method.continue_prompt(state, own, keys[row.rows], values[row.rows])
@@ -233,7 +244,7 @@ class LayerCache:
             self.build_s += time.perf_counter() - started
             return state
 
-        row.state = Pending(build, (own, keys, values)) if self.method.overlaps_build else build()
+        row.state = Pending(build, (own, keys, values), stream="build") if self.method.overlaps_build else build()
 
     def _state(self, row: _Row) -> State:
         if isinstance(row.state, Pending):
@@ -256,8 +267,28 @@ class LayerCache:
             unseen = positions(state.length, self.store.length - row.start, *wanted.shape[:2], wanted.device)
             kept.append(torch.cat([wanted, unseen], dim=-1))
         if max(wanted.shape[-1] for wanted in kept) < self.store.used:
+            assert isinstance(self.store, DeviceStore)  # no other is given to a method that drops tokens
             self.store.retain(stack_positions(kept, [row.start for row in self._rows]))
             self._retained = self.store.used
+
+
+def layer_store(kept: KVStore, context: LayerContext, method: Method) -> LayerStore:
+    """An empty store for a layer that `method` serves.
+
+    Raises InvalidInputError where an outer tier gains nothing: a method that drops tokens keeps no more than its
+    budget, and one that attends everything would fetch it all at every step.
+    """
+    attends_all = method.is_dense(context.n_layers - 1)
+    if kept.tier != "device" and (method.drops_tokens or attends_all):
+        why = "attends everything at every step" if attends_all else "keeps no more than its budget"
+        wanted = 'a method that retrieves, or store="device"'
+        raise InvalidInputError(f"store={kept.tier!r}", f"{method.name}, which {why}", wanted)
+    rows_a_head = context.rows(method.group) // context.n_kv_heads
+
+    def budget(prompt_length: int) -> int:
+        return method.budget_tokens(prompt_length) * rows_a_head
+
+    return kept.layer(budget, stays=method.is_dense(context.index))
 
 
 def check_finite(operation: str, keys: Tensor) -> None:

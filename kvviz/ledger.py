@@ -75,8 +75,8 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
 
 def _key_bytes(layer: LayerCache) -> int:
     """Bytes of the keys of all tokens so far, dropped ones included."""
-    buffer = layer.store.key_buffer
-    return buffer[:, :, :1].numel() * buffer.element_size() * layer.store.length
+    heads = layer.store.batch * layer.context.n_kv_heads
+    return heads * layer.store.token_bytes // 2 * layer.store.length
 
 
 def _merged(layer: LayerCache) -> float:

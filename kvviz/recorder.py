@@ -68,7 +68,7 @@ class Recorder:
                 "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
                 "merged": _array(merged, torch.int32),
                 "output_error": np.float32(errors.mean()),
-                "read_bytes": np.int64(count * 2 * context.head_dim * store.key_buffer.element_size()),
+                "read_bytes": np.int64(count * store.token_bytes),
                 "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
                 "select_s": np.float32(select_s),
             }

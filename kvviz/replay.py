@@ -8,10 +8,11 @@ import torch
 from tqdm.auto import tqdm
 
 from .errors import InvalidInputError
-from .layer import LayerCache
+from .layer import LayerCache, layer_store
 from .ledger import Ledger, ledger_of
 from .methods import resolve
 from .methods.base import LayerContext, Method
+from .offload.kvstore import KVStore, resolve_store
 from .recorder import Recorder
 from .trace import Recording, Trace
 
@@ -22,15 +23,17 @@ def replay(
     method: str | Method,
     queries: int = 64,
     ledgers: dict[int, Ledger] | None = None,
+    store: str | KVStore = "device",
     **values: Any,
 ) -> Recording:
     """A recording without a model: the last `queries` positions of a trace play the decode steps.
 
     The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`. A
-    dict given as `ledgers` receives the ledger of each layer that selects, after its last step.
+    dict given as `ledgers` receives the ledger of each layer that selects, after its last step. `store` as for
+    `SelectiveCache`: "host" moves what a step attends for real.
     Raises InvalidInputError where `queries` leaves no prompt.
     """
-    chosen = resolve(method, **values)
+    chosen, keeps = resolve(method, **values), resolve_store(store)
     length = len(trace)
     if not 1 <= queries < length:
         raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
@@ -49,7 +52,7 @@ def replay(
             trace.softcap,
             details=True,
         )
-        layer = LayerCache(context, chosen)
+        layer = LayerCache(context, chosen, layer_store(keeps, context, chosen))
         q, k, v = (
             torch.from_numpy(array[index].astype("float32"))[None]
             for array in (trace.queries, trace.keys, trace.values)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # A module of kvviz may import those before it, and no others: what computes, from the errors up to whole runs.
 COMPUTES = (
     "errors", "storage", "metrics", "geometry", "trace", "operations", "kernels", "attention", "selection",
-    "clustering", "offload", "decoding", "methods", "checks", "background", "building", "layer", "ledger", "recorder",
+    "clustering", "background", "offload", "decoding", "methods", "checks", "layer", "ledger", "recorder",
     "hf", "model_cache", "models", "tasks", "generation", "replay", "compare", "capture",
 )  # fmt: skip
 # What draws sees stored data only.

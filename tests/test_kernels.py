@@ -1,9 +1,8 @@
-"""Kernels against brute force in float64, torch's own attention, and each other."""
+"""Kernels of k-means against brute force in float64, and how a form is chosen."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 import kvviz_kernels
-from kvviz_kernels import gather_attention, kmeans_assign, kmeans_update
+from kvviz_kernels import kmeans_assign, kmeans_update
 
 DEVICES = ["cpu", pytest.param("cuda", marks=[
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")])]  # fmt: skip
@@ -33,132 +32,6 @@ def impl(request: pytest.FixtureRequest, device: str) -> str:
 
 def normal(*shape: int, seed: int = 0, device: str = "cpu") -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-def attention_inputs(batch, heads, kv_heads, length, width, device):
-    shapes = (batch, heads, width), (batch, kv_heads, length, width), (batch, kv_heads, length, width)
-    return tuple(normal(*shape, seed=seed, device=device) for seed, shape in enumerate(shapes))
-
-
-def choose(batch: int, rows: int, capacity: int, slots: int, seed: int = 1) -> torch.Tensor:
-    """Distinct positions for every row, ascending."""
-    generator = torch.Generator().manual_seed(seed)
-    picks = [torch.randperm(capacity, generator=generator)[:slots].sort().values for _ in range(batch * rows)]
-    return torch.stack(picks).view(batch, rows, slots)
-
-
-def brute_force(queries, keys, values, indices, *, scale, bias=None, softcap=None):
-    """Softmax in float64, one query head after the other, over the positions that are not pads."""
-    batch, heads, _ = queries.shape
-    output = torch.zeros(queries.shape, dtype=torch.float64)
-    lse = torch.full((batch, heads), -math.inf, dtype=torch.float64)
-    for b in range(batch):
-        for q in range(heads):
-            row, head = q * indices.shape[1] // heads, q * keys.shape[1] // heads
-            real = indices[b, row] >= 0
-            places = indices[b, row][real].cpu()
-            logits = keys[b, head].cpu().double()[places] @ queries[b, q].cpu().double() * scale
-            if softcap is not None:
-                logits = softcap * torch.tanh(logits / softcap)
-            if bias is not None:
-                logits = logits + bias[b, row][real].cpu().double()
-            if len(logits) and logits.max() > -math.inf:
-                output[b, q] = logits.softmax(0) @ values[b, head].cpu().double()[places]
-                lse[b, q] = logits.logsumexp(0)
-    return output, lse
-
-
-def check(queries, keys, values, indices, impl, **options):
-    output, lse = gather_attention(queries, keys, values, indices, impl=impl, **options)
-    options.pop("padded", None)
-    wanted_output, wanted_lse = brute_force(queries, keys, values, indices, **options)
-    assert output.dtype == queries.dtype
-    assert lse.dtype == torch.float32
-    torch.testing.assert_close(output.cpu().double(), wanted_output, **TOLERANCE)
-    torch.testing.assert_close(lse.cpu().double(), wanted_lse, **TOLERANCE)
-    return output
-
-
-@each_device
-@each_impl
-@pytest.mark.parametrize("slots", LENGTHS)
-@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (9, 3), (8, 1)], ids=["MHA", "GQA", "MQA"])
-def test_attention_at_odd_lengths_and_every_ratio(slots, heads, kv_heads, impl, device):
-    queries, keys, values = attention_inputs(2, heads, kv_heads, 1003, 24, device)
-    indices = choose(2, kv_heads, 1003, slots).to(device)
-    check(queries, keys, values, indices, impl, scale=24**-0.5, padded=False)
-
-
-@each_device
-@each_impl
-def test_attention_over_everything_is_torch_attention(impl, device):
-    queries, keys, values = attention_inputs(2, 8, 2, 100, 64, device)
-    everything = torch.arange(100, device=device).expand(2, 2, 100)
-    output, _ = gather_attention(queries, keys, values, everything, scale=0.125, impl=impl)
-    full = torch.nn.functional.scaled_dot_product_attention
-    wanted = full(queries[:, :, None], keys, values, scale=0.125, enable_gqa=True)
-    torch.testing.assert_close(output, wanted[:, :, 0], **TOLERANCE)
-
-
-@each_device
-@each_impl
-@pytest.mark.parametrize("group", ["shared", "each"])
-def test_attention_with_pads_bias_and_softcap(group, impl, device):
-    rows = {"shared": 2, "each": 6}[group]
-    queries, keys, values = attention_inputs(2, 6, 2, 150, 20, device)
-    indices = choose(2, rows, 150, 71)
-    indices[:, :, [0, 5, 40, 70]] = -1  # anywhere, both ends included
-    indices[0, 1, 3:] = -1
-    bias = normal(2, rows, 71, seed=3) * 2
-    bias[1, 0, 1:30] = -math.inf
-    check(queries * 4, keys, values, indices.to(device), impl, scale=0.3, bias=bias.to(device), softcap=5.0)
-
-
-@each_device
-@each_impl
-def test_rows_without_tokens_give_zero_and_pads_are_never_read(impl, device):
-    queries, keys, values = attention_inputs(1, 6, 3, 80, 16, device)
-    keys[:, :, 0], values[:, :, 0] = math.nan, math.nan  # where a careless gather of -1 would look
-    keys[:, :, -1], values[:, :, -1] = math.nan, math.nan
-    indices = 1 + choose(1, 3, 78, 70).to(device)
-    indices[0, 0] = -1
-    bias = torch.zeros(1, 3, 70, device=device)
-    bias[0, 1] = -math.inf
-    indices[0, 2, 65:] = -1
-    for options in ({}, {"bias": bias}):
-        output = check(queries, keys, values, indices, impl, scale=0.25, **options)
-        assert (output[:, :2] == 0).all()
-    output, lse = gather_attention(queries, keys, values, indices[:, :, :0], scale=0.25, impl=impl)
-    assert (output == 0).all()
-    assert (lse == -math.inf).all()
-
-
-@each_device
-@each_impl
-@pytest.mark.parametrize("layout", ["capacity", "tokens first", "odd strides"])
-def test_attention_reads_any_strides(layout, impl, device):
-    if layout == "capacity":  # a longer buffer that starts inside another tensor
-        buffers = normal(2, 2, 3, 200, 16, seed=1, device=device)[:, 1:, :, 10:110]
-    elif layout == "tokens first":
-        buffers = normal(2, 1, 100, 3, 16, seed=1, device=device).transpose(2, 3)
-    else:
-        buffers = normal(2, 1, 3, 16, 100, seed=1, device=device).transpose(3, 4)
-    assert not buffers.is_contiguous()
-    keys, values = buffers[:, 0], buffers[:, 0] * 2
-    check(normal(2, 6, 16, device=device), keys, values, choose(2, 3, 100, 37).to(device), impl, scale=0.25)
-
-
-@each_device
-@each_impl
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_attention_of_half_precision_is_computed_in_float32(dtype, impl, device):
-    queries, keys, values = (tensor.to(dtype) for tensor in attention_inputs(1, 4, 2, 90, 32, device))
-    indices = choose(1, 2, 90, 63).to(device)
-    output, lse = gather_attention(queries, keys, values, indices, scale=0.2, impl=impl)
-    wanted_output, wanted_lse = brute_force(queries, keys, values, indices, scale=0.2)
-    torch.testing.assert_close(lse.cpu().double(), wanted_lse, **TOLERANCE)
-    one_rounding = torch.finfo(dtype).eps
-    torch.testing.assert_close(output.cpu(), wanted_output.to(dtype), rtol=one_rounding, atol=1e-5)
 
 
 def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.Tensor:
@@ -232,10 +105,6 @@ def test_bad_arguments_say_what_was_wanted(monkeypatch):
         kmeans_assign(keys, keys, impl="fast")
     with pytest.raises(ValueError, match="got metric='dot'; wanted one of cosine, ip, l2"):
         kmeans_assign(keys, keys, metric="dot")
-    with pytest.raises(ValueError, match=r"got indices for 2 heads; wanted 3 \(key/value\) or 9 \(query\)"):
-        gather_attention(normal(1, 9, 16), keys, keys, torch.zeros(1, 2, 4, dtype=torch.int64), scale=1.0)
-    with pytest.raises(ValueError, match="got 8 query heads; wanted a multiple of the 3 key/value heads"):
-        gather_attention(normal(1, 8, 16), keys, keys, torch.zeros(1, 3, 4, dtype=torch.int64), scale=1.0)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(RuntimeError, match="wanted one on an NVIDIA GPU"):
         kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="fused")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kvviz_kernels.inverted_file import naive
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kvviz
@@ -24,7 +24,6 @@ from kvviz.clustering.query_centroids import (
 )
 
 GROUPS = ("max", "mean", "sum", "each")
-MODULE = importlib.import_module("kvviz.clustering.query_centroids")  # the package holds the function by this name
 KEYS = ("random", "duplicated", "constant", "zero")
 
 
@@ -112,7 +111,7 @@ class TestIndex:
         together = query_centroids(queries, keys, n_centroids=64, list_length=50)
         alone = query_centroids(queries[1:2], keys[1:2], n_centroids=64, list_length=50)
         assert torch.equal(together.lists[1:2], alone.lists)
-        monkeypatch.setattr(MODULE, "BLOCK_ELEMENTS", 1)
+        monkeypatch.setattr(naive, "BLOCK_ELEMENTS", 1)
         assert torch.equal(query_centroids(queries, keys, n_centroids=64, list_length=50).lists, together.lists)
 
     def test_any_leading_dimensions_and_half_precision(self):
@@ -131,7 +130,7 @@ class TestIndex:
 
     def test_memory_stays_in_blocks(self, monkeypatch):
         """No tensor has more elements than a block or the inputs; all weights at once would have 6·500·2000."""
-        monkeypatch.setattr(MODULE, "BLOCK_ELEMENTS", 2**17)
+        monkeypatch.setattr(naive, "BLOCK_ELEMENTS", 2**17)
         queries, keys = tensors(2, 3, 2000)
         largest = 0
 

@@ -6,8 +6,21 @@ naive otherwise. Fused kernels need a GPU, or TRITON_INTERPRET=1 (Triton's inter
 
 from __future__ import annotations
 
-from .attention import gather_attention
+from .attention import gather_attention, merge_attention
 from .dispatch import Impl, has_triton
+from .inverted_file import ivf_lists, ivf_union
 from .kmeans import kmeans_assign, kmeans_update, sort_by_label
+from .matching import soft_match
 
-__all__ = ["Impl", "gather_attention", "has_triton", "kmeans_assign", "kmeans_update", "sort_by_label"]
+__all__ = [
+    "Impl",
+    "gather_attention",
+    "has_triton",
+    "ivf_lists",
+    "ivf_union",
+    "kmeans_assign",
+    "kmeans_update",
+    "merge_attention",
+    "soft_match",
+    "sort_by_label",
+]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from kvviz_kernels import kmeans_assign
+from kvviz_kernels.selection import count_pairs, pairs_pay, pq_scores
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from .growing import GrowingTensor
 from .kmeans import Clusters, kmeans
 
 __all__ = ["MAX_BITS", "Codebook", "cluster_parts", "product_quantize"]
@@ -18,17 +20,33 @@ DEFAULT_ITERATIONS = 20
 FEW_KEYS = 16  # up to here one batched product encodes faster than head by head: 16 µs against 220 µs, 2 parts, 3 heads
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
+class PairCounts:
+    """How many of the first `counted` tokens have each pair of codes: float32 [..., C, C], second code, first code."""
+
+    tensor: Tensor
+    counted: int = 0
+
+
+@dataclass(eq=False)
 class Codebook:
     """Centroids of every part, and the codes of L tokens: m parts of D/m channels, C centroids each.
 
     `centroids` [..., m, C, D/m] float32; `codes` [..., L, m], uint8 up to 8 bits and uint16 beyond, each the number of
     the centroid nearest to that part of the key. A token takes m bytes (2·m beyond 8 bits); packed into bits it would
     take m·b/8, which is how PQCache counts them (arXiv 2407.12820, section 4.1).
+
+    What saves work at every step is made when first asked for: `half_norms` of the centroids [..., m, 1, C] by
+    `append`, the pairs' counts by `pair_counts`.
     """
 
     centroids: Tensor
     codes: Tensor
+    half_norms: Tensor | None = None
+    pairs: PairCounts | None = None
+
+    def __post_init__(self) -> None:
+        self._growing: GrowingTensor | None = None
 
     @property
     def length(self) -> int:
@@ -40,21 +58,50 @@ class Codebook:
 
         Raises InvalidInputError for keys of another width.
         """
-        n_partitions, width = self.centroids.shape[-3], self.centroids.shape[-1]
+        n_partitions, count, width = self.centroids.shape[-3:]
         if keys.shape[-1] != n_partitions * width:
             wanted = f"{n_partitions * width} channels, {n_partitions} parts of {width}"
             raise InvalidInputError("Codebook.encode: keys", f"{keys.shape[-1]} channels", wanted)
-        parts = split(keys, n_partitions)  # [..., m, n, D/m]
         if keys.shape[-2] > FEW_KEYS:
-            codes = kmeans_assign(parts, self.centroids, metric="l2")
-        else:
-            half_norms = self.centroids.square().sum(-1, keepdim=True).mul_(0.5)  # [..., m, C, 1]
-            codes = (self.centroids @ parts.float().transpose(-1, -2)).sub_(half_norms).argmax(-2)
-        return codes.transpose(-1, -2).to(self.codes.dtype)
+            codes = kmeans_assign(split(keys, n_partitions), self.centroids, metric="l2")
+            return codes.transpose(-1, -2).to(self.codes.dtype)
+        if self.half_norms is None:
+            self.half_norms = self.centroids.square().sum(-1).mul_(0.5)[..., None, :]
+        few = keys.shape[-2]
+        parts = keys.float().reshape(-1, few, n_partitions, width).transpose(1, 2).reshape(-1, few, width)
+        table = self.centroids.view(-1, count, width).transpose(1, 2)
+        scores = torch.baddbmm(self.half_norms.view(-1, 1, count), parts, table, beta=-1)  # [... · m, n, C]
+        codes = scores.argmax(-1).to(self.codes.dtype)
+        return codes.view(-1, n_partitions, few).transpose(1, 2).reshape(*keys.shape[:-1], n_partitions)
 
     def append(self, keys: Tensor) -> Codebook:
         """A codebook with the codes of further keys [..., n, D] behind the others; the centroids stay as they are."""
-        return replace(self, codes=torch.cat([self.codes, self.encode(keys)], dim=-2))
+        codes = self.encode(keys)
+        growing, pairs = self._growing, self.pairs
+        if growing is None or growing.used != self.length:  # another codebook has grown from this one already
+            growing, pairs = GrowingTensor(self.codes, self.codes.dim() - 2), None
+        growing.append(codes)
+        longer = Codebook(self.centroids, growing.tensor, self.half_norms, pairs)
+        longer._growing = growing
+        return longer
+
+    def pair_counts(self, length: int) -> Tensor | None:
+        """How many of the first `length` tokens have each pair of codes, as `pq_scores` takes it; None where no help.
+
+        Kept between calls: a call for a few tokens more adds those.
+        """
+        if not pairs_pay(self.centroids, self.codes[..., :length, :]):
+            return None
+        if self.pairs is None:
+            count = self.centroids.shape[-2]
+            self.pairs = PairCounts(self.centroids.new_zeros((*self.codes.shape[:-2], count, count)))
+        if self.pairs.counted > length:
+            self.pairs.tensor.zero_()
+            self.pairs.counted = 0
+        if self.pairs.counted < length:
+            count_pairs(self.pairs.tensor, self.codes[..., self.pairs.counted : length, :])
+            self.pairs.counted = length
+        return self.pairs.tensor
 
     def scores(self, queries: Tensor) -> Tensor:
         """Approximate inner products float32 [..., G, L] of queries [..., G, D] with every token, by table look-up.
@@ -63,13 +110,13 @@ class Codebook:
         the part's q · centroid is looked up once a part and token. O(G·D·C + G·m·L) operations, O((G + m)·L) memory.
         Source: PQCache (arXiv 2407.12820), section 3.1, step 4.
         """
-        tables = split(queries, self.centroids.shape[-3]).float() @ self.centroids.transpose(-1, -2)  # [..., m, G, C]
-        codes = self.codes.transpose(-1, -2).long()  # [..., m, L]
-        total = queries.new_zeros((*queries.shape[:-1], self.length), dtype=torch.float32)
-        for part in range(codes.shape[-2]):
-            of_part = codes[..., part, :].unsqueeze(-2).expand(total.shape)
-            total += tables[..., part, :, :].gather(-1, of_part)
-        return total
+        found = pq_scores(
+            queries.reshape(1, -1, queries.shape[-1]),
+            self.centroids.reshape(1, -1, *self.centroids.shape[-3:]),
+            self.codes.reshape(1, -1, *self.codes.shape[-2:]),
+            group="each",
+        )
+        return found.view(*queries.shape[:-1], self.length)
 
     def reconstruct(self) -> Tensor:
         """Keys float32 [..., L, D] put together from the centroids that the codes name."""
@@ -103,7 +150,7 @@ def product_quantize(
     if not found.converged.all():  # the last iteration moved centroids, so that labels may not be the nearest any more
         labels = kmeans_assign(split(keys, n_partitions), found.centroids, metric="l2")
     dtype = torch.uint8 if n_bits <= 8 else torch.uint16
-    return Codebook(found.centroids, labels.transpose(-1, -2).to(dtype))
+    return Codebook(found.centroids, labels.transpose(-1, -2).to(dtype).contiguous())
 
 
 def cluster_parts(keys: Tensor, *, n_partitions: int, n_bits: int, max_iter: int, seed: int = 0) -> Clusters:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from kvviz_kernels.inverted_file import best_first, ivf_lists, ivf_union
 from torch import Tensor
 
 from ..errors import InvalidInputError, UnknownNameError
-from ..selection import GROUPS, Group, reduce_group
+from ..selection import GROUPS, Group
 
 __all__ = [
     "CHOICES",
@@ -23,7 +24,6 @@ __all__ = [
 ]
 
 CHOICES = ("final", "init", "random", "equidistant")
-BLOCK_ELEMENTS = 2**22  # softmax weights a block: 16 MiB of float32, whatever the length, down to one centroid
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,46 +92,19 @@ def query_centroids(
     """
     start, stop = (0, keys.shape[-2]) if within is None else within
     _check(queries, keys, n_centroids, list_length, group, choice, (start, stop))
-    length, heads = keys.shape[-2], keys.shape[-3]
-    positions = centroid_positions(length, n_centroids, choice, seed=seed).to(keys.device)
+    positions = centroid_positions(keys.shape[-2], n_centroids, choice, seed=seed).to(keys.device)
     centroids = queries[..., positions, :]  # [..., Q, C, D]
-    factor = queries.shape[-1] ** -0.5 if scale is None else scale
-    block = max(1, BLOCK_ELEMENTS // (queries.shape[-3] * length))  # not of the batch: alone or not, the same blocks
-    prompts = zip(
-        centroids.flatten(0, -3).unflatten(0, (-1, queries.shape[-3])),
-        keys.flatten(0, -3).unflatten(0, (-1, heads)),
-        strict=True,
+    lists = ivf_lists(
+        centroids,
+        keys,
+        list_length,
+        scale=queries.shape[-1] ** -0.5 if scale is None else scale,
+        group=group,
+        softcap=softcap,
+        within=(start, stop),
+        last=positions if causal else None,
     )
-    lists = []
-    for own, own_keys in prompts:
-        scaled = (own.float() * factor).unflatten(0, (heads, -1))  # [H, G, C, D]
-        turned = own_keys.float().mT  # [H, D, L]
-        parts = []
-        for first in range(0, n_centroids, block):
-            last = positions[first : first + block] if causal else None
-            weights = _weights(scaled[:, :, first : first + block], turned, group, softcap, last)
-            found = best_first(weights[..., start:stop], list_length)
-            parts.append(torch.where(found < 0, -1, found + start).to(torch.int32))
-        lists.append(torch.cat(parts, dim=1))  # [R, C, rho]
-    stacked = torch.stack(lists).view(*keys.shape[:-3], *lists[0].shape)
-    return QueryCentroidIndex(centroids, stacked, positions)
-
-
-def _weights(scaled: Tensor, turned: Tensor, group: Group, softcap: float | None, last: Tensor | None) -> Tensor:
-    """Softmax weights [R, b, L] of scaled queries [H, G, b, D] over keys [H, D, L], reduced over the group.
-
-    `last` [b] is the position of the last key that each query sees, None where it sees all; -1 behind it.
-    """
-    heads, ratio, _, _ = scaled.shape
-    # One product a KV head: keys seen by G query heads apart would be copied G times.
-    logits = (scaled.flatten(1, 2) @ turned).unflatten(1, (ratio, -1))  # [H, G, b, L]
-    if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
-    if last is None:
-        return reduce_group(logits.softmax(-1).flatten(0, 1)[None], heads, group)[0]
-    ahead = torch.arange(turned.shape[-1], device=last.device) > last[:, None]  # [b, L]
-    weights = logits.masked_fill(ahead, -torch.inf).softmax(-1)
-    return reduce_group(weights.flatten(0, 1)[None], heads, group)[0].masked_fill(ahead, -1.0)
+    return QueryCentroidIndex(centroids, lists, positions)
 
 
 def centroid_positions(length: int, n_centroids: int, choice: str, *, seed: int = 0) -> Tensor:
@@ -153,39 +126,13 @@ def centroid_positions(length: int, n_centroids: int, choice: str, *, seed: int 
     raise UnknownNameError("query_centroids: choice", choice, CHOICES)
 
 
-def best_first(weights: Tensor, count: int) -> Tensor:
-    """Places of the `count` largest weights, the largest first, int64 [..., count]; ties go to the earlier place.
-
-    weights [..., N] float32, at least 0; a negative weight is never chosen. -1 where fewer than `count` can be chosen.
-    """
-    places = weights.shape[-1]
-    # The bits of floats from 0 on sort as the floats do; the place behind them breaks ties, which topk leaves open.
-    bits = weights.contiguous().view(torch.int32).to(torch.int64) << 32
-    ranks = (bits | torch.arange(places - 1, -1, -1, device=weights.device)).masked_fill_(weights < 0, -1)
-    best = ranks.topk(min(count, places), dim=-1).values
-    found = torch.where(best < 0, -1, places - 1 - (best & 0xFFFFFFFF))
-    return torch.nn.functional.pad(found, (0, count - found.shape[-1]), value=-1)
-
-
-def union_of_lists(entries: Tensor, length: int) -> UnionOfLists:
+def union_of_lists(entries: Tensor, length: int, *, width: int | None = None) -> UnionOfLists:
     """The distinct positions among entries [..., N], an int tensor of positions below `length`, -1 pads ignored.
 
-    Marks them in a table of `length` places a row. Waits for the device, since the widest row says how wide the result
-    is.
+    Waits for the device, since the widest row says how wide the result is, unless `width` says it (see
+    `kvviz.kernels.ivf_union`).
     """
-    rows, n = entries.flatten(0, -2).to(torch.int64), entries.shape[-1]
-    order = torch.arange(n, device=entries.device).expand_as(rows)
-    table = torch.full((len(rows), length + 1), n, device=entries.device)  # the last place takes the pads
-    table.scatter_reduce_(-1, torch.where(rows < 0, length, rows), order, "amin")
-    seen = table[:, :length] < n
-    counts = seen.sum(-1)
-    row, token = seen.nonzero(as_tuple=True)  # row by row, positions ascending
-    slot = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-    width = max(int(counts.amax()), 1)
-    tokens, first = rows.new_full((len(rows), width), -1), rows.new_zeros((len(rows), width))
-    tokens[row, slot], first[row, slot] = token, table[row, token]
-    shape = (*entries.shape[:-1], width)
-    return UnionOfLists(tokens.view(shape), first.view(shape), counts.view(entries.shape[:-1]))
+    return UnionOfLists(*ivf_union(entries, length, width=width))
 
 
 def _check(

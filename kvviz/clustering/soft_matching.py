@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from kvviz_kernels import kmeans_assign, kmeans_update
+from kvviz_kernels import kmeans_update, soft_match
+from kvviz_kernels.matching import count_links, link_sources
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..errors import InvalidInputError
 from ..selection import Merged
@@ -54,7 +54,7 @@ def chunked_soft_matching(
         return Merged(keys.clone(), values.clone(), degree.clone(), alone)
     kept = max(1, round(ratio * links))
     flat = keys.reshape(rows, length, keys.shape[-1])
-    sources, targets = _best_links(flat, min(chunk_size or length, length), kept)
+    sources, targets = _best_links(flat, chunk_size, kept)
     gone = torch.zeros((rows, length), dtype=torch.bool, device=keys.device).scatter_(-1, sources, True)
     left = gone.to(torch.uint8).argsort(dim=-1, stable=True)[:, : length - kept]  # [N, C], ascending
     place = (~gone).cumsum(-1) - 1  # [N, L], of each token that is left
@@ -70,50 +70,34 @@ def chunked_soft_matching(
     )
 
 
-def count_links(length: int, chunk_size: int | None) -> int:
-    """Links that a round draws between `length` tokens, one for each token of A whose chunk has a token of B."""
-    size = min(chunk_size or length, length)
-    if size < 2:
-        return 0
-    whole, rest = divmod(length, size)
-    return whole * ((size + 1) // 2) + ((rest + 1) // 2 if rest > 1 else 0)
+def _best_links(keys: Tensor, chunk_size: int | None, kept: int) -> tuple[Tensor, Tensor]:
+    """Positions in A and in B, each int64 [N, kept], ascending in A, of the most similar links of keys [N, L, D]."""
+    partners, similarity = soft_match(keys, chunk_size)
+    best = _largest(similarity, kept)
+    return link_sources(keys.shape[-2], chunk_size, keys.device)[best], partners.gather(-1, best)
 
 
-def _best_links(keys: Tensor, size: int, kept: int) -> tuple[Tensor, Tensor]:
-    """Positions in A and in B, each int64 [N, kept], of the most similar links of keys [N, L, D]."""
-    rows, length, _ = keys.shape
-    unit = F.normalize(keys.float(), dim=-1, eps=torch.finfo(torch.float32).tiny)
-    whole = length - length % size
-    sources, targets = [], []
-    for start, stop, chunk in ((0, whole, size), (whole, length, length - whole)):
-        if chunk < 2:
-            continue
-        chunks: Tensor = unit[:, start:stop].unflatten(1, (-1, chunk))  # [N, chunks, chunk, D]
-        nearest = kmeans_assign(chunks[:, :, 0::2], chunks[:, :, 1::2])  # [N, chunks, A]
-        first = torch.arange(start, stop, chunk, device=keys.device)[:, None]
-        targets.append((first + 2 * nearest + 1).flatten(1))
-        sources.append((first + torch.arange(0, chunk, 2, device=keys.device)).flatten())
-    source = torch.cat(sources).expand(rows, -1)  # [N, links], ascending
-    target = torch.cat(targets, dim=-1)
-    similarity = (_take(unit, source) * _take(unit, target)).sum(-1)
-    best = similarity.argsort(dim=-1, descending=True, stable=True)[:, :kept]
-    return source.gather(-1, best), target.gather(-1, best)
+def _largest(scores: Tensor, count: int) -> Tensor:
+    """Places int64 [N, count] of the `count` largest scores [N, M], ascending; ties go to the earlier place."""
+    least = scores.topk(count, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    above, equal = scores > least, scores == least
+    chosen = above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+    return chosen.nonzero()[:, 1].view(-1, count)
 
 
 def _weighted_means(
     keys: Tensor, values: Tensor, degree: Tensor, sources: Tensor, left: Tensor, members: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Keys [N, C, D], values [N, C, D] and degree [N, C] of what is `left` after `sources` joined their `members`."""
-    weight = degree.gather(-1, sources)[..., None].float()
-    joining = torch.cat([_take(keys, sources).float() * weight, _take(values, sources).float() * weight, weight], -1)
-    sums, received = kmeans_update(joining, members.gather(-1, sources), left.shape[-1])
-    own = degree.gather(-1, left)[..., None].float()
-    total = own + sums[..., -1:]  # exact up to 2**24 tokens
-    width = keys.shape[-1]
+    labels, count = members.gather(-1, sources), left.shape[-1]
+    weight, own = (degree.gather(-1, some)[..., None].float() for some in (sources, left))
+    joined, received = kmeans_update(weight, labels, count)
+    total = own + joined  # exact up to 2**24 tokens
     means = []
-    for tensor, sum_ in ((keys, sums[..., :width]), (values, sums[..., width:-1])):
+    for tensor in (keys, values):
+        sums, _ = kmeans_update(_take(tensor, sources).float() * weight, labels, count)
         alone = _take(tensor, left)
-        mean = ((alone.float() * own + sum_) / total).to(tensor.dtype)
+        mean = sums.addcmul_(alone.float(), own).div_(total).to(tensor.dtype)
         means.append(torch.where(received[..., None] > 0, mean, alone))  # k · n / n need not be k
     return means[0], means[1], total[..., 0].to(degree.dtype)
 

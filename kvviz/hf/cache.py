@@ -10,15 +10,14 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ..errors import CacheMismatchError, InvalidInputError, UnsupportedModelError
-from ..layer import LayerCache
+from ..errors import CacheMismatchError, UnsupportedModelError
+from ..layer import LayerCache, layer_store
 from ..ledger import Ledger, ledger_of
 from ..methods import resolve, resolve_prefill
 from ..methods.base import LayerContext, Method
+from ..offload.kvstore import KVStore, resolve_store
 from .layer import SelectiveLayer
 from .speculation import AttentionInputs
-
-STORES = ("device",)
 
 
 class SelectiveCache(Cache):
@@ -27,26 +26,26 @@ class SelectiveCache(Cache):
     Call `kvviz.attach(model)` once before. Prompts are prefilled with exact attention; each decoded token then attends
     the selection. Later prompts on the same cache (multi-turn) are prefilled over everything and indexed anew.
     Layers that no method can serve (sliding windows, linear attention) stay as transformers makes them and are named
-    in `exact_layers`. `store` is where keys and values are kept: "device". `prefill` names a method whose attention
-    prompts use ("minference"); without it prompts use the method's own, which is exact for nearly all. Methods that
-    drop tokens take a later prompt into what they kept; it then attends that exactly, whatever the prefill.
+    in `exact_layers`. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names
+    a method whose attention prompts use ("minference"); without it prompts use the method's own, which is exact for
+    nearly all. Methods that drop tokens take a later prompt into what they kept; it then attends that exactly, whatever
+    the prefill.
 
     Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
-    InvalidInputError for an unknown store, or a prefill that is exact.
+    InvalidInputError for an unknown store, one that does not suit the method, or a prefill that is exact.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         method: str | Method,
-        store: str = "device",
+        store: str | KVStore = "device",
         *,
         prefill: str | Method | None = None,
         details: bool = False,
         retain_queries: bool = False,
     ) -> None:
-        if store not in STORES:
-            raise InvalidInputError("SelectiveCache: store", repr(store), f"one of {STORES}")
+        self.store = resolve_store(store)
         self.config = model.config.get_text_config(decoder=True)
         self.method = resolve(method)
         self.prefill = self.method if prefill is None else resolve_prefill(prefill)
@@ -60,7 +59,8 @@ class SelectiveCache(Cache):
         for index, layer in enumerate(layers):
             if type(layer) is DynamicLayer:
                 context = _context(self.config, index, details)
-                layers[index] = self._selective(LayerCache(context, self.method, retain_queries=retain_queries))
+                kept = layer_store(self.store, context, self.method)
+                layers[index] = self._selective(LayerCache(context, self.method, kept, retain_queries=retain_queries))
         super().__init__(layers=layers)
         self._last: SelectiveLayer | None = None
         self._model = weakref.ref(model)
@@ -122,6 +122,12 @@ class SelectiveCache(Cache):
         if other._inputs is not None and model is not None:
             other._inputs.watch(model, other)
         return other
+
+    def wait(self) -> None:
+        """Wait until every state is built and every token is where it is kept."""
+        for layer in self.selective_layers:
+            _ = layer.states
+            layer.store.wait()
 
     def ledger(self) -> Ledger:
         """Where this cache's tokens and bytes went."""

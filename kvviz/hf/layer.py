@@ -34,7 +34,7 @@ class SelectiveLayer(DynamicLayer):
         """Store new keys and values [B, H, n, D]; returns all of them, the keys marked with this layer."""
         store, context = self.cache.store, self.cache.context
         batch, heads, _, dim = key_states.shape
-        wanted = (store.key_buffer.shape[0] if store.length else batch, context.n_kv_heads, context.head_dim)
+        wanted = (store.batch if store.length else batch, context.n_kv_heads, context.head_dim)
         if (batch, heads, dim) != wanted:
             raise CacheMismatchError(
                 f"update of cache layer {context.index}",
@@ -45,10 +45,13 @@ class SelectiveLayer(DynamicLayer):
             store.reserve(key_states, value_states, self.expected_length + SPARE_TOKENS)
         store.append(key_states, value_states)
         self.is_initialized = True
-        keys = store.keys
-        keys.kv_layer = self  # type: ignore[attr-defined]  # how the attention function finds its layer
         self.awaiting = True
-        return keys, store.values
+        if self._selects(key_states.shape[2]):  # attention looks the tokens up itself
+            keys, values = key_states, value_states
+        else:
+            keys, values = store.keys, store.values
+        keys.kv_layer = self  # type: ignore[attr-defined]  # how the attention function finds its layer
+        return keys, values
 
     def attend(
         self,
@@ -70,9 +73,9 @@ class SelectiveLayer(DynamicLayer):
                 "the model that this SelectiveCache was made for",
             )
         length, new = self.cache.store.length, query.shape[2]
-        if new == 1 and self.cache.built and length > self.expected_length:
-            if not self.cache.dense:
-                return self.cache.decode(query[:, :, 0])[:, None]
+        if self._selects(new):
+            return self.cache.decode(query[:, :, 0])[:, None]
+        if self._decodes(new):
             return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
         speculate = self.inputs.speculate(self.cache.context.index) if self.inputs is not None else None
         self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap, speculate)
@@ -80,7 +83,17 @@ class SelectiveLayer(DynamicLayer):
         self.cache.keep_queries(query)
         if length >= self.expected_length:
             self.cache.build(left_padding(mask, length))
+        else:
+            self.cache.store.park()
         return output
+
+    def _decodes(self, new: int) -> bool:
+        """Whether `new` tokens, stored already, are a decode step and no prompt."""
+        return new == 1 and self.cache.built and self.cache.store.length > self.expected_length
+
+    def _selects(self, new: int) -> bool:
+        """Whether `new` tokens, stored already, attend what the method selects."""
+        return not self.cache.dense and self._decodes(new)
 
     def _attend_prompt(
         self,
@@ -121,7 +134,8 @@ class SelectiveLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget every token."""
-        self.cache = LayerCache(self.cache.context, self.cache.method, retain_queries=self.cache.retain_queries)
+        old = self.cache
+        self.cache = LayerCache(old.context, old.method, old.store.renewed(), retain_queries=old.retain_queries)
         self.awaiting = False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

@@ -173,6 +173,10 @@ class Method(ABC):
         """Tokens at the end that this step attends without choosing."""
         return self.recent
 
+    def local_window(self, state: State) -> int:
+        """Tokens at the end that this step attends whatever it chooses, and that an outer tier need not have."""
+        return self.recent_window(state)
+
     def is_dense(self, layer: int) -> bool:
         """Whether this layer attends everything by the method's choice."""
         return layer < self.dense_layers

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
+from kvviz_kernels.selection import select_clusters
 from torch import Tensor
 
 from ..clustering.kmeans import METRICS, kmeans
 from ..errors import UnknownNameError
-from ..selection import Selection, group_scores, rows_of_heads, surround, take_groups
+from ..selection import Selection, surround
 from .base import LayerContext, Method, State
 
 
@@ -120,17 +121,22 @@ class ClusterKV(Method):
             return everything
         state = cast(ClusterKVState, state)
         end = self.sinks + state.clustered
-        scores = group_scores(queries, state.centroids, self.group)  # [B, R, C]
-        rows = scores.shape[1]
-        chosen = take_groups(
-            scores,
-            rows_of_heads(state.sizes, rows),
-            rows_of_heads(state.offsets, rows),
-            rows_of_heads(state.order, rows),
+        chosen = select_clusters(
+            queries,
+            state.centroids,
+            state.sizes,
+            state.offsets,
+            state.order,
             self.allowance(state) - self.sinks - (state.length - end),
+            group=self.group,
             details=state.layer.details,
         )
-        return surround(chosen, before=self.sinks, after=(end, state.length))
+        return surround(Selection(*chosen), before=self.sinks, after=(end, state.length))
+
+    def local_window(self, state: State) -> int:
+        """The tokens that are not clustered yet (paper, section III-D: clustered and offloaded together)."""
+        state = cast(ClusterKVState, state)
+        return state.length - min(self.sinks, state.prompt_length) - state.clustered
 
     def _add_clusters(self, state: ClusterKVState, keys: Tensor, start: int, wanted: int) -> ClusterKVState:
         count = keys.shape[2]

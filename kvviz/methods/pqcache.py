@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
+from kvviz_kernels.selection import pq_scores
 from torch import Tensor
 
 from ..clustering.iterations import IterationModel
 from ..clustering.product_quantization import MAX_BITS, Codebook, product_quantize
 from ..errors import InvalidInputError
 from ..offload.store import TokenCache
-from ..selection import Selection, reduce_group, surround, take_tokens
+from ..selection import Group, Selection, reduce_group, surround, take_tokens
 from .base import LayerContext, Method, State
 
 BLOCK_SIZE = 128  # tokens of a block of the paper's device cache (section 4.1.4)
@@ -162,19 +163,23 @@ class PQCache(Method):
     def _scores(self, state: PQCacheState, queries: Tensor, middle: int) -> Tensor:
         """What the `middle` tokens behind the sinks are ranked by, [B, R, middle]."""
         layer = state.layer
-        heads: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1))  # [B, H, G, D]
-        linear = self.group in ("mean", "sum") and not self.softmax
-        if linear:  # reducing the queries first gives the same and looks up one table in place of G
-            heads = heads.mean(2, keepdim=True) if self.group == "mean" else heads.sum(2, keepdim=True)
-        scores = torch.cat([book.scores(heads) for book in state.books], dim=-1)[..., :middle]
-        if linear:
-            return scores.squeeze(2)
-        if self.softmax:
-            scores = scores * layer.scale
-            if layer.softcap is not None:
-                scores = layer.softcap * torch.tanh(scores / layer.softcap)
-            scores = scores.softmax(-1)
-        return reduce_group(scores.flatten(1, 2), layer.n_kv_heads, self.group)
+        scale = layer.scale if self.softmax else None
+        if len(state.books) == 1:
+            (book,) = state.books
+            counts = book.pair_counts(middle) if self.softmax else None
+            codes = book.codes[:, :, :middle]
+            return pq_scores(
+                queries, book.centroids, codes, group=self.group, scale=scale, softcap=layer.softcap, counts=counts
+            )
+        group: Group = "each" if self.softmax else self.group
+        parts = [pq_scores(queries, book.centroids, book.codes, group=group) for book in state.books]
+        scores = torch.cat(parts, dim=-1)[..., :middle]
+        if scale is None:
+            return scores
+        scores = scores * scale
+        if layer.softcap is not None:
+            scores = layer.softcap * torch.tanh(scores / layer.softcap)
+        return reduce_group(scores.softmax(-1), layer.n_kv_heads, self.group)
 
     def _quantize(self, keys: Tensor) -> Codebook:
         iterations = self.max_iter

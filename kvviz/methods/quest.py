@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import torch
+from kvviz_kernels.selection import page_scores, take_best
 from torch import Tensor
 
-from ..clustering.pages import Pages, join_pages, page_bounds
-from ..selection import Selection, reduce_group, surround
+from ..clustering.growing import GrowingTensor
+from ..selection import Selection, positions, surround
 from .base import LayerContext, Method, State
 
 LEAST_PAGES = 3
@@ -18,9 +18,12 @@ LEAST_PAGES = 3
 
 @dataclass
 class QuestState(State):
-    """Beside the counts, the bounds of every full page and the keys [B, H, n, D] behind the last one."""
+    """Beside the counts, the bounds of every full page and the keys [B, H, n, D] behind the last one.
 
-    pages: Pages
+    `bounds` hold [B, H, 2·D, P]: each page's channel-wise maxima, and behind them its minima.
+    """
+
+    bounds: GrowingTensor
     tail: list[Tensor]
 
 
@@ -55,20 +58,20 @@ class Quest(Method):
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Bounds of every full page; O(L·D)."""
         whole = keys.shape[2] - keys.shape[2] % self.page_size
-        pages = _bounds(keys[:, :, :whole], self.page_size)
+        bounds = GrowingTensor(_bounds(keys[:, :, :whole], self.page_size), 3)
         tail = keys[:, :, whole:].clone()  # a view would keep an outgrown buffer
-        return QuestState(layer, keys.shape[2], keys.shape[2], pages, [tail])
+        return QuestState(layer, keys.shape[2], keys.shape[2], bounds, [tail])
 
     def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Adds the new tokens; a page gets its bounds once it is full."""
         state = cast(QuestState, state)
         state.tail.append(keys)
         state.length += keys.shape[2]
-        full = (state.length - state.pages.length) // self.page_size * self.page_size
+        full = state.length // self.page_size - state.bounds.used
         if full:
             tail = torch.cat(state.tail, dim=2)
-            state.pages = join_pages(state.pages, _bounds(tail[:, :, :full], self.page_size))
-            state.tail = [tail[:, :, full:]]
+            state.bounds.append(_bounds(tail[:, :, : full * self.page_size], self.page_size))
+            state.tail = [tail[:, :, full * self.page_size :].clone()]
         return state
 
     def select(self, state: State, queries: Tensor) -> Selection:
@@ -78,29 +81,21 @@ class Quest(Method):
             return everything
         layer, state = state.layer, cast(QuestState, state)
         tail = (state.length - max(self.recent, 1)) // self.page_size  # the first page that is attended anyway
-        scores = self._scores(state.pages, queries)[..., :tail]  # [B, R, P]
-        scores[..., : -(-self.sinks // self.page_size)] = torch.inf
-        count = self.allowance(state) // self.page_size - math.ceil(
-            (state.length - tail * self.page_size) / self.page_size
-        )
-        pages = scores.argsort(dim=-1, descending=True, stable=True)[..., :count].sort(-1).values  # [B, R, P']
-        offsets = torch.arange(self.page_size, device=pages.device)
-        indices = (pages[..., None] * self.page_size + offsets).flatten(-2)  # [B, R, S]
+        scores = page_scores(queries, state.bounds.tensor[..., :tail], group=self.group)  # [B, R, P]
+        if self.sinks:
+            scores[..., : -(-self.sinks // self.page_size)] = torch.inf
+        after = -(-(state.length - tail * self.page_size) // self.page_size)  # pages that are attended anyway
+        pages = take_best(scores, self.allowance(state) // self.page_size - after)  # [B, R, P']
+        in_page = positions(0, self.page_size, 1, 1, pages.device)
+        indices = torch.add(in_page, pages[..., None], alpha=self.page_size).flatten(-2)  # [B, R, S]
         chosen = Selection(indices)
         if layer.details:
             of_token = pages.repeat_interleave(self.page_size, dim=-1)
-            chosen = Selection(indices, of_token.to(torch.int32), scores.gather(-1, of_token).float())
+            chosen = Selection(indices, of_token.to(torch.int32), scores.gather(-1, of_token))
         return surround(chosen, after=(tail * self.page_size, state.length))
 
-    def _scores(self, pages: Pages, queries: Tensor) -> Tensor:
-        n_kv_heads = pages.low.shape[1]
-        heads = queries.unflatten(1, (n_kv_heads, -1))  # [B, H, G, D]
-        # The bound splits by the sign of q: positive channels meet the page's maximum, negative ones its minimum.
-        bound = heads.clamp(min=0) @ pages.high.transpose(-1, -2) + heads.clamp(max=0) @ pages.low.transpose(-1, -2)
-        return reduce_group(bound.flatten(1, 2), n_kv_heads, self.group)
 
-
-def _bounds(keys: Tensor, page_size: int) -> Pages:
-    """The pages of keys without their means, which Quest never reads."""
-    pages = page_bounds(keys, page_size)
-    return replace(pages, mean=pages.mean[..., :0, :].clone())
+def _bounds(keys: Tensor, page_size: int) -> Tensor:
+    """Channel-wise maxima, then minima, [B, H, 2·D, P] of the pages of keys [B, H, P · page_size, D]."""
+    by_page: Tensor = keys.unflatten(2, (-1, page_size))  # [B, H, P, page, D]
+    return torch.cat([by_page.amax(3), by_page.amin(3)], dim=-1).transpose(-1, -2).contiguous()

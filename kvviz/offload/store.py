@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from .base import ALL_ROWS, Fetched, LayerStore
 
 SPARE_TOKENS = 512
 SPARE_AFTER_RETAIN = 64  # a store that drops tokens is small: much spare room would undo what was freed
 
 
-class DeviceStore:
+class DeviceStore(LayerStore):
     """Growing keys and values of one layer, with spare room so that a decode step copies one token and not all.
 
     `DynamicCache` concatenates instead and copies every key and value at every step. `retain` drops tokens and frees
@@ -20,10 +21,6 @@ class DeviceStore:
     """
 
     def __init__(self) -> None:
-        self.length = 0
-        self.used = 0
-        self.moved_bytes = 0  # nothing ever leaves the device
-        self.newest: tuple[Tensor, Tensor] | None = None  # key and value [B, H, 1, D], where one token came last
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self._positions: Tensor | None = None  # [B, H, capacity], never descending; None while slot i holds token i
@@ -103,6 +100,27 @@ class DeviceStore:
         self._positions = ordered.new_empty((*ordered.shape[:2], room))
         self._positions[..., : self.used] = ordered
 
+    def last(self, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, count, D] of the last tokens stored."""
+        if count == 1 and self.newest is not None:
+            return self.newest
+        behind = slice(self.used - count, self.used)
+        return self.key_buffer[:, :, behind], self.value_buffer[:, :, behind]
+
+    def fetch(self, indices: Tensor, *, padded: bool = True) -> Fetched:
+        """The store's own buffers, and where the tokens lie in them."""
+        return Fetched(self.key_buffer, self.value_buffer, self.slots(indices, padded=padded))
+
+    def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""
+        places = _places(self.key_buffer, self.slots(positions, rows).clamp(min=0), rows)
+        return _rows_of(self.key_buffer, places), _rows_of(self.value_buffer, places)
+
+    def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
+        """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some other token."""
+        places = _places(self.key_buffer, self.slots(positions, rows).clamp(min=0), rows)
+        return _rows_of(self.key_buffer, places)
+
     def slots(self, positions: Tensor, rows: slice = slice(None), *, padded: bool = True) -> Tensor:
         """Where `positions` [B, R, S] of stored tokens lie, R a multiple of H, in these batch rows; -1 pads stay.
 
@@ -134,6 +152,21 @@ class DeviceStore:
         buffers = (self.key_buffer, self.value_buffer)
         return {"device": sum(buffer.numel() * buffer.element_size() for buffer in buffers)}
 
+    @property
+    def batch(self) -> int:
+        """Sequences of the batch, once tokens were stored."""
+        return self.key_buffer.shape[0]
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's key and value, of one KV head."""
+        buffers = (self.key_buffer, self.value_buffer)
+        return sum(buffer.shape[-1] * buffer.element_size() for buffer in buffers)
+
+    def renewed(self) -> DeviceStore:
+        """An empty store."""
+        return DeviceStore()
+
     def clone(self) -> DeviceStore:
         """An independent copy."""
         copy = DeviceStore()
@@ -160,7 +193,7 @@ class TokenCache:
     does nothing, because the layer stores its tokens itself. On its own, as on stored tensors, it keeps what is given.
     """
 
-    def __init__(self, store: DeviceStore | None = None, rows: slice = slice(None), start: int = 0) -> None:
+    def __init__(self, store: LayerStore | None = None, rows: slice = slice(None), start: int = 0) -> None:
         self._own = store is None
         self._store = store or DeviceStore()
         self._rows, self._start = rows, start
@@ -184,19 +217,14 @@ class TokenCache:
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
-        places = self._places(positions)
-        keys, values = self._store.key_buffer, self._store.value_buffer
-        return _rows_of(keys, places), _rows_of(values, places)
+        return self._store.read(self._absolute(positions), self._rows)
 
     def take_keys(self, positions: Tensor) -> Tensor:
         """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
-        return _rows_of(self._store.key_buffer, self._places(positions))
+        return self._store.read_keys(self._absolute(positions), self._rows)
 
-    def _places(self, positions: Tensor) -> Tensor:
-        """Where `positions` lie in a buffer seen as a list of rows, int64 [B, R, S]."""
-        absolute = torch.where(positions < 0, positions, positions + self._start)
-        slots = self._store.slots(absolute, self._rows).clamp(min=0)
-        return _places(self._store.key_buffer, slots, self._rows)
+    def _absolute(self, positions: Tensor) -> Tensor:
+        return torch.where(positions < 0, positions, positions + self._start) if self._start else positions
 
 
 def _places(buffer: Tensor, slots: Tensor, rows: slice = slice(None)) -> Tensor:

@@ -1,8 +1,8 @@
-"""Attention over selected tokens in plain torch: gather the rows, then two small matrix products."""
+"""Attention over selected tokens in plain torch: gather the rows, then attend to them with all heads at once."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -26,56 +26,137 @@ def gather_attention(
     rows, slots = indices.shape[1:]
     if slots == 0:
         return torch.zeros_like(queries), queries.new_full((batch, heads), NEGATIVE_INFINITY, dtype=torch.float32)
+    pads = indices < 0 if padded else None
+    if pads is not None and not pads.is_cuda and not bool(pads.any()):  # on a GPU to ask would be to wait
+        pads = None
     positions = indices
-    if padded:  # a pad reads one of the row's tokens, with weight 0: what else lies in the buffer may be NaN
-        pads = indices < 0
+    if pads is not None:  # a pad reads one of the row's tokens, with weight 0: what else lies in the buffer may be NaN
         positions = torch.where(pads, indices.amax(-1, keepdim=True).clamp_(min=0), indices)
-    places = _places(keys, positions)
-    picked_keys = _pick(keys, positions, places)  # [B * R, S, D]
-    if values.stride() != keys.stride():
-        places = _places(values, positions)
-    picked_values = _pick(values, positions, places)
-    grouped = queries.reshape(batch * rows, heads // rows, width).float() * scale
-    logits = torch.bmm(grouped, picked_keys.transpose(1, 2))  # [B * R, Q / R, S]
-    if softcap is not None:
-        logits.div_(softcap).tanh_().mul_(softcap)
-    if bias is not None:
-        logits += bias.reshape(batch * rows, 1, slots)
-    if padded:
-        logits.masked_fill_(pads.reshape(batch * rows, 1, slots), NEGATIVE_INFINITY)
-    weights = logits.softmax(-1)
-    peak = logits.amax(-1)
-    lse = peak - weights.amax(-1).log_()  # the peak's weight is exp(peak - lse); 4 µs against 14 of torch.logsumexp
-    output = torch.bmm(weights, picked_values)
-    if padded or bias is not None:  # softmax over no tokens is NaN
-        empty = peak == NEGATIVE_INFINITY
+    picked_keys, picked_values = _pick_both(keys, values, positions)
+    mask = _mask(bias, pads)
+    grouped = queries.reshape(batch, rows, heads // rows, width).float()
+    if softcap is None and not queries.is_cuda and _flash_is_exact():
+        output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            grouped, picked_keys, picked_values, attn_mask=mask, scale=scale
+        )
+    else:
+        output, lse = _attend(grouped, picked_keys, picked_values, mask, scale, softcap)
+    if mask is not None:  # softmax over no tokens is NaN, and torch's own operator gives log-sum-exp 0
+        empty = mask.amax(-1) == NEGATIVE_INFINITY
         output.masked_fill_(empty[..., None], 0.0)
         lse.masked_fill_(empty, NEGATIVE_INFINITY)
-    return output.view(batch, heads, width).to(queries.dtype), lse.view(batch, heads)
+    return output.reshape(batch, heads, width).to(queries.dtype), lse.reshape(batch, heads)
+
+
+def merge_attention(outputs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp; see `kvviz_kernels.merge_attention`."""
+    lse = torch.stack(lses)  # [N, B, Q]
+    total = torch.logsumexp(lse, dim=0)
+    shares = torch.nan_to_num((lse - total).exp())  # -inf minus -inf where no set holds a token
+    parts = torch.stack(outputs).float().masked_fill_((shares == 0)[..., None], 0.0)  # may be NaN where nothing is
+    return (parts * shares[..., None]).sum(0).to(outputs[0].dtype), total
+
+
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float | None
+) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of queries [B, R, G, D] over keys and values [B, R, S, D], two matrix products."""
+    batch, rows = queries.shape[:2]
+    logits = torch.bmm((queries * scale).flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)).unflatten(0, (batch, rows))
+    if softcap is not None:
+        logits.div_(softcap).tanh_().mul_(softcap)
+    if mask is not None:
+        logits += mask
+    weights = logits.softmax(-1)
+    # The peak's weight is exp(peak - lse): 4 µs against 14 of torch.logsumexp over 9 x 512 logits (EPYC Zen 5).
+    lse = logits.amax(-1) - weights.amax(-1).log_()
+    return torch.bmm(weights.flatten(0, 1), values.flatten(0, 1)).unflatten(0, (batch, rows)), lse
+
+
+@cache
+def _flash_is_exact() -> bool:
+    """Whether torch has its attention operator for the CPU, which gives output and log-sum-exp in one call.
+
+    The operator is private (there since torch 2.2), so that its answer on a small case decides, once. In float32 it
+    takes 49 µs where matrix products and softmax take 57 (9 heads over 512 tokens of 64, EPYC Zen 5, 2 threads); in
+    half precision it rounds the softmax's weights, and over no tokens at all it crashes (torch 2.13), so it never gets
+    either.
+    """
+    queries = torch.arange(12, dtype=torch.float32, device="cpu").view(1, 2, 2, 3) / 8
+    keys = torch.arange(18, dtype=torch.float32, device="cpu").view(1, 2, 3, 3).sin()
+    mask = torch.tensor([0.5, NEGATIVE_INFINITY, 0.0], dtype=torch.float32, device="cpu").expand(1, 2, 1, 3)
+    try:
+        operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        output, lse = operator(queries, keys, keys.cos(), attn_mask=mask, scale=0.5)
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return False
+    wanted_output, wanted_lse = _attend(queries, keys, keys.cos(), mask, 0.5, None)
+    if output.shape != wanted_output.shape or lse.shape != wanted_lse.shape:
+        return False
+    return torch.allclose(output, wanted_output, atol=1e-6) and torch.allclose(lse, wanted_lse, atol=1e-6)
+
+
+def _mask(bias: Tensor | None, pads: Tensor | None) -> Tensor | None:
+    """What is added to the logits, float32 [B, R, 1, S]: the bias, and -inf at pads; None where nothing is."""
+    if bias is not None:
+        mask = bias.float() if pads is None else bias.float().masked_fill(pads, NEGATIVE_INFINITY)
+    elif pads is not None:
+        mask = torch.zeros(pads.shape, dtype=torch.float32, device=pads.device).masked_fill_(pads, NEGATIVE_INFINITY)
+    else:
+        return None
+    return mask[:, :, None]
+
+
+def _pick_both(keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of keys and values [B, H, N, D] at `positions` [B, R, S], each float32 [B, R, S, D].
+
+    One index_select over the buffer seen as a list of rows: 25 µs for 3 x 512 rows of 64, against 190 µs of advanced
+    indexing and 300 µs of gather (EPYC Zen 5, 2 threads). Where keys and values lie in one row, they are gathered in
+    one go: 90 µs against 119, layers in turns so that caches are cold (same machine).
+    """
+    width = keys.shape[-1]
+    if _lie_in_one_row(keys, values):
+        places = _places(keys, positions, 2 * width)
+        if places is not None:
+            both = _rows_of(keys, places, 2 * width).view(*positions.shape, 2 * width).float()
+            return both[..., :width], both[..., width:]
+    places = _places(keys, positions, width)
+    picked = _pick(keys, positions, places)
+    if values.stride() != keys.stride():
+        places = _places(values, positions, width)
+    return picked, _pick(values, positions, places)
+
+
+def _lie_in_one_row(keys: Tensor, values: Tensor) -> bool:
+    """Whether each token's value begins in memory where its key ends."""
+    behind = keys.data_ptr() + keys.shape[-1] * keys.element_size()
+    if values.data_ptr() != behind or keys.stride() != values.stride() or keys.dtype != values.dtype:
+        return False
+    return keys.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
 
 
 def _pick(buffer: Tensor, positions: Tensor, places: Tensor | None) -> Tensor:
-    """Rows of `buffer` [B, H, N, D] at `positions` [B, R, S], float32 [B * R, S, D]; a new tensor.
-
-    index_select over the buffer seen as a list of rows: 25 µs for 3 x 512 rows of 64, against 190 µs of advanced
-    indexing and 300 µs of gather (EPYC Zen 5, 2 threads).
-    """
-    batch, heads, capacity, width = buffer.shape
-    rows, slots = positions.shape[1:]
+    """Rows of `buffer` [B, H, N, D] at `positions` [B, R, S], float32 [B, R, S, D]; `places` of `_places`."""
+    width = buffer.shape[-1]
     if places is not None:
-        step_batch, step_head, step_token, _ = buffer.stride()
-        last = ((batch - 1) * step_batch + (heads - 1) * step_head + (capacity - 1) * step_token) // width
-        picked = buffer.as_strided((last + 1, width), (width, 1)).index_select(0, places)
-    else:
-        of_batch = torch.arange(batch, device=buffer.device)[:, None, None]
-        of_head = torch.arange(rows, device=buffer.device)[:, None] // (rows // heads)
-        picked = buffer[of_batch, of_head, positions]
-    return picked.view(batch * rows, slots, width).float()
+        return _rows_of(buffer, places, width).view(*positions.shape, width).float()
+    of_batch = torch.arange(buffer.shape[0], device=buffer.device)[:, None, None]
+    of_head = torch.arange(positions.shape[1], device=buffer.device)[:, None] // (positions.shape[1] // buffer.shape[1])
+    return buffer[of_batch, of_head, positions].float()
 
 
-def _places(buffer: Tensor, positions: Tensor) -> Tensor | None:
-    """Where `positions` lie in `buffer` seen as a list of rows, int64 [B * R * S]; None where strides allow no list."""
-    batch, heads, _, width = buffer.shape
+def _rows_of(buffer: Tensor, places: Tensor, width: int) -> Tensor:
+    """Rows of `width` elements [len(places), width] of the list of rows that begins where the buffer does."""
+    last = sum((size - 1) * step for size, step in zip(buffer.shape[:3], buffer.stride(), strict=False)) // width
+    return buffer.as_strided((last + 1, width), (width, 1)).index_select(0, places)
+
+
+def _places(buffer: Tensor, positions: Tensor, width: int) -> Tensor | None:
+    """Where `positions` lie in `buffer` seen as a list of rows of `width`, int64 [B * R * S].
+
+    None where strides allow no list. Strides may be 0: heads and sequences then share their rows.
+    """
+    batch, heads = buffer.shape[:2]
     step_batch, step_head, step_token, step_element = buffer.stride()
     if step_element != 1 or step_batch % width or step_head % width or step_token % width:
         return None

@@ -1,0 +1,201 @@
+"""The lists of query centroids in Triton: no matrix of logits in memory, and a radix selection of the best weights."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..tuning import Config, best_config
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+BLOCK_ELEMENTS = 2**26  # reduced weights a block: 256 MiB of float32, down to one centroid
+BLOCK_SCAN = 2048
+DEFAULT: Config = {"block_queries": 64, "block_keys": 64, "num_warps": 4}
+CANDIDATES: list[Config] = [
+    {"block_queries": queries, "block_keys": keys, "num_warps": warps}
+    for queries, keys, warps in [(64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 64, 8), (128, 128, 8), (128, 256, 8)]
+]
+
+
+def _soften(logits: Any, scale: Any, softcap: Any, HAS_SOFTCAP: tl.constexpr) -> Any:
+    """Scaled logits, bounded by a tanh where the model does so."""
+    logits = logits * scale
+    if HAS_SOFTCAP:
+        logits = softcap * (2.0 * tl.sigmoid(2.0 * logits / softcap) - 1.0)  # tanh
+    return logits
+
+
+_softened = triton.jit(_soften)
+
+
+def _normalise(
+    centroids: Any, keys: Any, last: Any, lse: Any, scale: Any, softcap: Any, queries: Any, n_centroids: Any,
+    length: Any, key_row: Any, key_token: Any, key_element: Any,
+    D: tl.constexpr, CAUSAL: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+) -> None:  # fmt: skip
+    """One program a block of the centroids of one KV head; the log-sum-exp of each over all keys."""
+    row = tl.program_id(1).to(tl.int64)
+    own = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of G * C
+    dims = tl.arange(0, BLOCK_D)
+    place = (row * queries + own[:, None]) * D + dims[None, :]
+    query = tl.load(centroids + place, mask=(own[:, None] < queries) & (dims[None, :] < D), other=0.0)
+    limit = tl.zeros([BLOCK_Q], tl.int64) + length - 1
+    if CAUSAL:
+        limit = tl.load(last + own % n_centroids)
+    peak = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    for start in range(0, length, BLOCK_K):
+        token = start + tl.arange(0, BLOCK_K)
+        place = row * key_row + token[None, :].to(tl.int64) * key_token + dims[:, None] * key_element
+        key = tl.load(keys + place, mask=(token[None, :] < length) & (dims[:, None] < D), other=0.0)
+        logits = _softened(tl.dot(query, key, input_precision="ieee"), scale, softcap, HAS_SOFTCAP)
+        logits = tl.where(token[None, :] <= limit[:, None], logits, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(logits, 1))  # finite from the first block on: each query sees key 0
+        total = total * tl.exp(peak - new_peak) + tl.sum(tl.exp(logits - new_peak[:, None]), 1)
+        peak = new_peak
+    tl.store(lse + row * queries + own, peak + tl.log(total), mask=own < queries)
+
+
+def _weigh(
+    centroids: Any, keys: Any, last: Any, lse: Any, weights: Any, scale: Any, softcap: Any,
+    first: Any, some: Any, n_centroids: Any, start: Any, places: Any, key_row: Any, key_token: Any, key_element: Any,
+    ROWS_OF_HEAD: tl.constexpr, GROUP: tl.constexpr, REDUCTION: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
+) -> None:  # fmt: skip
+    """One program a (block of keys, block of centroids, row of lists); weights reduced over the row's query heads."""
+    row = tl.program_id(2).to(tl.int64)
+    place = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)  # of the keys that may be listed
+    own = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of the centroids of this block
+    dims = tl.arange(0, BLOCK_D)
+    token = (start + place).to(tl.int64)
+    key_place = row // ROWS_OF_HEAD * key_row + token[None, :] * key_token + dims[:, None] * key_element
+    key = tl.load(keys + key_place, mask=(place[None, :] < places) & (dims[:, None] < D), other=0.0)
+    reduced = tl.zeros([BLOCK_Q, BLOCK_K], tl.float32)
+    for member in range(GROUP):
+        query_row = (row * GROUP + member) * n_centroids + first + own
+        inside = (own[:, None] < some) & (dims[None, :] < D)
+        query = tl.load(centroids + query_row[:, None] * D + dims[None, :], mask=inside, other=0.0)
+        logits = _softened(tl.dot(query, key, input_precision="ieee"), scale, softcap, HAS_SOFTCAP)
+        normaliser = tl.load(lse + query_row, mask=own < some, other=0.0)
+        weight = tl.exp(logits - normaliser[:, None])
+        reduced = tl.maximum(reduced, weight) if REDUCTION == "max" else reduced + weight
+    if REDUCTION == "mean":
+        reduced = tl.div_rn(reduced, tl.full([BLOCK_Q, BLOCK_K], GROUP, tl.float32))
+    if CAUSAL:
+        limit = tl.load(last + first + own, mask=own < some, other=0)
+        reduced = tl.where(token[None, :] <= limit[:, None], reduced, -1.0)
+    out = (row * some + own[:, None]) * places + place[None, :]
+    tl.store(weights + out, reduced, mask=(own[:, None] < some) & (place[None, :] < places))
+
+
+def _select(
+    weights: Any, best: Any, slots: Any, places: Any, count: Any, BLOCK: tl.constexpr
+) -> None:
+    """One program a row of weights; its `count` largest in the order of their places, the earlier of equals.
+
+    The bits of floats from 0 on sort as the floats do. Their 31 bits are fixed by eight, eight, eight and seven: a
+    histogram says in which bin the last weight to be taken lies. Negative weights are never taken.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    lane, bins = tl.arange(0, BLOCK), tl.arange(0, 256)
+    least = tl.zeros([1], tl.int32)  # bits of the smallest weight to be taken, as far as they are known
+    wanted = tl.zeros([1], tl.int32) + count  # how many of the weights that share these bits
+    for step in tl.static_range(4):
+        shift: tl.constexpr = 23 - 8 * step if step < 3 else 0
+        above: tl.constexpr = 31 - 8 * step
+        histogram = tl.zeros([256], tl.int32)
+        for start in range(0, places, BLOCK):
+            bits = tl.load(weights + row * places + start + lane, mask=start + lane < places, other=-1.0)
+            bits = bits.to(tl.int32, bitcast=True)
+            rival = (bits >= 0) & ((bits >> above) == (least >> above))
+            # What is no rival falls into bin 0, whose height does not matter: it is what is left where no other is.
+            histogram += tl.histogram(tl.where(rival, (bits >> shift) & ((1 << (above - shift)) - 1), 0), 256)
+        reaching = tl.cumsum(histogram, 0, reverse=True)
+        bin_of_last = tl.sum(((bins > 0) & (reaching >= wanted)).to(tl.int32), 0)
+        wanted -= tl.sum(tl.where(bins > bin_of_last, histogram, 0), 0)
+        least += bin_of_last << shift
+    taken = tl.zeros([1], tl.int32)
+    equal_before = tl.zeros([1], tl.int32)
+    for start in range(0, places, BLOCK):
+        weight = tl.load(weights + row * places + start + lane, mask=start + lane < places, other=-1.0)
+        bits = weight.to(tl.int32, bitcast=True)
+        equal = (bits == least).to(tl.int32)
+        chosen = (bits > least) | ((equal == 1) & (equal_before + tl.cumsum(equal, 0) <= wanted))
+        slot = taken + tl.cumsum(chosen.to(tl.int32), 0) - 1
+        tl.store(best + row * count + slot, weight, mask=chosen)
+        tl.store(slots + row * count + slot, start + lane, mask=chosen)
+        taken += tl.sum(chosen.to(tl.int32), 0)
+        equal_before += tl.sum(equal, 0)
+    for start in range(0, count, BLOCK):
+        pad = (start + lane >= taken) & (start + lane < count)
+        tl.store(best + row * count + start + lane, tl.full([BLOCK], -1.0, tl.float32), mask=pad)
+        tl.store(slots + row * count + start + lane, tl.zeros([BLOCK], tl.int32), mask=pad)
+
+
+# called rather than written as decorators, so that type checkers without Triton still see the functions
+_normalise_kernel = triton.jit(_normalise)
+_weigh_kernel = triton.jit(_weigh)
+_select_kernel = triton.jit(_select)
+
+
+def ivf_lists(
+    centroids: Tensor,
+    keys: Tensor,
+    list_length: int,
+    *,
+    scale: float,
+    group: str,
+    softcap: float | None,
+    within: tuple[int, int],
+    last: Tensor | None,
+    config: Config | None = None,
+) -> Tensor:
+    """Lists of keys; see `kvviz_kernels.ivf_lists`."""
+    (heads, length, width), count = keys.shape[-3:], centroids.shape[-2]
+    ratio, places = centroids.shape[-3] // heads, within[1] - within[0]
+    # The interpreter would multiply the bits of bfloat16.
+    dtype = torch.float32 if INTERPRETED else torch.promote_types(centroids.dtype, keys.dtype)
+    own_keys = keys.reshape(-1, length, width).to(dtype)  # [B * H, L, D]
+    own = centroids.reshape(len(own_keys), ratio * count, width).to(dtype).contiguous()
+    chosen = config or best_config("ivf_lists", keys.device, DEFAULT)
+    queries, block_keys = chosen["block_queries"], chosen["block_keys"]
+    shared = {
+        "D": width, "CAUSAL": last is not None, "HAS_SOFTCAP": softcap is not None, "BLOCK_Q": queries,
+        "BLOCK_K": block_keys, "BLOCK_D": max(16, triton.next_power_of_2(width)), "num_warps": chosen["num_warps"],
+    }  # fmt: skip
+    lse = torch.empty(own.shape[:2], dtype=torch.float32, device=keys.device)
+    inputs = own, own_keys, lse if last is None else last.contiguous()
+    cap = 1.0 if softcap is None else softcap
+    _normalise_kernel[(triton.cdiv(ratio * count, queries), len(own_keys))](
+        *inputs, lse, scale, cap, ratio * count, count, length, *own_keys.stride(), **shared
+    )
+    rows_of_head = ratio if group == "each" else 1
+    rows = len(own_keys) * rows_of_head
+    block = min(count, max(1, BLOCK_ELEMENTS // (rows * places)))
+    weights = torch.empty(rows * block * places, dtype=torch.float32, device=keys.device)
+    lists = torch.empty(rows, count, list_length, dtype=torch.int32, device=keys.device)
+    for first in range(0, count, block):
+        some = min(block, count - first)
+        _weigh_kernel[(triton.cdiv(places, block_keys), triton.cdiv(some, queries), rows)](
+            *inputs, lse, weights, scale, cap, first, some, count, within[0], places, *own_keys.stride(),
+            ROWS_OF_HEAD=rows_of_head, GROUP=ratio // rows_of_head, REDUCTION=group, **shared,
+        )  # fmt: skip
+        lists[:, first : first + some] = _best(weights, rows * some, places, list_length, within[0]).view(
+            rows, some, list_length
+        )
+    return lists.view(*keys.shape[:-3], heads * rows_of_head, count, list_length)
+
+
+def _best(weights: Tensor, rows: int, places: int, count: int, start: int) -> Tensor:
+    """Positions int32 [rows, count] of the largest of each row of weights, the largest first, -1 pads at the end."""
+    best = torch.empty(rows, count, dtype=torch.float32, device=weights.device)
+    slots = torch.empty(rows, count, dtype=torch.int32, device=weights.device)
+    _select_kernel[(rows,)](weights, best, slots, places, count, BLOCK=BLOCK_SCAN)
+    ordered, order = torch.sort(best, dim=-1, descending=True, stable=True)
+    return torch.where(ordered < 0, -1, slots.gather(-1, order) + start)

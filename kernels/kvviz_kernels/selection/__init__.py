@@ -1,0 +1,139 @@
+"""Choosing tokens: clusters and pages and quantized keys by their scores, and the best of scores."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..dispatch import Impl, use_fused
+from . import naive
+from .quantized import count_pairs, pairs_pay
+from .shared import GROUPS, Chosen, Group, check_group, group_scores, reduce_group
+
+__all__ = [
+    "GROUPS",
+    "Group",
+    "count_pairs",
+    "group_scores",
+    "page_scores",
+    "pairs_pay",
+    "pq_scores",
+    "reduce_group",
+    "select_clusters",
+    "take_best",
+    "take_clusters",
+]
+
+
+def select_clusters(
+    queries: Tensor,
+    centroids: Tensor,
+    sizes: Tensor,
+    offsets: Tensor,
+    order: Tensor,
+    budget: int,
+    *,
+    group: Group,
+    details: bool = False,
+    impl: Impl = "auto",
+) -> Chosen:
+    """Tokens of the best clusters: indices int64 [B, R, S], ascending, and with `details` each one's cluster and score.
+
+    queries [B, Q, D] and centroids [B, H, C, D] give the scores, reduced over the query heads of a KV head by `group`
+    (R = H), or by none of them ("each", R = Q); the rest is `take_clusters`. Fused, all of it is one launch, a program
+    a row. Raises ValueError for another `group`, or where H does not divide Q.
+    Source: ClusterKV (arXiv 2412.03213), section IV-C: score, sort, prefix sum, trim, gather.
+    """
+    check_group("select_clusters", group, queries.shape[1], centroids.shape[1])
+    if use_fused("select_clusters", impl, queries):
+        from . import fused
+
+        chosen = fused.select_clusters
+    else:
+        chosen = naive.select_clusters
+    return chosen(queries, centroids, sizes, offsets, order, budget, group=group, details=details)
+
+
+def take_clusters(
+    scores: Tensor,
+    sizes: Tensor,
+    offsets: Tensor,
+    order: Tensor,
+    budget: int,
+    *,
+    details: bool = False,
+    impl: Impl = "auto",
+) -> Chosen:
+    """Tokens of the best clusters by scores [B, R, C]: indices int64 [B, R, S], S = min(budget, L), ascending.
+
+    Whole clusters, the best first and of equal scores the lower number, until the budget is met; the last one is
+    trimmed to its first tokens. sizes int64 [B, H, C], offsets int64 [B, H, C+1] and order int64 [B, H, L] say which
+    tokens each cluster holds (order lists positions cluster by cluster); R is H or a multiple of it. With `details`,
+    the cluster int32 and the score float32 of each token come too, both [B, R, S]; otherwise None. No score is NaN.
+    """
+    if use_fused("take_clusters", impl, scores):
+        from . import fused
+
+        return fused.take_clusters(scores, sizes, offsets, order, budget, details=details)
+    return naive.take_clusters(scores, sizes, offsets, order, budget, details=details)
+
+
+def take_best(scores: Tensor, count: int, *, impl: Impl = "auto") -> Tensor:
+    """Positions of the `count` largest scores of each row, int64 [B, R, count], ascending.
+
+    scores float [B, R, L], none NaN. Of equal scores the earlier position is taken; a `count` beyond L takes all.
+    """
+    if use_fused("take_best", impl, scores):
+        from . import fused
+
+        return fused.take_best(scores, count)
+    return naive.take_best(scores, count)
+
+
+def page_scores(queries: Tensor, bounds: Tensor, *, group: Group, impl: Impl = "auto") -> Tensor:
+    """Upper bound of the inner product with any key of each page, float32 [B, R, P], reduced over the group.
+
+    queries [B, Q, D]; bounds [B, H, 2·D, P] hold every page's channel-wise maxima, and behind them its minima: the bound
+    is the sum over channels of max(q · maximum, q · minimum). Any float dtypes, computed in float32. group: "mean",
+    "max" or "sum" over the query heads of a KV head (R = H), or "each" (R = Q). Raises ValueError for another `group`,
+    or where H does not divide Q. Source: Quest (arXiv 2406.10774), section 3.3.
+    """
+    check_group("page_scores", group, queries.shape[1], bounds.shape[1])
+    if use_fused("page_scores", impl, queries):
+        from . import fused
+
+        return fused.page_scores(queries, bounds, group=group)
+    return naive.page_scores(queries, bounds, group=group)
+
+
+def pq_scores(
+    queries: Tensor,
+    centroids: Tensor,
+    codes: Tensor,
+    *,
+    group: Group,
+    scale: float | None = None,
+    softcap: float | None = None,
+    counts: Tensor | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
+    """What product-quantized tokens are ranked by, float32 [B, R, L]: approximate scores reduced over the group.
+
+    queries [B, Q, D] of any float dtype, centroids float32 [B, H, m, C, D/m], codes uint8 or uint16 [B, H, L, m]. A
+    token's score is the sum over the parts of the table entry that its code names, a query part · a centroid. With
+    `scale` each query head's scores become attention weights over the L tokens, softmax(scale · score) (`softcap`:
+    softmax(softcap · tanh(scale · score / softcap))), before `group` reduces them: "mean", "max" or "sum" over the query
+    heads of a KV head (R = H), or "each" (R = Q). `softcap` without `scale` has no effect.
+
+    counts float32 [B, H, C, C], where it is given, says how many of the L tokens have each pair of codes, as
+    `count_pairs` counts them. It saves the CPU's plain form counting anew where m is 2, and changes no result.
+    Raises ValueError for another `group`, or where H does not divide Q.
+    Source: PQCache (arXiv 2407.12820), section 3.1, step 4.
+    """
+    check_group("pq_scores", group, queries.shape[1], centroids.shape[1])
+    if use_fused("pq_scores", impl, queries):
+        from . import fused
+
+        return fused.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap)
+    return naive.pq_scores(
+        queries, centroids, codes, group=group, scale=scale, softcap=softcap, counts=counts
+    )

@@ -1,0 +1,125 @@
+"""Launch configurations of the fused kernels, kept in the repository per GPU name: tuned/<gpu>.json.
+
+A file maps a kernel's name to its best configuration, {"gather_attention": {"block": 64, "num_warps": 4}}. Reading one
+at import costs nothing and makes runs repeatable; timing candidates at first use would cost seconds in every process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+Config = dict[str, int]
+FOLDER = Path(__file__).parent / "tuned"
+_logger = logging.getLogger(__package__)
+
+
+def best_config(kernel: str, device: torch.device, default: Config) -> Config:
+    """The tuned configuration of `kernel` for the GPU that `device` is, or `default` where none was tuned.
+
+    A default taken for a GPU is logged once at level INFO. Devices other than GPUs (Triton's interpreter) always take
+    the default. Raises ValueError for a file that can't be read, or an entry whose names differ from the default's.
+    """
+    if device.type != "cuda":
+        return default
+    gpu = _gpu_name(device.index if device.index is not None else torch.cuda.current_device())
+    found = _entries(_file(gpu)).get(kernel)
+    if found is None:
+        _log_once(kernel, gpu)
+        return default
+    if found.keys() != default.keys():
+        got, wanted = ", ".join(sorted(found)), ", ".join(sorted(default))
+        raise ValueError(f"{kernel}: got {got} in {_file(gpu).name}; wanted {wanted} (kernels/tune.py writes it again)")
+    return found
+
+
+def tune(kernel: str, candidates: list[Config], run: Callable[[Config], object], device: torch.device) -> Config:
+    """The fastest candidate on the GPU at hand, also written to that GPU's file under `kernel`.
+
+    run(candidate) launches the kernel once. Candidates that need more shared memory or registers than the GPU has are
+    left out. Times are medians from triton.testing.do_bench. Raises RuntimeError without a GPU, or where no candidate
+    runs.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available():
+        raise RuntimeError(f"tune {kernel}: got {device}; wanted an NVIDIA GPU")
+    times: dict[int, float] = {}
+    for place, candidate in enumerate(candidates):
+        milliseconds = _time(run, candidate)
+        if milliseconds is None:
+            _logger.info("tune %s: %s does not fit on this GPU", kernel, candidate)
+        else:
+            times[place] = milliseconds
+    if not times:
+        raise RuntimeError(f"tune {kernel}: none of the {len(candidates)} candidates fits on {device}")
+    best = candidates[min(times, key=times.__getitem__)]
+    _write(_file(_gpu_name(device.index if device.index is not None else torch.cuda.current_device())), kernel, best)
+    return best
+
+
+def _time(run: Callable[[Config], object], candidate: Config) -> float | None:
+    """Median milliseconds of a candidate; None where the GPU has too little room for it."""
+    from triton.runtime.errors import OutOfResources
+    from triton.testing import do_bench
+
+    try:
+        return float(do_bench(lambda: run(candidate), return_mode="median"))
+    except OutOfResources:
+        return None
+
+
+@cache
+def _gpu_name(index: int) -> str:
+    return torch.cuda.get_device_name(index)
+
+
+def _file(gpu: str) -> Path:
+    return FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
+
+
+@cache
+def _entries(file: Path) -> dict[str, Config]:
+    """What a file holds; {} where there is none."""
+    if not file.exists():
+        return {}
+    try:
+        entries = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file}: got text that is no JSON ({error}); wanted what kernels/tune.py writes") from error
+    if not isinstance(entries, dict) or not all(map(_is_config, entries.values())):
+        wanted = '{"kernel": {"option": integer}}'
+        raise ValueError(f"{file}: got {json.dumps(entries)[:100]}; wanted {wanted}")
+    return entries
+
+
+def _is_config(entry: object) -> bool:
+    return isinstance(entry, dict) and all(type(value) is int for value in entry.values())
+
+
+def _write(file: Path, kernel: str, config: Config) -> None:
+    """Put one kernel's configuration into a file, which is whole at every moment."""
+    _entries.cache_clear()
+    entries = {**_entries(file), kernel: config}
+    file.parent.mkdir(exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=file.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(json.dumps(entries, indent=1, sort_keys=True) + "\n")
+        os.chmod(part, 0o644)  # mkstemp makes files that others can't read
+        os.replace(part, file)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+    _entries.cache_clear()
+
+
+@cache
+def _log_once(kernel: str, gpu: str) -> None:
+    _logger.info("%s: no configuration tuned for %s, taking the default", kernel, gpu)

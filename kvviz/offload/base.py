@@ -1,0 +1,118 @@
+"""What every store of one layer's keys and values offers, wherever it keeps them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from ..errors import InvalidInputError
+
+ALL_ROWS = slice(None)
+
+
+class Fetched(NamedTuple):
+    """Where the tokens of a selection can be read: buffers [B, H, N, D] of any strides, and slots [B, R, S] in them."""
+
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+
+
+class LayerStore(ABC):
+    """Keys and values of one layer. `length` counts every token ever stored, `used` those that are still there.
+
+    `moved_bytes` is what was fetched from another tier; `newest` the key and value [B, H, 1, D] where one token came
+    last. `complete` is False once tokens were dropped.
+    """
+
+    offloads: ClassVar[bool] = False  # whether tokens are kept outside the device
+
+    length: int = 0
+    used: int = 0
+    moved_bytes: int = 0
+    newest: tuple[Tensor, Tensor] | None = None
+
+    @property
+    @abstractmethod
+    def keys(self) -> Tensor:
+        """All keys still stored, [B, H, used, D], on the model's device."""
+
+    @property
+    @abstractmethod
+    def values(self) -> Tensor:
+        """All values still stored, [B, H, used, D], on the model's device."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every token ever stored is still there."""
+        return True
+
+    @abstractmethod
+    def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
+        """Make room for `capacity` tokens shaped like keys and values [B, H, n, D]; what is stored stays."""
+
+    @abstractmethod
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Store the next tokens' keys and values, each [B, H, n, D]."""
+
+    @abstractmethod
+    def last(self, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, count, D] of the last tokens stored."""
+
+    def park(self) -> None:
+        """Move a part of a prompt to the tier where it is kept, before the next part comes."""
+        return
+
+    def settle(self, newest: int, pinned: Tensor | None = None) -> None:
+        """Move what is not always attended to the tier where it is kept, after a prompt and again while generating.
+
+        The `newest` tokens and those at the positions `pinned` [B, s] stay on the device.
+        """
+        return
+
+    def wait(self) -> None:
+        """Wait until everything is where it is kept; raises what went wrong on the way."""
+        return
+
+    @abstractmethod
+    def fetch(self, indices: Tensor, *, padded: bool = True) -> Fetched:
+        """The tokens at `indices` [B, R, S], -1 pads, on the model's device; valid until the next call.
+
+        `padded=False` promises that there are no pads and that every token is stored, which saves time.
+        """
+
+    def parts(self, indices: Tensor) -> list[slice] | None:
+        """Runs of slots that can be fetched one at a time; None where all fit together."""
+        return None
+
+    @abstractmethod
+    def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""
+
+    @abstractmethod
+    def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
+        """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some other token."""
+
+    @abstractmethod
+    def kept_bytes(self) -> dict[str, int]:
+        """Bytes of the memory that holds keys and values on each tier, spare room included."""
+
+    @property
+    @abstractmethod
+    def batch(self) -> int:
+        """Sequences of the batch, once tokens were stored."""
+
+    @property
+    @abstractmethod
+    def token_bytes(self) -> int:
+        """Bytes of one token's key and value, of one KV head."""
+
+    @abstractmethod
+    def renewed(self) -> LayerStore:
+        """An empty store like this one."""
+
+    def clone(self) -> LayerStore:
+        """An independent copy; raises InvalidInputError where tokens are outside the device."""
+        raise InvalidInputError("copy of a cache", "one whose tokens are offloaded", 'a cache with store="device"')

@@ -1,0 +1,77 @@
+"""Rows of keys and values on the tier outside the device: host memory, or a memory-mapped file."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .space import Space
+
+CHUNK_ROWS = 1024  # rows copied at once: few enough that the second copy finds them in the processor's cache
+
+
+class HostRows:
+    """Rows [N, W] in host memory, pinned where the device is a GPU, so that copies run beside its work.
+
+    Row b·H·capacity + h·capacity + p holds token p of head h of sequence b: its key, then its value. Raises
+    OutOfSpaceError where the memory is not there.
+    """
+
+    tier = "host"
+
+    def __init__(
+        self, heads: int, capacity: int, width: int, dtype: torch.dtype, space: Space, *, pinned: bool
+    ) -> None:
+        self.heads, self.capacity = heads, capacity
+        self._space = space
+        self._lease = space.take(heads * capacity * width * dtype.itemsize)
+        self.rows = self._allocate(heads * capacity, width, dtype, pinned)
+
+    def write(self, start: int, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [B, H, n, D] of the tokens from `start` on."""
+        width, end = keys.shape[-1], start + keys.shape[2]
+        tokens = self.rows.view(self.heads, self.capacity, -1)[:, start:end]
+        tokens[..., :width] = keys.flatten(0, 1)
+        tokens[..., width:] = values.flatten(0, 1)
+
+    def load(self, places: Tensor, pool: Tensor, slots: Tensor) -> None:
+        """Copy the rows at `places` [n] into `pool` [N, W] at `slots` [n], wherever the pool is."""
+        if pool.is_cuda:
+            found = torch.empty((len(places), pool.shape[1]), dtype=pool.dtype, pin_memory=True)
+            self.read(places.cpu(), found)
+            pool.index_copy_(0, slots, found.to(pool.device, non_blocking=True))
+            return
+        scratch = pool.new_empty((min(CHUNK_ROWS, len(places)), pool.shape[1]))
+        for start in range(0, len(places), CHUNK_ROWS):
+            some = places[start : start + CHUNK_ROWS]
+            self.read(some, scratch[: len(some)])
+            pool.index_copy_(0, slots[start : start + CHUNK_ROWS], scratch[: len(some)])
+
+    def read(self, places: Tensor, out: Tensor) -> None:
+        """Copy the rows at `places` [n], int64 on the CPU, into `out` [n, W] on the CPU."""
+        torch.index_select(self.rows, 0, places, out=out)
+
+    def range(self, start: int, end: int) -> Tensor:
+        """Rows [heads, end - start, W] of the tokens in a range, a view."""
+        return self.rows.view(self.heads, self.capacity, -1)[:, start:end]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the rows, spare room included."""
+        return self.rows.numel() * self.rows.element_size()
+
+    def grown(self, capacity: int) -> HostRows:
+        """The same rows with room for more tokens; this one must not be used any more."""
+        width = self.rows.shape[1]
+        wider = type(self)(self.heads, capacity, width, self.rows.dtype, self._space, pinned=self.rows.is_pinned())
+        wider.rows.view(self.heads, capacity, width)[:, : self.capacity] = self.range(0, self.capacity)
+        self.close()
+        return wider
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._lease.give_back()
+        self.rows = self.rows[:0]
+
+    def _allocate(self, count: int, width: int, dtype: torch.dtype, pinned: bool) -> Tensor:
+        return torch.empty(count, width, dtype=dtype, pin_memory=pinned)

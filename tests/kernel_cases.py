@@ -1,0 +1,42 @@
+"""What the tests of all kernels share: both forms on every device there is, odd lengths, tolerances."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
+
+LENGTHS = (1, 63, 100, 1000)
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+_NO_TRITON = importlib.util.find_spec("triton") is None
+_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
+_TRITON = pytest.mark.skipif(_NO_TRITON, reason="Triton is not installed (extra: kernels)")
+_INTERPRETER = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles for the GPU here; its interpreter is for others"
+)
+each_impl = pytest.mark.parametrize(
+    ("impl", "device"),
+    [
+        pytest.param("naive", "cpu", id="naive"),
+        pytest.param("fused", "cpu", marks=[_TRITON, _INTERPRETER], id="fused"),
+        pytest.param("naive", "cuda", marks=_GPU, id="naive-cuda"),
+        pytest.param("fused", "cuda", marks=[*_GPU, _TRITON], id="fused-cuda"),
+    ],
+)
+each_fused = pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=[_TRITON, _INTERPRETER], id="fused"),
+        pytest.param("cuda", marks=[*_GPU, _TRITON], id="fused-cuda"),
+    ],
+)
+
+
+def normal(*shape: int, seed: int = 0, device: str = "cpu") -> torch.Tensor:
+    """Normal numbers, the same on every device."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
