@@ -2,38 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from kvviz_kernels import gather_attention
 from torch import Tensor
 
 from .attention import merge_attention
-from .offload.base import LayerStore
+from .offload.base import Fetched, LayerStore
 from .selection import Blend, Merged, Selection
 
 
 def attend_selection(
     queries: Tensor, store: LayerStore, selection: Selection, scale: float, softcap: float | None = None
 ) -> Tensor:
-    """Attention output [B, Q, D] of queries [B, Q, D] over what a selection names, in the dtype of the queries."""
+    """Attention output [B, Q, D] of queries [B, Q, D] over what a selection names, in the dtype of the queries.
+
+    Slots that the selection sets `apart` are attended on the host where their tokens are kept there, while the device
+    attends the others, and merged by log-sum-exp. Source: CTkvr (arXiv 2512.15550), section 3.2, algorithm 2.
+    """
+    outside = _Outside.of(queries, store, selection)  # before the device begins: its work would hold up the copy
     outputs, lses = [], []
-    for part in _parts(selection, store):
-        indices = selection.indices if part is None else selection.indices[..., part]
+    for part in _parts(selection, store, outside is not None):
         output, lse = gather_attention(
             queries,
-            *store.fetch(indices, padded=selection.padded),
+            *store.fetch(selection.indices[..., part], padded=selection.padded),
             scale=scale,
-            bias=selection.bias if part is None or selection.bias is None else selection.bias[..., part],
+            bias=None if selection.bias is None else selection.bias[..., part],
             softcap=softcap,
             padded=selection.padded,
         )
         outputs.append(output)
         lses.append(lse)
+    if outside is not None:
+        output, lse = outside.attend(scale, softcap)
+        outputs.append(output.to(queries.device))
+        lses.append(lse.to(queries.device))
+        store.moved_bytes += sum(part.numel() * part.element_size() for part in (queries, output, lse))
     if selection.merged is not None:
         output, lse = merged_attention(queries, selection.merged, scale, softcap)
         outputs.append(output)
         lses.append(lse)
     output = outputs[0] if len(outputs) == 1 else merge_attention(outputs, lses)[0]
     return output if selection.blend is None else _blended(output, selection.blend)
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """What the host attends: queries [B, Q, D] in its memory, the tokens there, and their bias."""
+
+    queries: Tensor
+    fetched: Fetched
+    bias: Tensor | None
+    padded: bool
+
+    @classmethod
+    def of(cls, queries: Tensor, store: LayerStore, selection: Selection) -> _Outside | None:
+        """What a selection sets apart, where all of it is kept outside the device."""
+        if selection.apart is None or not store.offloads or selection.apart[0] == selection.apart[1]:
+            return None
+        slots = slice(*selection.apart)
+        fetched = store.outside(selection.indices[..., slots])
+        if fetched is None:
+            return None
+        bias = None if selection.bias is None else selection.bias[..., slots].cpu()
+        return cls(queries.cpu(), fetched, bias, selection.padded)
+
+    def attend(self, scale: float, softcap: float | None) -> tuple[Tensor, Tensor]:
+        """Output [B, Q, D] and log-sum-exp [B, Q] on the host."""
+        return gather_attention(
+            self.queries, *self.fetched, scale=scale, bias=self.bias, softcap=softcap, padded=self.padded
+        )
 
 
 def merged_attention(
@@ -51,14 +90,17 @@ def merged_attention(
     )
 
 
-def _parts(selection: Selection, store: LayerStore) -> list[slice | Tensor | None]:
-    """The slots attended together: all (None), those `apart` and the others, or as many as the device takes at once."""
+def _parts(selection: Selection, store: LayerStore, outside: bool) -> list[slice | Tensor]:
+    """The slots that the device attends together: all, or those `apart` and the others, or as many as it takes."""
+    every = selection.indices.shape[-1]
     if selection.apart is None:
-        parts = store.parts(selection.indices)
-        return [None] if parts is None else [*parts]
-    start, stop = selection.apart
-    everyone = torch.arange(selection.indices.shape[-1], device=selection.indices.device)
-    return [torch.cat([everyone[:start], everyone[stop:]]), slice(start, stop)]
+        return [*(store.parts(selection.indices) or [slice(0, every)])]
+    slots, (start, stop) = torch.arange(every, device=selection.indices.device), selection.apart
+    others = torch.cat([slots[:start], slots[stop:]])
+    together = [others] if outside else [others, slots[start:stop]]
+    return [
+        some[part] for some in together for part in store.parts(selection.indices[..., some]) or [slice(0, len(some))]
+    ]
 
 
 def _blended(output: Tensor, blend: Blend) -> Tensor:

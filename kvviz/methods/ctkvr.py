@@ -197,16 +197,19 @@ class CTkvr(Method):
         return scores.argsort(dim=-1, descending=True, stable=True)[..., : self.n_probes]
 
     def _exact(self, state: CTkvrState, tokens: Tensor, queries: Tensor) -> Tensor:
-        """Softmax weights [B, R, U] of these tokens among each other, reduced over the group; -1 for pads."""
+        """Softmax weights [B, R, U] of these tokens among each other, reduced over the group; -1 for pads.
+
+        Computed on the host where the keys are there: only the query and the weights are moved (paper, section 3.2).
+        """
         layer = state.layer
-        keys = state.tokens.take_keys(tokens)  # [B, R, U, D]
-        by_row = queries.float().unflatten(1, (tokens.shape[1], -1))  # [B, R, Q/R, D]
+        keys = state.tokens.take_keys_in_place(tokens)  # [B, R, U, D]
+        by_row = queries.to(keys.device, torch.float32).unflatten(1, (tokens.shape[1], -1))  # [B, R, Q/R, D]
         logits = (by_row @ keys.float().mT) * layer.scale
         if layer.softcap is not None:
             logits = layer.softcap * torch.tanh(logits / layer.softcap)
-        pads = tokens < 0
+        pads = (tokens < 0).to(keys.device)
         weights = logits.masked_fill(pads[:, :, None], -torch.inf).softmax(-1).flatten(1, 2)  # [B, Q, U]
-        return reduce_group(weights, layer.n_kv_heads, self.group).masked_fill(pads, -1.0)
+        return reduce_group(weights, layer.n_kv_heads, self.group).masked_fill(pads, -1.0).to(tokens.device)
 
     def _detailed(
         self, chosen: Selection, state: CTkvrState, probed: Tensor, first: Tensor, scores: Tensor, slots: Tensor

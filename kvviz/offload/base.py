@@ -87,6 +87,10 @@ class LayerStore(ABC):
         """Runs of slots that can be fetched one at a time; None where all fit together."""
         return None
 
+    def outside(self, indices: Tensor, rows: slice = ALL_ROWS) -> Fetched | None:
+        """The tokens at `indices` [B, R, S], -1 pads, in the host memory that keeps them; None unless it has all."""
+        return None
+
     @abstractmethod
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""

@@ -144,6 +144,18 @@ class OffloadedStore(LayerStore):
             return None
         return [slice(start, min(start + most, slots)) for start in range(0, slots, most)]
 
+    def outside(self, indices: Tensor, rows: slice = ALL_ROWS) -> Fetched | None:
+        """The tokens at `indices` [B, R, S], -1 pads, in the host memory that keeps them; None unless it has all."""
+        if self._staging is not None or int(indices.max()) >= self._outside:
+            return None
+        self.wait()
+        assert self._outer is not None
+        places = self._places(indices, rows).cpu()
+        found, slots = self._outer.at(places)
+        seen = found.expand(*places.shape[:1], self._heads, *found.shape)
+        slots = slots.masked_fill(indices.cpu() < 0, -1)
+        return Fetched(seen[..., : self._key_width], seen[..., self._key_width :], slots)
+
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""
         staging = self._staging  # a worker may build a state while the prompt is copied out

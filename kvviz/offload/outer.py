@@ -51,6 +51,10 @@ class HostRows:
         """Copy the rows at `places` [n], int64 on the CPU, into `out` [n, W] on the CPU."""
         torch.index_select(self.rows, 0, places, out=out)
 
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows [N, W] on the CPU and where in them the tokens at `places`, int64 on the CPU, lie."""
+        return self.rows, places
+
     def range(self, start: int, end: int) -> Tensor:
         """Rows [heads, end - start, W] of the tokens in a range, a view."""
         return self.rows.view(self.heads, self.capacity, -1)[:, start:end]

@@ -223,6 +223,15 @@ class TokenCache:
         """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
         return self._store.read_keys(self._absolute(positions), self._rows)
 
+    def take_keys_in_place(self, positions: Tensor) -> Tensor:
+        """Keys as `take_keys` gives them, but in host memory where that is where they are kept."""
+        absolute = self._absolute(positions)
+        outside = self._store.outside(absolute, self._rows)
+        if outside is None:
+            return self._store.read_keys(absolute, self._rows)
+        rows, width = outside.keys[0, 0], outside.keys.shape[-1]  # the same rows for every head
+        return rows.index_select(0, outside.slots.clamp(min=0).flatten()).view(*positions.shape, width)
+
     def _absolute(self, positions: Tensor) -> Tensor:
         return torch.where(positions < 0, positions, positions + self._start) if self._start else positions
 
