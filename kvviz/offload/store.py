@@ -15,27 +15,26 @@ SPARE_AFTER_RETAIN = 64  # a store that drops tokens is small: much spare room w
 class DeviceStore(LayerStore):
     """Growing keys and values of one layer, with spare room so that a decode step copies one token and not all.
 
-    `DynamicCache` concatenates instead and copies every key and value at every step. `retain` drops tokens and frees
-    their memory; what is left lies in other slots than before, and `slots` says where. `length` counts every token ever
-    stored, `used` the slots in use.
+    `DynamicCache` concatenates instead and copies every key and value at every step. A token's key and value lie next
+    to each other, so that one look-up finds both: 90 µs instead of 119 µs for 3 x 512 tokens (EPYC, 2 cores). `retain`
+    drops tokens and frees their memory; what is left lies in other slots than before, and `slots` says where. `length`
+    counts every token ever stored, `used` the slots in use.
     """
 
     def __init__(self) -> None:
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
+        self._rows: Tensor | None = None  # [B, H, capacity, 2D]: a token's key, then its value
+        self._key_width = 0
         self._positions: Tensor | None = None  # [B, H, capacity], never descending; None while slot i holds token i
 
     @property
     def key_buffer(self) -> Tensor:
-        """Keys with the spare room behind them, contiguous [B, H, capacity, D]; valid up to `used`."""
-        assert self._keys is not None
-        return self._keys
+        """Keys with the spare room behind them, [B, H, capacity, D]; valid up to `used`."""
+        return self._buffer[..., : self._key_width]
 
     @property
     def value_buffer(self) -> Tensor:
-        """Values with the spare room behind them, contiguous [B, H, capacity, D]; valid up to `used`."""
-        assert self._values is not None
-        return self._values
+        """Values with the spare room behind them, [B, H, capacity, D]; valid up to `used`."""
+        return self._buffer[..., self._key_width :]
 
     @property
     def keys(self) -> Tensor:
@@ -54,10 +53,13 @@ class DeviceStore(LayerStore):
 
     def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
         """Make room for `capacity` slots shaped like keys and values [B, H, n, D]; what is stored stays."""
-        if self._keys is not None and self._keys.shape[2] >= capacity:
+        if self._rows is not None and self._rows.shape[2] >= capacity:
             return
-        self._keys = self._grown(self._keys, keys, capacity)
-        self._values = self._grown(self._values, values, capacity)
+        self._key_width = keys.shape[-1]
+        rows = keys.new_empty((*keys.shape[:2], capacity, keys.shape[-1] + values.shape[-1]))
+        if self._rows is not None:
+            rows[:, :, : self.used] = self._rows[:, :, : self.used]
+        self._rows = rows
         if self._positions is not None:
             room = self._positions.new_empty((*self._positions.shape[:2], capacity))
             room[..., : self.used] = self._positions[..., : self.used]
@@ -67,7 +69,7 @@ class DeviceStore(LayerStore):
         """Store the next tokens' keys and values, each [B, H, n, D]."""
         count = keys.shape[2]
         end = self.used + count
-        if self._keys is None or end > self._keys.shape[2]:
+        if self._rows is None or end > self._rows.shape[2]:
             spare = max(SPARE_TOKENS, end // 8) if self.complete else SPARE_AFTER_RETAIN
             self.reserve(keys, values, end + spare)
         self.key_buffer[:, :, self.used : end] = keys
@@ -93,10 +95,10 @@ class DeviceStore(LayerStore):
         if bool((there != ordered)[ordered >= 0].any()):
             raise InvalidInputError("retain", "positions dropped before or never stored", "positions still stored")
         room = ordered.shape[-1] + SPARE_AFTER_RETAIN
-        places = _places(self.key_buffer, found)
-        keys, values = _rows_of(self.key_buffer, places), _rows_of(self.value_buffer, places)
+        kept = _rows_of(self._buffer, _places(self._buffer, found))
         self.used = ordered.shape[-1]
-        self._keys, self._values = (self._grown(kept, kept, room) for kept in (keys, values))
+        self._rows = kept.new_empty((*kept.shape[:2], room, kept.shape[-1]))
+        self._rows[:, :, : self.used] = kept
         self._positions = ordered.new_empty((*ordered.shape[:2], room))
         self._positions[..., : self.used] = ordered
 
@@ -113,13 +115,17 @@ class DeviceStore(LayerStore):
 
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""
-        places = _places(self.key_buffer, self.slots(positions, rows).clamp(min=0), rows)
-        return _rows_of(self.key_buffer, places), _rows_of(self.value_buffer, places)
+        places = _places(self._buffer, self.slots(positions, rows).clamp(min=0), rows)
+        found = _rows_of(self._buffer, places)
+        return found[..., : self._key_width], found[..., self._key_width :]
 
     def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
         """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some other token."""
-        places = _places(self.key_buffer, self.slots(positions, rows).clamp(min=0), rows)
-        return _rows_of(self.key_buffer, places)
+        places = _places(self._buffer, self.slots(positions, rows).clamp(min=0), rows)
+        share = self._buffer.shape[-1] // self._key_width
+        if self._buffer.shape[-1] % self._key_width:
+            return _rows_of(self._buffer, places)[..., : self._key_width]
+        return _rows_of(self._buffer.unflatten(-1, (share, -1)).flatten(2, 3), places * share)
 
     def slots(self, positions: Tensor, rows: slice = slice(None), *, padded: bool = True) -> Tensor:
         """Where `positions` [B, R, S] of stored tokens lie, R a multiple of H, in these batch rows; -1 pads stay.
@@ -147,21 +153,17 @@ class DeviceStore(LayerStore):
 
     def kept_bytes(self) -> dict[str, int]:
         """Bytes of the memory that holds keys and values on each tier, spare room included."""
-        if self._keys is None:
-            return {"device": 0}
-        buffers = (self.key_buffer, self.value_buffer)
-        return {"device": sum(buffer.numel() * buffer.element_size() for buffer in buffers)}
+        return {"device": 0 if self._rows is None else self._rows.numel() * self._rows.element_size()}
 
     @property
     def batch(self) -> int:
         """Sequences of the batch, once tokens were stored."""
-        return self.key_buffer.shape[0]
+        return self._buffer.shape[0]
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token's key and value, of one KV head."""
-        buffers = (self.key_buffer, self.value_buffer)
-        return sum(buffer.shape[-1] * buffer.element_size() for buffer in buffers)
+        return self._buffer.shape[-1] * self._buffer.element_size()
 
     def renewed(self) -> DeviceStore:
         """An empty store."""
@@ -170,7 +172,7 @@ class DeviceStore(LayerStore):
     def clone(self) -> DeviceStore:
         """An independent copy."""
         copy = DeviceStore()
-        if self._keys is not None:
+        if self._rows is not None:
             copy.append(self.keys, self.values)
             copy.length = self.length
             if self._positions is not None:
@@ -178,12 +180,10 @@ class DeviceStore(LayerStore):
                 copy._positions[..., : self.used] = self._positions[..., : self.used]
         return copy
 
-    def _grown(self, old: Tensor | None, like: Tensor, capacity: int) -> Tensor:
-        batch, heads, _, dim = like.shape
-        new = torch.empty((batch, heads, capacity, dim), dtype=like.dtype, device=like.device)
-        if old is not None:
-            new[:, :, : self.used] = old[:, :, : self.used]
-        return new
+    @property
+    def _buffer(self) -> Tensor:
+        assert self._rows is not None
+        return self._rows
 
 
 class TokenCache:
