@@ -36,9 +36,10 @@ lint: setup ## check style and types
 bench: setup ## measure what the README claims
 	$(BIN)/python data/benchmarks/run.py $(ARGS)
 
-bench-gpu: setup ## on a machine with a GPU: the tests that need one, then the kernels' times
+bench-gpu: setup ## on a machine with a GPU: the tests that need one, then tune the kernels and measure
 	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python data/benchmarks/run.py --only kernels --out data/benchmarks/gpu.json $(ARGS)
+	$(BIN)/python kernels/tune.py
+	$(BIN)/python data/benchmarks/run.py --gpu --out data/benchmarks/gpu.json $(ARGS)
 
 clean: ## remove both environments and what was built
 	rm -rf $(VENV) $(OLDEST) build dist

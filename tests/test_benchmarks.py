@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts of the checkout, no installed package
 
 import run as benchmarks  # noqa: E402  # found by the line above
-from parts import build, inputs, needle, recall, spread, tables  # noqa: E402  # likewise
+from parts import build, end_to_end, inputs, long_layers, needle, recall, spread, tables  # noqa: E402  # likewise
 
 
 @pytest.fixture(scope="module")
@@ -208,3 +208,45 @@ class TestMarkdown:
 
     def test_a_table(self):
         assert tables.table(["a", "b"], [["1", "2"], ["3", "4"]]) == "| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |"
+
+
+class TestLongContexts:
+    """The parts for a GPU, at a size that a CPU takes."""
+
+    SHAPE = end_to_end.Shape(
+        layers=3, heads=4, kv_heads=2, head_dim=16, hidden=64, intermediate=64, vocabulary=128, positions=8192
+    )
+
+    def test_batches_lengths_and_tiers(self):
+        import torch
+
+        model = self.SHAPE.model("cpu", torch.float32)
+        kvviz.attach(model)
+        part = end_to_end.measure(model, self.SHAPE, (4096,), 4096, 1500, most=2)
+        rows = {(row["name"], row["store"], row["batch"]): row for row in part["rows"]}
+        assert {key[0] for key in rows} == {*end_to_end.CONTENDERS}
+        assert {key[2] for key in rows} == {1, 2}
+        for name in end_to_end.OFFLOADED:
+            on_host, on_device = rows[name, "host", 2], rows[name, "device", 2]
+            assert on_host["moved_bytes_a_step"] > 0 == on_device["moved_bytes_a_step"]
+            assert on_host["kept_bytes"]["device"] < on_device["kept_bytes"]["device"]
+            assert on_host["attended"] == on_device["attended"]
+        assert rows["full", "device", 1]["attended"] == 4096 + end_to_end.STEPS + end_to_end.WARM_UP
+        assert {(row["name"], row["store"]) for row in part["offload"]} == {key[:2] for key in rows}
+        assert next(row["ratio_to_full"] for row in part["offload"] if row["name"] == "full") == 1
+        assert all(0 <= row["build_share"] < 1 for row in part["prefill"])
+
+    def test_memory_that_ends_ends_the_batches(self, monkeypatch):
+        def out_of_space(*args):
+            raise kvviz.OutOfSpaceError("offload to host", 2, 1)
+
+        monkeypatch.setattr(end_to_end, "decoded", out_of_space)
+        assert end_to_end.batches(None, self.SHAPE, "clusterkv", "host", 4096, 8) == []
+
+    def test_one_layer(self):
+        import torch
+
+        part = long_layers.measure(self.SHAPE, 4096, (1,), torch.device("cpu"), torch.float32)
+        assert [row["name"] for row in part["rows"]] == list(end_to_end.CONTENDERS)
+        assert part["rows"][0]["ratio_to_full"] == 1
+        assert all(row["build_ms"] > 0 for row in part["rows"] if row["name"] not in ("full",))

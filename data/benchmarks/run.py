@@ -2,6 +2,7 @@
 
     python data/benchmarks/run.py                    everything
     python data/benchmarks/run.py --only decode      one part; the others keep their last results
+    python data/benchmarks/run.py --gpu --out …      the parts that need a GPU, into a file of their own
     python data/benchmarks/run.py --readme           only writes the last results into the Markdown files again
 
 Times are compared inside one run, in turns, as ratios of medians: single times on a shared machine say little. The
@@ -16,11 +17,26 @@ import json
 import platform
 import subprocess
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from parts import ablations, build, causes, decode, imports, iterations, kernels, needle, pages, recall, step, tables
+from parts import (
+    ablations,
+    build,
+    causes,
+    decode,
+    end_to_end,
+    imports,
+    iterations,
+    kernels,
+    long_layers,
+    needle,
+    pages,
+    recall,
+    step,
+    tables,
+)
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -32,6 +48,7 @@ PARTS = {
     "build": build.run, "step": step.run, "ablations": ablations.run, "iterations": iterations.run,
     "causes": causes.run, "widget": pages.widget, "quickstart": pages.quickstart,
 }  # fmt: skip
+ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 
 
 def machine() -> dict[str, Any]:
@@ -50,9 +67,17 @@ def machine() -> dict[str, Any]:
     return {
         "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cpu,
         "threads": torch.get_num_threads(),
-        "python": platform.python_version(), "versions": {name: version(name) for name in packages},
+        "python": platform.python_version(), "versions": {name: installed(name) for name in packages},
         "commit": commit.stdout.strip() or "unknown", "seed": SEED,
     }  # fmt: skip
+
+
+def installed(name: str) -> str:
+    """The version of a package; a machine with a GPU may not have all."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def between(text: str, marker: str, content: str) -> str:
@@ -76,14 +101,16 @@ def write_markdown(results: dict[str, Any]) -> None:
 def main() -> None:
     """Run the parts asked for and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=PARTS, action="append", help="a part to run; may be repeated")
+    parser.add_argument("--only", choices={**PARTS, **ON_GPU}, action="append", help="a part to run; may be repeated")
+    parser.add_argument("--gpu", action="store_true", help="the parts for a machine with a GPU")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="the Markdown files show the default file alone")
     parser.add_argument("--readme", action="store_true", help="only write the last results into the Markdown files")
     options = parser.parse_args()
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for name in () if options.readme else options.only or PARTS:
+    every = {**PARTS, **ON_GPU}
+    for name in () if options.readme else options.only or (ON_GPU if options.gpu else PARTS):
         started = time.perf_counter()
-        results[name] = PARTS[name]()
+        results[name] = every[name]()
         print(json.dumps({name: results[name]}, indent=2))
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         results["machine"] = machine()

@@ -6,6 +6,7 @@ import statistics
 import time
 from typing import Any
 
+from .end_to_end import synchronize
 from .inputs import PROMPT_TOKENS, SYSTEMS, model, prose
 
 BUDGET, STEPS, TURNS = 512, 9, 10
@@ -20,8 +21,8 @@ def run() -> dict[str, Any]:
     from kvviz.generation import fill, wait_for_states
     from kvviz.hf import SelectiveCache, attached
 
-    lm = model()
-    ids = lm.encode(prose())[:, : PROMPT_TOKENS - STEPS * TURNS]
+    lm = model("cuda" if torch.cuda.is_available() else "cpu")
+    ids = lm.encode(prose())[:, : PROMPT_TOKENS - STEPS * TURNS].to(lm.device)
     chosen = [kvviz.methods.create(name, budget=BUDGET) for name in METHODS if name in kvviz.methods.names()]
     turns: dict[str, list[float]] = {name: [] for name in ("full", *(method.name for method in chosen))}
     with torch.no_grad(), attached(lm.model):
@@ -37,6 +38,7 @@ def run() -> dict[str, Any]:
                 for step in range(turn * STEPS, (turn + 1) * STEPS):
                     started = time.perf_counter()
                     lm.model(ids[:, step : step + 1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                    synchronize()
                     times.append(time.perf_counter() - started)
                 turns[name].append(statistics.median(times[1:]))  # the first finds another method's data in the caches
     ratios = {name: [mine / full for mine, full in zip(turns[name], turns["full"], strict=True)] for name in turns}

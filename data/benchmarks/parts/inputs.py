@@ -75,11 +75,11 @@ def prose() -> str:
 
 
 @cache
-def model() -> Any:
-    """The model of all parts, on the CPU."""
+def model(device: str = "cpu") -> Any:
+    """The model of all parts."""
     import kvviz
 
-    return kvviz.load(MODEL, device="cpu")
+    return kvviz.load(MODEL, device=device)
 
 
 def real_trace(tokens: int, layers: tuple[int, ...], start: int = 0) -> Any:

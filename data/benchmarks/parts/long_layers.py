@@ -1,0 +1,93 @@
+"""One layer of Llama-3.1-8B's shape at 128k tokens on a GPU: attention of a step, and building each index.
+
+What the papers claim of single layers: CentroidKV's attention at a quarter of the tokens, CTkvr's index in 0.43 ms.
+Drawn keys (see end_to_end.py); times are medians of runs, each waited for.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .end_to_end import CONTENDERS, Shape, drawn, synchronize
+
+LENGTH, BATCHES, RUNS = 131_072, (1, 8), 20
+
+
+def run() -> dict[str, Any]:
+    """Rows by method and batch: milliseconds of a decode step's attention and of building, ratios to `full`."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("long_layers: got no NVIDIA GPU; wanted one")
+    return measure(Shape(), LENGTH, BATCHES, torch.device("cuda"), torch.bfloat16)
+
+
+def measure(shape: Shape, length: int, batches: tuple[int, ...], device: Any, dtype: Any) -> dict[str, Any]:
+    """All rows, on any device."""
+    rows = []
+    for batch in batches:
+        found = [measured(shape, name, length, batch, device, dtype) for name in CONTENDERS]
+        full = next(row for row in found if row["name"] == "full")
+        rows += [row | {"ratio_to_full": row["decode_ms"] / full["decode_ms"]} for row in found]
+        print(*rows[-len(found) :], sep="\n", flush=True)
+    return {"length": length, "shape": vars(shape), "runs": RUNS, "rows": rows}
+
+
+class _Like:
+    """Where and in which dtype to draw."""
+
+    def __init__(self, device: Any, dtype: Any) -> None:
+        self.device, self.dtype = device, dtype
+
+
+def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtype: Any) -> dict[str, Any]:
+    """Building and decoding of one layer."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    import kvviz
+    from kvviz.layer import LayerCache
+    from kvviz.methods.base import LayerContext
+
+    method = kvviz.methods.create(name, **CONTENDERS[name])
+    last = shape.layers - 1
+    context = LayerContext(last, shape.layers, shape.heads, shape.kv_heads, shape.head_dim, shape.head_dim**-0.5)
+    like, generator = _Like(device, dtype), torch.Generator(device).manual_seed(0)
+    keys, values = (drawn(batch, shape.kv_heads, length + RUNS, shape.head_dim, like, generator) for _ in range(2))
+    needed = length if method.needs_queries and not method.is_dense(last) else 0
+    queries = drawn(batch, shape.heads, needed + RUNS, shape.head_dim, like, generator)
+    with torch.no_grad():
+        builds = []
+        for _ in range(3):  # the first compiles kernels
+            layer = LayerCache(context, method)
+            layer.store.reserve(keys, values, length + RUNS)
+            layer.store.append(keys[:, :, :length], values[:, :, :length])
+            layer.keep_queries(queries[:, :, :needed])
+            layer.build()
+            _ = layer.states
+            synchronize()
+            builds.append(layer.build_s)
+
+        def step(at: int) -> Callable[[], Any]:
+            asked = queries[:, :, needed + at]
+            if layer.dense:
+                return lambda: scaled_dot_product_attention(
+                    asked[:, :, None], layer.store.keys, layer.store.values, enable_gqa=True
+                )
+            return lambda: layer.decode(asked)
+
+        times = []
+        for at in range(RUNS):
+            layer.store.append(keys[:, :, length + at : length + at + 1], values[:, :, length + at : length + at + 1])
+            synchronize()
+            started = time.perf_counter()
+            step(at)()
+            synchronize()
+            times.append(time.perf_counter() - started)
+    return {
+        "name": name, "batch": batch, "decode_ms": 1e3 * statistics.median(times[4:]),
+        "build_ms": 1e3 * statistics.median(builds[1:]),
+    }  # fmt: skip
