@@ -10,8 +10,13 @@ from kvviz_kernels import (
     kmeans_assign,
     kmeans_update,
     merge_attention,
+    page_scores,
+    pq_scores,
+    select_clusters,
     soft_match,
     sort_by_label,
+    take_best,
+    take_clusters,
 )
 
 __all__ = [
@@ -22,6 +27,11 @@ __all__ = [
     "kmeans_assign",
     "kmeans_update",
     "merge_attention",
+    "page_scores",
+    "pq_scores",
+    "select_clusters",
     "soft_match",
     "sort_by_label",
+    "take_best",
+    "take_clusters",
 ]

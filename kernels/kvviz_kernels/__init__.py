@@ -11,6 +11,7 @@ from .dispatch import Impl, has_triton
 from .inverted_file import ivf_lists, ivf_union
 from .kmeans import kmeans_assign, kmeans_update, sort_by_label
 from .matching import soft_match
+from .selection import page_scores, pq_scores, select_clusters, take_best, take_clusters
 
 __all__ = [
     "Impl",
@@ -21,6 +22,11 @@ __all__ = [
     "kmeans_assign",
     "kmeans_update",
     "merge_attention",
+    "page_scores",
+    "pq_scores",
+    "select_clusters",
     "soft_match",
     "sort_by_label",
+    "take_best",
+    "take_clusters",
 ]

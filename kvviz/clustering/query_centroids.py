@@ -82,7 +82,16 @@ def query_centroids(
     pass, no iteration. k-means of the same keys into K clusters takes 2·T·H·K·L·D for T iterations: the ratio is
     T·K·H / (C·Q) in its disfavour, which is T / (5·G) for C = L/16, K = L/80 and G query heads a KV head, and T / G
     for K = C. While C grows with L both are quadratic in L; from L = 16·2048 on, where C stays at 2,048, this one is
-    linear. Memory: the lists, and blocks of at most max(4 Mi, Q·L) weights, a few at a time; never [Q, C, L].
+    linear. Memory: the lists, and blocks of weights, a few at a time; never [Q, C, L]. A block is of one KV head on the
+    CPU, at most max(½ Mi, 16·G·L) weights; on a GPU with Triton at most 64 Mi reduced weights, and no logits are kept:
+    they are computed twice, so that the product counts twice.
+
+    What that allows: 131,072 tokens, 32 query heads of 128 numbers and C = 2,048 are 2.2·10¹² operations a layer for
+    one product, 2.2 ms at 989·10¹² a second, which is an H200's peak in bfloat16 by its data sheet. One ms a layer is
+    out of reach there; two products at half of the peak allow it up to C = 230. Table 9 of the paper has 0.43 ms at 128
+    Ki tokens and names no C: at its C = 1,024 (appendix C.2) one product in that time would be 2.6·10¹⁵ operations a
+    second, at C = 320 (where accuracy levels off, table 14) 0.8·10¹⁵. So that time is not of a whole layer at these C,
+    or not of the finished computation.
 
     Raises InvalidInputError for shapes that do not fit, keys or queries that are not finite, n_centroids outside 1 to
     L, a range `within` that is empty or beyond the keys, list_length outside 1 to the keys it covers; UnknownNameError

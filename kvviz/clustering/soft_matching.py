@@ -36,8 +36,8 @@ def chunked_soft_matching(
     single token has no link. A key of zeros has similarity 0 to every key. Ties go to the earlier token of B, and among
     links to the earlier token of A; which of equal keys these are is open where rounding decides.
 
-    L · chunk_size / 4 similarities a head: linear in L for a fixed chunk size, quadratic without chunks. On the CPU a
-    few MiB of them are held at once, on a GPU with Triton none; all other memory is linear in L.
+    L · chunk_size / 4 similarities a head: linear in L for a fixed chunk size, quadratic without chunks. On the CPU
+    about 1 MiB of them is held at once, on a GPU with Triton none; all other memory is linear in L.
 
     Raises InvalidInputError for a chunk size below 2, a ratio outside (0, 1], shapes that do not fit, degrees below 1,
     and keys that are not finite.

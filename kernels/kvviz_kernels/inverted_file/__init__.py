@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from ..dispatch import Impl, use_fused
@@ -41,7 +43,7 @@ def ivf_lists(
     if group not in REDUCTIONS:
         raise ValueError(f"ivf_lists: got group={group!r}; wanted one of {', '.join(REDUCTIONS)}")
     within = within or (0, keys.shape[-2])
-    options = {"scale": scale, "group": group, "softcap": softcap, "within": within, "last": last}
+    options: dict[str, Any] = {"scale": scale, "group": group, "softcap": softcap, "within": within, "last": last}
     if use_fused("ivf_lists", impl, keys):
         from . import fused
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import tensor  # what Triton can look up where a kernel is annotated; typing.Any it refuses
 
 from ..tuning import Config, best_config
 
@@ -22,7 +22,7 @@ CANDIDATES: list[Config] = [
 ]
 
 
-def _soften(logits: Any, scale: Any, softcap: Any, HAS_SOFTCAP: tl.constexpr) -> Any:
+def _soften(logits: tensor, scale: tensor, softcap: tensor, HAS_SOFTCAP: tl.constexpr) -> tensor:
     """Scaled logits, bounded by a tanh where the model does so."""
     logits = logits * scale
     if HAS_SOFTCAP:
@@ -34,8 +34,8 @@ _softened = triton.jit(_soften)
 
 
 def _normalise(
-    centroids: Any, keys: Any, last: Any, lse: Any, scale: Any, softcap: Any, queries: Any, n_centroids: Any,
-    length: Any, key_row: Any, key_token: Any, key_element: Any,
+    centroids: tensor, keys: tensor, last: tensor, lse: tensor, scale: tensor, softcap: tensor,
+    queries: tensor, n_centroids: tensor, length: tensor, key_row: tensor, key_token: tensor, key_element: tensor,
     D: tl.constexpr, CAUSAL: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -52,8 +52,8 @@ def _normalise(
     total = tl.zeros([BLOCK_Q], tl.float32)
     for start in range(0, length, BLOCK_K):
         token = start + tl.arange(0, BLOCK_K)
-        place = row * key_row + token[None, :].to(tl.int64) * key_token + dims[:, None] * key_element
-        key = tl.load(keys + place, mask=(token[None, :] < length) & (dims[:, None] < D), other=0.0)
+        key_place = row * key_row + token[None, :].to(tl.int64) * key_token + dims[:, None] * key_element
+        key = tl.load(keys + key_place, mask=(token[None, :] < length) & (dims[:, None] < D), other=0.0)
         logits = _softened(tl.dot(query, key, input_precision="ieee"), scale, softcap, HAS_SOFTCAP)
         logits = tl.where(token[None, :] <= limit[:, None], logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))  # finite from the first block on: each query sees key 0
@@ -63,8 +63,9 @@ def _normalise(
 
 
 def _weigh(
-    centroids: Any, keys: Any, last: Any, lse: Any, weights: Any, scale: Any, softcap: Any,
-    first: Any, some: Any, n_centroids: Any, start: Any, places: Any, key_row: Any, key_token: Any, key_element: Any,
+    centroids: tensor, keys: tensor, last: tensor, lse: tensor, weights: tensor, scale: tensor, softcap: tensor,
+    first: tensor, some: tensor, n_centroids: tensor, start: tensor, places: tensor,
+    key_row: tensor, key_token: tensor, key_element: tensor,
     ROWS_OF_HEAD: tl.constexpr, GROUP: tl.constexpr, REDUCTION: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -94,36 +95,52 @@ def _weigh(
     tl.store(weights + out, reduced, mask=(own[:, None] < some) & (place[None, :] < places))
 
 
-def _select(
-    weights: Any, best: Any, slots: Any, places: Any, count: Any, BLOCK: tl.constexpr
-) -> None:
+def _narrow(
+    weights: tensor,
+    places: tensor,
+    least: tensor,
+    wanted: tensor,
+    SHIFT: tl.constexpr,
+    ABOVE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tensor:
+    """The bits from SHIFT to ABOVE of the last weight to be taken, added to `least`, and how many still share them.
+
+    A histogram of these bits among the weights that share the higher ones says in which bin that weight lies.
+    """
+    lane, bins = tl.arange(0, BLOCK), tl.arange(0, 256)
+    histogram = tl.zeros([256], tl.int32)
+    for start in range(0, places, BLOCK):
+        bits = tl.load(weights + start + lane, mask=start + lane < places, other=-1.0).to(tl.int32, bitcast=True)
+        rival = (bits >= 0) & ((bits >> ABOVE) == (least >> ABOVE))
+        # What is no rival falls into bin 0, whose height does not matter: it is what is left where no other is.
+        histogram += tl.histogram(tl.where(rival, (bits >> SHIFT) & ((1 << (ABOVE - SHIFT)) - 1), 0), 256)
+    reaching = tl.cumsum(histogram, 0, reverse=True)
+    bin_of_last = tl.sum(((bins > 0) & (reaching >= wanted)).to(tl.int32), 0)
+    return least + (bin_of_last << SHIFT), wanted - tl.sum(tl.where(bins > bin_of_last, histogram, 0), 0)
+
+
+_narrowed = triton.jit(_narrow)
+
+
+def _select(weights: tensor, best: tensor, slots: tensor, places: tensor, count: tensor, BLOCK: tl.constexpr) -> None:
     """One program a row of weights; its `count` largest in the order of their places, the earlier of equals.
 
-    The bits of floats from 0 on sort as the floats do. Their 31 bits are fixed by eight, eight, eight and seven: a
-    histogram says in which bin the last weight to be taken lies. Negative weights are never taken.
+    The bits of floats from 0 on sort as the floats do: 31 bits, fixed eight at a time. Negative weights are never
+    taken.
     """
     row = tl.program_id(0).to(tl.int64)
-    lane, bins = tl.arange(0, BLOCK), tl.arange(0, 256)
+    lane, own = tl.arange(0, BLOCK), weights + row * places
     least = tl.zeros([1], tl.int32)  # bits of the smallest weight to be taken, as far as they are known
     wanted = tl.zeros([1], tl.int32) + count  # how many of the weights that share these bits
-    for step in tl.static_range(4):
-        shift: tl.constexpr = 23 - 8 * step if step < 3 else 0
-        above: tl.constexpr = 31 - 8 * step
-        histogram = tl.zeros([256], tl.int32)
-        for start in range(0, places, BLOCK):
-            bits = tl.load(weights + row * places + start + lane, mask=start + lane < places, other=-1.0)
-            bits = bits.to(tl.int32, bitcast=True)
-            rival = (bits >= 0) & ((bits >> above) == (least >> above))
-            # What is no rival falls into bin 0, whose height does not matter: it is what is left where no other is.
-            histogram += tl.histogram(tl.where(rival, (bits >> shift) & ((1 << (above - shift)) - 1), 0), 256)
-        reaching = tl.cumsum(histogram, 0, reverse=True)
-        bin_of_last = tl.sum(((bins > 0) & (reaching >= wanted)).to(tl.int32), 0)
-        wanted -= tl.sum(tl.where(bins > bin_of_last, histogram, 0), 0)
-        least += bin_of_last << shift
+    least, wanted = _narrowed(own, places, least, wanted, 23, 31, BLOCK)
+    least, wanted = _narrowed(own, places, least, wanted, 15, 23, BLOCK)
+    least, wanted = _narrowed(own, places, least, wanted, 7, 15, BLOCK)
+    least, wanted = _narrowed(own, places, least, wanted, 0, 7, BLOCK)
     taken = tl.zeros([1], tl.int32)
     equal_before = tl.zeros([1], tl.int32)
     for start in range(0, places, BLOCK):
-        weight = tl.load(weights + row * places + start + lane, mask=start + lane < places, other=-1.0)
+        weight = tl.load(own + start + lane, mask=start + lane < places, other=-1.0)
         bits = weight.to(tl.int32, bitcast=True)
         equal = (bits == least).to(tl.int32)
         chosen = (bits > least) | ((equal == 1) & (equal_before + tl.cumsum(equal, 0) <= wanted))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import tensor  # what Triton can look up where a kernel is annotated; typing.Any it refuses
 
 BLOCK_ENTRIES, BLOCK_WORDS, BITS = 1024, 512, 32
 
 
-def _popcount(word: Any) -> Any:
+def _popcount(word: tensor) -> tensor:
     """Bits set in int32 words. The masks clear what an arithmetic shift drags in."""
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
@@ -25,7 +24,7 @@ def _popcount(word: Any) -> Any:
 _bits_of = triton.jit(_popcount)
 
 
-def _mark(entries: Any, bitmap: Any, n: Any, words: Any, BLOCK: tl.constexpr) -> None:
+def _mark(entries: tensor, bitmap: tensor, n: tensor, words: tensor, BLOCK: tl.constexpr) -> None:
     """One program a block of a row's entries; sets the bits of their positions."""
     row = tl.program_id(1).to(tl.int64)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -35,8 +34,8 @@ def _mark(entries: Any, bitmap: Any, n: Any, words: Any, BLOCK: tl.constexpr) ->
 
 
 def _compact(
-    bitmap: Any, before: Any, tokens: Any, first: Any, counts: Any, n: Any, words: Any, width: Any,
-    BLOCK: tl.constexpr,
+    bitmap: tensor, before: tensor, tokens: tensor, first: tensor, counts: tensor,
+    n: tensor, words: tensor, width: tensor, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program a block of a row's words; writes the positions of its bits behind those of all words before it."""
     row, block = tl.program_id(1).to(tl.int64), tl.program_id(0)
@@ -66,7 +65,14 @@ def _compact(
 
 
 def _find_first(
-    entries: Any, bitmap: Any, before: Any, first: Any, n: Any, words: Any, width: Any, BLOCK: tl.constexpr
+    entries: tensor,
+    bitmap: tensor,
+    before: tensor,
+    first: tensor,
+    n: tensor,
+    words: tensor,
+    width: tensor,
+    BLOCK: tl.constexpr,
 ) -> None:
     """One program a block of a row's entries; each offers its place to its token, which keeps the smallest."""
     row = tl.program_id(1).to(tl.int64)

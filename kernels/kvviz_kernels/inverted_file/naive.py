@@ -90,11 +90,11 @@ def _union_on_cpu(rows: Tensor, length: int, width: int | None) -> tuple[Tensor,
         found.append((own, where[own]))
         seen[own] = False
     counts = [len(own) for own, _ in found]
-    width = max(1, *counts, 1) if width is None else width
+    width = max([1, *counts]) if width is None else width
     tokens, first = torch.full((len(rows), width), -1), torch.zeros((len(rows), width), dtype=torch.int64)
     for slots, places, (own, at) in zip(tokens.numpy(), first.numpy(), found, strict=True):
         slots[: len(own)], places[: len(own)] = own[:width], at[:width]
-    return tokens, first, torch.tensor(counts)
+    return tokens, first, torch.tensor(counts, dtype=torch.int64)
 
 
 def _union(rows: Tensor, length: int, width: int | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ def soft_match(keys: Tensor, chunk_size: int | None, *, impl: Impl = "auto") -> 
     the token of B in its chunk with the largest cosine similarity, the earliest of equals; a key of zeros has
     similarity 0 to every key. The A tokens are those of `link_sources`, ascending; a last chunk of one token has none.
 
-    L · chunk_size / 4 similarities a head. The naive form holds a few MiB of them at once, the fused one a tile a
+    L · chunk_size / 4 similarities a head. The naive form holds about 1 MiB of them at once, the fused one a tile a
     program. Raises ValueError for a chunk size below 2.
 
     Source: bipartite soft matching inside chunks, CentroidKV (OpenReview T3EeupQhGj), section 5.2.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import tensor  # what Triton can look up where a kernel is annotated; typing.Any it refuses
 
 from ..tuning import Config, best_config
 from .shared import count_links
@@ -21,7 +21,7 @@ CANDIDATES: list[Config] = [
 ]
 
 
-def _inverse_norm(squares: Any) -> Any:
+def _inverse_norm(squares: tensor) -> tensor:
     """1 / the norm, of sums of squares; 0 for vectors of zeros. Rounded as the CPU does, which ties depend on."""
     norm = tl.sqrt_rn(tl.where(squares > 0.0, squares, 1.0))
     return tl.where(squares > 0.0, tl.div_rn(tl.full(norm.shape, 1.0, tl.float32), norm), 0.0)
@@ -31,8 +31,9 @@ _inverse = triton.jit(_inverse_norm)
 
 
 def _match(
-    keys: Any, partners: Any, similarities: Any, row_stride: Any, token_stride: Any, element_stride: Any,
-    length: Any, size: Any, links: Any, blocks: Any,
+    keys: tensor, partners: tensor, similarities: tensor,
+    row_stride: tensor, token_stride: tensor, element_stride: tensor,
+    length: tensor, size: tensor, links: tensor, blocks: tensor,
     D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program a block of the A tokens of one chunk of one head; walks the chunk's B tokens."""
@@ -50,10 +51,10 @@ def _match(
     partner = tl.zeros([BLOCK_A], tl.int32)
     for first in range(0, targets, BLOCK_B):
         other = first + tl.arange(0, BLOCK_B)
-        place = (start + 2 * other[None, :] + 1).to(tl.int64) * token_stride + dims[:, None] * element_stride
-        target = tl.load(base + place, mask=(other[None, :] < targets) & (dims[:, None] < D), other=0.0)
-        wide = target.to(tl.float32)
-        inverse = _inverse(tl.sum(wide * wide, 0))
+        other_place = (start + 2 * other[None, :] + 1).to(tl.int64) * token_stride + dims[:, None] * element_stride
+        target = tl.load(base + other_place, mask=(other[None, :] < targets) & (dims[:, None] < D), other=0.0)
+        wide_target = target.to(tl.float32)
+        inverse = _inverse(tl.sum(wide_target * wide_target, 0))
         # Products of half precision are exact in float32; a key's own norm does not change which partner is best.
         scores = tl.dot(source, target, input_precision="ieee") * inverse[None, :]
         scores = tl.where(other[None, :] < targets, scores, float("-inf"))

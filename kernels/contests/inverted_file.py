@@ -1,0 +1,166 @@
+"""ivf_union against sorting the entries; ivf_lists against plain torch and against clustering the keys instead."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from kvviz_kernels import has_triton, ivf_lists, ivf_union
+from timing import Row, alternate, paired_ratio, synchronized
+from torch import Tensor
+
+Contestants = dict[str, Callable[[], Any]]
+
+
+def unique_by_row(entries: Tensor, length: int) -> list[tuple[Tensor, Tensor]]:
+    """torch.unique of each row, and where each token occurs first; entries [R, N]."""
+    found = []
+    for row in entries:
+        tokens, place = row.unique(return_inverse=True)
+        first = torch.full_like(tokens, len(row), dtype=torch.int64)
+        found.append((tokens, first.scatter_reduce_(0, place, torch.arange(len(row), device=row.device), "amin")))
+    return found
+
+
+def numpy_unique(entries: Tensor, length: int) -> list[tuple[Tensor, Tensor]]:
+    """numpy.unique of each row; a tensor of a GPU is copied to the host first."""
+    found = (np.unique(row, return_index=True) for row in entries.cpu().numpy())
+    return [(torch.from_numpy(tokens), torch.from_numpy(first)) for tokens, first in found]
+
+
+def plain_lists(centroids: Tensor, keys: Tensor, count: int, scale: float) -> Tensor:
+    """All weights at once, torch.topk: [H, C, count]."""
+    heads = keys.shape[-3]
+    weights = (centroids.float().unflatten(0, (heads, -1)) @ keys.float()[:, None].mT * scale).softmax(-1)
+    return weights.amax(1).topk(count, dim=-1).indices
+
+
+def check(device: torch.device) -> None:
+    """Unions are equal; lists hold the same keys wherever no two weights are equal."""
+    entries = _probed_lists(6, 400, 4096).to(device)
+    for width in (None, entries.shape[-1]):
+        for impl in _implementations(device):
+            tokens, first, counts = ivf_union(entries, 4096, width=width, impl=impl)
+            for other in (unique_by_row, numpy_unique):
+                for row, (own, at) in enumerate(other(entries, 4096)):
+                    found = int(counts[row])
+                    assert torch.equal(tokens[row, :found].cpu(), own.cpu().long()), (impl, other.__name__)
+                    assert torch.equal(first[row, :found].cpu(), at.cpu()), (impl, other.__name__)
+    centroids, keys = _queries_and_keys(6, 2, 16, 1000, 64, device, torch.float32)
+    exact = plain_lists(centroids.double(), keys.double(), 100, 0.125)
+    for impl in _implementations(device):
+        lists = ivf_lists(centroids, keys, 100, scale=0.125, impl=impl).long()
+        same = (lists.sort(-1).values == exact.sort(-1).values).all(-1).float().mean()
+        assert same > 0.95, f"{impl}: {same:.2f} of the lists are those of float64"  # near ties swap at the border
+
+
+def rows(device: torch.device) -> list[Row]:
+    """Unions in microseconds, indexes in milliseconds."""
+    if device.type == "cpu":
+        return [_union_row(3, 2240, 8192, device), _index_row(9, 3, 512, 8192, 64, 960, device)]
+    unions = [_union_row(8 * batch, 2560, tokens, device) for batch in (1, 8) for tokens in (8192, 131_072)]
+    sizes = [(512, 8192), (2048, 32_768), (320, 131_072), (1024, 131_072), (2048, 131_072)]
+    return unions + [_index_row(32, 8, count, tokens, 128, 2560, device) for count, tokens in sizes]
+
+
+def _implementations(device: torch.device) -> list[str]:
+    return ["naive", "fused"] if device.type == "cuda" and has_triton() else ["naive"]
+
+
+def _probed_lists(rows: int, list_length: int, length: int) -> Tensor:
+    """Four lists a row that overlap by about half, int32 [rows, 4 * list_length]."""
+    random = np.random.default_rng(0)
+    near = min(length, 2 * list_length)  # the keys that neighbouring queries attend
+    lists = [[random.permutation(near)[:list_length] for _ in range(4)] for _ in range(rows)]
+    spread = np.stack([np.sort(random.permutation(length)[:near]) for _ in range(rows)])
+    flat = np.array(lists).reshape(rows, -1)
+    return torch.from_numpy(np.take_along_axis(spread, flat, axis=1).astype(np.int32))
+
+
+def _queries_and_keys(
+    heads: int, kv_heads: int, count: int, tokens: int, width: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    centroids = torch.randn(heads, count, width, generator=generator)
+    return centroids.to(device, dtype), torch.randn(kv_heads, tokens, width, generator=generator).to(device, dtype)
+
+
+def _union_row(n: int, list_length: int, length: int, device: torch.device) -> Row:
+    entries = _probed_lists(n, list_length, length).to(device)
+    contestants: Contestants = {impl: _union(entries, length, impl, None) for impl in _implementations(device)}
+    contestants |= {f"{impl}_given_width": _union(entries, length, impl, 4 * list_length) for impl in contestants}
+    contestants["torch_unique"] = lambda: unique_by_row(entries, length)
+    contestants["numpy_unique"] = lambda: numpy_unique(entries, length)
+    name = f"ivf_union, {n} rows of {entries.shape[-1]} entries, {length} tokens"
+    return _row(name, contestants, _implementations(device)[-1], device, "us", 9)
+
+
+def _union(entries: Tensor, length: int, impl: Any, width: int | None) -> Callable[[], Any]:
+    return lambda: ivf_union(entries, length, width=width, impl=impl)
+
+
+def _index_row(
+    heads: int, kv_heads: int, count: int, tokens: int, width: int, list_length: int, device: torch.device
+) -> Row:
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    centroids, keys = _queries_and_keys(heads, kv_heads, count, tokens, width, device, dtype)
+    contestants: Contestants = {
+        impl: _lists(centroids, keys, list_length, width**-0.5, impl) for impl in _implementations(device)
+    }
+    missing = []
+    if heads * count * tokens < 2**31:  # 8 GiB of weights
+        contestants["torch_topk"] = lambda: plain_lists(centroids, keys, list_length, width**-0.5)
+    if device.type == "cpu":
+        host = keys.numpy()
+        for name, package, build in (("faiss_ivf", "faiss", _faiss_ivf), ("sklearn_kmeans", "sklearn", _sklearn)):
+            if importlib.util.find_spec(package) is None:
+                missing.append(package)
+            else:
+                contestants[name] = _build(build, host, count)
+    name = f"ivf_lists, {heads}/{kv_heads} heads, {count} centroids x {tokens} tokens x {width}, lists of {list_length}"
+    row = _row(name, contestants, _implementations(device)[-1], device, "ms", 3)
+    row["logits_tflop"] = 2 * heads * count * tokens * width / 1e12  # of one product; the fused form makes two
+    return row | ({"missing": ", ".join(missing)} if missing else {})
+
+
+def _lists(centroids: Tensor, keys: Tensor, count: int, scale: float, impl: Any) -> Callable[[], Any]:
+    return lambda: ivf_lists(centroids, keys, count, scale=scale, impl=impl)
+
+
+def _build(build: Callable[[Any, int], Any], keys: Any, count: int) -> Callable[[], Any]:
+    return lambda: [build(head, count) for head in keys]
+
+
+def _faiss_ivf(keys: Any, count: int) -> Any:
+    """faiss's inverted file of one head's keys with as many lists: its own k-means, 10 iterations, and the adding."""
+    import faiss
+
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(keys.shape[1]), keys.shape[1], count, faiss.METRIC_INNER_PRODUCT)
+    index.cp.min_points_per_centroid = 1  # no warning
+    index.train(keys)
+    index.add(keys)
+    return index
+
+
+def _sklearn(keys: Any, count: int) -> Any:
+    """scikit-learn's k-means of one head's keys into as many clusters, from random keys, 10 iterations at most."""
+    import warnings
+
+    from sklearn.cluster import KMeans
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that 10 iterations are not enough to converge
+        return KMeans(count, init="random", n_init=1, max_iter=10, random_state=0).fit(keys)
+
+
+def _row(name: str, contestants: Contestants, ours: str, device: torch.device, unit: str, rounds: int) -> Row:
+    if device.type == "cuda":
+        contestants = {each: synchronized(call) for each, call in contestants.items()}
+    times = alternate(contestants, rounds)
+    factor = {"us": 1e6, "ms": 1e3}[unit]
+    row: Row = {"name": name} | {f"{each}_{unit}": statistics.median(own) * factor for each, own in times.items()}
+    return row | {f"ratio_to_{each}": paired_ratio(times[ours], own) for each, own in times.items() if each != ours}
