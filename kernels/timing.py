@@ -13,13 +13,17 @@ ROUNDS = 9
 Row = dict[str, Any]
 
 
-def alternate(contestants: dict[str, Callable[[], Any]], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; every round runs all of them."""
+def alternate(
+    contestants: dict[str, Callable[[], Any]], rounds: int = ROUNDS, before: Callable[[], Any] | None = None
+) -> dict[str, list[float]]:
+    """Seconds of each contestant in each round; every round runs all of them, `before` each what is not timed."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for run in contestants.values():
         run()
     for _ in range(rounds):
         for name, run in contestants.items():
+            if before is not None:
+                before()
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)
@@ -31,10 +35,19 @@ def paired_ratio(ours: list[float], theirs: list[float]) -> float:
     return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
 
 
+def row_of(name: str, times: dict[str, list[float]], ours: str, *, unit: str = "us", calls: int = 1) -> Row:
+    """A row from what `alternate` found: medians of one of `calls` calls, and the ratio of `ours` to each other."""
+    factor = {"us": 1e6, "ms": 1e3}[unit] / calls
+    row: Row = {"name": name} | {f"{each}_{unit}": factor * statistics.median(own) for each, own in times.items()}
+    return row | {f"ratio_to_{each}": paired_ratio(times[ours], own) for each, own in times.items() if each != ours}
+
+
 def show(row: Row) -> Row:
     """The row, printed."""
     print(row["name"])
-    print(*(f"  {name}: {value:.3f}" for name, value in row.items() if name != "name"), sep="\n")
+    for name, value in row.items():
+        if name != "name":
+            print(f"  {name}: {value:.3f}" if isinstance(value, float) else f"  {name}: {value}", flush=True)
     return row
 
 
@@ -46,3 +59,25 @@ def synchronized(call: Callable[[], Any]) -> Callable[[], None]:
         torch.cuda.synchronize()
 
     return run
+
+
+def captured(call: Callable[[], Any]) -> Callable[[], None]:
+    """The call as a CUDA graph, and the wait for the GPU to finish it: no time of the host between its launches."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):  # compiles, and fills caches that can't be filled while capturing
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return synchronized(graph.replay)
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes a second that a copy of 1 GiB on this GPU reads and writes."""
+    source = torch.empty(2**30, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    times = alternate({"copy": synchronized(lambda: target.copy_(source))})
+    return 2 * source.numel() / statistics.median(times["copy"])

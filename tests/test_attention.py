@@ -60,7 +60,7 @@ def test_merging_nothing_is_zero():
 
 class TestWorker:
     def test_work_is_done_in_order_and_the_thread_ends(self):
-        worker, done = Worker(), []
+        worker, done = Worker("build"), []
         futures = [worker.submit(lambda number=number: done.append(number)) for number in range(20)]
         for future in futures:
             future.result(timeout=10)
@@ -72,7 +72,7 @@ class TestWorker:
         assert worker.submit(lambda: 7).result(timeout=10) == 7
 
     def test_an_error_comes_with_the_result(self):
-        worker = Worker()
+        worker = Worker("build")
         with pytest.raises(ZeroDivisionError):
             worker.submit(lambda: 1 / 0).result(timeout=10)
         assert worker.submit(lambda: 7).result(timeout=10) == 7

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -97,6 +99,87 @@ def test_half_precision_keys_are_clustered_in_float32(impl, device):
     sums, _ = kmeans_update(keys, labels, 10, impl=impl)
     wanted = torch.nn.functional.one_hot(labels, 10).double().transpose(-1, -2) @ keys.double()
     torch.testing.assert_close(sums.double(), wanted, **TOLERANCE)
+
+
+@each_device
+@each_impl
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+def test_centroids_are_not_rounded_to_the_keys_dtype(metric, dtype, impl, device):
+    keys = normal(3, 300, 40, device=device).to(dtype)
+    centroids = normal(3, 1, 40, seed=1, device=device) + normal(3, 50, 40, seed=2, device=device) * 2e-3
+    labels = kmeans_assign(keys, centroids, metric=metric, impl=impl)  # bfloat16 has one number in 2^-8: all level
+    assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
+
+
+@each_device
+@each_impl
+def test_update_is_the_same_alone_and_in_a_batch_and_for_a_cluster_of_many_pieces(impl, device):
+    keys = normal(5, 1000, 20, device=device)
+    labels = torch.randint(7, (5, 1000), generator=torch.Generator().manual_seed(1))
+    labels[:, 100:900] = 3  # longer than a piece of the fused form
+    labels[4] = 6
+    sums, sizes = kmeans_update(keys, labels.to(device), 9, impl=impl)
+    wanted = torch.nn.functional.one_hot(labels, 9).double().transpose(-1, -2) @ keys.cpu().double()
+    torch.testing.assert_close(sums.cpu().double(), wanted, rtol=1e-5, atol=1e-4)
+    for row in range(5):
+        alone, count = kmeans_update(keys[row].clone(), labels[row].to(device), 9, impl=impl)
+        assert torch.equal(alone, sums[row])
+        assert torch.equal(count, sizes[row])
+
+
+@each_device
+@pytest.mark.parametrize(
+    "n_clusters", [9, 5000, 70_000]
+)  # 16-bit bins, 32-bit bins, more than the CPU's radix sort takes
+def test_sorting_by_label(n_clusters, device):
+    labels = torch.randint(n_clusters, (2, 4, 300), generator=torch.Generator().manual_seed(1)).to(device)
+    order, sizes = kvviz_kernels.sort_by_label(labels, n_clusters)
+    assert torch.equal(order, (labels * 300 + torch.arange(300, device=device)).argsort(-1))
+    assert torch.equal(sizes, torch.stack([row.bincount(minlength=n_clusters) for row in labels.view(8, 300)])
+                       .view(2, 4, n_clusters))  # fmt: skip
+
+
+@pytest.mark.skipif(not kvviz_kernels.has_triton(), reason="Triton is not installed (extra: kernels)")
+def test_parts_for_tensor_cores_add_up_to_float32():
+    from kvviz_kernels.kmeans.fused import split_float32
+
+    weights = torch.cat([normal(1000), normal(1000) * 1e-20, normal(1000) * 1e20, torch.tensor([0.0, 3.4e38, -3.4e38])])
+    for dtype, count in ((torch.bfloat16, 3), (torch.float16, 2), (torch.float32, 2)):
+        parts = split_float32(weights, dtype)
+        assert len(parts) == count
+        assert torch.equal(parts.double().sum(0), weights.double())
+
+
+COMPILE = """
+import sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from kvviz_kernels.kmeans import fused
+def build(kernel, constants, **types):
+    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    return triton.compile(ASTSource(kernel, signature, places), target=GPUTarget("cuda", 90, 32)).metadata.shared
+sizes = dict(BLOCK_L=64, BLOCK_C=16, BLOCK_D=64, D=60)
+scalars = dict.fromkeys(("length", "blocks", "padded_clusters", "part_stride", "n_clusters"), "i32")
+integers = dict.fromkeys(("labels", "places", "bounds", "first_pieces", "owners"), "*i64")
+floats = dict.fromkeys(("bias", "partial", "sums"), "*fp32")
+for keys, weights, parts in (("*bf16", "*bf16", 3), ("*fp16", "*fp32", 2), ("*fp32", "*fp32", 2)):
+    constants = dict(sizes, PARTS=parts, SPLIT_KEYS=keys == "*fp32")
+    build(fused._assign_kernel, constants, keys=keys, weights=weights, **scalars, **integers, **floats)
+constants = dict(D=60, PIECE=64, BLOCK_L=16, BLOCK_D=64)
+build(fused._sum_pieces_kernel, constants, keys="*bf16", **scalars, **integers, **floats)
+build(fused._sum_clusters_kernel, dict(D=60, BLOCK_P=8, BLOCK_D=64), **integers, **floats)
+"""
+
+
+@pytest.mark.skipif(not kvviz_kernels.has_triton(), reason="Triton is not installed (extra: kernels)")
+def test_fused_forms_compile_for_a_gpu_that_is_not_here(tmp_path):
+    """The interpreter accepts what the compiler refuses."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_bad_arguments_say_what_was_wanted(monkeypatch):

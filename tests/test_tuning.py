@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -87,3 +90,11 @@ def test_without_a_gpu_nothing_is_tuned(tuned, monkeypatch):
 def test_the_files_of_the_repository_can_be_read():
     for file in tuning.FOLDER.glob("*.json"):
         assert tuning._entries(file), file
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to tune on")
+def test_the_script_refuses_to_measure_without_a_gpu():
+    script = Path(__file__).parents[1] / "kernels" / "tune.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "tune.py: got no GPU; wanted an NVIDIA GPU and Triton" in done.stderr

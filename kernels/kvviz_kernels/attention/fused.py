@@ -9,7 +9,6 @@ through tensor cores, padded to 16 queries: some 24 operations for each byte rea
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -30,16 +29,17 @@ CANDIDATES: list[Config] = [
     for dot in (2, 16)
     for programs in (1, 2, 4)
     for num_warps in (4, 8)
-    for num_stages in (2, 4)
+    for num_stages in (2, 5)  # of two loads, one by way of the other: 5 are two blocks in flight
 ]
 ELEMENTWISE_TILE = 8192  # products [group, slots, channels] held at once where tl.dot is not used: registers
 
 
 def _attend(
-    queries: Any, keys: Any, values: Any, indices: Any, bias: Any, output: Any, lse: Any,
-    scale: Any, softcap: Any, slots: Any, slots_of_split: Any,
-    key_batch: Any, key_head: Any, key_token: Any, key_element: Any,
-    value_batch: Any, value_head: Any, value_token: Any, value_element: Any,
+    queries: tl.tensor, keys: tl.tensor, values: tl.tensor, indices: tl.tensor, bias: tl.tensor,
+    output: tl.tensor, lse: tl.tensor, scale: tl.tensor, softcap: tl.tensor,
+    slots: tl.tensor, slots_of_split: tl.tensor,
+    key_batch: tl.tensor, key_head: tl.tensor, key_token: tl.tensor, key_element: tl.tensor,
+    value_batch: tl.tensor, value_head: tl.tensor, value_token: tl.tensor, value_element: tl.tensor,
     ROWS: tl.constexpr, ROWS_OF_HEAD: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_SOFTCAP: tl.constexpr, DOT: tl.constexpr, HALF: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -63,8 +63,8 @@ def _attend(
     last = tl.minimum(first + slots_of_split, slots)
     for start in range(first, last, BLOCK_S):
         slot = start + tl.arange(0, BLOCK_S)
-        position = tl.load(indices + row * slots + slot, mask=slot < last, other=-1).to(tl.int64)
-        real = position >= 0
+        position = tl.load(indices + row * slots + slot, mask=slot < last, other=0).to(tl.int64)
+        real = (slot < last) & (position >= 0)  # and not other=-1 above: Triton 3.2 fails to compile its pipelining
         row_mask = real[:, None] & (dims[None, :] < D)
         key_place = key_base + position[:, None] * key_token + dims[None, :] * key_element
         key = tl.load(keys + key_place, mask=row_mask, other=0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +13,7 @@ _WARPS = 2
 
 
 def _merge_stacked(
-    parts: Any, part_lses: Any, output: Any, lse: Any, count: Any, rows: Any,
+    parts: tl.tensor, part_lses: tl.tensor, output: tl.tensor, lse: tl.tensor, count: tl.tensor, rows: tl.tensor,
     D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program a (sequence, query head): all parts, which lie one behind the other."""
@@ -36,7 +34,8 @@ def _merge_stacked(
 
 
 def _merge_listed(
-    part0: Any, part1: Any, part2: Any, part3: Any, lse0: Any, lse1: Any, lse2: Any, lse3: Any, output: Any, lse: Any,
+    part0: tl.tensor, part1: tl.tensor, part2: tl.tensor, part3: tl.tensor,
+    lse0: tl.tensor, lse1: tl.tensor, lse2: tl.tensor, lse3: tl.tensor, output: tl.tensor, lse: tl.tensor,
     COUNT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """One program a (sequence, query head): up to four parts, each a tensor of its own."""

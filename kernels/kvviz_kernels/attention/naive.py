@@ -130,7 +130,9 @@ def _pick_both(keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor,
 def _lie_in_one_row(keys: Tensor, values: Tensor) -> bool:
     """Whether each token's value begins in memory where its key ends."""
     behind = keys.data_ptr() + keys.shape[-1] * keys.element_size()
-    if values.data_ptr() != behind or keys.stride() != values.stride() or keys.dtype != values.dtype:
+    if values.data_ptr() != behind or keys.stride() != values.stride():
+        return False
+    if keys.shape != values.shape or keys.dtype != values.dtype:
         return False
     return keys.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
 
@@ -147,7 +149,9 @@ def _pick(buffer: Tensor, positions: Tensor, places: Tensor | None) -> Tensor:
 
 def _rows_of(buffer: Tensor, places: Tensor, width: int) -> Tensor:
     """Rows of `width` elements [len(places), width] of the list of rows that begins where the buffer does."""
-    last = sum((size - 1) * step for size, step in zip(buffer.shape[:3], buffer.stride(), strict=False)) // width
+    batch, heads, capacity, _ = buffer.shape
+    step_batch, step_head, step_token, _ = buffer.stride()
+    last = ((batch - 1) * step_batch + (heads - 1) * step_head + (capacity - 1) * step_token) // width
     return buffer.as_strided((last + 1, width), (width, 1)).index_select(0, places)
 
 

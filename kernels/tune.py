@@ -1,0 +1,37 @@
+"""Finds the best launch configurations of the fused kernels on the GPU at hand and keeps them in the repository.
+
+    python kernels/tune.py [--only attention ...]
+
+Each configuration goes to kernels/kvviz_kernels/tuned/<gpu>.json, which the kernels read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+import torch
+from contests import contests
+from kvviz_kernels import has_triton
+
+
+def main() -> None:
+    """Check every contest's answers, then tune its kernels."""
+    modules = {name: module for name, module in contests().items() if hasattr(module, "tune")}
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=modules, default=[*modules], help="whose kernels (default: all)")
+    options = parser.parse_args()
+    if not torch.cuda.is_available() or not has_triton():
+        lack = "GPU" if has_triton() else "Triton"
+        sys.exit(f"tune.py: got no {lack}; wanted an NVIDIA GPU and Triton: configurations are measured")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    device = torch.device("cuda")
+    print(torch.cuda.get_device_name(device))
+    for name in options.only:
+        modules[name].check(device)
+        print(f"{name}: {modules[name].tune(device)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

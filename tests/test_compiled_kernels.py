@@ -1,0 +1,41 @@
+"""Fused kernels compile for GPUs, which Triton's interpreter does not show."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FUSED = sorted((ROOT / "kernels" / "kvviz_kernels").glob("*/fused*.py"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed (extra: kernels)")
+def test_attention_s_kernels_compile_without_a_gpu(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-m", "tests.compiled_kernels"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("file", FUSED, ids=[f"{file.parent.name}/{file.stem}" for file in FUSED])
+def test_annotations_of_kernels_are_names_that_the_compiler_reads(file):
+    """Triton's compiler (3.2 to 3.9) looks annotations up and refuses globals that are not its own, typing.Any say."""
+    body = ast.parse(file.read_text()).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    imports = [node for node in body if isinstance(node, ast.ImportFrom) and node.module == "triton.language"]
+    known = {alias.asname or alias.name for node in imports for alias in node.names}
+    annotations = {
+        function.name: [ast.unparse(argument.annotation) for argument in function.args.args if argument.annotation]
+        for function in functions
+    }
+    kernels = {name: found for name, found in annotations.items() if "tl.constexpr" in found}
+    assert kernels
+    for name, found in kernels.items():
+        assert all(annotation in known or annotation.startswith("tl.") for annotation in found), name
