@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
 
@@ -132,6 +133,63 @@ def test_a_head_alone_gets_the_clusters_it_gets_in_a_batch():
         assert_same(alone, Clusters(**{name: getattr(together, name)[head] for name in Clusters.__dataclass_fields__}))
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_relaxed_step_goes_further_than_the_mean(metric):
+    keys = clustered(2, length=400, width=10, centers=8)
+    first = keys[..., initial_positions(400, 9, seed=3), :]
+    one = kmeans(keys, 9, metric=metric, max_iter=1, seed=3, relaxation=1.8)
+    assert_same(one, kmeans(keys, 9, metric=metric, max_iter=1, seed=3))  # what is returned are means
+    moved = first + 1.8 * (one.centroids - first)
+    two = kmeans(keys, 9, metric=metric, max_iter=2, seed=3, relaxation=1.8)
+    assert torch.equal(two.labels, nearest(keys, moved, metric))
+    full = two.sizes > 0
+    wanted = means(keys, two.labels, 9)[full]
+    torch.testing.assert_close(two.centroids[full].double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("relaxation", [1.3, 1.8])
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_relaxed_clusters_converge_to_a_fixed_point_of_lloyd(metric, relaxation):
+    keys = clustered(3, length=600, width=12, centers=10)
+    found = kmeans(keys, 20, metric=metric, max_iter=500, relaxation=relaxation)
+    assert found.converged.all()
+    assert torch.equal(found.labels, nearest(keys, found.centroids, metric))
+    full = found.sizes > 0
+    wanted = means(keys, found.labels, 20)[full]
+    torch.testing.assert_close(found.centroids[full].double(), wanted, rtol=1e-5, atol=1e-5)
+    last = found.n_iter.max().item()
+    assert not kmeans(keys, 20, metric=metric, max_iter=last - 1, relaxation=relaxation).converged.all()
+    assert_same(found, kmeans(keys, 20, metric=metric, max_iter=last, relaxation=relaxation))
+    for head in range(3):
+        alone = kmeans(keys[head].clone(), 20, metric=metric, max_iter=500, relaxation=relaxation)
+        assert_same(alone, Clusters(**{name: getattr(found, name)[head] for name in Clusters.__dataclass_fields__}))
+
+
+def test_relaxed_iterations_are_worth_more_than_lloyds():
+    keys = torch.randn(3, 3000, 32, generator=torch.Generator().manual_seed(0))
+
+    def inertia(found: Clusters) -> float:
+        chosen = found.centroids.gather(1, found.labels[..., None].expand_as(keys))
+        return float((keys - chosen).square().sum())
+
+    lloyd = inertia(kmeans(keys, 80, metric="l2", max_iter=10))
+    assert inertia(kmeans(keys, 80, metric="l2", max_iter=6, relaxation=1.8)) <= lloyd
+
+
+@pytest.mark.parametrize("relaxation", [1.0, 1.8])
+def test_looking_seldom_at_what_still_runs_changes_nothing(relaxation, monkeypatch):
+    """What happens on a GPU: heads that have converged are computed along until the next look."""
+    search = importlib.import_module("kvviz.clustering.kmeans")  # the function of that name hides the module
+    keys = torch.randn(4, 500, 24, generator=torch.Generator().manual_seed(0))
+    for max_iter in (1, 7, 16, 300):
+        wanted = kmeans(keys, 30, max_iter=max_iter, relaxation=relaxation)
+        with monkeypatch.context() as patch:
+            patch.setattr(search, "_looks", lambda iteration, device: iteration % 4 == 3)
+            assert_same(kmeans(keys, 30, max_iter=max_iter, relaxation=relaxation), wanted)
+    assert wanted.converged.all()
+    assert len(set(wanted.n_iter.tolist())) > 1
+
+
 def test_the_seed_chooses_the_initial_keys():
     keys = clustered(length=300, width=8, centers=5)
     one, other = (kmeans(keys, 12, seed=seed, max_iter=1).centroids for seed in (1, 2))
@@ -165,6 +223,9 @@ def test_half_precision_keys_are_computed_in_float32():
         ({"n_clusters": 0}, "n_clusters: got 0; wanted 1 to 10"),
         ({"n_clusters": 11}, "n_clusters: got 11; wanted 1 to 10"),
         ({"n_clusters": 2, "max_iter": 0}, "max_iter: got 0; wanted at least 1"),
+        ({"n_clusters": 2, "relaxation": 0.9}, "relaxation: got 0.9; wanted at least 1 and below 2"),
+        ({"n_clusters": 2, "relaxation": 2.0}, "relaxation: got 2.0; wanted at least 1 and below 2"),
+        ({"n_clusters": 2, "relaxation": math.nan}, "relaxation: got nan; wanted at least 1 and below 2"),
     ],
 )
 def test_values_out_of_range(options, message):

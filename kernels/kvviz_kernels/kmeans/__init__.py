@@ -16,6 +16,9 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine", im
 
     keys [..., L, D] and centroids [..., C, D], the same leading dimensions, any float dtype, computed in float32.
     metric: "cosine" (a zero vector has similarity 0 to everything), "l2" or "ip" (largest inner product).
+    The fused form multiplies on tensor cores, by as many products as float32 takes: centroids in three bfloat16 parts,
+    which add up to them exactly, for bfloat16 keys; in two TF32 parts (2^-21 of their size may be missing) for float16
+    and float32 keys. So a key between centroids that are level to float32's last bits may go to another of them.
     Raises ValueError for another metric.
     """
     if use_fused("kmeans_assign", impl, keys):
@@ -28,8 +31,9 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine", im
 def kmeans_update(keys: Tensor, labels: Tensor, n_clusters: int, *, impl: Impl = "auto") -> tuple[Tensor, Tensor]:
     """Sum of each cluster's keys, float32 [..., C, D], and its number of keys, int64 [..., C].
 
-    keys [..., L, D], any float dtype; labels int64 [..., L], each in [0, n_clusters). Keys are added in the order of
-    their positions, without atomics, so the same input gives the same bits. An empty cluster has sum 0.
+    keys [..., L, D], any float dtype; labels int64 [..., L], each in [0, n_clusters). Which keys are added up
+    in which order depends on the cluster's labels alone, without atomics: the same input gives the same bits, and a
+    head alone the same as in a batch. An empty cluster has sum 0.
     """
     if use_fused("kmeans_update", impl, keys):
         from . import fused

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .shared import linear_scores, sort_by_label
+from .shared import linear_scores, sort_rows_by_label
 
 CHUNK_SCORES = 3 << 19  # scores held at once (6 MiB): few enough to stay in a CPU's cache between the passes over them
 
@@ -40,14 +40,12 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine") ->
 
 def kmeans_update(keys: Tensor, labels: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
     """Sum of each cluster's keys and its number of keys; see `kvviz_kernels.kmeans_update`."""
-    length, width = keys.shape[-2:]
-    order, sizes = sort_by_label(labels, n_clusters)
-    order = order.reshape(-1, length)
-    order = order + torch.arange(0, order.numel(), length, device=keys.device)[:, None]  # into [B * L]
-    bounds = F.pad(sizes.flatten().cumsum(0), (1, 0))  # [B * C + 1]
+    width = keys.shape[-1]
+    places, bounds = sort_rows_by_label(labels, n_clusters)
+    sizes = bounds.diff().view(*labels.shape[:-1], n_clusters)
     rows = keys.float().reshape(-1, width)
     # a bag is a cluster; 0.07 ms for 3 x 8,192 x 64 keys against 0.18 ms of index_add_ and 4 ms of a one-hot product
-    sums = F.embedding_bag(order.flatten(), rows, bounds, mode="sum", include_last_offset=True)
+    sums = F.embedding_bag(places, rows, bounds, mode="sum", include_last_offset=True)
     return sums.view(*sizes.shape, width), sizes
 
 

@@ -30,14 +30,31 @@ def linear_scores(centroids: Tensor, metric: str) -> tuple[Tensor, Tensor | None
 def sort_by_label(labels: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
     """Positions sorted by label, ascending inside a label, int64 [..., L], and cluster sizes, int64 [..., C].
 
-    labels: int64 [..., L], each in [0, n_clusters).
+    labels: int64 [..., L], each in [0, n_clusters). Does not wait for a GPU.
     """
+    places, bounds = sort_rows_by_label(labels, n_clusters)
+    batch, length = labels.shape[:-1], labels.shape[-1]
+    first = torch.arange(batch.numel(), device=labels.device)[:, None] * length
+    return places.view(-1, length).sub_(first).view(labels.shape), bounds.diff().view(*batch, n_clusters)
+
+
+def sort_rows_by_label(labels: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
+    """Places in `labels.flatten()`, row by row and sorted by label in each row, and where each cluster begins.
+
+    int64 [B * L], ascending inside a label, and int64 [B * C + 1], both for B rows of labels int64 [..., L], each in
+    [0, n_clusters): cluster c of row b is places[bounds[b * C + c] : bounds[b * C + c + 1]].
+    """
+    length, rows = labels.shape[-1], labels.shape[:-1].numel()
+    row = torch.arange(rows, device=labels.device)[:, None]
+    bins = (labels.reshape(rows, length) + row * n_clusters).flatten()  # clusters of all rows, one row after the other
+    n_bins = rows * n_clusters
     if labels.is_cpu and n_clusters <= 1 << 16:
         # NumPy sorts 16-bit integers by radix: 0.04 ms for 3 x 8,192 labels against 0.9 ms of torch.sort (EPYC Zen 5)
-        order = torch.from_numpy(np.argsort(labels.numpy().astype(np.uint16), axis=-1, kind="stable"))
-    else:
-        order = torch.sort(labels, dim=-1, stable=True).indices
-    batch = labels.shape[:-1]
-    bins = batch.numel() * n_clusters  # every row's clusters, one row after the other
-    first_bins = torch.arange(0, bins, n_clusters, device=labels.device).view(*batch, 1)
-    return order, torch.bincount((labels + first_bins).flatten(), minlength=bins).view(*batch, n_clusters)
+        narrow = labels.reshape(rows, length).numpy().astype(np.uint16)
+        places = torch.from_numpy(np.argsort(narrow, axis=-1, kind="stable")).add_(row * length)
+        return places.flatten(), F.pad(torch.bincount(bins, minlength=n_bins).cumsum(0), (1, 0))
+    # One sort for all rows, of integers no wider than needed: a radix sort makes a pass for every few bits. The bounds
+    # by binary search, as torch.bincount waits for the GPU.
+    dtype = torch.int16 if n_bins < 1 << 15 else torch.int32 if n_bins < 1 << 31 else torch.int64
+    bins, places = torch.sort(bins.to(dtype), stable=True)
+    return places, torch.searchsorted(bins, torch.arange(n_bins + 1, dtype=dtype, device=labels.device))
