@@ -128,6 +128,34 @@ def test_further_keys_get_their_nearest_centroids(new):
         assert np.array_equal(longer.codes[head].numpy(), brute_codes(keys[head], book.centroids[head]))
 
 
+def test_codebooks_that_grow_from_one_another_do_not_disturb_each_other():
+    keys = clustered(2, length=700, width=16)
+    book = product_quantize(keys[:, :400], n_partitions=2, n_bits=4, max_iter=3)
+    first = before = book.append(keys[:, 400:401])
+    for step in range(401, 600):
+        first = first.append(keys[:, step : step + 1])
+    other = before.append(keys[:, 600:])
+    for head in range(2):
+        assert np.array_equal(first.codes[head].numpy(), brute_codes(keys[head, :600], book.centroids[head]))
+        assert np.array_equal(before.codes[head].numpy(), brute_codes(keys[head, :401], book.centroids[head]))
+        assert np.array_equal(other.codes[head, 401:].numpy(), brute_codes(keys[head, 600:], book.centroids[head]))
+
+
+def test_pairs_of_codes_are_counted_as_tokens_come():
+    keys = clustered(2, length=500, width=16)
+    book = product_quantize(keys[:, :400], n_partitions=2, n_bits=4, max_iter=3)
+    assert book.pair_counts(255) is None, "more pairs than tokens"
+    longer = book.append(keys[:, 400:420]).append(keys[:, 420:])
+    for length in (300, 301, 350, 500, 260):
+        counts = longer.pair_counts(length)
+        for head in range(2):
+            pairs, often = np.unique(longer.codes[head, :length].numpy(), axis=0, return_counts=True)
+            assert counts[head].sum() == length
+            assert np.array_equal(counts[head].numpy()[pairs[:, 1], pairs[:, 0]], often)
+    assert longer.pairs.counted == 260
+    assert product_quantize(keys, n_partitions=4, n_bits=4).pair_counts(500) is None
+
+
 def test_half_precision_keys_are_computed_in_float32():
     keys = clustered(2, length=300, width=16).to(torch.bfloat16)
     one, other = (product_quantize(k, n_partitions=2, n_bits=4) for k in (keys, keys.float()))

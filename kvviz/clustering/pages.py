@@ -42,18 +42,3 @@ def page_bounds(keys: Tensor, page_size: int = 16) -> Pages:
         counts[-1] -= missing
     mean = (zeros.sum(-2) / counts).to(keys.dtype)
     return Pages(page_size, length, by_page(torch.inf).amin(-2), by_page(-torch.inf).amax(-2), mean)
-
-
-def join_pages(first: Pages, second: Pages) -> Pages:
-    """The pages of both, in order; every page of the first must be full.
-
-    Raises InvalidInputError for another page size or a short last page, whose tokens would be misplaced.
-    """
-    if first.page_size != second.page_size or first.length % first.page_size:
-        got = f"pages of {first.page_size} over {first.length} tokens, then pages of {second.page_size}"
-        raise InvalidInputError("join_pages", got, "equal page sizes and a full last page of the first")
-    low, high, mean = (
-        torch.cat(pair, dim=-2)
-        for pair in ((first.low, second.low), (first.high, second.high), (first.mean, second.mean))
-    )
-    return Pages(first.page_size, first.length + second.length, low, high, mean)

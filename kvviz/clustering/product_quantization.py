@@ -36,7 +36,7 @@ class Codebook:
     the centroid nearest to that part of the key. A token takes m bytes (2·m beyond 8 bits); packed into bits it would
     take m·b/8, which is how PQCache counts them (arXiv 2407.12820, section 4.1).
 
-    What saves work at every step is made when first asked for: `half_norms` of the centroids [..., m, 1, C] by
+    What saves work at every step is made when first asked for: `half_norms` of the centroids [... · m, 1, C] by
     `append`, the pairs' counts by `pair_counts`.
     """
 
@@ -46,7 +46,8 @@ class Codebook:
     pairs: PairCounts | None = None
 
     def __post_init__(self) -> None:
-        self._growing: GrowingTensor | None = None
+        self._growing: GrowingTensor | None = None  # the codes with spare room, shared by codebooks that grow
+        self._table: Tensor | None = None  # a view of the centroids [... · m, D/m, C]
 
     @property
     def length(self) -> int:
@@ -58,50 +59,57 @@ class Codebook:
 
         Raises InvalidInputError for keys of another width.
         """
-        n_partitions, count, width = self.centroids.shape[-3:]
-        if keys.shape[-1] != n_partitions * width:
-            wanted = f"{n_partitions * width} channels, {n_partitions} parts of {width}"
-            raise InvalidInputError("Codebook.encode: keys", f"{keys.shape[-1]} channels", wanted)
-        if keys.shape[-2] > FEW_KEYS:
-            codes = kmeans_assign(split(keys, n_partitions), self.centroids, metric="l2")
-            return codes.transpose(-1, -2).to(self.codes.dtype)
-        if self.half_norms is None:
-            self.half_norms = self.centroids.square().sum(-1).mul_(0.5)[..., None, :]
-        few = keys.shape[-2]
-        parts = keys.float().reshape(-1, few, n_partitions, width).transpose(1, 2).reshape(-1, few, width)
-        table = self.centroids.view(-1, count, width).transpose(1, 2)
-        scores = torch.baddbmm(self.half_norms.view(-1, 1, count), parts, table, beta=-1)  # [... · m, n, C]
-        codes = scores.argmax(-1).to(self.codes.dtype)
-        return codes.view(-1, n_partitions, few).transpose(1, 2).reshape(*keys.shape[:-1], n_partitions)
+        return self._nearest(keys).to(self.codes.dtype)
 
     def append(self, keys: Tensor) -> Codebook:
         """A codebook with the codes of further keys [..., n, D] behind the others; the centroids stay as they are."""
-        codes = self.encode(keys)
+        codes = self._nearest(keys)
         growing, pairs = self._growing, self.pairs
         if growing is None or growing.used != self.length:  # another codebook has grown from this one already
             growing, pairs = GrowingTensor(self.codes, self.codes.dim() - 2), None
         growing.append(codes)
         longer = Codebook(self.centroids, growing.tensor, self.half_norms, pairs)
-        longer._growing = growing
+        longer._growing, longer._table = growing, self._table
         return longer
+
+    def _nearest(self, keys: Tensor) -> Tensor:
+        """Codes int64 [..., n, m] of keys [..., n, D]."""
+        n_partitions, count, width = self.centroids.shape[-3:]
+        few = keys.shape[-2]
+        if keys.shape[-1] != n_partitions * width:
+            wanted = f"{n_partitions * width} channels, {n_partitions} parts of {width}"
+            raise InvalidInputError("Codebook.encode: keys", f"{keys.shape[-1]} channels", wanted)
+        if few > FEW_KEYS:
+            return kmeans_assign(split(keys, n_partitions), self.centroids, metric="l2").transpose(-1, -2)
+        if self.half_norms is None or self._table is None:
+            self.half_norms = self.centroids.square().sum(-1).mul_(0.5).view(-1, 1, count)
+            self._table = self.centroids.view(-1, count, width).transpose(1, 2)
+        if few == 1:  # the parts of one key lie one behind the other
+            parts = keys.reshape(-1, 1, width).float()
+        else:
+            parts = keys.float().reshape(-1, few, n_partitions, width).transpose(1, 2).reshape(-1, few, width)
+        scores = torch.baddbmm(self.half_norms, parts, self._table, beta=-1)  # [... · m, n, C]
+        codes = scores.argmax(-1).view(*keys.shape[:-2], n_partitions, few)
+        return codes.transpose(-1, -2)
 
     def pair_counts(self, length: int) -> Tensor | None:
         """How many of the first `length` tokens have each pair of codes, as `pq_scores` takes it; None where no help.
 
         Kept between calls: a call for a few tokens more adds those.
         """
-        if not pairs_pay(self.centroids, self.codes[..., :length, :]):
-            return None
-        if self.pairs is None:
+        pairs = self.pairs
+        if pairs is None:
+            if not pairs_pay(self.centroids, self.codes[..., :length, :]):
+                return None
             count = self.centroids.shape[-2]
-            self.pairs = PairCounts(self.centroids.new_zeros((*self.codes.shape[:-2], count, count)))
-        if self.pairs.counted > length:
-            self.pairs.tensor.zero_()
-            self.pairs.counted = 0
-        if self.pairs.counted < length:
-            count_pairs(self.pairs.tensor, self.codes[..., self.pairs.counted : length, :])
-            self.pairs.counted = length
-        return self.pairs.tensor
+            pairs = self.pairs = PairCounts(self.centroids.new_zeros((*self.codes.shape[:-2], count, count)))
+        if pairs.counted > length:
+            pairs.tensor.zero_()
+            pairs.counted = 0
+        if pairs.counted < length:
+            count_pairs(pairs.tensor, self.codes[..., pairs.counted : length, :])
+            pairs.counted = length
+        return pairs.tensor
 
     def scores(self, queries: Tensor) -> Tensor:
         """Approximate inner products float32 [..., G, L] of queries [..., G, D] with every token, by table look-up.

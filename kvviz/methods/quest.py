@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..clustering.growing import GrowingTensor
 from ..selection import Selection, positions, surround
-from .base import LayerContext, Method, State
+from .base import LayerContext, Method, State, tensor_bytes
 
 LEAST_PAGES = 3
 
@@ -25,6 +25,10 @@ class QuestState(State):
 
     bounds: GrowingTensor
     tail: list[Tensor]
+
+    def metadata_bytes(self) -> int:
+        """Bytes of the bounds in use and of the keys behind them."""
+        return super().metadata_bytes() + tensor_bytes(self.bounds.tensor)
 
 
 @dataclass

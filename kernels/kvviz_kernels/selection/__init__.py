@@ -44,13 +44,12 @@ def select_clusters(
     Source: ClusterKV (arXiv 2412.03213), section IV-C: score, sort, prefix sum, trim, gather.
     """
     check_group("select_clusters", group, queries.shape[1], centroids.shape[1])
+    lists = (sizes, offsets, order, budget)
     if use_fused("select_clusters", impl, queries):
         from . import fused
 
-        chosen = fused.select_clusters
-    else:
-        chosen = naive.select_clusters
-    return chosen(queries, centroids, sizes, offsets, order, budget, group=group, details=details)
+        return fused.select_clusters(queries, centroids, *lists, group=group, details=details)
+    return naive.select_clusters(queries, centroids, *lists, group=group, details=details)
 
 
 def take_clusters(
@@ -92,10 +91,10 @@ def take_best(scores: Tensor, count: int, *, impl: Impl = "auto") -> Tensor:
 def page_scores(queries: Tensor, bounds: Tensor, *, group: Group, impl: Impl = "auto") -> Tensor:
     """Upper bound of the inner product with any key of each page, float32 [B, R, P], reduced over the group.
 
-    queries [B, Q, D]; bounds [B, H, 2·D, P] hold every page's channel-wise maxima, and behind them its minima: the bound
-    is the sum over channels of max(q · maximum, q · minimum). Any float dtypes, computed in float32. group: "mean",
-    "max" or "sum" over the query heads of a KV head (R = H), or "each" (R = Q). Raises ValueError for another `group`,
-    or where H does not divide Q. Source: Quest (arXiv 2406.10774), section 3.3.
+    queries [B, Q, D]; bounds [B, H, 2·D, P] hold every page's channel-wise maxima, and behind them its minima: the
+    bound is the sum over channels of max(q · maximum, q · minimum). Any float dtypes, computed in float32. group:
+    "mean", "max" or "sum" over the query heads of a KV head (R = H), or "each" (R = Q). Raises ValueError for another
+    `group`, or where H does not divide Q. Source: Quest (arXiv 2406.10774), section 3.3.
     """
     check_group("page_scores", group, queries.shape[1], bounds.shape[1])
     if use_fused("page_scores", impl, queries):
@@ -121,8 +120,8 @@ def pq_scores(
     queries [B, Q, D] of any float dtype, centroids float32 [B, H, m, C, D/m], codes uint8 or uint16 [B, H, L, m]. A
     token's score is the sum over the parts of the table entry that its code names, a query part · a centroid. With
     `scale` each query head's scores become attention weights over the L tokens, softmax(scale · score) (`softcap`:
-    softmax(softcap · tanh(scale · score / softcap))), before `group` reduces them: "mean", "max" or "sum" over the query
-    heads of a KV head (R = H), or "each" (R = Q). `softcap` without `scale` has no effect.
+    softmax(softcap · tanh(scale · score / softcap))), before `group` reduces them: "mean", "max" or "sum" over the
+    query heads of a KV head (R = H), or "each" (R = Q). `softcap` without `scale` has no effect.
 
     counts float32 [B, H, C, C], where it is given, says how many of the L tokens have each pair of codes, as
     `count_pairs` counts them. It saves the CPU's plain form counting anew where m is 2, and changes no result.
@@ -134,6 +133,4 @@ def pq_scores(
         from . import fused
 
         return fused.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap)
-    return naive.pq_scores(
-        queries, centroids, codes, group=group, scale=scale, softcap=softcap, counts=counts
-    )
+    return naive.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap, counts=counts)

@@ -1,15 +1,19 @@
-"""Selection kernels in Triton: clusters in one launch, page bounds by blocks of pages, the best of a row by radix."""
+"""Selection kernels in Triton: clusters in one launch, and the bounds of pages by blocks of pages."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import tensor
 
 from ..tuning import best_config
+from .fused_best import CANDIDATES as BEST_CANDIDATES
+from .fused_best import DEFAULT as BEST_DEFAULT
+from .fused_best import ordered_function, take_best
+from .fused_quantized import CANDIDATES as PQ_CANDIDATES
+from .fused_quantized import DEFAULT as PQ_DEFAULT
 from .fused_quantized import pq_scores
 from .shared import Chosen
 
@@ -20,32 +24,28 @@ PAGE_DEFAULT: Config = {"block": 128, "num_warps": 4}
 PAGE_CANDIDATES: list[Config] = [
     {"block": block, "num_warps": warps} for block in (64, 128, 256) for warps in (2, 4, 8)
 ]
-BEST_DEFAULT: Config = {"block": 8192, "num_warps": 16}
-BEST_CANDIDATES: list[Config] = [
-    {"block": block, "num_warps": warps} for block in (4096, 8192, 16384) for warps in (8, 16, 32)
-]
 CLUSTER_DEFAULT: Config = {"elements": 16384, "num_warps": 8}  # centroid numbers a program holds at once
 CLUSTER_CANDIDATES: list[Config] = [
     {"elements": elements, "num_warps": warps} for elements in (8192, 16384, 32768) for warps in (4, 8, 16)
 ]
-CANDIDATES = {"page_scores": PAGE_CANDIDATES, "take_best": BEST_CANDIDATES, "select_clusters": CLUSTER_CANDIDATES}
-DEFAULT = {"page_scores": PAGE_DEFAULT, "take_best": BEST_DEFAULT, "select_clusters": CLUSTER_DEFAULT}
-DIGITS: tl.constexpr = tl.constexpr(2048)  # 11 bits of a score are decided a pass: three passes for 32
-
-
-def _ordered(scores: Any) -> Any:
-    """Float32 as int32 in the same order; both zeros are one number."""
-    bits = tl.where(scores == 0.0, 0.0, scores).to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-
-
-_ordered_function = triton.jit(_ordered)  # called rather than a decorator: type checkers without Triton see the function
+CANDIDATES = {
+    "page_scores": PAGE_CANDIDATES,
+    "take_best": BEST_CANDIDATES,
+    "pq_scores": PQ_CANDIDATES,
+    "select_clusters": CLUSTER_CANDIDATES,
+}
+DEFAULT = {
+    "page_scores": PAGE_DEFAULT,
+    "take_best": BEST_DEFAULT,
+    "pq_scores": PQ_DEFAULT,
+    "select_clusters": CLUSTER_DEFAULT,
+}
 
 
 def _cluster_scores(
-    queries: Any, centroids: Any, members: Any, clusters: Any, known: Any, count: Any,
+    queries: tensor, centroids: tensor, clusters: tensor, known: tensor,
     GROUP: tl.constexpr, REDUCE: tl.constexpr, D: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
-) -> Any:  # fmt: skip
+) -> tensor:  # fmt: skip
     """Scores [BLOCK_C] of one head's centroids for the GROUP queries from `queries` on, reduced."""
     total = tl.zeros([BLOCK_C], tl.float32)
     if REDUCE == "max":
@@ -77,8 +77,9 @@ _cluster_scores_function = triton.jit(_cluster_scores)
 
 
 def _take(
-    queries: Any, centroids: Any, scores: Any, sizes: Any, offsets: Any, order: Any, indices: Any, ranks: Any,
-    count: Any, length: Any, slots: Any,
+    queries: tensor, centroids: tensor, scores: tensor, sizes: tensor, offsets: tensor, order: tensor,
+    indices: tensor, ranks: tensor,
+    count: tensor, length: tensor, slots: tensor,
     ROWS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, REDUCE: tl.constexpr, D: tl.constexpr,
     HAS_SCORES: tl.constexpr, DETAILS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, SEARCH_STEPS: tl.constexpr,
@@ -92,12 +93,12 @@ def _take(
         ranked_by = tl.load(scores + row * count + clusters, mask=known, other=0.0).to(tl.float32)
     else:
         ranked_by = _cluster_scores_function(
-            queries + row * GROUP * D, centroids + head * count * D, GROUP, clusters, known, count,
+            queries + row * GROUP * D, centroids + head * count * D, clusters, known,
             GROUP, REDUCE, D, BLOCK_C, BLOCK_D,
         )  # fmt: skip
         tl.store(scores + row * count + clusters, ranked_by, mask=known)
     # Ascending by (score turned round, number): the best first, of equal ones the lower number; pads last.
-    turned = tl.where(known, -1 - _ordered_function(ranked_by), 0x7FFFFFFF).to(tl.int64)
+    turned = tl.where(known, -1 - ordered_function(ranked_by), 0x7FFFFFFF).to(tl.int64)
     packed = tl.sort((turned << 32) | clusters.to(tl.int64))
     cluster = (packed & 0xFFFFFFFF).to(tl.int32)
     real = cluster < count
@@ -193,7 +194,8 @@ def _launch_take(
 
 
 def _pages(
-    queries: Any, bounds: Any, output: Any, pages: Any, bound_batch: Any, bound_head: Any, bound_channel: Any,
+    queries: tensor, bounds: tensor, output: tensor, pages: tensor, bound_batch: tensor, bound_head: tensor,
+    bound_channel: tensor,
     HEADS: tl.constexpr, GROUP: tl.constexpr, REDUCE: tl.constexpr, D: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_G: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -254,63 +256,6 @@ def page_scores(queries: Tensor, bounds: Tensor, *, group: str, config: Config |
             HEADS=heads, GROUP=members, REDUCE=group, D=width, BLOCK_P=config["block"],
             BLOCK_D=min(32, max(16, triton.next_power_of_2(width))),
             BLOCK_G=max(16, triton.next_power_of_2(members)),  # tl.dot needs at least 16 of each
-            num_warps=config["num_warps"],
-        )  # fmt: skip
-    return output
-
-
-def _best(
-    scores: Any, output: Any, length: Any, count: Any, BLOCK: tl.constexpr, PASSES: tl.constexpr
-) -> None:
-    """One program a row: the threshold by radix from the highest digit, then one walk that writes positions in order.
-
-    The passes read the row from the L2 cache. Histograms count whole numbers, so that the order of adding is nothing.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    base = scores + row * length
-    digits = tl.arange(0, DIGITS)
-    prefix = tl.zeros([], tl.int64)  # the threshold's digits so far, as one number
-    wanted = count + tl.zeros([], tl.int32)  # places left for scores that share the prefix
-    for step in tl.static_range(PASSES):
-        histogram = tl.zeros([DIGITS], tl.int32)
-        for start in range(0, length, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            score = tl.load(base + place, mask=place < length, other=0.0).to(tl.float32)
-            key = _ordered_function(score).to(tl.int64) + 2147483648  # 32 bits, none negative, and a 33rd for 3 · 11
-            shift = 11 * (PASSES - 1 - step)
-            sharing = (place < length) & ((key >> (shift + 11)) == prefix)
-            histogram += tl.histogram(((key >> shift) & 2047).to(tl.int32), DIGITS, mask=sharing)
-        from_here = tl.sum(histogram, 0) - tl.cumsum(histogram, 0) + histogram  # with this digit or a larger one
-        digit = tl.max(tl.where(from_here >= wanted, digits, 0), 0)
-        wanted -= tl.sum(tl.where(digits > digit, histogram, 0), 0)
-        prefix = (prefix << 11) | digit.to(tl.int64)
-    written = tl.zeros([], tl.int32)
-    for start in range(0, length, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        score = tl.load(base + place, mask=place < length, other=0.0).to(tl.float32)
-        key = _ordered_function(score).to(tl.int64) + 2147483648
-        equal = (place < length) & (key == prefix)
-        number = tl.cumsum(equal.to(tl.int32), 0)
-        taken = ((place < length) & (key > prefix)) | (equal & (number <= wanted))
-        slot = written + tl.cumsum(taken.to(tl.int32), 0) - 1
-        tl.store(output + row * count + slot, place.to(tl.int64), mask=taken)
-        written += tl.sum(taken.to(tl.int32), 0)
-        wanted -= tl.sum(equal.to(tl.int32), 0)
-
-
-_best_kernel = triton.jit(_best)
-
-
-def take_best(scores: Tensor, count: int, *, config: Config | None = None) -> Tensor:
-    """Positions of the largest scores; see `kvviz_kernels.take_best`."""
-    batch, rows, length = scores.shape
-    count = max(min(count, length), 0)
-    output = torch.empty((batch, rows, count), dtype=torch.int64, device=scores.device)
-    if output.numel():
-        config = config or best_config("take_best", scores.device, BEST_DEFAULT)
-        _best_kernel[(batch * rows,)](
-            scores.contiguous(), output, length, count,
-            BLOCK=min(config["block"], triton.next_power_of_2(max(length, 16))), PASSES=3,
             num_warps=config["num_warps"],
         )  # fmt: skip
     return output

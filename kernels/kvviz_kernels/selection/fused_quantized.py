@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import tensor
 
 from ..tuning import best_config
 from .quantized import part_tables
@@ -21,9 +20,9 @@ CANDIDATES: list[Config] = [
 
 
 def _logits(
-    tables: Any, codes: Any, token: Any, inside: Any, code_token: Any, scale: Any, softcap: Any,
+    tables: tensor, codes: tensor, token: tensor, inside: tensor, code_token: tensor, scale: tensor, softcap: tensor,
     PARTS: tl.constexpr, C: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, BLOCK: tl.constexpr,
-) -> Any:  # fmt: skip
+) -> tensor:  # fmt: skip
     """Scores [BLOCK] of one query head: its tables [PARTS, C] looked up by the tokens' codes."""
     total = tl.zeros([BLOCK], tl.float32)
     for part in tl.static_range(PARTS):
@@ -40,8 +39,9 @@ _logits_function = triton.jit(_logits)
 
 
 def _totals(
-    tables: Any, codes: Any, peaks: Any, totals: Any, length: Any, splits: Any, scale: Any, softcap: Any,
-    code_batch: Any, code_head: Any, code_token: Any,
+    tables: tensor, codes: tensor, peaks: tensor, totals: tensor, length: tensor, splits: tensor, scale: tensor,
+    softcap: tensor,
+    code_batch: tensor, code_head: tensor, code_token: tensor,
     HEADS: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -70,8 +70,9 @@ _totals_kernel = triton.jit(_totals)
 
 
 def _weigh(
-    tables: Any, codes: Any, peaks: Any, totals: Any, output: Any, length: Any, splits: Any, scale: Any, softcap: Any,
-    code_batch: Any, code_head: Any, code_token: Any,
+    tables: tensor, codes: tensor, peaks: tensor, totals: tensor, output: tensor, length: tensor, splits: tensor,
+    scale: tensor, softcap: tensor,
+    code_batch: tensor, code_head: tensor, code_token: tensor,
     HEADS: tl.constexpr, GROUP: tl.constexpr, REDUCE: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_SPLITS: tl.constexpr,

@@ -34,7 +34,8 @@ def select_clusters(
     details: bool = False,
 ) -> Chosen:
     """Tokens of the best clusters; see `kvviz_kernels.select_clusters`."""
-    return take_clusters(group_scores(queries, centroids, group), sizes, offsets, order, budget, details=details)
+    scores = group_scores(queries, centroids.float(), group)
+    return take_clusters(scores, sizes, offsets, order, budget, details=details)
 
 
 def take_clusters(
@@ -73,7 +74,7 @@ def _take_clusters_on_cpu(
     shift = _array(offsets).ravel().take(ranked + offset_base) - starts + place_base  # from a slot to its place
     places = shift.ravel().repeat(taken)
     places += _counting(len(places))
-    found = _array(order).ravel().take(places).reshape(-1, slots)
+    found = _array(order).ravel().take(places).reshape(batch * rows, slots)
     if not details:
         found.sort(axis=-1)
         return torch.from_numpy(found).view(batch, rows, slots), None, None
@@ -131,17 +132,26 @@ def _best_on_cpu(scores: Array, count: int) -> Array:
 def _without_excess(found: Array, scores: Array, least: Array, count: int) -> Array:
     """The flat positions `found` less those that tie with their row's threshold and find no place: the last of them."""
     rows, length = scores.shape
-    row = found // length
-    ties = (scores.ravel().take(found) == least.take(row)).nonzero()[0]
-    tie_row = row.take(ties)
-    ends = np.arange(1, rows + 1)
-    last = tie_row.searchsorted(ends)  # where the ties of each row end among all ties
-    excess = row.searchsorted(ends)
-    excess[1:] -= excess[:-1].copy()
-    excess -= count
+    ends = found.searchsorted(_row_ends(rows, length))  # of each row in `found`
+    in_row = _steps(ends)
+    ties = (scores.ravel().take(found) == least.repeat(in_row)).nonzero()[0]
+    tie_ends = ties.searchsorted(ends)
+    first_out = tie_ends - in_row + count  # among all ties, of each row
     kept = np.ones(len(found), np.bool_)
-    kept[ties[np.arange(len(ties)) >= (last - excess).take(tie_row)]] = False
+    kept[ties[np.arange(len(ties)) >= first_out.repeat(_steps(tie_ends))]] = False
     return found[kept]
+
+
+def _steps(ends: Array) -> Array:
+    """Differences from 0 on: np.diff(ends, prepend=0) takes 6 µs, this 1 µs."""
+    steps = ends.copy()
+    steps[1:] -= ends[:-1]
+    return steps
+
+
+@lru_cache(maxsize=16)
+def _row_ends(rows: int, length: int) -> Array:
+    return np.arange(length, (rows + 1) * length, length)
 
 
 def page_scores(queries: Tensor, bounds: Tensor, *, group: str) -> Tensor:
@@ -165,6 +175,6 @@ def _rows_of_heads(tensor: Tensor, rows: int) -> Tensor:
 
 
 def _array(tensor: Tensor) -> Array:
-    """A CPU tensor's memory as an array, without a copy."""
-    array: Array = tensor.detach().numpy()
+    """A CPU tensor's memory as an array, without a copy but for bfloat16, which NumPy has no type for."""
+    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
     return array

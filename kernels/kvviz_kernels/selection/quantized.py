@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,17 +45,27 @@ def pq_scores(
     return reduce_group(scores.flatten(1, 2), heads, group)
 
 
+@lru_cache(maxsize=16)
+def _weights_of_codes(count: int) -> NDArray[Any]:
+    return np.array([1, count])
+
+
+@lru_cache(maxsize=16)
+def _first_cells(stop: int, step: int) -> NDArray[Any]:
+    return np.arange(0, stop, step)[:, None]
+
+
 def part_tables(queries: Tensor, centroids: Tensor, group: str) -> Tensor:
     """Inner products of each part of queries [B, Q, D] with its centroids [B, H, m, C, D/m]: float32 [B, H, G, m, C].
 
     A group's queries are reduced to one first where `group` is mean or sum.
     """
     batch, heads, parts, count, width = centroids.shape
-    by_head = queries.reshape(batch * heads, -1, parts * width).float()
+    by_head = queries.reshape(batch * heads, -1, parts, width).float()
     if group in ("mean", "sum"):
         by_head = by_head.mean(1, keepdim=True) if group == "mean" else by_head.sum(1, keepdim=True)
     members = by_head.shape[1]
-    split = by_head.view(-1, members, parts, width).transpose(1, 2).reshape(-1, members, width)  # [B·H·m, G, D/m]
+    split = by_head.transpose(1, 2).reshape(-1, members, width)  # [B·H·m, G, D/m]
     products = torch.bmm(split, centroids.reshape(-1, count, width).transpose(1, 2))  # [B·H·m, G, C]
     return products.view(batch, heads, parts, members, count).transpose(2, 3)
 
@@ -69,7 +80,7 @@ def look_up(tables: Tensor, codes: Tensor) -> Tensor:
 
 
 def pairs_pay(centroids: Tensor, codes: Tensor) -> bool:
-    """Whether the CPU's plain form scores all pairs of codes and looks those up: two byte codes, few pairs, many tokens.
+    """Whether the CPU's plain form scores pairs of codes and looks those up: two byte codes, few pairs, many tokens.
 
     centroids [..., m, C, D/m], codes [..., L, m].
     """
@@ -85,9 +96,8 @@ def count_pairs(counts: Tensor, codes: Tensor) -> None:
     """
     count = counts.shape[-1]
     own = codes.numpy().reshape(-1, codes.shape[-2], 2)
-    cells = own[..., 1] * np.int64(count)
-    cells += own[..., 0]
-    cells += np.arange(0, counts.numel(), count * count)[:, None]
+    cells = own @ _weights_of_codes(count)
+    cells += _first_cells(counts.numel(), count * count)
     flat = counts.numpy().reshape(-1)
     if codes.shape[-2] == 1:  # a cell a head: none twice
         flat[cells] += 1

@@ -17,7 +17,8 @@ def check_group(kernel: str, group: str, query_heads: int, kv_heads: int) -> Non
     if group not in GROUPS:
         raise ValueError(f"{kernel}: got group={group!r}; wanted one of {', '.join(GROUPS)}")
     if query_heads % kv_heads:
-        raise ValueError(f"{kernel}: got {query_heads} query heads; wanted a multiple of the {kv_heads} key/value heads")
+        wanted = f"a multiple of the {kv_heads} key/value heads"
+        raise ValueError(f"{kernel}: got {query_heads} query heads; wanted {wanted}")
 
 
 def reduce_group(scores: Tensor, n_kv_heads: int, group: str) -> Tensor:
@@ -33,7 +34,7 @@ def reduce_group(scores: Tensor, n_kv_heads: int, group: str) -> Tensor:
 def group_scores(queries: Tensor, representatives: Tensor, group: str) -> Tensor:
     """Inner products of queries [B, Q, D] with per-head representatives [B, H, C, D], reduced: [B, R, C].
 
-    In the dtype of the representatives. A mean or sum is linear, so it reduces the queries first: a product less a head.
+    In the dtype of the representatives. A mean or sum is linear, and so reduces the queries first: one product a head.
     """
     batch, heads, count, width = representatives.shape
     by_head = queries.reshape(batch * heads, -1, width).to(representatives.dtype)  # [B·H, G, D]
