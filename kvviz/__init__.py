@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "CacheMismatchError": "errors",
+    "DamagedOffloadError": "errors",
     "Generation": "generation",
     "Geometry": "trace",
     "IncompatibleFileError": "errors",
@@ -26,6 +27,7 @@ _EXPORTS = {
     "Recording": "trace",
     "Selection": "selection",
     "SelectiveCache": "hf",
+    "Timeline": "timeline",
     "Trace": "trace",
     "UnknownNameError": "errors",
     "UnsupportedModelError": "errors",
@@ -53,6 +55,7 @@ _MODULES = (
     "plots",
     "selection",
     "tasks",
+    "timeline",
     "trace",
     "widgets",
 )
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from .compare import compare
     from .errors import (
         CacheMismatchError,
+        DamagedOffloadError,
         IncompatibleFileError,
         InvalidInputError,
         KVVizError,
@@ -79,6 +83,7 @@ if TYPE_CHECKING:
     from .models import LanguageModel, load
     from .replay import replay
     from .selection import Selection
+    from .timeline import Timeline
     from .trace import Geometry, Recording, Trace
 
 

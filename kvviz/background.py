@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
+
+from .spans import NOTHING, Clock, HostClock
 
 T = TypeVar("T")
 
@@ -50,19 +53,31 @@ class Pending(Generic[T]):
     """The result of work that runs beside the model's, in the order of its `stream`; `result` waits for it.
 
     On the CPU a stream is a worker thread, on CUDA also a stream of its own, which starts once `inputs` are written.
+    `span` is a timeline's (`kvviz.timeline.span`): it is entered where the work runs and records when.
     """
 
-    def __init__(self, work: Callable[[], T], inputs: tuple[Tensor, ...], *, stream: str) -> None:
+    def __init__(
+        self,
+        work: Callable[[], T],
+        inputs: tuple[Tensor, ...],
+        *,
+        stream: str,
+        span: AbstractContextManager[None] = NOTHING,
+    ) -> None:
+        def recorded() -> T:
+            with span:
+                return work()
+
         self._ready: torch.cuda.Event | None = None
         self._future: Future[T]
         device = inputs[0].device
         if device.type != "cuda":
-            self._future = _worker(stream).submit(work)
+            self._future = _worker(stream).submit(recorded)
             return
         written, self._ready = torch.cuda.Event(), torch.cuda.Event()
         written.record(torch.cuda.current_stream(device))
         ready = self._ready
-        self._future = _worker(stream).submit(lambda: _on_side_stream(work, inputs, stream, written, ready))
+        self._future = _worker(stream).submit(lambda: _on_side_stream(recorded, inputs, stream, written, ready))
 
     def result(self) -> T:
         """What the work returned, safe to read on the current stream; raises what it raised."""
@@ -70,6 +85,33 @@ class Pending(Generic[T]):
         if self._ready is not None:
             torch.cuda.current_stream().wait_event(self._ready)
         return found
+
+
+class CudaClock:
+    """A timeline's clock on a GPU: its marks are CUDA events on the stream that is current in the thread."""
+
+    name = "CUDA events"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start = self.mark()
+        self._start.synchronize()  # the timeline's clock of the host starts now
+
+    def mark(self) -> torch.cuda.Event:
+        """An event behind what was launched so far on the current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, mark: torch.cuda.Event) -> float:
+        """Seconds from the clock's start to the mark; waits until the mark is reached."""
+        mark.synchronize()
+        return float(self._start.elapsed_time(mark)) / 1e3  # milliseconds there
+
+
+def device_clock(device: torch.device) -> Clock:
+    """The clock for what runs on that device."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
 @cache

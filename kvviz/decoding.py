@@ -11,6 +11,7 @@ from torch import Tensor
 from .attention import merge_attention
 from .offload.base import Fetched, LayerStore
 from .selection import Blend, Merged, Selection
+from .timeline import span
 
 
 def attend_selection(
@@ -35,7 +36,8 @@ def attend_selection(
         outputs.append(output)
         lses.append(lse)
     if outside is not None:
-        output, lse = outside.attend(scale, softcap)
+        with span(store.timeline, "host", "attention"):
+            output, lse = outside.attend(scale, softcap)
         outputs.append(output.to(queries.device))
         lses.append(lse.to(queries.device))
         store.moved_bytes += sum(part.numel() * part.element_size() for part in (queries, output, lse))

@@ -50,6 +50,12 @@ class CacheMismatchError(KVVizError, RuntimeError):
     """A cache that meets another model, another batch size, or a model that lost the link to it."""
 
 
+class DamagedOffloadError(KVVizError, RuntimeError):
+    """Offloaded keys and values that come back other than they went out. `generation` as for OutOfSpaceError."""
+
+    generation: Any = None
+
+
 class OutOfSpaceError(KVVizError, MemoryError):
     """A tier that has too few bytes left. `generation` is the Generation that `generate` had come to, or None."""
 

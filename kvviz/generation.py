@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .errors import InvalidInputError
+from .errors import DamagedOffloadError, InvalidInputError, OutOfSpaceError
 from .hf import SelectiveCache, attached
 from .ledger import Ledger
 from .methods import resolve
 from .methods.base import Method
-from .offload.kvstore import KVStore
+from .offload.kvstore import KVStore, resolve_store
 from .recorder import Recorder
+from .timeline import Timeline
 from .trace import Recording
 
 if TYPE_CHECKING:
@@ -41,13 +43,18 @@ class Timings:
 
 @dataclass(frozen=True)
 class Generation:
-    """What a prompt led to: text, token ids, timings, where tokens and bytes went, and what was recorded."""
+    """What a prompt led to: text, token ids, timings, where tokens and bytes went, and what was recorded.
+
+    `recording` holds what each step attended, `timeline` when compute, clustering and transfers ran; None where not
+    asked for.
+    """
 
     text: str
     token_ids: list[int]
     timings: Timings
     ledger: Ledger
     recording: Recording | None = field(default=None, repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
 
 
 @torch.no_grad()
@@ -61,6 +68,7 @@ def generate(
     store: str | KVStore = "device",
     record: bool | Collection[int] = False,
     prefill: str | Method | None = None,
+    timeline: bool = False,
     **values: Any,
 ) -> Generation:
     """Greedy continuation of `prompt` with a method choosing what each step attends.
@@ -68,21 +76,36 @@ def generate(
     With a `question`, the prompt is prefilled and indexed before the question is seen; the question is then fed as
     decode steps. `record` keeps every decode step as a Recording: True for all layers, or a collection of layers.
     `prefill` names a method whose sparse attention the prompt uses ("minference"); it combines with every method.
+    `timeline` records when compute, clustering and transfers ran.
     `values` are fields of the method, or `preset`. Recording costs exact attention at every step; timings leave it out.
 
     Raises InvalidInputError for an empty prompt, one longer than the model's positions, or a field out of range, and
-    UnknownNameError for an unknown method, preset or field. The model's attention implementation is put back whatever
-    happens, Ctrl-C included.
+    UnknownNameError for an unknown method, preset or field. Where a tier runs out of space, or gives back damaged keys
+    and values, OutOfSpaceError or DamagedOffloadError carries the Generation so far as `error.generation`. It is None
+    during the prompt, which is also when a tier too small for prompt and `max_new_tokens` says so. The model's
+    attention implementation is put back whatever happens, Ctrl-C included.
     """
     chosen = _method(method, budget, values)
     ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
-    cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record))
-    with attached(lm.model):
-        started = time.perf_counter()
-        first = fill(lm, cache, ids)
-        wait_for_states(cache)
-        prefill_s = time.perf_counter() - started
-        return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
+    recorded = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
+    cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=recorded)
+    try:
+        with attached(lm.model):
+            started = time.perf_counter()
+            first = fill(lm, cache, ids, len(question_ids) + max_new_tokens)
+            wait_for_states(cache)
+            prefill_s = time.perf_counter() - started
+            return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
+    except (OutOfSpaceError, DamagedOffloadError) as error:
+        del cache  # Jupyter keeps the last traceback, and with it what the cache takes of the tier that is full
+        traceback.clear_frames(error.__traceback__)
+        raise
+
+
+def _description(lm: LanguageModel, method: Method, prompt_length: int, store: str | KVStore) -> str:
+    """What is run, for titles."""
+    budget, tier = method.budget_tokens(prompt_length), resolve_store(store).tier
+    return f"{method.name} · budget {budget:,} · {lm.name} · {prompt_length:,} tokens · store {tier}"
 
 
 def _method(method: str | Method, budget: int | float | None, values: dict[str, Any]) -> Method:
@@ -108,9 +131,12 @@ def encoded(
     return ids.to(lm.device), question_ids
 
 
-def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> int:
-    """Fill the cache with the prompt, chunk by chunk; returns the most likely next token."""
-    cache.expect(ids.shape[1])
+def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int = 0) -> int:
+    """Fill the cache with the prompt, chunk by chunk; returns the most likely next token.
+
+    `new_tokens` says how many will follow, where that is known.
+    """
+    cache.expect(ids.shape[1], new_tokens)
     chunks = ids.split(PREFILL_CHUNK, dim=1)
     for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):
         logits = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
@@ -140,47 +166,67 @@ def decode(
         recorder = Recorder(None if record is True else record)
         recorder.watch([layer for layer in cache.selective_layers if not layer.dense])
     stops = _stop_tokens(lm)
-    fed, predicted = list(question_ids), []
-    written: list[int] = [] if question_ids else [first]
-    clock: list[float] = [prefill_s] if written else []
-    started = time.perf_counter() - prefill_s
-    progress = tqdm(total=len(fed) + max_new_tokens, desc=cache.method.name, leave=False, disable=None)
-    step = 0
-    while step < len(fed) or (len(written) < max_new_tokens and written[-1] not in stops):
-        if step == len(fed):
-            fed.append(written[-1])
-        token = torch.tensor([[fed[step]]], device=ids.device)
-        logits = lm.model(token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        predicted.append(int(logits[0, -1].argmax()))
-        step += 1
-        if step >= len(question_ids):
-            written.append(predicted[-1])
-            clock.append(time.perf_counter() - started - (recorder.spent_s if recorder else 0.0))
-        progress.update()
-    progress.close()
-    text = str(lm.tokenizer.decode(written, skip_special_tokens=True))
-    recording = None
-    if recorder is not None:
-        recording = recorder.recording(
-            cache.method,
-            model=lm.name,
-            geometry=lm.geometry,
-            tokens=lm.tokens([*ids[0].tolist(), *fed]),
-            token_ids=[*ids[0].tolist(), *fed],
-            next_tokens=lm.tokens(predicted),
-            prompt_length=ids.shape[1],
-            question_length=len(question_ids),
-            exact_layers=cache.exact_layers,
-            answer=text,
-        )
-    return Generation(text, written, _timings(clock, cache), cache.ledger(), recording)
+    done = _Decoded(list(question_ids), [] if question_ids else [first], [] if question_ids else [prefill_s])
+    written, started, step = done.written, time.perf_counter() - prefill_s, 0
+    with tqdm(total=len(question_ids) + max_new_tokens, desc=cache.method.name, leave=False, disable=None) as progress:
+        while step < len(done.fed) or (len(written) < max_new_tokens and written[-1] not in stops):
+            if step == len(done.fed):
+                done.fed.append(written[-1])
+            token = torch.tensor([[done.fed[step]]], device=ids.device)
+            try:
+                logits = lm.model(token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            except (OutOfSpaceError, DamagedOffloadError) as error:
+                error.generation = done.generation(lm, cache, ids, len(question_ids), recorder)
+                error.add_note(f"What was generated so far ({len(written)} tokens) is in the error's `generation`.")
+                raise
+            done.predicted.append(int(logits[0, -1].argmax()))
+            step += 1
+            if step >= len(question_ids):
+                written.append(done.predicted[-1])
+                done.clock.append(time.perf_counter() - started - (recorder.spent_s if recorder else 0.0))
+            progress.update()
+    return done.generation(lm, cache, ids, len(question_ids), recorder)
+
+
+@dataclass
+class _Decoded:
+    """Tokens fed and written after the prompt, when each was written, and what each step predicted."""
+
+    fed: list[int]
+    written: list[int]
+    clock: list[float]
+    predicted: list[int] = field(default_factory=list)
+
+    def generation(
+        self, lm: LanguageModel, cache: SelectiveCache, ids: Tensor, question_length: int, recorder: Recorder | None
+    ) -> Generation:
+        """What the whole steps led to, with the recording of them; a step cut short is left out."""
+        text = str(lm.tokenizer.decode(self.written, skip_special_tokens=True))
+        recording = None
+        if recorder is not None:
+            recorder.keep_steps(len(self.predicted))
+            token_ids = [*ids[0].tolist(), *self.fed[: len(self.predicted)]]
+            recording = recorder.recording(
+                cache.method,
+                model=lm.name,
+                geometry=lm.geometry,
+                tokens=lm.tokens(token_ids),
+                token_ids=token_ids,
+                next_tokens=lm.tokens(self.predicted),
+                prompt_length=ids.shape[1],
+                question_length=min(question_length, len(self.predicted)),
+                exact_layers=cache.exact_layers,
+                answer=text,
+            )
+        timings = _timings(self.clock, cache)
+        return Generation(text, self.written, timings, cache.ledger(), recording, cache.timeline)
 
 
 def _timings(clock: list[float], cache: SelectiveCache) -> Timings:
     nan = float("nan")
     tt2t = clock[1] if len(clock) > 1 else nan
     tpot = (clock[-1] - clock[0]) / (len(clock) - 1) if len(clock) > 1 else nan
-    return Timings(clock[0], tt2t, tpot, sum(layer.build_s for layer in cache.selective_layers))
+    return Timings(clock[0] if clock else nan, tt2t, tpot, sum(layer.build_s for layer in cache.selective_layers))
 
 
 def _stop_tokens(lm: LanguageModel) -> set[int]:

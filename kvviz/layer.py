@@ -18,6 +18,7 @@ from .offload.base import LayerStore
 from .offload.kvstore import KVStore
 from .offload.store import DeviceStore, TokenCache
 from .selection import Selection, positions, stack_merged, stack_positions, stack_rows
+from .timeline import span
 
 FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies what is kept
 
@@ -175,10 +176,15 @@ class LayerCache:
 
         The token's own key and value are in the store already.
         """
+        _ = self.states  # waiting for them is no selection
         started = time.perf_counter()
-        selection = self._select(queries)
+        with span(self.store.timeline, "compute", "select"):
+            selection = self._select(queries)
         select_s = time.perf_counter() - started
-        output = attend_selection(queries, self.store, selection, self.context.scale, self.context.softcap)
+        if selection.groups is not None and selection.apart is None:
+            self.store.count_groups(selection.indices, selection.groups)
+        with span(self.store.timeline, "compute", "attention"):
+            output = attend_selection(queries, self.store, selection, self.context.scale, self.context.softcap)
         self.last = selection
         if self.retain_queries:
             self._queries.append(queries[:, :, None])
@@ -189,8 +195,15 @@ class LayerCache:
         if self.store.used - self._retained >= FREE_INTERVAL:
             self._free()
         if self.store.offloads:
-            self.store.settle(max(self.method.local_window(self._state(row)) for row in self._rows))
+            with span(self.store.timeline, "compute", "store"):
+                self.store.settle(max(self.method.local_window(self._state(row)) for row in self._rows))
         return output
+
+    def prefetch(self) -> None:
+        """Begin to bring to the device what the next step reads of metadata kept outside it."""
+        for row in self._rows:
+            if isinstance(row.state, State):  # one that is still being built comes when it is read
+                row.state.prefetch()
 
     def _select(self, queries: Tensor) -> Selection:
         keys, values = self.store.last(1)
@@ -216,7 +229,8 @@ class LayerCache:
         if len(self._rows) < self.store.batch:
             pinned = pinned.expand(self.store.batch, -1)
         windows = [State(self.context, length - row.start, length - row.start) for row in self._rows]
-        self.store.settle(max(map(self.method.recent_window, windows)), pinned)
+        with span(self.store.timeline, "compute", "store"):
+            self.store.settle(max(map(self.method.recent_window, windows)), pinned)
 
     def _continue(self, row: _Row, queries: Tensor) -> bool:
         """Let the method take a later prompt into its state; False where it wants to build anew."""
@@ -225,7 +239,8 @@ class LayerCache:
         keys, values = self.store.last(new)
         started = time.perf_counter()
         own = queries[row.rows, :, queries.shape[2] - new :] if queries.shape[2] else queries[row.rows]
-        later = self.method.continue_prompt(state, own, keys[row.rows], values[row.rows])
+        with span(self.store.timeline, "clustering", "build"):
+            later = self.method.continue_prompt(state, own, keys[row.rows], values[row.rows])
         self.build_s += time.perf_counter() - started
         if later is None:
             return False
@@ -236,10 +251,11 @@ class LayerCache:
         keys, values = self.store.keys[row.rows, :, row.start :], self.store.values[row.rows, :, row.start :]
         own = queries[row.rows, :, row.start :]
         context = replace(self.context, cached=TokenCache(self.store, row.rows, row.start))
+        recorded = span(self.store.timeline, "clustering", "build")
 
         def build() -> State:
             started = time.perf_counter()
-            with torch.no_grad():  # a mode of the thread, so a worker sets its own
+            with torch.no_grad(), recorded:  # no_grad is a mode of the thread, so a worker sets its own
                 state = self.method.build(context, own, keys, values)
             self.build_s += time.perf_counter() - started
             return state
@@ -288,7 +304,7 @@ def layer_store(kept: KVStore, context: LayerContext, method: Method) -> LayerSt
     def budget(prompt_length: int) -> int:
         return method.budget_tokens(prompt_length) * rows_a_head
 
-    return kept.layer(budget, stays=method.is_dense(context.index))
+    return kept.layer(budget, stays=method.is_dense(context.index), cache=method.device_cache)
 
 
 def check_finite(operation: str, keys: Tensor) -> None:

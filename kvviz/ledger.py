@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from .layer import LayerCache
+from .offload.base import LayerStore
 
 
 @dataclass(frozen=True)
@@ -17,10 +20,16 @@ class Ledger:
     `sinks`, `recent`, `selected`, `merged` (centroids that stand for several tokens) and `generated` add up to
     `attended`. `metadata_bytes` is what the method keeps beside keys and values, `auxiliary_bytes` the part of it that
     is keys kept a second time; `kept_bytes` the memory of keys and values on each tier, spare room and merged tokens
-    included; `moved_bytes` what was fetched from another tier. `extra_bytes` is what one step reads to choose, beside
-    the attended tokens, in all layers; `extra_share` the same as a share of all keys of the layers that select: the
-    extra communication of PQCache (arXiv 2407.12820, section 4.1). `dense_layers` attend everything by the method's
-    choice, `exact_layers` because no method serves them.
+    included. `outer_metadata_bytes` is the part of the metadata kept outside the device.
+
+    `moved_bytes` is what was fetched from another tier, `filled_bytes` the part of it that no step had asked for yet
+    (PQCache's blocks), `prefetched_bytes` the metadata that was fetched besides. `hit_rate` is the share of the sought
+    tokens, sinks and newest left out, that had a copy on the device; `group_hit_rate` the share of the clusters, pages
+    or blocks that needed no fetch, where selections carry details. Both are NaN where nothing was sought.
+
+    `extra_bytes` is what one step reads to choose, beside the attended tokens, in all layers; `extra_share` the same as
+    a share of all keys of the layers that select: the extra communication of PQCache (arXiv 2407.12820, section 4.1).
+    `dense_layers` attend everything by the method's choice, `exact_layers` because no method serves them.
     """
 
     sinks: float = 0.0
@@ -33,7 +42,12 @@ class Ledger:
     extra_bytes: int = 0
     extra_share: float = 0.0
     kept_bytes: dict[str, int] = field(default_factory=dict)
+    outer_metadata_bytes: int = 0
     moved_bytes: int = 0
+    filled_bytes: int = 0
+    prefetched_bytes: int = 0
+    hit_rate: float = math.nan
+    group_hit_rate: float = math.nan
     dense_layers: tuple[int, ...] = ()
     exact_layers: tuple[int, ...] = ()
 
@@ -67,10 +81,25 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         auxiliary_bytes=sum(state.auxiliary_bytes() for state in states),
         extra_bytes=extra,
         extra_share=extra / keys if keys else 0.0,
-        moved_bytes=sum(layer.store.moved_bytes for layer in layers),
+        outer_metadata_bytes=sum(state.outer_metadata_bytes() for state in states),
+        **_transfers([layer.store for layer in layers]),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
         exact_layers=exact_layers,
     )
+
+
+def _transfers(stores: Sequence[LayerStore]) -> dict[str, Any]:
+    """What the stores of all layers moved, and how much of what was sought was there."""
+    lookups, group_lookups = sum(store.lookups for store in stores), sum(store.group_lookups for store in stores)
+    return {
+        "moved_bytes": sum(store.moved_bytes for store in stores),
+        "filled_bytes": sum(store.filled_bytes for store in stores),
+        "prefetched_bytes": sum(store.prefetched_bytes for store in stores),
+        "hit_rate": 1 - sum(store.misses for store in stores) / lookups if lookups else math.nan,
+        "group_hit_rate": 1 - sum(store.group_misses for store in stores) / group_lookups
+        if group_lookups
+        else math.nan,
+    }
 
 
 def _key_bytes(layer: LayerCache) -> int:

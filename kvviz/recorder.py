@@ -76,6 +76,13 @@ class Recorder:
         self._moved_bytes[context.index] = store.moved_bytes
         self.spent_s += time.perf_counter() - started
 
+    def keep_steps(self, count: int) -> None:
+        """Forget what was noted after the first `count` steps, of a step that some layers did not come to."""
+        for layer, steps in list(self._steps.items()):
+            del steps[count:]
+            if not steps:
+                del self._steps[layer]
+
     def events(self, length: int) -> dict[int, LayerEvents]:
         """Events by layer, padded to a common number of slots and to `length` tokens."""
         return {layer: _stack(steps, length) for layer, steps in sorted(self._steps.items())}

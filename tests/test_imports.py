@@ -14,19 +14,21 @@ ROOT = Path(__file__).parents[1]
 
 # A module of kvviz may import those before it, and no others: what computes, from the errors up to whole runs.
 COMPUTES = (
-    "errors", "storage", "metrics", "geometry", "trace", "operations", "kernels", "attention", "selection",
-    "clustering", "background", "offload", "decoding", "methods", "checks", "layer", "ledger", "recorder",
-    "hf", "model_cache", "models", "tasks", "generation", "replay", "compare", "capture",
+    "errors", "storage", "metrics", "geometry", "trace", "spans", "timeline", "operations", "kernels", "attention",
+    "selection", "clustering", "background", "offload", "decoding", "methods", "checks", "layer", "ledger",
+    "recorder", "hf", "model_cache", "models", "tasks", "generation", "replay", "compare", "capture",
 )  # fmt: skip
 # What draws sees stored data only.
 DRAWS = {
-    "plots": {"errors", "storage", "metrics", "geometry", "trace"},
-    "widgets": {"errors", "storage", "metrics", "geometry", "trace", "plots"},
+    "plots": {"errors", "storage", "metrics", "geometry", "trace", "timeline"},
+    "widgets": {"errors", "storage", "metrics", "geometry", "trace", "timeline", "plots"},
 }
 NEVER = {
     "metrics": {"torch", "transformers", "pandas", "sklearn", "plotly"},
     "storage": {"torch", "transformers"},
     "trace": {"torch", "transformers"},
+    "spans": {"torch", "transformers", "plotly"},
+    "timeline": {"torch", "transformers", "plotly"},
     "plots": {"torch", "transformers", "ipywidgets", "anywidget"},
     "widgets": {"torch", "transformers"},
 }

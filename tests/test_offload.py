@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kvviz
 from kvviz.decoding import attend_selection
-from kvviz.offload import DeviceStore, KVStore
+from kvviz.offload import BlockCache, DeviceStore, KVStore, StepCache
 from kvviz.offload.offloaded import OFFLOAD_INTERVAL
 from kvviz.selection import Selection
 
@@ -47,15 +47,25 @@ def values_at(fetched, indices):
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    recent_steps=st.integers(0, 3),
+    cache=st.one_of(
+        st.builds(StepCache, st.integers(0, 3)),
+        st.builds(
+            BlockCache,
+            st.sampled_from([1, 5, 16]),
+            st.integers(1, 4),
+            st.sampled_from([16, 48]),
+            st.sampled_from(["lru", "lfu"]),
+        ),
+    ),
     chunks=st.lists(st.integers(1, 90), min_size=1, max_size=3),
     steps=st.lists(st.sampled_from(["heads", "queries", "padded"]), min_size=1, max_size=90),
     arena=st.sampled_from([None, 7, 40]),
+    tier=st.sampled_from(["host", "disk"]),
 )
-def test_what_is_fetched_is_what_was_stored(seed, recent_steps, chunks, steps, arena):
+def test_what_is_fetched_is_what_was_stored(seed, cache, chunks, steps, arena, tier):
     """Any order of prompts, steps and later prompts gives the bits that a store on the device gives."""
     generator = torch.Generator().manual_seed(seed)
-    kept = KVStore("host", recent_steps=recent_steps, arena_tokens=arena)
+    kept = KVStore(tier, cache, arena_tokens=arena)
     store, device = kept.layer(lambda prompt: 20), DeviceStore()
     for chunk in chunks:
         new = normal(chunk, seed + device.length)
@@ -103,7 +113,7 @@ def settled(prompt=400, **fields):
 def test_tokens_of_the_last_steps_are_not_fetched_again(recent_steps):
     """Hits and misses of every step against sets of (sequence, head, position)."""
     generator = torch.Generator().manual_seed(recent_steps)
-    store, history = settled(recent_steps=recent_steps), []
+    store, history = settled(cache=StepCache(recent_steps)), []
     for step in range(40):
         store.append(*normal(1, step))
         indices = choice(200 + 5 * step, HEADS, 50, generator)
@@ -183,7 +193,7 @@ def test_too_little_host_memory_is_said_before_anything_is_lost():
     ("fields", "message"),
     [
         ({"tier": "tape"}, "KVStore: tier: got 'tape'; wanted one of"),
-        ({"recent_steps": -1}, "KVStore: recent_steps: got -1; wanted an int >= 0"),
+        ({"cache": 2}, "KVStore: cache: got 2; wanted a StepCache, a BlockCache or None"),
         ({"arena_tokens": 0}, "KVStore: arena_tokens: got 0; wanted an int >= 1"),
         ({"limit_bytes": 1.5}, "KVStore: limit_bytes: got 1.5; wanted an int >= 1"),
     ],

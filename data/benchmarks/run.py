@@ -24,6 +24,7 @@ from typing import Any
 from parts import (
     ablations,
     build,
+    cache,
     causes,
     decode,
     end_to_end,
@@ -35,7 +36,9 @@ from parts import (
     pages,
     recall,
     step,
+    store,
     tables,
+    timeline,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -46,7 +49,8 @@ SEED = 0
 PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run, "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "iterations": iterations.run,
-    "causes": causes.run, "widget": pages.widget, "quickstart": pages.quickstart,
+    "causes": causes.run, "timeline": timeline.run,
+    "cache": cache.run, "store": store.run, "widget": pages.widget, "quickstart": pages.quickstart,
 }  # fmt: skip
 ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 

@@ -122,9 +122,9 @@ def _attention(
     callback = _callback.get()
     if callback is not None:
         callback(module.layer_idx, query, key, value, scaling, softcap)  # type: ignore[arg-type]  # an int on every attention module
-    layer = getattr(key, "kv_layer", None)
+    layer = getattr(key, "kv_layer", None)  # a weak reference; the model holds the cache while it attends
     if layer is not None:
-        return layer.attend(module, query, key, value, attention_mask, scaling, softcap, **kwargs), None
+        return layer().attend(module, query, key, value, attention_mask, scaling, softcap, **kwargs), None
     return exact_attention(module, query, key, value, attention_mask, scaling, softcap, dropout=dropout, **kwargs), None
 
 

@@ -10,13 +10,16 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from ..background import device_clock
 from ..errors import CacheMismatchError, UnsupportedModelError
 from ..layer import LayerCache, layer_store
 from ..ledger import Ledger, ledger_of
 from ..methods import resolve, resolve_prefill
 from ..methods.base import LayerContext, Method
 from ..offload.kvstore import KVStore, resolve_store
+from ..timeline import Timeline
 from .layer import SelectiveLayer
+from .passes import watch_passes
 from .speculation import AttentionInputs
 
 
@@ -29,10 +32,11 @@ class SelectiveCache(Cache):
     in `exact_layers`. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names
     a method whose attention prompts use ("minference"); without it prompts use the method's own, which is exact for
     nearly all. Methods that drop tokens take a later prompt into what they kept; it then attends that exactly, whatever
-    the prefill.
+    the prefill. `timeline`, a new one, records when compute, clustering and transfers run; a fork is not recorded.
 
     Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
-    InvalidInputError for an unknown store, one that does not suit the method, or a prefill that is exact.
+    InvalidInputError for an unknown store, one that does not suit the method, a prefill that is exact, or a timeline
+    with events.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class SelectiveCache(Cache):
         prefill: str | Method | None = None,
         details: bool = False,
         retain_queries: bool = False,
+        timeline: Timeline | None = None,
     ) -> None:
         self.store = resolve_store(store)
         self.config = model.config.get_text_config(decoder=True)
@@ -60,12 +65,18 @@ class SelectiveCache(Cache):
             if type(layer) is DynamicLayer:
                 context = _context(self.config, index, details)
                 kept = layer_store(self.store, context, self.method)
+                kept.timeline = None if timeline is None else timeline.of(index)
                 layers[index] = self._selective(LayerCache(context, self.method, kept, retain_queries=retain_queries))
         super().__init__(layers=layers)
+        _link(layers)
         self._last: SelectiveLayer | None = None
         self._model = weakref.ref(model)
         if self._inputs is not None:
             self._inputs.watch(model, self)
+        self.timeline, self._expected = timeline, 0
+        if timeline is not None:
+            timeline.use(device_clock(model.device))
+            watch_passes(model, self, timeline)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -82,9 +93,14 @@ class SelectiveCache(Cache):
             raise CacheMismatchError(
                 "update of the cache", f"layer {layer_idx}", f"a model of {len(self.layers)} layers"
             )
+        if self.timeline is not None:
+            decodes = key_states.shape[2] == 1 and self.get_seq_length(layer_idx) >= max(self._expected, 1)
+            self.timeline.arrive(layer_idx, "decode" if decodes else "prefill")
         updated: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         layer = self.layers[layer_idx]
         self._last = layer if isinstance(layer, SelectiveLayer) else None
+        if self.timeline is not None and self._last is None:
+            self.timeline.leave(layer_idx, "exact layer")
         return updated
 
     @property
@@ -97,11 +113,16 @@ class SelectiveCache(Cache):
         """The layers that no method can serve and that attend as the model does."""
         return tuple(index for index, layer in enumerate(self.layers) if not isinstance(layer, SelectiveLayer))
 
-    def expect(self, prompt_length: int) -> None:
-        """Announce the length of the prompt, so that one fed in chunks is indexed once, at its end."""
+    def expect(self, prompt_length: int, new_tokens: int = 0) -> None:
+        """Announce the length of the prompt, so that one fed in chunks is indexed once, at its end.
+
+        `new_tokens` announces how many may follow it: a tier too small for all says so while the prompt is prefilled.
+        """
+        self._expected = prompt_length
         for layer in self.layers:
             if isinstance(layer, SelectiveLayer):
                 layer.expected_length = prompt_length
+                layer.cache.store.expect(prompt_length + new_tokens if new_tokens else 0)
 
     def fork(self, method: str | Method) -> SelectiveCache:
         """An independent copy of the cached prompt, indexed for another method.
@@ -109,7 +130,7 @@ class SelectiveCache(Cache):
         A method that needs the prompt's queries can only be forked to where this cache was made with `retain_queries`.
         """
         other = copy.copy(self)
-        other.method, other._last = resolve(method), None
+        other.method, other._last, other.timeline = resolve(method), None, None
         other.prefill = other.method if self.prefill is self.method else self.prefill
         other._inputs = AttentionInputs() if other.method.speculates else None
         other.layers = [
@@ -118,6 +139,7 @@ class SelectiveCache(Cache):
             else copy.deepcopy(layer)
             for layer in self.layers
         ]
+        _link(other.layers)
         model = self._model()
         if other._inputs is not None and model is not None:
             other._inputs.watch(model, other)
@@ -141,6 +163,13 @@ class SelectiveCache(Cache):
         layer.config = self.config
         layer.is_initialized = cache.store.length > 0
         return layer
+
+
+def _link(layers: list[Any]) -> None:
+    """Tell each layer that selects which one follows it, the first again behind the last."""
+    selecting = [layer for layer in layers if isinstance(layer, SelectiveLayer) and not layer.cache.dense]
+    for layer, following in zip(selecting, selecting[1:] + selecting[:1], strict=True):
+        layer.following = weakref.ref(following)
 
 
 def _context(config: Any, index: int, details: bool) -> LayerContext:

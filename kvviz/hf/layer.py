@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ..errors import CacheMismatchError, InvalidInputError
 from ..layer import LayerCache
 from ..methods.base import Method
 from ..offload.store import SPARE_TOKENS
+from ..timeline import span
 from .exact import exact_attention, left_padding
 from .speculation import AttentionInputs
 
@@ -29,6 +31,7 @@ class SelectiveLayer(DynamicLayer):
         self.awaiting = False  # keys were handed to the model and have not come back to our attention function
         self.config: Any = None
         self.expected_length = 0
+        self.following: weakref.ref[SelectiveLayer] | None = None  # the next one that selects; weak: they form a ring
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Store new keys and values [B, H, n, D]; returns all of them, the keys marked with this layer."""
@@ -43,14 +46,17 @@ class SelectiveLayer(DynamicLayer):
             )
         if store.length < self.expected_length:  # with room for decoding, so that the first decode step copies nothing
             store.reserve(key_states, value_states, self.expected_length + SPARE_TOKENS)
-        store.append(key_states, value_states)
+        with span(store.timeline, "compute", "store"):
+            store.append(key_states, value_states)
         self.is_initialized = True
         self.awaiting = True
         if self._selects(key_states.shape[2]):  # attention looks the tokens up itself
             keys, values = key_states, value_states
         else:
             keys, values = store.keys, store.values
-        keys.kv_layer = self  # type: ignore[attr-defined]  # how the attention function finds its layer
+        # How the attention function finds its layer. Weak: a state that keeps a view of the keys would keep the layer,
+        # and with it all its tokens, in a circle that Python's garbage collection cannot see.
+        keys.kv_layer = weakref.ref(self)  # type: ignore[attr-defined]  # an attribute of ours
         return keys, values
 
     def attend(
@@ -72,19 +78,28 @@ class SelectiveLayer(DynamicLayer):
                 f"layer {self.cache.context.index} of another model",
                 "the model that this SelectiveCache was made for",
             )
-        length, new = self.cache.store.length, query.shape[2]
+        length, new, timeline = self.cache.store.length, query.shape[2], self.cache.store.timeline
         if self._selects(new):
-            return self.cache.decode(query[:, :, 0])[:, None]
-        if self._decodes(new):
-            return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
-        speculate = self.inputs.speculate(self.cache.context.index) if self.inputs is not None else None
-        self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap, speculate)
-        output = self._attend_prompt(module, query, keys, values, mask, scaling, softcap, **kwargs)
-        self.cache.keep_queries(query)
-        if length >= self.expected_length:
-            self.cache.build(left_padding(mask, length))
+            output = self.cache.decode(query[:, :, 0])[:, None]
+            following = self.following() if self.following is not None else None
+            if following is not None:
+                following.cache.prefetch()
+        elif self._decodes(new):
+            with span(timeline, "compute", "attention"):
+                output = exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
         else:
-            self.cache.store.park()
+            speculate = self.inputs.speculate(self.cache.context.index) if self.inputs is not None else None
+            self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap, speculate)
+            with span(timeline, "compute", "attention"):
+                output = self._attend_prompt(module, query, keys, values, mask, scaling, softcap, **kwargs)
+            self.cache.keep_queries(query)
+            if length >= self.expected_length:
+                self.cache.build(left_padding(mask, length))
+            else:
+                with span(timeline, "compute", "store"):
+                    self.cache.store.park()
+        if timeline is not None:
+            timeline.leave()
         return output
 
     def _decodes(self, new: int) -> bool:
@@ -134,8 +149,9 @@ class SelectiveLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget every token."""
-        old = self.cache
-        self.cache = LayerCache(old.context, old.method, old.store.renewed(), retain_queries=old.retain_queries)
+        old, store = self.cache, self.cache.store.renewed()
+        store.timeline = old.store.timeline
+        self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
         self.awaiting = False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from ..errors import InvalidInputError, KVVizError, UnknownNameError
+from ..offload.arena import StepCache
+from ..offload.block_cache import BlockCache
 from ..offload.store import TokenCache
 from ..selection import GROUPS, Group, Merged, Selection, attend_all
 
@@ -86,6 +88,14 @@ class State:
         """
         return self.metadata_bytes()
 
+    def outer_metadata_bytes(self) -> int:
+        """Bytes of the metadata kept outside the device, a part of `metadata_bytes`."""
+        return 0
+
+    def prefetch(self) -> None:
+        """Begin to bring to the device what the next step reads of metadata kept outside it."""
+        return
+
     def cached_bytes(self) -> int:
         """Bytes of keys and values that the state holds in place of the layer's store: merged centroids."""
         return 0
@@ -114,6 +124,7 @@ class Method(ABC):
     needs_queries: ClassVar[bool] = True
     overlaps_build: ClassVar[bool] = False
     speculates: ClassVar[bool] = False
+    device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # what stays on the device, where a store offloads
 
     budget: int | float = 1024
     sinks: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from ..clustering.iterations import IterationModel
 from ..clustering.product_quantization import MAX_BITS, Codebook, product_quantize
 from ..errors import InvalidInputError
+from ..offload.block_cache import BlockCache
+from ..offload.prefetch import PrefetchedTensor
 from ..offload.store import TokenCache
 from ..selection import Group, Selection, reduce_group, surround, take_tokens
 from .base import LayerContext, Method, State
@@ -27,16 +29,66 @@ class PQCacheState(State):
 
     A step reads all of it, codes and centroids, and no keys. The paper counts packed codes alone, m·b/8 bytes a token
     (section 4.1.3): here a code takes a byte, or two beyond 8 bits, and the centroids count too.
+
+    Where the layer's keys are kept outside the device, so are the codes: `outside` holds those of each codebook, whose
+    own codes are empty but while they are read (section 3.3).
     """
 
     books: list[Codebook]
     tokens: TokenCache | None  # every key, where codebooks are to be rebuilt
     rebuilt: int  # length at the last clustering
+    outside: list[PrefetchedTensor] = field(default_factory=list)
 
     @property
     def last_start(self) -> int:
         """Position of the first token of the last codebook."""
-        return self.length - self.books[-1].length
+        return self.length - (self.outside[-1] if self.outside else self.books[-1]).length
+
+    def add_book(self, book: Codebook) -> None:
+        """Put a codebook behind the others; its codes leave the device where the keys do."""
+        self.books.append(book)
+        store = None if self.layer.cached is None else self.layer.cached.outside
+        if store is not None:
+            self.outside.append(PrefetchedTensor(book.codes, store))
+            self.unload()
+
+    def append(self, keys: Tensor) -> None:
+        """Code the next tokens' keys [B, H, n, D] by the last codebook."""
+        if self.outside:
+            self.outside[-1].append(self.books[-1].encode(keys))
+        elif self.books:  # without one the prompt was within the sinks, and everything is attended
+            self.books[-1] = self.books[-1].append(keys)
+
+    def replace_last(self, book: Codebook) -> None:
+        """Put a codebook in the place of the last one."""
+        self.books.pop()
+        if self.outside:
+            self.outside.pop().release()
+        self.add_book(book)
+
+    def load(self) -> None:
+        """Give the codebooks their codes, on the device."""
+        for book, codes in zip(self.books, self.outside, strict=False):
+            book.codes = codes.result()
+
+    def unload(self) -> None:
+        """Free the codes that are kept outside the device."""
+        for book, codes in zip(self.books, self.outside, strict=False):
+            codes.release()
+            book.codes = book.codes.new_empty((*book.codes.shape[:-2], 0, book.codes.shape[-1]))
+
+    def prefetch(self) -> None:
+        """Begin to bring the codes to the device."""
+        for codes in self.outside:
+            codes.start()
+
+    def metadata_bytes(self) -> int:
+        """Bytes of codes and centroids, wherever they are; codes that were copied ahead count once."""
+        return super().metadata_bytes() + sum(sum(codes.stored_bytes.values()) for codes in self.outside)
+
+    def outer_metadata_bytes(self) -> int:
+        """Bytes of the codes in host memory."""
+        return sum(codes.stored_bytes["host"] for codes in self.outside)
 
 
 @dataclass
@@ -53,7 +105,9 @@ class PQCache(Method):
     `softmax` turns each query head's scores into attention weights over the middle before the group is reduced.
     `rebuild_interval`: cluster anew after so many generated tokens. `cluster_each_turn`: a later prompt gets a codebook
     of its own, which the tokens generated after it join; otherwise it is clustered with all tokens before it. In the
-    details, `groups` names each token's block of 128 tokens, the unit of the paper's device cache.
+    details, `groups` names each token's block of 128 tokens, the unit of the paper's device cache. With `store="host"`
+    or "disk" that cache is used, and the codes are kept in host memory: a layer's are fetched while the layer before it
+    is at work.
 
     Presets: "paper" is m=2, b=6 (LongBench), "infinitebench" m=4, b=8. "official" is the published code: 32 sinks, half
     of the rest recent, scores summed over the group. Its clip of the iterations, 3 to 300, is the default range of an
@@ -70,6 +124,7 @@ class PQCache(Method):
     kind = "retrieval"
     needs_queries = False
     overlaps_build = True
+    device_cache = BlockCache()
     expected_failures: ClassVar[Mapping[str, str]] = {
         "extension_equals_one_build": "centroids are the prompt's, and generated tokens only join them (section 3.4)",
     }
@@ -93,8 +148,8 @@ class PQCache(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_partitions", "n_bits"):
-            self._check_at_least(field, 1)
+        for name in ("n_partitions", "n_bits"):
+            self._check_at_least(name, 1)
         if self.n_bits > MAX_BITS:
             raise InvalidInputError(f"{self.name}: n_bits", self.n_bits, f"an int from 1 to {MAX_BITS}")
         if not isinstance(self.max_iter, IterationModel):
@@ -116,20 +171,21 @@ class PQCache(Method):
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
         """A codebook of every token but the sinks; O(iterations · 2^b · L · D)."""
         length = keys.shape[2]
-        books = [self._quantize(keys[:, :, self.sinks :])] if length > self.sinks else []
         tokens = None if self.rebuild_interval is None else layer.token_cache(keys, values)
-        return PQCacheState(layer, length, length, books, tokens, rebuilt=length)
+        state = PQCacheState(layer, length, length, [], tokens, rebuilt=length)
+        if length > self.sinks:
+            state.add_book(self._quantize(keys[:, :, self.sinks :]))
+        return state
 
     def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
         """Codes the new tokens by their nearest centroids; clusters anew where the interval is over."""
         state = cast(PQCacheState, state)
         state.length += keys.shape[2]
-        if state.books:  # without one the prompt was within the sinks, and everything is attended
-            state.books[-1] = state.books[-1].append(keys)
+        state.append(keys)
         if state.tokens is not None and self.rebuild_interval is not None:
             state.tokens.append(keys, values)
             if state.books and state.length - state.rebuilt >= self.rebuild_interval:
-                state.books[-1] = self._quantize(state.tokens.keys[:, :, state.last_start : state.length])
+                state.replace_last(self._quantize(state.tokens.keys[:, :, state.last_start : state.length]))
                 state.rebuilt = state.length
         return state
 
@@ -138,7 +194,7 @@ class PQCache(Method):
         state = cast(PQCacheState, state)
         if not self.cluster_each_turn or not state.books:
             return None
-        state.books.append(self._quantize(keys))
+        state.add_book(self._quantize(keys))
         if state.tokens is not None:
             state.tokens.append(keys, values)
         state.length += keys.shape[2]
@@ -152,7 +208,9 @@ class PQCache(Method):
             return everything
         state = cast(PQCacheState, state)
         window = self.recent_window(state)
+        state.load()
         scores = self._scores(state, queries, state.length - window - self.sinks)
+        state.unload()
         count = self.allowance(state) - self.sinks - window
         chosen = take_tokens(scores, count, details=state.layer.details)
         chosen.indices.add_(self.sinks)

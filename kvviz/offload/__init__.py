@@ -1,6 +1,9 @@
 """Where keys and values are kept, and what is moved between device, host memory and disk."""
 
+from .arena import StepCache
+from .block_cache import BlockCache
 from .kvstore import KVStore
+from .link import LinkModel
 from .store import DeviceStore
 
-__all__ = ["DeviceStore", "KVStore"]
+__all__ = ["BlockCache", "DeviceStore", "KVStore", "LinkModel", "StepCache"]

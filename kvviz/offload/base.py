@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..timeline import LayerTimeline
 
 ALL_ROWS = slice(None)
 
@@ -23,8 +25,12 @@ class Fetched(NamedTuple):
 class LayerStore(ABC):
     """Keys and values of one layer. `length` counts every token ever stored, `used` those that are still there.
 
-    `moved_bytes` is what was fetched from another tier; `newest` the key and value [B, H, 1, D] where one token came
-    last. `complete` is False once tokens were dropped.
+    `moved_bytes` is what was fetched from another tier, `filled_bytes` the part of it that no step had asked for yet
+    (whole blocks for a cache), and `prefetched_bytes` what a method's state fetched beside keys and values. `lookups`
+    counts the different tokens that each look-up sought among the copies on the device, `misses` those that were not
+    there; `group_lookups` the clusters, pages or blocks of the selections that name them, `group_misses` those of which
+    a token was not there. `newest` is the key and value [B, H, 1, D] where one token came last. `complete` is False
+    once tokens were dropped. `timeline`, if set, is told when transfers and compute ran.
     """
 
     offloads: ClassVar[bool] = False  # whether tokens are kept outside the device
@@ -32,7 +38,14 @@ class LayerStore(ABC):
     length: int = 0
     used: int = 0
     moved_bytes: int = 0
+    filled_bytes: int = 0
+    prefetched_bytes: int = 0
+    lookups: int = 0
+    misses: int = 0
+    group_lookups: int = 0
+    group_misses: int = 0
     newest: tuple[Tensor, Tensor] | None = None
+    timeline: LayerTimeline | None = None
 
     @property
     @abstractmethod
@@ -52,6 +65,10 @@ class LayerStore(ABC):
     @abstractmethod
     def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
         """Make room for `capacity` tokens shaped like keys and values [B, H, n, D]; what is stored stays."""
+
+    def expect(self, tokens: int) -> None:
+        """Announce how many tokens will be stored in all, so that a tier too small for them says so at once."""
+        return
 
     @abstractmethod
     def append(self, keys: Tensor, values: Tensor) -> None:
@@ -82,6 +99,23 @@ class LayerStore(ABC):
 
         `padded=False` promises that there are no pads and that every token is stored, which saves time.
         """
+
+    def missing(self, indices: Tensor) -> Tensor | None:
+        """Which of the tokens at `indices` [B, R, S] would be fetched from another tier now; None: never any."""
+        return None
+
+    def count_groups(self, indices: Tensor, groups: Tensor) -> None:
+        """Count the groups [B, R, S], -1 for none, that the tokens at `indices` come from, before they are fetched."""
+        missing = self.missing(indices)
+        if missing is None:
+            return
+        every = int(groups.amax()) + 1
+        named = torch.zeros((*groups.shape[:2], every + 1), dtype=torch.bool, device=groups.device)
+        incomplete = torch.zeros_like(named)
+        named.scatter_(-1, torch.where((groups < 0) | (indices < 0), every, groups).long(), True)
+        incomplete.scatter_(-1, torch.where((groups < 0) | ~missing, every, groups).long(), True)
+        self.group_lookups += int(named[..., :every].sum())
+        self.group_misses += int(incomplete[..., :every].sum())
 
     def parts(self, indices: Tensor) -> list[slice] | None:
         """Runs of slots that can be fetched one at a time; None where all fit together."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
-import psutil  # how much memory is free differs by operating system
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .arena import StepArena
+from .arena import Arena, StepCache, check_at_least
 from .base import LayerStore
+from .block_cache import BlockCache
+from .disk import DiskRows, free_disk
+from .folders import PrivateFolder
 from .offloaded import OffloadedStore
 from .outer import HostRows
-from .space import Space
+from .space import Space, free_memory
 from .store import DeviceStore
 
 Tier = Literal["device", "host", "disk"]
 TIERS: tuple[Tier, ...] = ("device", "host", "disk")
+DEFAULT_CACHE = StepCache()
 
 
 @dataclass(eq=False)
@@ -28,10 +32,14 @@ class KVStore:
     """Where a `SelectiveCache` keeps keys and values. `SelectiveCache(..., store="host")` is `store=KVStore("host")`.
 
     `tier`: "device", or the outer tier to which all but sinks and newest tokens go once a prompt is prefilled.
-    `recent_steps`: copies of the tokens that were attended in the last so many steps stay on the device (ClusterKV's
-    R); 0 fetches everything anew. `arena_tokens`: how many copies a KV head may have on the device at once; by default
-    what a step attends, once for the step and once for each of `recent_steps`. It is never exceeded: a step that needs
-    more is attended in parts. `limit_bytes`: what the outer tier may take; by default all that is free.
+    `cache`: which copies stay on the device after a step: `StepCache(recent_steps)`, those of the last steps, or
+    `BlockCache(...)`, whole blocks. By default the method says so in its `device_cache`: PQCache keeps blocks, as its
+    paper does, every other method the tokens of one step. `arena_tokens`: how many tokens a KV head may have on the
+    device that were fetched one by one; by default what a step attends, once for the step and once for each of
+    `recent_steps`. It is never exceeded: a step that needs more is attended in parts. A block cache has its
+    `capacity_tokens` on top. `limit_bytes`: what the outer tier may take; by default all that is free.
+    `folder`: where tier "disk" makes its private folder, removed at the end; by default the system's temporary folder,
+    which some systems keep in memory: name a folder on a fast disk.
 
     Layers that attend everything by the method's choice (the first two, often) stay on the device: they would move
     all they hold at every step.
@@ -40,38 +48,52 @@ class KVStore:
     """
 
     tier: Tier = "host"
-    recent_steps: int = 1
+    cache: StepCache | BlockCache | None = None
     arena_tokens: int | None = None
     limit_bytes: int | None = None
+    folder: str | Path | None = None
     _space: Space = field(init=False, repr=False)
+    _private: PrivateFolder = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:
             raise InvalidInputError("KVStore: tier", repr(self.tier), f"one of {TIERS}")
-        for name, least in (("recent_steps", 0), ("arena_tokens", 1), ("limit_bytes", 1)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InvalidInputError(f"KVStore: {name}", repr(value), f"an int >= {least}")
-        self._space = Space(self.tier, self.limit_bytes, lambda: int(psutil.virtual_memory().available))
+        if not isinstance(self.cache, StepCache | BlockCache | None):
+            raise InvalidInputError("KVStore: cache", repr(self.cache), "a StepCache, a BlockCache or None")
+        check_at_least("KVStore", self, arena_tokens=1, limit_bytes=1)
+        if self.folder is not None and (self.tier != "disk" or not Path(self.folder).is_dir()):
+            raise InvalidInputError("KVStore: folder", repr(self.folder), 'with tier="disk", a folder that exists')
+        self._private = PrivateFolder(None if self.folder is None else Path(self.folder).resolve())
+        free = partial(free_disk, self._private) if self.tier == "disk" else free_memory
+        self._space = Space(self.tier, self.limit_bytes, free)
 
-    def layer(self, budget: Callable[[int], int], *, stays: bool = False) -> LayerStore:
+    def layer(
+        self, budget: Callable[[int], int], *, stays: bool = False, cache: StepCache | BlockCache = DEFAULT_CACHE
+    ) -> LayerStore:
         """An empty store for one layer.
 
-        `budget` says how many tokens a KV head may attend for a prompt of so many; `stays` keeps them on the device.
+        `budget` says how many tokens a KV head may attend for a prompt of so many; `stays` keeps them on the device;
+        `cache` is what the method suits, where this store has none of its own.
         """
         if self.tier == "device" or stays:
             return DeviceStore()
-        return OffloadedStore(self._rows, partial(self._arena, budget))
+        return OffloadedStore(self._rows, partial(self._arena, self.cache or cache, budget))
 
     def _rows(self, heads: int, capacity: int, width: int, like: Tensor) -> HostRows:
+        if self.tier == "disk":
+            return DiskRows(heads, capacity, width, like.dtype, self._space, folder=self._private)
         return HostRows(heads, capacity, width, like.dtype, self._space, pinned=like.is_cuda)
 
-    def _arena(self, budget: Callable[[int], int], heads: int, prompt: int, device: torch.device) -> StepArena:
+    def _arena(
+        self,
+        cache: StepCache | BlockCache,
+        budget: Callable[[int], int],
+        heads: int,
+        prompt: int,
+        device: torch.device,
+    ) -> Arena:
         """The arena of a layer of `heads` heads in all, for a prompt of so many tokens."""
-        tokens = self.arena_tokens
-        if tokens is None:
-            tokens = min((1 + self.recent_steps) * budget(prompt), prompt)
-        return StepArena(heads * tokens, self.recent_steps, device)
+        return cache.arena(heads, budget(prompt), prompt, self.arena_tokens, device)
 
 
 def resolve_store(store: str | KVStore) -> KVStore:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from ..background import Pending
-from .arena import StepArena
+from ..timeline import span, waiting
+from .arena import Arena
 from .base import ALL_ROWS, Fetched, LayerStore
 from .outer import HostRows
 from .resident import ResidentRows
 from .store import SPARE_TOKENS, DeviceStore
+from .transfer import Underway, begin
 
 OFFLOAD_INTERVAL = 64  # generated tokens that leave the device together
 
@@ -32,23 +34,23 @@ class OffloadedStore(LayerStore):
     copy it out, beside the model's work. After `settle` the device holds one pool of rows: the arena's, never more than
     it was given, the sinks' and the newest tokens'. What comes back is bit for bit what went out.
 
-    `lookups` counts the attended tokens that the arena was asked for, sinks and newest tokens left out, and `misses`
-    those that were fetched. A step whose tokens do not fit the arena at once is fetched in `parts`.
+    A step whose tokens do not fit the arena at once is fetched in `parts`.
     """
 
     offloads = True
 
-    def __init__(self, make_rows: MakesRows, make_arena: Callable[[int, int, torch.device], StepArena]) -> None:
+    def __init__(self, make_rows: MakesRows, make_arena: Callable[[int, int, torch.device], Arena]) -> None:
         self._make_rows, self._make_arena = make_rows, make_arena
         self._expected = 0
+        self._total = 0  # tokens announced in all, or 0
         self._staging: DeviceStore | None = None  # the whole prompt, while it is attended
         self._outer: HostRows | None = None
         self._resident: ResidentRows | None = None
         self._writing: Pending[None] | None = None
+        self._filling: Underway[None] | None = None
         self._outside = 0  # the tokens before this position are outside, or on their way there
         self._like = torch.empty(0)  # device and dtype
         self._batch = self._heads = self._key_width = self._width = 0
-        self.lookups = self.misses = 0
 
     @property
     def keys(self) -> Tensor:
@@ -75,12 +77,18 @@ class OffloadedStore(LayerStore):
         self._expected = max(self._expected, capacity)
         self._stage(keys, values)
 
+    def expect(self, tokens: int) -> None:
+        """Announce how many tokens will be stored in all; that much room is made outside, and no more."""
+        self._total = tokens
+
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Store the next tokens' keys and values, each [B, H, n, D]."""
         count = keys.shape[2]
         if count > 1 or self._resident is None:
             self._stage(keys, values).append(keys, values)
         else:
+            self._make_outer_room(self.length + 1)  # a token's place is known while it is on the device
+            self._end_step(self._resident)
             self._resident.append(torch.cat([keys, values], dim=-1).flatten(0, 1))
             self._resident.arena.begin_step(self._resident.slot_of)
         self.length += count
@@ -107,6 +115,7 @@ class OffloadedStore(LayerStore):
         The copy runs beside the model's work. A later call copies out what generation has added since.
         """
         if self._staging is None:
+            self._end_step(self._settled())
             self._release(newest)
             return
         staging, start = self._staging, max(self.length - newest, 0)
@@ -120,28 +129,35 @@ class OffloadedStore(LayerStore):
             return self._staging.fetch(indices, padded=padded)
         resident = self._settled()
         places = self._places(indices, padded=padded).flatten()
-        slots = resident.slot_of.index_select(0, places)
-        resident.arena.begin_lookup()
-        resident.arena.touch(slots)
-        missing = places[slots < 0]
-        if len(missing):
-            self._load(resident, missing if indices.shape[1] == self._heads and not padded else missing.unique())
-            slots = resident.slot_of.index_select(0, places)
-        self.lookups += int((slots < resident.arena.rows).sum())
-        slots = slots.to(torch.int64).view_as(indices)
-        if padded:
-            slots = slots.masked_fill_(indices < 0, -1)
-        return Fetched(*resident.buffers(self._batch, self._heads, self._key_width), slots)
+        if padded:  # no token is fetched for a pad
+            there = indices.flatten() >= 0
+            slots = torch.full(there.shape, -1, device=places.device)
+            slots[there] = self._look_up(resident, places[there], indices.shape[1]).to(torch.int64)
+        else:
+            slots = self._look_up(resident, places, indices.shape[1]).to(torch.int64)
+        if self._filling is not None:
+            with waiting(self.timeline):
+                self._filling.result()
+            self._filling = None
+        return Fetched(*resident.buffers(self._batch, self._heads, self._key_width), slots.view_as(indices))
+
+    def missing(self, indices: Tensor) -> Tensor | None:
+        """Which of the tokens at `indices` [B, R, S] would be fetched from outside now; pads are not."""
+        if self._staging is not None:
+            return None
+        slots = self._settled().slot_of.index_select(0, self._places(indices).flatten())
+        return (slots < 0).view_as(indices) & (indices >= 0)
 
     def parts(self, indices: Tensor) -> list[slice] | None:
         """Runs of slots whose tokens fit the arena; None where all do."""
         batch, rows, slots = indices.shape
-        if self._resident is None or batch * rows * slots <= self._resident.arena.rows:
+        if self._resident is None or indices.numel() <= self._resident.arena.fetch_rows:
             return None
-        outside = int((indices < self._resident.newest_start).sum(-1).amax())
-        most = self._resident.arena.rows // (batch * rows)
-        if outside <= most:
+        held = self._resident.slot_of.index_select(0, self._places(indices).flatten())
+        needed = (held < self._resident.arena.fetch_rows) & (indices >= 0).flatten()
+        if int(needed.sum()) <= self._resident.arena.fetch_rows:
             return None
+        most = self._resident.arena.fetch_rows // (batch * rows)
         return [slice(start, min(start + most, slots)) for start in range(0, slots, most)]
 
     def outside(self, indices: Tensor, rows: slice = ALL_ROWS) -> Fetched | None:
@@ -181,10 +197,12 @@ class OffloadedStore(LayerStore):
         return OffloadedStore(self._make_rows, self._make_arena)
 
     def wait(self) -> None:
-        """Wait until what was copied out has arrived; raises what went wrong."""
-        if self._writing is not None:
-            self._writing.result()
-            self._writing = None
+        """Wait until what is on its way has arrived; raises what went wrong."""
+        for pending in (self._writing, self._filling):
+            if pending is not None:
+                with waiting(self.timeline):
+                    pending.result()
+        self._writing = self._filling = None
 
     def _settled(self) -> ResidentRows:
         assert self._resident is not None, "a decode step before the prompt was settled"
@@ -229,7 +247,7 @@ class OffloadedStore(LayerStore):
 
     def _copy_out(self, staging: DeviceStore, end: int) -> None:
         """Copy the tokens of a prompt that are not outside yet, up to `end`."""
-        self._make_outer_room(end)
+        self._make_outer_room(self.length)
         start = self._outside
         if end > start:
             self._write(start, staging.keys[:, :, start:end], staging.values[:, :, start:end])
@@ -244,7 +262,6 @@ class OffloadedStore(LayerStore):
         if end - resident.newest_start < OFFLOAD_INTERVAL:
             return
         self.wait()
-        self._make_outer_room(end)
         if end > self._outside:
             rows = resident.newest(self._outside, end).unflatten(0, (self._batch, self._heads))
             self._write(self._outside, rows[..., : self._key_width], rows[..., self._key_width :])
@@ -254,14 +271,17 @@ class OffloadedStore(LayerStore):
         self.wait()
         outer = self._outer
         assert outer is not None
-        self._writing = Pending(lambda: outer.write(start, keys, values), (keys, values), stream="transfer")
+        offload = span(self.timeline, "transfer", "offload")
+        self._writing = Pending(
+            lambda: outer.write(start, keys, values), (keys, values), stream="transfer", span=offload
+        )
         self._outside = start + keys.shape[2]
 
     def _make_outer_room(self, end: int) -> None:
         """Room outside for `end` tokens, with some to spare where more will come."""
         if self._outer is not None and end <= self._outer.capacity:
             return
-        capacity = max(self._expected, end + max(SPARE_TOKENS, end // 8))
+        capacity = max(self._expected, end + max(SPARE_TOKENS, end // 8)) if end > self._total else self._total
         self.wait()
         if self._outer is None:
             self._outer = self._make_rows(self._batch * self._heads, capacity, self._width, self._like)
@@ -284,14 +304,53 @@ class OffloadedStore(LayerStore):
             capacity = self._outer.capacity
         return positions + head * capacity
 
-    def _load(self, resident: ResidentRows, places: Tensor) -> None:
-        """Copy the tokens at these distinct places into the arena."""
+    def _look_up(self, resident: ResidentRows, places: Tensor, rows: int) -> Tensor:
+        """The pool's rows of the tokens at `places` [n], int32; what is in none is fetched.
+
+        Several of the `rows` rows of choice may name a token where they are more than the heads.
+        """
+        distinct = rows == self._heads
+        slots = resident.slot_of.index_select(0, places)
+        resident.arena.look_up(places, slots)
+        absent = slots < 0
+        count = int(absent.sum())
+        if count:
+            missing = places if count == len(places) else places[absent]
+            rows_of_missing = self._load(resident, missing if distinct else missing.unique())
+            if distinct and missing is places:
+                slots = rows_of_missing.to(slots.dtype)
+            else:
+                slots = resident.slot_of.index_select(0, places)
+        copies = slots < resident.arena.rows
+        self.lookups += int(copies.sum()) if distinct else _count_distinct(slots[copies], resident.arena.rows)
+        return slots
+
+    def _end_step(self, resident: ResidentRows) -> None:
+        """Let the arena take in what it wants for later steps, beside the model's work."""
+        filling = resident.arena.end_step(resident.slot_of, resident.newest_start)
+        if filling is None:
+            return
+        self.wait()
+        outer, pool = self._outer, resident.pool
+        assert outer is not None
+        filled = len(filling.places) * self.token_bytes
+        recorded = span(self.timeline, "transfer", "fill")
+        self._filling = begin(
+            lambda: outer.load(filling.places, pool, filling.rows), (pool, *filling), filled, recorded
+        )
+        self.filled_bytes += filled
+        self.moved_bytes += filled
+
+    def _load(self, resident: ResidentRows, places: Tensor) -> Tensor:
+        """Copy the tokens at these distinct places into the arena; returns their rows there."""
         self.wait()
         assert self._outer is not None
         rows = resident.arena.admit(places, resident.slot_of)
-        self._outer.load(places, resident.pool, rows)
+        with span(self.timeline, "transfer", "fetch"):
+            self._outer.load(places, resident.pool, rows)
         self.misses += len(places)
         self.moved_bytes += len(places) * self.token_bytes
+        return rows
 
     def _rows_at(self, positions: Tensor, rows: slice) -> Tensor:
         """Keys and values [B, R, S, W] at `positions`, read without the arena."""
@@ -301,7 +360,8 @@ class OffloadedStore(LayerStore):
         found = self._like.new_empty((places.numel(), self._width))
         everywhere = torch.arange(places.numel(), device=places.device)
         outside = (positions < self._outside).flatten()
-        self._outer.load(places.flatten()[outside], found, everywhere[outside])
+        with span(self.timeline, "transfer", "fetch"):
+            self._outer.load(places.flatten()[outside], found, everywhere[outside])
         self.moved_bytes += int(outside.sum()) * self.token_bytes
         if not bool(outside.all()):
             resident = self._settled()
@@ -313,9 +373,17 @@ class OffloadedStore(LayerStore):
         """These channels of every token, [B, H, L, n], read back."""
         self.wait()
         assert self._outer is not None
-        parts = [self._outer.range(0, self._outside)[..., channels].to(self._like.device, copy=True)]
+        with span(self.timeline, "transfer", "fetch"):
+            parts = [self._outer.range(0, self._outside)[..., channels].to(self._like.device, copy=True)]
         self.moved_bytes += parts[0].numel() * parts[0].element_size()
         if self._outside < self.length:
             parts.append(self._settled().newest(self._outside, self.length)[..., channels])
         whole = torch.cat(parts, dim=1)
         return whole.view(self._batch, self._heads, *whole.shape[1:])
+
+
+def _count_distinct(slots: Tensor, rows: int) -> int:
+    """How many different rows of `rows` there are in slots [n]."""
+    named = torch.zeros(rows, dtype=torch.bool, device=slots.device)
+    named[slots] = True
+    return int(named.sum())

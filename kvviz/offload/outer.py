@@ -1,4 +1,4 @@
-"""Rows of keys and values on the tier outside the device: host memory, or a memory-mapped file."""
+"""Rows of keys and values outside the device, in host memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ class HostRows:
         self.heads, self.capacity = heads, capacity
         self._space = space
         self._lease = space.take(heads * capacity * width * dtype.itemsize)
-        self.rows = self._allocate(heads * capacity, width, dtype, pinned)
+        try:
+            self.rows = self._allocate(heads * capacity, width, dtype, pinned)
+        except BaseException:  # whoever keeps the error would keep the lease too
+            self._lease.give_back()
+            raise
 
     def write(self, start: int, keys: Tensor, values: Tensor) -> None:
         """Store keys and values [B, H, n, D] of the tokens from `start` on."""
@@ -33,6 +37,7 @@ class HostRows:
         tokens = self.rows.view(self.heads, self.capacity, -1)[:, start:end]
         tokens[..., :width] = keys.flatten(0, 1)
         tokens[..., width:] = values.flatten(0, 1)
+        self._lease.note_written(tokens.numel() * tokens.element_size())
 
     def load(self, places: Tensor, pool: Tensor, slots: Tensor) -> None:
         """Copy the rows at `places` [n] into `pool` [N, W] at `slots` [n], wherever the pool is."""
@@ -40,6 +45,10 @@ class HostRows:
             found = torch.empty((len(places), pool.shape[1]), dtype=pool.dtype, pin_memory=True)
             self.read(places.cpu(), found)
             pool.index_copy_(0, slots, found.to(pool.device, non_blocking=True))
+            return
+        first = int(slots[0]) if len(slots) else 0
+        if len(slots) and int(slots[-1]) - first == len(slots) - 1 and bool((slots[1:] > slots[:-1]).all()):
+            self.read(places, pool[first : first + len(slots)])  # one copy and not two
             return
         scratch = pool.new_empty((min(CHUNK_ROWS, len(places)), pool.shape[1]))
         for start in range(0, len(places), CHUNK_ROWS):
@@ -69,13 +78,20 @@ class HostRows:
         width = self.rows.shape[1]
         wider = type(self)(self.heads, capacity, width, self.rows.dtype, self._space, pinned=self.rows.is_pinned())
         wider.rows.view(self.heads, capacity, width)[:, : self.capacity] = self.range(0, self.capacity)
+        wider._lease.note_written(self.stored_bytes)
         self.close()
         return wider
 
     def close(self) -> None:
         """Give the memory back."""
+        self.rows = self.rows.new_empty((0, self.rows.shape[1]))  # a slice would keep it
         self._lease.give_back()
-        self.rows = self.rows[:0]
 
     def _allocate(self, count: int, width: int, dtype: torch.dtype, pinned: bool) -> Tensor:
-        return torch.empty(count, width, dtype=dtype, pin_memory=pinned)
+        try:
+            rows = torch.empty(count, width, dtype=dtype, pin_memory=pinned)
+        except RuntimeError as error:  # what torch raises where the system refuses
+            raise self._space.refusal(count * width * dtype.itemsize, error) from error
+        if pinned:
+            self._lease.note_written(count * width * dtype.itemsize)  # pinned memory is there at once
+        return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .arena import StepArena
+from .arena import Arena
 
 
 class ResidentRows:
@@ -17,7 +17,7 @@ class ResidentRows:
     """
 
     def __init__(
-        self, heads: int, capacity: int, ring: int, pinned: Tensor, arena: StepArena, like: Tensor, width: int
+        self, heads: int, capacity: int, ring: int, pinned: Tensor, arena: Arena, like: Tensor, width: int
     ) -> None:
         self.heads, self.capacity, self.ring, self.arena = heads, capacity, ring, arena
         self.newest_start = self.length = 0  # the positions that are in the ring

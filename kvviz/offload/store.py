@@ -215,6 +215,11 @@ class TokenCache:
         assert self._store.complete
         return self._store.values[self._rows, :, self._start :]
 
+    @property
+    def outside(self) -> LayerStore | None:
+        """The layer's store, where that keeps tokens outside the device; otherwise None."""
+        return self._store if self._store.offloads else None
+
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
         return self._store.read(self._absolute(positions), self._rows)

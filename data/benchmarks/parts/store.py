@@ -1,0 +1,105 @@
+"""How fast whole clusters come from host memory into the device's arena, beside a plain copy of as many bytes.
+
+The clusters are k-means' on real keys of SmolLM2, and, for longer contexts, clusters of tokens that lie anywhere.
+Nothing is cached, so that every token is fetched; as in a model's step, one layer's rows and pool come after another's.
+The plain copy moves as many bytes from one run of the same rows to the same pool. "load" is the gather alone, "fetch"
+all that a step does, the look-ups in the table of rows included. Shares are of the medians.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from typing import Any
+
+from .inputs import PROMPT_TOKENS, Layer, real_trace
+
+LAYER, TOKENS_PER_CLUSTER, BUDGETS, TURNS, SEED = 15, 80, (512, 1024, 2048), 6, 0
+HEADS, DIM, TOKENS, LAYERS = 8, 64, 32_768, 4  # of scattered clusters
+
+
+def run() -> dict[str, Any]:
+    """Bytes a second of gathers and copies by layer and budget, and their ratio; float32."""
+    import torch
+
+    from kvviz.clustering import kmeans
+
+    layer = Layer.of(real_trace(PROMPT_TOKENS, (LAYER,)), LAYER)
+    real = kmeans(layer.keys, PROMPT_TOKENS // TOKENS_PER_CLUSTER).labels
+    generator = torch.Generator().manual_seed(SEED)
+    scattered = torch.randint(TOKENS // TOKENS_PER_CLUSTER, (1, HEADS, TOKENS), generator=generator)
+    rows = [
+        {
+            "keys": name,
+            "heads": labels.shape[1],
+            "tokens": labels.shape[2],
+            **_measured(labels, dim, budget, layers, generator),
+        }
+        for name, labels, dim, layers in (
+            ("SmolLM2's", real, layer.keys.shape[-1], layer.context.n_layers),
+            ("scattered clusters", scattered, DIM, LAYERS),
+        )
+        for budget in BUDGETS
+    ]
+    return {"tokens_per_cluster": TOKENS_PER_CLUSTER, "rows": rows}
+
+
+def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -> dict[str, float]:
+    import torch
+
+    from kvviz.offload import KVStore, StepCache
+    from kvviz.offload.outer import HostRows
+    from kvviz.offload.space import Space, free_memory
+
+    _, heads, tokens = labels.shape
+    choices = [_whole_clusters(labels, budget, generator) for _ in range(TURNS)]
+    one, every = torch.zeros(1, heads, 1, dim), torch.arange(heads * budget)
+    times: dict[str, list[float]] = {"fetch": [], "load": [], "copy": []}
+    stores = [KVStore("host", StepCache(0)).layer(lambda length: budget) for _ in range(layers)]
+    for store in stores:
+        store.append(torch.ones(1, heads, tokens, dim), torch.ones(1, heads, tokens, dim))
+        store.settle(0)
+        store.wait()
+    for indices, store in itertools.product(choices, stores):
+        store.append(one, one)  # the next step: what the one before fetched is forgotten
+        before = store.misses
+        _timed(times["fetch"], lambda store=store, indices=indices: store.fetch(indices, padded=False))
+        assert store.misses - before == indices.numel()
+    del stores, store
+    space = Space("host", None, free_memory)
+    outer = [HostRows(heads, tokens, 2 * dim, torch.float32, space, pinned=False) for _ in range(layers)]
+    pools = [torch.zeros(heads * budget, 2 * dim) for _ in range(layers)]
+    for each in outer:
+        each.rows.fill_(1)
+    for indices in choices:
+        places = (indices[0] + torch.arange(heads)[:, None] * tokens).flatten()
+        for each, pool in zip(outer, pools, strict=True):
+            _timed(times["load"], lambda each=each, pool=pool, places=places: each.load(places, pool, every))
+        for each, pool in zip(outer, pools, strict=True):
+            start = int(torch.randint(len(each.rows) - len(pool), (1,), generator=generator))
+            run_of_rows = each.rows[start : start + len(pool)]
+            _timed(times["copy"], lambda pool=pool, run_of_rows=run_of_rows: pool.copy_(run_of_rows))
+    pool = pools[0]
+    seconds = {name: statistics.median(values[layers:]) for name, values in times.items()}
+    count = pool.numel() * pool.element_size()
+    return {
+        "budget": budget, "bytes": count,
+        **{f"{name}_bytes_per_s": count / value for name, value in seconds.items()},
+        "load_share_of_copy": seconds["copy"] / seconds["load"],
+        "fetch_share_of_copy": seconds["copy"] / seconds["fetch"],
+    }  # fmt: skip
+
+
+def _whole_clusters(labels: Any, budget: int, generator: Any) -> Any:
+    """Positions [1, H, budget], ascending, of clusters taken at random; the last one is trimmed."""
+    import torch
+
+    rank = torch.randperm(int(labels.amax()) + 1, generator=generator)[labels]
+    return rank.argsort(dim=-1, stable=True)[..., :budget].sort().values
+
+
+def _timed(times: list[float], work: Any) -> None:
+    started = time.perf_counter()
+    work()
+    times.append(time.perf_counter() - started)

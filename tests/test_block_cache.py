@@ -1,0 +1,341 @@
+"""PQCache's block cache: its policies against cachetools, what it holds and moves against sets of tokens."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import cachetools
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvviz
+from kvviz.offload import BlockCache, KVStore, StepCache, transfer
+from kvviz.offload.arena import StepArena
+from kvviz.offload.block_cache import BlockArena, BlockTable
+from kvviz.offload.outer import HostRows
+from kvviz.offload.space import Space
+from tests import tiny_models
+
+BATCH, HEADS, DIM, SINKS, NEWEST = 2, 3, 5, 4, 8
+TOKEN_BYTES = 2 * DIM * 4
+ENGINES = {"lru": cachetools.LRUCache, "lfu": cachetools.LFUCache}
+
+
+def use(cache, wanted):
+    """What `BlockTable.take` says of one head, in cachetools' words; `wanted` has the best block first."""
+    present = [block for block in reversed(wanted) if block in cache]
+    absent = [block for block in reversed(wanted) if block not in cache]
+    for block in present:
+        _ = cache[block]
+    while len(cache) + len(absent) > cache.maxsize:
+        cache.popitem()
+    for block in absent:
+        cache[block] = True
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    heads=st.sampled_from([1, 3, 64]),
+    slots=st.integers(1, 9),
+    most=st.integers(1, 9),
+    blocks=st.integers(1, 30),
+    policy=st.sampled_from(sorted(ENGINES)),
+)
+def test_every_head_holds_what_cachetools_holds(seed, heads, slots, most, blocks, policy):
+    generator = torch.Generator().manual_seed(seed)
+    table, count = BlockTable(heads, slots, policy, torch.device("cpu")), min(most, slots, blocks)
+    caches = [ENGINES[policy](slots) for _ in range(heads)]
+    for _ in range(40):
+        shares = torch.rand(blocks, generator=generator) ** 3  # some blocks are wanted more often
+        wanted = torch.stack([torch.multinomial(shares + 1e-3, count, generator=generator) for _ in range(heads)])
+        pads = torch.randint(0, count + 1, (heads, 1), generator=generator)
+        wanted[torch.arange(count) >= pads] = -1
+        before = [set(row.tolist()) - {-1} for row in table.blocks]
+        taken = table.take(wanted)
+        for head, cache in enumerate(caches):
+            use(cache, [block for block in wanted[head].tolist() if block >= 0])
+            held = [block for block in table.blocks[head].tolist() if block >= 0]
+            assert len(held) == len(set(held))
+            assert set(held) == set(cache)
+            came = set(taken.blocks[taken.heads == head].tolist())
+            gone = set(taken.gone[taken.heads == head].tolist()) - {-1}
+            assert came == set(held) - before[head]
+            assert gone == before[head] - set(held)
+
+
+def normal(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(BATCH, HEADS, count, DIM, generator=generator) for _ in range(2))
+
+
+def settled(cache, prompt, budget=50, **fields):
+    store = KVStore("host", cache, **fields).layer(lambda length: budget)
+    store.append(*normal(prompt, 1))
+    store.settle(newest=NEWEST, pinned=torch.arange(SINKS).expand(BATCH, -1))
+    return store
+
+
+class Reference:
+    """The cache as sets of (sequence, head, position), one head at a time."""
+
+    def __init__(self, cache, prompt):
+        self.size, self.most = cache.block_size, cache.blocks_a_step
+        slots = max(min(cache.capacity_tokens, prompt // 2) // cache.block_size, 1)
+        self.most = min(self.most, slots)
+        self.caches = {(b, h): ENGINES[cache.policy](slots) for b in range(BATCH) for h in range(HEADS)}
+        self.retrieved = {}
+
+    def held(self, head):
+        return {block * self.size + i for block in self.caches[head] for i in range(self.size)}
+
+    def step(self, head, positions, outside):
+        """Hits and misses of one head's positions."""
+        sought = [p for p in positions if SINKS <= p < outside]
+        hits = [p for p in sought if p in self.held(head)]
+        self.retrieved[head] = sought
+        return len(hits), len(sought) - len(hits)
+
+    def end(self, outside):
+        """Tokens that come in once the step has attended."""
+        filled = 0
+        for head, positions in self.retrieved.items():
+            before = self.held(head)
+            counts = Counter(p // self.size for p in positions)
+            full = [block for block in counts if (block + 1) * self.size <= outside]
+            use(self.caches[head], sorted(full, key=lambda block: (-counts[block], block))[: self.most])
+            filled += len({p for p in self.held(head) - before if p >= SINKS})
+        self.retrieved = {}
+        return filled
+
+
+@pytest.mark.parametrize(
+    ("cache", "prompt"),
+    [
+        (BlockCache(16, 4, 128), 400),
+        (BlockCache(16, 4, 128, "lfu"), 400),
+        (BlockCache(7, 3, 50, "lfu"), 333),
+        (BlockCache(1, 20, 63), 100),
+        (BlockCache(128, 32, 4096), 1000),
+        (BlockCache(100, 5, 100), 63),
+    ],
+)
+def test_hits_and_bytes_of_every_step(cache, prompt):
+    """Popular tokens, through the time when generated tokens leave the device as well."""
+    generator = torch.Generator().manual_seed(prompt)
+    store, reference = settled(cache, prompt), Reference(cache, prompt)
+    for step in range(150):
+        store.append(*normal(1, step))
+        shares = 1 / (1 + torch.arange(store.length).float()) ** 0.5
+        count = min(40, store.length)
+        indices = torch.stack(
+            [torch.multinomial(shares, count, generator=generator).sort().values for _ in range(BATCH * HEADS)]
+        ).view(BATCH, HEADS, count)
+        outside, expected = store._resident.newest_start, [0, 0]
+        for b in range(BATCH):
+            for h in range(HEADS):
+                hits, misses = reference.step((b, h), indices[b, h].tolist(), outside)
+                expected = [expected[0] + hits + misses, expected[1] + misses]
+        before = store.lookups, store.misses, store.moved_bytes
+        store.fetch(indices, padded=False)
+        assert [store.lookups - before[0], store.misses - before[1]] == expected
+        assert store.moved_bytes - before[2] == expected[1] * TOKEN_BYTES
+        before = store.filled_bytes, store.moved_bytes
+        store.settle(newest=NEWEST)
+        filled = reference.end(outside) * TOKEN_BYTES
+        assert [store.filled_bytes - before[0], store.moved_bytes - before[1]] == [filled, filled]
+    assert 0 < store.misses < store.lookups
+
+
+@pytest.mark.parametrize("worker_bytes", [0, transfer.WORKER_BYTES])
+def test_rows_and_tokens_stay_one_to_one_within_the_bound(worker_bytes, monkeypatch):
+    """The pool never grows; every row of the arena holds one token, and the right bits."""
+    monkeypatch.setattr(transfer, "WORKER_BYTES", worker_bytes)
+    cache, budget, prompt = BlockCache(16, 4, 96, "lfu"), 30, 500
+    store = settled(cache, prompt, budget=budget)
+    rows = store._resident.pool.shape[0]
+    arena = store._resident.arena
+    assert arena.rows == BATCH * HEADS * (budget + 96)
+    assert rows == arena.rows + BATCH * HEADS * (SINKS + store._resident.ring)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(200):
+        store.append(*normal(1, step))
+        indices = (torch.rand(BATCH, HEADS, 30, generator=generator) * 200).long() + step
+        indices = torch.stack([row.unique()[:20] for row in indices.flatten(0, 1)]).view(BATCH, HEADS, 20)
+        store.fetch(indices, padded=False)
+        store.settle(newest=NEWEST)
+        store.wait()
+        resident = store._resident
+        assert resident.pool.shape[0] == rows
+        places = (resident.slot_of >= 0).nonzero()[:, 0]
+        slots = resident.slot_of[places].long()
+        assert len(slots.unique()) == len(slots)
+        copies = places[slots < arena.rows]
+        assert torch.equal(resident.pool[resident.slot_of[copies].long()], store._outer.rows[copies])
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_step_of_more_tokens_than_rows_is_attended_in_parts(padded):
+    store = settled(BlockCache(16, 4, 64), 400, arena_tokens=6)
+    store.append(*normal(1, 0))
+    indices = torch.arange(10, 60).expand(BATCH, 2 * HEADS, -1).clone()
+    if padded:
+        indices[0, 1, 20:] = -1
+    parts = store.parts(indices)
+    assert parts is not None
+    wanted = normal(400, 1)
+    for part in parts:
+        some = indices[..., part]
+        fetched = store.fetch(some, padded=padded)
+        assert torch.equal(fetched.slots < 0, some < 0)
+        for b in range(BATCH):
+            for row in range(2 * HEADS):
+                there = some[b, row] >= 0
+                found = fetched.keys[b, row // 2][fetched.slots[b, row][there]]
+                assert torch.equal(found, wanted[0][b, row // 2][some[b, row][there]])
+
+
+def test_pads_and_tokens_that_several_query_heads_attend_count_once():
+    store = settled(StepCache(1), 400)
+    store.append(*normal(1, 0))
+    indices = torch.full((BATCH, 2 * HEADS, 5), -1)
+    indices[:, :, :3] = torch.tensor([10, 20, 30])
+    indices[1] = -1  # a sequence that attends nothing
+    for repeat in (1, 2):
+        store.fetch(indices)
+        assert (store.lookups, store.misses) == (repeat * HEADS * 3, HEADS * 3)
+
+
+@pytest.mark.parametrize("worker_bytes", [0, transfer.WORKER_BYTES])
+def test_what_goes_wrong_while_blocks_come_in_is_raised_at_the_next_step(worker_bytes, monkeypatch):
+    monkeypatch.setattr(transfer, "WORKER_BYTES", worker_bytes)
+    store = settled(BlockCache(16, 4, 64), 400)
+    store.append(*normal(1, 0))
+    indices = torch.arange(100, 120).expand(BATCH, HEADS, -1)
+    store.fetch(indices, padded=False)
+
+    def broken(*arguments):
+        raise OSError("no such row")
+
+    monkeypatch.setattr(store._outer, "load", broken)
+    store.settle(newest=NEWEST)
+    store.append(*normal(1, 1))
+    with pytest.raises(OSError, match="no such row"):
+        store.fetch(indices, padded=False)
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 1000, 3000])
+@pytest.mark.parametrize("order", ["run", "gaps", "reversed"])
+def test_rows_are_copied_to_wherever_they_are_wanted(count, order):
+    outer = HostRows(3, 2000, 6, torch.float32, Space("host", None, lambda: 1 << 40), pinned=False)
+    outer.rows.copy_(torch.randn(6000, 6))
+    places = torch.randperm(6000, generator=torch.Generator().manual_seed(count))[:count]
+    slots = {
+        "run": torch.arange(5, 5 + count),
+        "gaps": torch.arange(count) * 2,
+        "reversed": torch.arange(count).flip(0),
+    }
+    pool = torch.zeros(7000, 6)
+    outer.load(places, pool, slots[order])
+    wanted = torch.zeros(7000, 6)
+    wanted[slots[order]] = outer.rows[places]
+    assert torch.equal(pool, wanted)
+
+
+def test_each_method_has_the_cache_of_its_paper():
+    def arena(name, cache=None):
+        lm = tiny_models.make("llama")
+        kvviz.attach(lm)
+        made = kvviz.SelectiveCache(lm, kvviz.methods.create(name, budget=40), store=KVStore("host", cache))
+        lm.generate(tiny_models.prompt(200), past_key_values=made, max_new_tokens=3, do_sample=False)
+        return made.selective_layers[-1].store._resident.arena
+
+    default = arena("pqcache")
+    assert isinstance(default, BlockArena)
+    assert default.rows == 2 * (40 + 128)  # one block: half of the prompt has no room for two
+    assert isinstance(arena("clusterkv"), StepArena)
+    assert isinstance(arena("clusterkv", BlockCache()), BlockArena)
+    steps = arena("pqcache", StepCache(2))
+    assert isinstance(steps, StepArena)
+    assert steps.rows == 2 * 3 * 40
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BlockCache(block_size=0), "BlockCache: block_size: got 0; wanted an int >= 1"),
+        (lambda: BlockCache(blocks_a_step=True), "BlockCache: blocks_a_step: got True"),
+        (lambda: BlockCache(capacity_tokens=127), "BlockCache: capacity_tokens: got 127; wanted an int >= 128"),
+        (lambda: BlockCache(policy="fifo"), "BlockCache: policy: got 'fifo'; wanted one of"),
+        (lambda: StepCache(-1), "StepCache: recent_steps: got -1; wanted an int >= 0"),
+        (lambda: KVStore("host", "lru"), "KVStore: cache: got 'lru'; wanted a StepCache, a BlockCache or None"),
+    ],
+)
+def test_bad_fields_are_named(make, message):
+    with pytest.raises(kvviz.InvalidInputError, match=message):
+        make()
+
+
+@pytest.fixture(scope="module")
+def trace():
+    lm = kvviz.LanguageModel(tiny_models.make("llama"), tiny_models.letters_tokenizer(), "tiny")
+    return kvviz.capture(lm, tiny_models.prompt(600))
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@pytest.mark.parametrize("name", ["pqcache", "clusterkv", "quest"])
+def test_results_do_not_depend_on_the_cache(trace, name, policy):
+    fields = {"budget": 64, "dense_layers": 0}
+    wanted = kvviz.replay(trace, name, queries=80, **fields)
+    kept, ledgers = KVStore("host", BlockCache(16, 4, 96, policy), arena_tokens=150), {}
+    found = kvviz.replay(trace, name, queries=80, store=kept, ledgers=ledgers, **fields)
+    for layer, ledger in ledgers.items():
+        for step in range(80):
+            assert (found.indices(step, layer) == wanted.indices(step, layer)).all()
+        assert (found.events[layer].output_error == wanted.events[layer].output_error).all()
+        assert 0 < ledger.hit_rate < 1
+        assert 0 < ledger.filled_bytes < ledger.moved_bytes
+
+
+@pytest.mark.parametrize("recent_steps", [0, 1, 2])
+def test_the_hit_rates_of_the_ledger(trace, recent_steps):
+    """Of tokens and of clusters, from the recorded indices and groups alone."""
+    ledgers, sinks = {}, 16
+    kept = KVStore("host", StepCache(recent_steps))
+    recording = kvviz.replay(
+        trace, "clusterkv", queries=20, store=kept, ledgers=ledgers, budget=100, dense_layers=0, tokens_per_cluster=10
+    )
+    device = {}
+    kvviz.replay(trace, "clusterkv", queries=20, ledgers=device, budget=100, dense_layers=0)
+    for layer, ledger in ledgers.items():
+        assert math.isnan(device[layer].hit_rate)
+        assert math.isnan(device[layer].group_hit_rate)
+        hits = lookups = group_hits = groups_in_all = 0
+        for head in range(2):
+            steps = []
+            for step in range(20):
+                indices, groups = recording.indices(step, layer)[head], recording.groups(step, layer)[head]
+                steps.append({int(p): int(g) for p, g in zip(indices, groups, strict=True) if sinks <= p < 580})
+            for step, sought in enumerate(steps):
+                cached = set().union(*steps[max(0, step - recent_steps) : step]) if recent_steps else set()
+                hits, lookups = hits + len(cached & set(sought)), lookups + len(sought)
+                by_group = {g: {p for p in sought if sought[p] == g} for g in set(sought.values()) - {-1}}
+                groups_in_all += len(by_group)
+                group_hits += sum(members <= cached for members in by_group.values())
+        assert ledger.hit_rate == pytest.approx(hits / lookups)
+        assert ledger.group_hit_rate == pytest.approx(group_hits / groups_in_all)
+        assert (0 < ledger.hit_rate < 1) == (0 < ledger.group_hit_rate < 1) == (recent_steps > 0)
+
+
+def test_a_larger_cache_of_blocks_is_hit_more_often(trace):
+    rates = []
+    for capacity in (16, 64, 128, 512):
+        ledgers = {}
+        kept = KVStore("host", BlockCache(16, 8, capacity))
+        kvviz.replay(trace, "pqcache", queries=60, store=kept, ledgers=ledgers, budget=64)
+        rates.append(sum(ledger.hit_rate for ledger in ledgers.values()))
+    assert all(low < high for low, high in pairwise(rates))

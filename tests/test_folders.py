@@ -1,0 +1,192 @@
+"""Private folders go with their process, whichever way it ends, and never take another's with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kvviz.offload import folders
+from kvviz.offload.folders import LOCK, MARKER, PrivateFolder, sweep
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and owners of a POSIX system")
+
+# The package of folders.py imports torch, which a process that only makes folders does not need.
+LIGHT = """
+import sys, types
+for name in ("kvviz", "kvviz.offload"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [path := {root!r} + "/" + name.replace(".", "/")]
+import os, time
+from pathlib import Path
+from kvviz.offload.folders import PrivateFolder
+parent = Path({parent!r})
+def make():
+    folder = PrivateFolder(parent)
+    file = folder.new_file()
+    file.write_bytes(b"rows")
+    return folder, file
+"""
+STORE = """
+import os, sys, time
+import torch
+from kvviz.offload import KVStore
+kept = KVStore("disk", folder={parent!r})
+store = kept.layer(lambda length: 50)
+store.append(*torch.randn(2, 1, 2, 400, 8))
+store.settle(newest=8)
+store.wait()
+"""
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def started(code, parent, tail):
+    text = code.format(root=ROOT, parent=str(parent)) + tail
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process, code=0):
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    return out, errors
+
+
+def entries(parent):
+    return sorted(path.name for path in parent.iterdir())
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """As if this process had not swept yet."""
+    monkeypatch.setattr(folders, "_swept", set())
+
+
+def test_a_killed_process_is_cleaned_up_at_the_next_start_and_a_living_one_is_not(tmp_path):
+    """With real stores: one killed, one alive and one that sweeps."""
+    wait = "print('ready', flush=True); time.sleep(60)"
+    killed, living = (started(STORE, tmp_path, wait) for _ in range(2))
+    for process in (killed, living):
+        assert process.stdout.readline() == "ready\n"
+    assert len(entries(tmp_path)) == 2
+    killed.kill()
+    ended(killed, -signal.SIGKILL)
+    assert len(entries(tmp_path)) == 2, "nobody could remove it"
+    out, _ = ended(started(STORE, tmp_path, f"print(*sorted(os.listdir({str(tmp_path)!r})))"))
+    there = out.split()
+    assert len(there) == 2, "the living process's and its own"
+    (left,) = entries(tmp_path)
+    assert left in there
+    assert {path.suffix for path in (tmp_path / left).iterdir()} == {".rows", ""}
+    living.terminate()
+    ended(living, -signal.SIGTERM)
+    assert len(sweep(tmp_path)) == 1
+    assert not entries(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tail", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('no')", 1), ("del kept, store", 0)]
+)
+def test_an_end_of_any_other_kind_leaves_nothing(tmp_path, tail, code):
+    _, errors = ended(started(STORE, tmp_path, tail), code)
+    assert "ignored" not in errors, "an exception while the interpreter ended"
+    assert not entries(tmp_path)
+
+
+def test_processes_that_start_at_once_do_not_remove_each_others(tmp_path):
+    """Forty folders made and removed by eight processes that all sweep, with abandoned folders between them."""
+    for _ in range(6):
+        ended(started(LIGHT, tmp_path, "kept = make(); os.kill(os.getpid(), 9)"), -signal.SIGKILL)
+    assert len(entries(tmp_path)) == 1, "each sweeps what the one before left"
+    tail = f"""
+from kvviz.offload import folders
+while time.time() < {time.time() + 1.5}: pass
+for _ in range(5):
+    folders._swept.clear()
+    folder, file = make()
+    folders.sweep(parent)
+    time.sleep(0.01)
+    assert file.read_bytes() == b"rows"
+    del folder
+    assert not file.exists()
+"""
+    for process in [started(LIGHT, tmp_path, tail) for _ in range(8)]:
+        ended(process)
+    assert not entries(tmp_path)
+
+
+def test_a_forked_child_leaves_its_parents_folder_alone(tmp_path):
+    tail = """
+folder, file = make()
+child = os.fork()
+if not child:
+    own = folder.new_file()
+    own.write_bytes(b"child")
+    assert own.parent != file.parent
+    del folder
+    assert file.exists()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert file.read_bytes() == b"rows"
+from kvviz.offload.folders import sweep
+assert sweep(parent) == [], "the lock is still held"
+assert len(list(parent.iterdir())) == 1, "the child's own folder went with it"
+"""
+    ended(started(LIGHT, tmp_path, tail))
+    assert not entries(tmp_path)
+
+
+def abandoned(parent, name="kvviz-abandoned"):
+    folder = parent / name
+    folder.mkdir(mode=0o700)
+    for file in (LOCK, MARKER, "0.rows"):
+        (folder / file).write_text("")
+    return folder
+
+
+def test_only_what_is_ours_is_swept(tmp_path, fresh):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target = abandoned(outside)
+    (tmp_path / "kvviz-link").symlink_to(target, target_is_directory=True)
+    stays = {"kvviz-link", "outside"}
+    for missing in (LOCK, MARKER):
+        (abandoned(tmp_path, f"kvviz-no-{missing}") / missing).unlink()
+        stays.add(f"kvviz-no-{missing}")
+    abandoned(tmp_path, "kvviz-open").chmod(0o755)
+    linked = abandoned(tmp_path, "kvviz-linked-marker")
+    (linked / MARKER).unlink()
+    (linked / MARKER).symlink_to(target / MARKER)
+    abandoned(tmp_path, "other-name")
+    (tmp_path / "kvviz-file").write_text("")
+    mine = abandoned(tmp_path)
+    precious = outside / "precious"
+    precious.write_text("data")
+    (mine / "link").symlink_to(precious)
+    stays |= {"kvviz-open", "kvviz-linked-marker", "other-name", "kvviz-file"}
+    PrivateFolder(tmp_path).new_file()
+    assert set(entries(tmp_path)) == stays
+    assert target.exists()
+    assert precious.read_text() == "data", "a link in a folder is removed, what it points to is not"
+
+
+def test_another_users_folder_is_not_swept(tmp_path, monkeypatch):
+    abandoned(tmp_path)
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert sweep(tmp_path) == []
+
+
+def test_a_process_sweeps_once(tmp_path, fresh):
+    first = PrivateFolder(tmp_path)
+    first.new_file()
+    abandoned(tmp_path)
+    second = PrivateFolder(tmp_path)
+    assert second.new_file().parent != first.new_file().parent
+    assert len(entries(tmp_path)) == 3
+    names = [first.new_file().name for _ in range(3)]
+    assert len(set(names)) == 3
+    del first, second
+    assert entries(tmp_path) == ["kvviz-abandoned"]
