@@ -1,4 +1,4 @@
-"""What the benchmarks compute beside times: samples, truths, spreads, growth, tables."""
+"""What the benchmarks compute beside times: samples, truths, spreads, growth."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from . import tiny_models
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts of the checkout, no installed package
 
-import run as benchmarks  # noqa: E402  # found by the line above
-from parts import build, end_to_end, inputs, long_layers, needle, recall, spread, tables  # noqa: E402  # likewise
+from parts import build, end_to_end, inputs, long_layers, needle, recall, spread  # noqa: E402  # found by the line above
 
 
 @pytest.fixture(scope="module")
@@ -197,17 +196,6 @@ def test_the_rows_are_every_method_the_systems_first_and_a_preset_behind_its_met
     clusters = next(each for each in inputs.configurations() if each.label == "clusterkv, 400 clusters")
     assert clusters.create(budget=99).n_clusters == 400
     assert clusters.seeded
-
-
-class TestMarkdown:
-    def test_only_what_is_between_the_markers_changes(self):
-        page = "before\n<!-- a -->\nold\n<!-- /a -->\nafter <!-- b -->\n"
-        assert benchmarks.between(page, "a", "new") == page.replace("old", "new")
-        assert benchmarks.between(page, "b", "new") == page
-        assert benchmarks.between(page, "c", "new") == page
-
-    def test_a_table(self):
-        assert tables.table(["a", "b"], [["1", "2"], ["3", "4"]]) == "| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |"
 
 
 class TestLongContexts:

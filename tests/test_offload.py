@@ -153,11 +153,11 @@ def test_the_device_holds_little_and_the_host_the_rest():
     store = settled(prompt=4000)
     whole = BATCH * HEADS * 4000 * 2 * DIM * 4
     kept = store.kept_bytes()
-    table = BATCH * HEADS * store._outer.capacity * 4
+    table = BATCH * HEADS * store._outside.rows.capacity * 4
     assert kept["device"] == store._resident.pool.numel() * 4 + table < 0.25 * whole
     assert whole <= kept["host"] < 1.3 * whole
     store.wait()
-    assert torch.equal(store._outer.range(0, 3992)[..., :DIM], normal(4000, 1)[0].flatten(0, 1)[:, :3992])
+    assert torch.equal(store._outside.rows.range(0, 3992)[..., :DIM], normal(4000, 1)[0].flatten(0, 1)[:, :3992])
 
 
 def test_generated_tokens_leave_the_device_too():
@@ -168,7 +168,7 @@ def test_generated_tokens_leave_the_device_too():
     resident = store._resident
     assert resident.length - resident.newest_start < 8 + OFFLOAD_INTERVAL
     assert resident.ring == 8 + 2 * OFFLOAD_INTERVAL
-    assert store._outer.capacity > 1400, "the rows outside grew with what was generated"
+    assert store._outside.rows.capacity > 1400, "the rows outside grew with what was generated"
     assert torch.equal(store.keys[:, :, -1:], normal(1, 999)[0])
 
 

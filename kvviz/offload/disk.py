@@ -63,6 +63,12 @@ class DiskRows(HostRows):
         super().read(places, out)
         self._verify(out, places)
 
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows [n, W] of the tokens at `places`, verified, and where in them each lies."""
+        found = torch.empty((places.numel(), self.rows.shape[1]), dtype=self.rows.dtype)
+        self.read(places.flatten(), found)
+        return found, torch.arange(places.numel()).view_as(places)
+
     def range(self, start: int, end: int) -> Tensor:
         """Rows [heads, end - start, W] of the tokens in a range: a copy, verified."""
         whole = self.rows.new_empty((self.heads, end - start, self.rows.shape[1]))

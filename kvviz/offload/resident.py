@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from .arena import Arena
+from .outside import RowShape
+from .store import DeviceStore
 
 
 class ResidentRows:
@@ -27,10 +29,35 @@ class ResidentRows:
         rows = torch.arange(arena.rows, self._ring_row, dtype=torch.int32, device=like.device)
         self.slot_of[pinned] = rows  # filled by the caller
 
-    def buffers(self, batch: int, heads: int, key_width: int) -> tuple[Tensor, Tensor]:
+    @classmethod
+    def of(
+        cls,
+        shape: RowShape,
+        capacity: int,
+        staging: DeviceStore,
+        start: int,
+        pinned: Tensor | None,
+        arena: Arena,
+        spare: int,
+    ) -> ResidentRows:
+        """What stays of a prompt: the tokens at the positions `pinned` [B, s] and those from position `start` on.
+
+        `capacity` tokens a head can be told apart, and `spare` more than now can be the newest.
+        """
+        if pinned is None:
+            pinned = torch.empty((shape.batch, 0), dtype=torch.int64, device=shape.like.device)
+        positions = pinned[:, None].expand(-1, shape.heads, -1)  # [B, H, s]
+        places, heads = shape.places(positions, capacity, padded=False).flatten(), shape.batch * shape.heads
+        ring = staging.length - start + spare
+        resident = cls(heads, capacity, ring, places, arena, shape.like, shape.width)
+        resident.pinned_rows().copy_(torch.cat(staging.read(positions), dim=-1).flatten(0, 2))
+        rows = torch.cat([staging.keys[:, :, start:], staging.values[:, :, start:]], dim=-1)
+        resident.start_ring(start, rows.flatten(0, 1))
+        return resident
+
+    def buffers(self, shape: RowShape) -> tuple[Tensor, Tensor]:
         """Keys and values of the pool as every head sees them, views [B, H, N, D] without a copy."""
-        seen = self.pool.expand(batch, heads, *self.pool.shape)
-        return seen[..., :key_width], seen[..., key_width:]
+        return shape.split(self.pool.expand(shape.batch, shape.heads, *self.pool.shape))
 
     def pinned_rows(self) -> Tensor:
         """The rows of the pinned tokens, a view [n, W]."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
+
+from .markdown import table
+from .offload_tables import cache, store, timeline
 
 Results = dict[str, Any]
 
@@ -180,90 +182,6 @@ def causes(part: Results) -> str:
     ])  # fmt: skip
 
 
-def timeline(part: Results) -> str:
-    """What ran beside the model, what a decode step consists of, and what each link would add."""
-    low, high = part["paper_build_share_of_prefill"]
-    beside = [
-        ["clustering, as a share of the prefill's passes", f"{part['build_share_of_prefill']:.2f}"],
-        ["the same in the paper, on its GPU", f"{low:.2f}–{high:.2f}"],
-        ["clustering that went on after the prefill, as a share of it", f"{part['build_after_prefill_share']:.2f}"],
-        *(
-            [f"{name}: share of its time while the prefill computed", f"{share:.2f}"]
-            for name, share in part["overlap_prefill"].items()
-        ),
-        *([f"{what}: share of a decode step", f"{share:.3f}"] for what, share in part["share_of_step"].items()),
-    ]
-    links = [
-        [link["label"], f"{link['bytes_per_s'] / 1e9:.1f}", f"{1e6 * link['predicted_s_a_step']:.0f}"]
-        for link in part["links"]
-    ]
-    return "\n\n".join([
-        f"`{part['method']}` with `store=\"{part['store']}\"` on {part['model']}, {part['tokens']:,} tokens, budget "
-        f"{part['budget']}, {part['steps']} decode steps. The processor's cores are shared by all that runs at once.",
-        table(["what", "share"], beside),
-        f"A step moved {part['moved_bytes_a_step'] / 1e6:.2f} MB in {part['fetches_a_step']:.0f} fetches. Predicted, "
-        "not measured: what these bytes would take on a link, one latency a fetch where it is known.",
-        table(["link", "GB/s", "predicted µs a step"], links),
-    ])  # fmt: skip
-
-
-def cache(part: Results) -> str:
-    """How often tokens were on the device already, by method and cache, and what a step moved."""
-    head = ["budget", "R", "tokens found", "clusters found", "paper, 32k", "sought, kB", "fetched, kB"]
-    clusters = [
-        [
-            str(row["budget"]), str(row["recent_steps"]), f"{row['hit_rate']:.2f}", f"{row['group_hit_rate']:.2f}",
-            f"{share:.2f}" if (share := part["clusters"]["paper"].get(str(row["recent_steps"]))) else "",
-            *_kilobytes(row, "sought_bytes", "fetched_bytes"),
-        ]
-        for row in part["clusters"]["rows"]
-    ]  # fmt: skip
-    blocks = part["blocks"]
-    head_of_blocks = ["cache", "capacity", "blocks a step", "tokens found", "sought, kB", "fetched, kB", "blocks, kB"]
-    names = ("sought_bytes", "fetched_bytes", "filled_bytes")
-    rows = [
-        [
-            row["policy"].upper(), f"{row['capacity_tokens']:,}", str(row["blocks_a_step"]), f"{row['hit_rate']:.2f}",
-            *_kilobytes(row, *names),
-        ]
-        for row in blocks["rows"]
-    ]  # fmt: skip
-    rows += [
-        [f"R={row['recent_steps']}", "", "", f"{row['hit_rate']:.2f}", *_kilobytes(row, *names)]
-        for row in blocks["step_cache"]
-    ]
-    low, high = blocks["paper"]
-    return "\n\n".join([
-        f"Real keys of SmolLM2-135M-Instruct, layers {', '.join(map(str, part['layers']))}, the last {part['steps']} "
-        "positions as decode steps, keys and values in host memory, float32. Bytes are those of a step and layer, all "
-        "KV heads together.",
-        f"`clusterkv` on {part['clusters']['tokens']:,} tokens; R is the number of steps whose tokens stay on the "
-        "device. A cluster is found if all of it that was chosen is there.",
-        table(head, clusters),
-        f"`pqcache` on {blocks['tokens']:,} tokens, a budget of {blocks['budget']:.0%}; the paper has {low} to {high} "
-        "with 4,096 tokens on HotpotQA. Blocks of 128 tokens; no more of them are taken in than fit. Below, the cache "
-        "of single tokens by R for comparison.",
-        table(head_of_blocks, rows),
-    ])  # fmt: skip
-
-
-def store(part: Results) -> str:
-    """How fast clusters are gathered from host memory, beside a plain copy."""
-    head = ["keys", "KV heads", "tokens", "budget", "copy, GB/s", "gather, GB/s", "of the copy", "with look-ups"]
-    rows = [
-        [
-            row["keys"], str(row["heads"]), f"{row['tokens']:,}", f"{row['budget']:,}",
-            f"{row['copy_bytes_per_s'] / 1e9:.1f}", f"{row['load_bytes_per_s'] / 1e9:.1f}",
-            f"{row['load_share_of_copy']:.2f}", f"{row['fetch_share_of_copy']:.2f}",
-        ]
-        for row in part["rows"]
-    ]  # fmt: skip
-    return "\n\n".join([
-        f"Whole clusters of about {part['tokens_per_cluster']} tokens, from host memory to the device's arena.",
-        table(head, rows),
-    ])  # fmt: skip
-
-
 # The tables with all methods, by part: title and function.
 LONG = {
     "recall": ("Tokens found on real keys", recall),
@@ -275,7 +193,7 @@ LONG = {
     "causes": ("Why fewer needles", causes),
     "timeline": ("What runs at the same time", timeline),
     "cache": ("Copies on the device", cache),
-    "store": ("Gathering clusters", store),
+    "store": ("Clusters fetched from host memory", store),
 }
 
 
@@ -283,12 +201,6 @@ def document(results: Results) -> str:
     """Every table with all methods, as one page."""
     found = [f"## {title}\n\n{of(results[name])}" for name, (title, of) in LONG.items() if name in results]
     return "\n\n".join(["# Every method, measured", origin(results["machine"]), *found]) + "\n"
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table."""
-    first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
-    return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
 def _imports(part: Results) -> list[list[str]]:
@@ -306,10 +218,20 @@ def _decode(part: Results) -> list[list[str]]:
 
 
 def _kernels(part: Results) -> list[list[str]]:
-    def rival(row: Results) -> str:
-        return "scikit-learn's" if "scikit_learn_ms" in row else "SDPA's over all"
+    return [_to_inertia(row) if "ratio_to_scikit_learn" in row else _at_once(row) for row in part["results"]]
 
-    return [[f"{row['name']}: time as a share of {rival(row)}", f"{row['ratio']:.2f}"] for row in part["results"]]
+
+def _at_once(row: Results) -> list[str]:
+    rival = "scikit-learn's" if "scikit_learn_ms" in row else "SDPA's over all"
+    return [f"{row['name']}: time as a share of {rival}", f"{row['ratio']:.2f}"]
+
+
+def _to_inertia(row: Results) -> list[str]:
+    what, _, iterations = row["name"].partition(", to the inertia of ")
+    ratios = {"scikit-learn": row["ratio_to_scikit_learn"], "faiss": row.get("ratio_to_faiss")}
+    shares = [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio is not None]
+    what = f"{what}: time to the inertia that the other reaches in {iterations}, as a share of the other's time"
+    return [what, ", ".join(shares)]
 
 
 def _recall_lines(part: Results) -> list[list[str]]:
@@ -332,10 +254,6 @@ def _by_seed(spread: Results) -> str:
 
 def _exponents(row: Results) -> str:
     return ", ".join(f"{exponent:.1f}" for exponent in row["exponents"])
-
-
-def _kilobytes(row: Results, *names: str) -> list[str]:
-    return [f"{row[name] / 1e3:.0f}" for name in names]
 
 
 def _ms(seconds: float) -> str:

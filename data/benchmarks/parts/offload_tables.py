@@ -1,0 +1,99 @@
+"""The results on keys and values outside the device as Markdown: what overlaps, what is cached, how fast it comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .markdown import table
+
+Results = dict[str, Any]
+
+
+def timeline(part: Results) -> str:
+    """What ran beside the model, what a decode step consists of, and what each link would add."""
+    low, high = part["paper_build_share_of_prefill"]
+    beside = [
+        ["clustering, as a share of the prefill's passes", f"{part['build_share_of_prefill']:.2f}"],
+        ["the same in the paper, on its GPU", f"{low:.2f}–{high:.2f}"],
+        ["clustering that went on after the prefill, as a share of it", f"{part['build_after_prefill_share']:.2f}"],
+        *(
+            [f"{name}: share of its time while the prefill computed", f"{share:.2f}"]
+            for name, share in part["overlap_prefill"].items()
+        ),
+        *([f"{what}: share of a decode step", f"{share:.3f}"] for what, share in part["share_of_step"].items()),
+    ]
+    links = [
+        [link["label"], f"{link['bytes_per_s'] / 1e9:.1f}", f"{1e6 * link['predicted_s_a_step']:.0f}"]
+        for link in part["links"]
+    ]
+    return "\n\n".join([
+        f"`{part['method']}` with `store=\"{part['store']}\"` on {part['model']}, {part['tokens']:,} tokens, budget "
+        f"{part['budget']}, {part['steps']} decode steps. The processor's cores are shared by all that runs at once.",
+        table(["what", "share"], beside),
+        f"A step moved {part['moved_bytes_a_step'] / 1e6:.2f} MB in {part['fetches_a_step']:.0f} fetches. Predicted, "
+        "not measured: what these bytes would take on a link, one latency a fetch where it is known.",
+        table(["link", "GB/s", "predicted µs a step"], links),
+    ])  # fmt: skip
+
+
+def cache(part: Results) -> str:
+    """How often tokens were on the device already, by method and cache, and what a step moved."""
+    head = ["budget", "R", "tokens found", "clusters found", "paper, 32k", "sought, kB", "fetched, kB"]
+    clusters = [
+        [
+            str(row["budget"]), str(row["recent_steps"]), f"{row['hit_rate']:.2f}", f"{row['group_hit_rate']:.2f}",
+            f"{share:.2f}" if (share := part["clusters"]["paper"].get(str(row["recent_steps"]))) else "",
+            *_kilobytes(row, "sought_bytes", "fetched_bytes"),
+        ]
+        for row in part["clusters"]["rows"]
+    ]  # fmt: skip
+    blocks = part["blocks"]
+    head_of_blocks = ["cache", "capacity", "blocks a step", "tokens found", "sought, kB", "fetched, kB", "blocks, kB"]
+    names = ("sought_bytes", "fetched_bytes", "filled_bytes")
+    rows = [
+        [
+            row["policy"].upper(), f"{row['capacity_tokens']:,}", str(row["blocks_a_step"]), f"{row['hit_rate']:.2f}",
+            *_kilobytes(row, *names),
+        ]
+        for row in blocks["rows"]
+    ]  # fmt: skip
+    rows += [
+        [f"R={row['recent_steps']}", "", "", f"{row['hit_rate']:.2f}", *_kilobytes(row, *names)]
+        for row in blocks["step_cache"]
+    ]
+    low, high = blocks["paper"]
+    return "\n\n".join([
+        f"Real keys of SmolLM2-135M-Instruct, layers {', '.join(map(str, part['layers']))}, the last {part['steps']} "
+        "positions as decode steps, keys and values in host memory, float32. Bytes are those of a step and layer, all "
+        "KV heads together.",
+        f"`clusterkv` on {part['clusters']['tokens']:,} tokens; R is the number of steps whose tokens stay on the "
+        "device. A cluster is found if all of it that was chosen is there.",
+        table(head, clusters),
+        f"`pqcache` on {blocks['tokens']:,} tokens, a budget of {blocks['budget']:.0%}; the paper has {low} to {high} "
+        "with 4,096 tokens on HotpotQA. Blocks of 128 tokens; no more of them are taken in than fit. Below, the cache "
+        "of single tokens by R for comparison.",
+        table(head_of_blocks, rows),
+    ])  # fmt: skip
+
+
+def store(part: Results) -> str:
+    """How fast clusters are gathered from host memory, beside a plain copy."""
+    head = ["keys", "KV heads", "tokens", "budget", "copy, GB/s", "gather, GB/s", "gather / copy", "fetch / copy"]
+    rows = [
+        [
+            row["keys"], str(row["heads"]), f"{row['tokens']:,}", f"{row['budget']:,}",
+            f"{row['copy_bytes_per_s'] / 1e9:.1f}", f"{row['load_bytes_per_s'] / 1e9:.1f}",
+            f"{row['load_share_of_copy']:.2f}", f"{row['fetch_share_of_copy']:.2f}",
+        ]
+        for row in part["rows"]
+    ]  # fmt: skip
+    return "\n\n".join([
+        f"Whole clusters of about {part['tokens_per_cluster']} tokens, from host memory to the device's arena, "
+        "where none is yet; float32. GB/s and shares are of the medians of the gather alone, of a plain copy of "
+        "as many bytes from one run of rows, and of all that a step does to fetch them, look-ups included.",
+        table(head, rows),
+    ])  # fmt: skip
+
+
+def _kilobytes(row: Results, *names: str) -> list[str]:
+    return [f"{row[name] / 1e3:.0f}" for name in names]

@@ -1,0 +1,117 @@
+"""The tokens of one layer that are outside the device, and those on their way there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..background import Pending
+from ..timeline import LayerTimeline, span, waiting
+from .base import ALL_ROWS
+from .outer import HostRows
+from .store import SPARE_TOKENS
+
+
+class MakesRows(Protocol):
+    """Makes the rows outside the device."""
+
+    def __call__(self, heads: int, capacity: int, width: int, like: Tensor) -> HostRows:
+        """Room for `capacity` tokens of each of `heads` heads, `width` elements of the dtype of `like`."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowShape:
+    """A layer's rows: `batch` sequences of `heads` heads, each row a key of `key_width` elements and a value.
+
+    `like` has their dtype and the model's device.
+    """
+
+    batch: int
+    heads: int
+    key_width: int
+    width: int
+    like: Tensor
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> RowShape:
+        """That of keys and values [B, H, n, D]."""
+        width = keys.shape[-1] + values.shape[-1]
+        return cls(keys.shape[0], keys.shape[1], keys.shape[-1], width, keys.new_empty(0))
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.width * self.like.element_size()
+
+    def places(self, positions: Tensor, capacity: int, rows: slice = ALL_ROWS, *, padded: bool = True) -> Tensor:
+        """Where tokens lie outside, int64 [B, R, S], with room for `capacity` a head; a pad takes another's place."""
+        if padded:
+            positions = torch.where(positions < 0, positions.amax(-1, keepdim=True).clamp_(min=0), positions)
+        of_batch = torch.arange(self.batch, device=positions.device)[rows, None, None]
+        of_row = torch.arange(positions.shape[1], device=positions.device)[:, None]
+        head = of_batch * self.heads + of_row // (positions.shape[1] // self.heads)
+        return positions + head * capacity
+
+    def split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [..., D] of rows [..., W], views."""
+        return rows[..., : self.key_width], rows[..., self.key_width :]
+
+    def by_sequence(self, rows: Tensor) -> Tensor:
+        """Rows [batch · heads, n, W] as [B, H, n, W]."""
+        return rows.view(self.batch, self.heads, *rows.shape[1:])
+
+
+class OutsideTokens:
+    """The first `count` tokens of a layer outside the device, the last of them perhaps on their way."""
+
+    def __init__(self, make_rows: MakesRows) -> None:
+        self._make_rows = make_rows
+        self._rows: HostRows | None = None
+        self._writing: Pending[None] | None = None
+        self.count = 0
+
+    @property
+    def rows(self) -> HostRows:
+        """The rows; there are some once room was made."""
+        assert self._rows is not None
+        return self._rows
+
+    @property
+    def kept_bytes(self) -> dict[str, int]:
+        """Bytes of the rows by tier, spare room included."""
+        return {} if self._rows is None else {self._rows.tier: self._rows.stored_bytes}
+
+    def make_room(self, shape: RowShape, end: int, expected: int, announced: int) -> bool:
+        """Room for `end` tokens, and some to spare where more will come; returns whether there was too little.
+
+        `expected` tokens are the least to make room for; where `announced` says how many come in all, no more is made.
+        """
+        if self._rows is not None and end <= self._rows.capacity:
+            return False
+        capacity = max(expected, end + max(SPARE_TOKENS, end // 8)) if end > announced else announced
+        self.wait(None)
+        if self._rows is None:
+            self._rows = self._make_rows(shape.batch * shape.heads, capacity, shape.width, shape.like)
+        else:
+            self._rows = self._rows.grown(capacity)
+        return True
+
+    def write(self, keys: Tensor, values: Tensor, timeline: LayerTimeline | None) -> None:
+        """Begin to copy the next tokens' keys and values [B, H, n, D] out, beside the model's work."""
+        self.wait(timeline)
+        rows, start = self.rows, self.count
+        offload = span(timeline, "transfer", "offload")
+        self._writing = Pending(
+            lambda: rows.write(start, keys, values), (keys, values), stream="transfer", span=offload
+        )
+        self.count = start + keys.shape[2]
+
+    def wait(self, timeline: LayerTimeline | None) -> None:
+        """Wait until all are there; raises what went wrong on the way."""
+        if self._writing is not None:
+            with waiting(timeline):
+                self._writing.result()
+            self._writing = None
