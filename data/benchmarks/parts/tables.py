@@ -214,7 +214,8 @@ def _imports(part: Results) -> list[list[str]]:
 def _decode(part: Results) -> list[list[str]]:
     ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in part["ratio_to_full"].items() if name != "full")
     what = f"time a token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, as a share of `full`"
-    return [[what, ratios]]
+    shares = ", ".join(f"{name} {share:.2f}" for name, share in part["choosing_share"].items())
+    return [[what, ratios], ["choosing, as a share of such a step", shares]]
 
 
 def _kernels(part: Results) -> list[list[str]]:
