@@ -289,7 +289,7 @@ class OffloadedStore(LayerStore):
         self.wait()
         rows = resident.arena.admit(places, resident.slot_of)
         with span(self.timeline, "transfer", "fetch"):
-            self._outside.rows.load(places, resident.pool, rows)
+            self._outside.rows.load(places, resident.pool, rows, ascending=True)
         self.misses += len(places)
         self.moved_bytes += len(places) * self.token_bytes
         return rows
@@ -302,7 +302,7 @@ class OffloadedStore(LayerStore):
         everywhere = torch.arange(len(places), device=places.device)
         outside = (positions < self._outside.count).flatten()
         with span(self.timeline, "transfer", "fetch"):
-            self._outside.rows.load(places[outside], found, everywhere[outside])
+            self._outside.rows.load(places[outside], found, everywhere[outside], ascending=True)
         self.moved_bytes += int(outside.sum()) * self.token_bytes
         if not bool(outside.all()):
             resident = self._settled()

@@ -85,8 +85,7 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -
     for indices in choices:
         places = (indices[0] + torch.arange(heads)[:, None] * tokens).flatten()
         for each, pool in zip(outer, pools, strict=True):
-            timed("load", lambda each=each, pool=pool, places=places: each.load(places, pool, every))
-        for each, pool in zip(outer, pools, strict=True):
+            timed("load", lambda each=each, pool=pool, places=places: each.load(places, pool, every, ascending=True))
             start = int(torch.randint(len(each.rows) - len(pool), (1,), generator=generator))
             run_of_rows = each.rows[start : start + len(pool)]
             timed("copy", lambda pool=pool, run_of_rows=run_of_rows: pool.copy_(run_of_rows))
