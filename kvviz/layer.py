@@ -139,12 +139,7 @@ class LayerCache:
                 f"{method.name}, which needs the prompt's queries",
                 "a cache made with retain_queries=True",
             )
-        other = LayerCache(
-            self.context,
-            method,
-            self.store.clone(whole=method.is_dense(self.context.index)),
-            retain_queries=self.retain_queries,
-        )
+        other = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries)
         other._queries = list(self._queries)
         if self.built:
             starts = [row.start for row in self._rows]

@@ -177,7 +177,7 @@ class TestMethod:
         layer.store.append(keys[:, :, :600], values[:, :, :600])
 
         def buffers():
-            held = [layer.store.key_buffer]  # the values lie beside them
+            held = [layer.store.key_buffer, layer.store.value_buffer]
             for state in layer.states:
                 held += [state.centroids.keys, state.centroids.values]
             return [tensor.untyped_storage() for tensor in held]

@@ -151,9 +151,6 @@ class LayerStore(ABC):
     def renewed(self) -> LayerStore:
         """An empty store like this one."""
 
-    def clone(self, *, whole: bool | None = None) -> LayerStore:
-        """An independent copy, for a layer that reads all tokens at every step (`whole`) or not.
-
-        Raises InvalidInputError where tokens are outside the device.
-        """
+    def clone(self) -> LayerStore:
+        """An independent copy; raises InvalidInputError where tokens are outside the device."""
         raise InvalidInputError("copy of a cache", "one whose tokens are offloaded", 'a cache with store="device"')

@@ -76,7 +76,7 @@ class KVStore:
         `cache` is what the method suits, where this store has none of its own.
         """
         if self.tier == "device" or stays:
-            return DeviceStore(whole=stays)
+            return DeviceStore()
         return OffloadedStore(self._rows, partial(self._arena, self.cache or cache, budget))
 
     def _rows(self, heads: int, capacity: int, width: int, like: Tensor) -> HostRows:

@@ -15,16 +15,12 @@ SPARE_AFTER_RETAIN = 64  # a store that drops tokens is small: much spare room w
 class DeviceStore(LayerStore):
     """Growing keys and values of one layer, with spare room so that a decode step copies one token and not all.
 
-    `DynamicCache` concatenates instead and copies every key and value at every step. A token's key and value lie next
-    to each other, so that one look-up finds both: 90 µs instead of 119 µs for 3 x 512 tokens (EPYC, 2 cores). Where a
-    step reads all of them (`whole`) keys lie apart from values: attention over 8,192 tokens of SmolLM2 takes 1.0 ms
-    instead of 1.3. `retain` drops tokens and frees their memory; what is left lies in other slots than before, and
-    `slots` says where. `length` counts every token ever stored, `used` the slots in use.
+    `DynamicCache` concatenates instead and copies every key and value at every step. `retain` drops tokens and frees
+    their memory; what is left lies in other slots than before, and `slots` says where. `length` counts every token ever
+    stored, `used` the slots in use.
     """
 
-    def __init__(self, *, whole: bool = False) -> None:
-        self.whole = whole
-        self._rows: Tensor | None = None  # [B, H, capacity, 2D]: a token's key, then its value; None where `whole`
+    def __init__(self) -> None:
         self._keys: Tensor | None = None  # [B, H, capacity, D]
         self._values: Tensor | None = None
         self._positions: Tensor | None = None  # [B, H, capacity], never descending; None while slot i holds token i
@@ -76,11 +72,8 @@ class DeviceStore(LayerStore):
         if self._keys is None or end > self._keys.shape[2]:
             spare = max(SPARE_TOKENS, end // 8) if self.complete else SPARE_AFTER_RETAIN
             self.reserve(keys, values, end + spare)
-        if self._rows is not None:  # one copy: every call counts where a step makes 60 of them
-            torch.cat([keys, values], dim=-1, out=self._rows[:, :, self.used : end])
-        else:
-            self.key_buffer[:, :, self.used : end] = keys
-            self.value_buffer[:, :, self.used : end] = values
+        self.key_buffer[:, :, self.used : end] = keys
+        self.value_buffer[:, :, self.used : end] = values
         if self._positions is not None:
             self._positions[..., self.used : end] = torch.arange(
                 self.length, self.length + count, device=self._positions.device
@@ -126,13 +119,8 @@ class DeviceStore(LayerStore):
 
     def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
         """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some other token."""
-        slots, width = self.slots(positions, rows).clamp(min=0), self.key_buffer.shape[-1]
-        if self._rows is None:
-            return _rows_of(self.key_buffer, _places(self.key_buffer, slots, rows))
-        places, share = _places(self._rows, slots, rows), self._rows.shape[-1] // width
-        if self._rows.shape[-1] % width:
-            return _rows_of(self._rows, places)[..., :width]
-        return _rows_of(self._rows.unflatten(-1, (share, -1)).flatten(2, 3), places * share)
+        slots = self.slots(positions, rows).clamp(min=0)
+        return _rows_of(self.key_buffer, _places(self.key_buffer, slots, rows))
 
     def slots(self, positions: Tensor, rows: slice = slice(None), *, padded: bool = True) -> Tensor:
         """Where `positions` [B, R, S] of stored tokens lie, R a multiple of H, in these batch rows; -1 pads stay.
@@ -176,12 +164,12 @@ class DeviceStore(LayerStore):
         return sum(buffer.shape[-1] * buffer.element_size() for buffer in buffers)
 
     def renewed(self) -> DeviceStore:
-        """An empty store like this one."""
-        return DeviceStore(whole=self.whole)
+        """An empty store."""
+        return DeviceStore()
 
-    def clone(self, *, whole: bool | None = None) -> DeviceStore:
-        """An independent copy, `whole` or not; by default as this one is."""
-        copy = DeviceStore(whole=self.whole if whole is None else whole)
+    def clone(self) -> DeviceStore:
+        """An independent copy."""
+        copy = DeviceStore()
         if self._keys is not None:
             copy.append(self.keys, self.values)
             copy.length = self.length
@@ -192,20 +180,14 @@ class DeviceStore(LayerStore):
 
     def _allocate(self, keys: Tensor, values: Tensor, capacity: int) -> None:
         """New room for `capacity` tokens shaped like keys and values [B, H, n, D]; what was stored is let go."""
-        width, shape = keys.shape[-1], (*keys.shape[:2], capacity)
-        if self.whole:
-            self._keys, self._values = keys.new_empty((*shape, width)), values.new_empty((*shape, values.shape[-1]))
-            return
-        self._rows = keys.new_empty((*shape, width + values.shape[-1]))
-        self._keys, self._values = self._rows[..., :width], self._rows[..., width:]
+        shape = (*keys.shape[:2], capacity)
+        self._keys = keys.new_empty((*shape, keys.shape[-1]))
+        self._values = values.new_empty((*shape, values.shape[-1]))
 
     def _at(self, slots: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] in these slots of these batch rows."""
-        if self._rows is None:
-            places = _places(self.key_buffer, slots, rows)
-            return _rows_of(self.key_buffer, places), _rows_of(self.value_buffer, places)
-        found, width = _rows_of(self._rows, _places(self._rows, slots, rows)), self.key_buffer.shape[-1]
-        return found[..., :width], found[..., width:]
+        places = _places(self.key_buffer, slots, rows)
+        return _rows_of(self.key_buffer, places), _rows_of(self.value_buffer, places)
 
 
 class TokenCache:

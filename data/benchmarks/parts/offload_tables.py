@@ -97,3 +97,24 @@ def store(part: Results) -> str:
 
 def _kilobytes(row: Results, *names: str) -> list[str]:
     return [f"{row[name] / 1e3:.0f}" for name in names]
+
+
+def cache_lines(part: Results) -> list[list[str]]:
+    """The README's line: how often ClusterKV finds a token on the device, beside the paper."""
+    paper = part["clusters"]["paper"]
+    rows = [row for row in part["clusters"]["rows"] if str(row["recent_steps"]) in paper]
+    least = min(row["budget"] for row in rows)
+    found = [
+        f"R = {row['recent_steps']}: {row['hit_rate']:.2f} (paper, 32k: {paper[str(row['recent_steps'])]:.2f})"
+        for row in rows
+        if row["budget"] == least
+    ]
+    tokens = part["clusters"]["tokens"]
+    return [[f"tokens that `clusterkv` finds on the device, {tokens:,} tokens, budget {least}", ", ".join(found)]]
+
+
+def store_lines(part: Results) -> list[list[str]]:
+    """The README's line: how fast whole clusters are gathered."""
+    shares = [row["load_share_of_copy"] for row in part["rows"]]
+    return [["whole clusters gathered from host memory: share of a plain copy's bandwidth, caches cold",
+             f"{min(shares):.2f} to {max(shares):.2f}"]]  # fmt: skip

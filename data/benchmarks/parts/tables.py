@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import offload_tables
 from .markdown import table
 from .offload_tables import cache, store, timeline
 
@@ -13,7 +14,11 @@ Results = dict[str, Any]
 def summary(results: Results) -> str:
     """The README's table of what was measured."""
     rows: list[list[str]] = []
-    for name, part in (("imports", _imports), ("decode", _decode), ("kernels", _kernels), ("recall", _recall_lines)):
+    lines = {
+        "imports": _imports, "decode": _decode, "kernels": _kernels, "recall": _recall_lines,
+        "cache": offload_tables.cache_lines, "store": offload_tables.store_lines,
+    }  # fmt: skip
+    for name, part in lines.items():
         if name in results:
             rows += part(results[name])
     if part := results.get("widget"):

@@ -112,7 +112,7 @@ def _pick_both(keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor,
 
     One index_select over the buffer seen as a list of rows: 25 µs for 3 x 512 rows of 64, against 190 µs of advanced
     indexing and 300 µs of gather (EPYC Zen 5, 2 threads). Where keys and values lie in one row, they are gathered in
-    one go: 90 µs against 119, layers in turns so that caches are cold (same machine).
+    one go: 90 µs against 119, layers in turns so that caches are cold (same machine); a step of SmolLM2 takes the same.
     """
     width = keys.shape[-1]
     if _lie_in_one_row(keys, values):
