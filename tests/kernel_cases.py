@@ -36,6 +36,8 @@ each_fused = pytest.mark.parametrize(
     ],
 )
 
+each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=_GPU)])
+
 
 def normal(*shape: int, seed: int = 0, device: str = "cpu") -> torch.Tensor:
     """Normal numbers, the same on every device."""

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import os
 
+import kvviz_kernels
 import numpy as np
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
-import kvviz_kernels
 from kvviz_kernels import ivf_lists, ivf_union
 from kvviz_kernels.inverted_file import best_first, naive
 
-DEVICES = ["cpu", pytest.param("cuda", marks=[
-    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")])]  # fmt: skip
-each_impl = pytest.mark.parametrize("impl", ["naive", "fused"], indirect=True)
-each_device = pytest.mark.parametrize("device", DEVICES)
+from tests.kernel_cases import each_device, each_impl, normal
+
 interpreted = pytest.mark.skipif(
     not kvviz_kernels.has_triton() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter"
 )
-
-
-@pytest.fixture
-def impl(request: pytest.FixtureRequest, device: str) -> str:
-    if request.param == "fused" and not kvviz_kernels.has_triton():
-        pytest.skip("Triton is not installed (extra: kernels)")
-    if request.param == "fused" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton compiles for the GPU here; its interpreter is for machines without one")
-    return str(request.param)
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None = None) -> None:
@@ -52,7 +34,6 @@ def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None
         assert first[place].tolist() == [*at[:slots], *[0] * pads]
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize(
     ("entries", "length"),
@@ -64,7 +45,6 @@ def test_unions_of_numpy(entries, length, impl, device):
         check_union(torch.tensor(lists, dtype=dtype, device=device), length, impl)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("width", [1, 20, 300, 1200])
 def test_a_given_width_is_kept(width, impl, device):
@@ -72,7 +52,6 @@ def test_a_given_width_is_kept(width, impl, device):
     check_union(lists, 200, impl, width=width)
 
 
-@each_device
 @each_impl
 def test_rows_of_pads_of_one_token_and_of_all_tokens(impl, device):
     lists = torch.full((4, 128), -1)
@@ -124,7 +103,6 @@ def check_lists(centroids, keys, count, impl, *, group="max", within=None, **opt
     return lists
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("group", ["max", "mean", "sum", "each"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2), (4, 1)], ids=["MHA", "GQA", "MQA"])
@@ -135,7 +113,6 @@ def test_lists_at_every_ratio(heads, kv_heads, group, impl, device):
     check_lists(centroids, keys, 40, impl, group=group, last=last, softcap=3.0, within=(4, 120))
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("length", [1, 63, 100, 1000, 2500])
 def test_lists_at_odd_lengths(length, impl, device):
@@ -144,7 +121,6 @@ def test_lists_at_odd_lengths(length, impl, device):
         check_lists(centroids, keys, count, impl)
 
 
-@each_device
 @each_impl
 def test_equal_weights_go_to_the_earlier_key(impl, device):
     keys = normal(3, 16, seed=1)[torch.arange(2500) % 3][None].to(device)
@@ -156,7 +132,6 @@ def test_equal_weights_go_to_the_earlier_key(impl, device):
         assert lists[0, number].tolist() == wanted[:1700]
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_lists_of_half_precision(dtype, impl, device):
@@ -165,7 +140,6 @@ def test_lists_of_half_precision(dtype, impl, device):
     check_lists(centroids.float(), keys, 50, impl)
 
 
-@each_device
 @each_impl
 def test_lists_of_any_leading_dimensions_and_strides(impl, device):
     centroids = normal(2, 1, 5, 6, 16).to(device).transpose(2, 3)  # [2, 1, 6, 5, 16]
@@ -176,7 +150,6 @@ def test_lists_of_any_leading_dimensions_and_strides(impl, device):
         assert torch.equal(lists[place], check_lists(centroids[place], keys[place], 20, impl))
 
 
-@each_device
 @each_impl
 def test_blocks_of_centroids_are_the_same(impl, device, monkeypatch):
     centroids, keys = normal(6, 21, 16).to(device), normal(2, 150, 16, seed=1).to(device)

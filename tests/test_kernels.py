@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 
+import kvviz_kernels
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
-import kvviz_kernels
 from kvviz_kernels import kmeans_assign, kmeans_update
 
-DEVICES = ["cpu", pytest.param("cuda", marks=[
-    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")])]  # fmt: skip
-LENGTHS = (1, 63, 100, 1000)
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
-each_impl = pytest.mark.parametrize("impl", ["naive", "fused"], indirect=True)
-each_device = pytest.mark.parametrize("device", DEVICES)
-
-
-@pytest.fixture
-def impl(request: pytest.FixtureRequest, device: str) -> str:
-    if request.param == "fused" and not kvviz_kernels.has_triton():
-        pytest.skip("Triton is not installed (extra: kernels)")
-    if request.param == "fused" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton compiles for the GPU here; its interpreter is for machines without one")
-    return str(request.param)
-
-
-def normal(*shape: int, seed: int = 0, device: str = "cpu") -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+from tests.kernel_cases import LENGTHS, TOLERANCE, each_impl, normal
 
 
 def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.Tensor:
@@ -42,7 +20,6 @@ def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.T
     return (scores / (keys.norm(dim=-1) * centroids.norm(dim=-1)) if metric == "cosine" else scores).argmax(-1)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 @pytest.mark.parametrize("length", LENGTHS)
@@ -53,7 +30,6 @@ def test_assignment_is_the_nearest_centroid(length, metric, impl, device):
     assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 def test_ties_go_to_the_lowest_label(metric, impl, device):
@@ -75,7 +51,6 @@ def test_assignment_in_several_chunks_is_the_same(monkeypatch):
     assert torch.equal(kmeans_assign(keys, centroids, metric="l2", impl="naive"), whole)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("length", LENGTHS)
 def test_update_sums_every_cluster(length, impl, device):
@@ -88,7 +63,6 @@ def test_update_sums_every_cluster(length, impl, device):
     assert (sums[..., 9:, :] == 0).all()
 
 
-@each_device
 @each_impl
 def test_half_precision_keys_are_clustered_in_float32(impl, device):
     keys, centroids = normal(2, 100, 24, device=device).half(), normal(2, 10, 24, seed=1, device=device)
@@ -99,7 +73,6 @@ def test_half_precision_keys_are_clustered_in_float32(impl, device):
     torch.testing.assert_close(sums.double(), wanted, **TOLERANCE)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
@@ -110,7 +83,6 @@ def test_centroids_are_not_rounded_to_the_keys_dtype(metric, dtype, impl, device
     assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
 
 
-@each_device
 @each_impl
 def test_update_is_the_same_alone_and_in_a_batch_and_for_a_cluster_of_many_pieces(impl, device):
     keys = normal(5, 1000, 20, device=device)
@@ -126,7 +98,6 @@ def test_update_is_the_same_alone_and_in_a_batch_and_for_a_cluster_of_many_piece
         assert torch.equal(count, sizes[row])
 
 
-@each_device
 @pytest.mark.parametrize(
     "n_clusters", [9, 5000, 70_000]
 )  # 16-bit bins, 32-bit bins, more than the CPU's radix sort takes

@@ -5,33 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 
+import kvviz_kernels
 import numpy as np
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
-import kvviz_kernels
 from kvviz_kernels import soft_match
 from kvviz_kernels.matching import count_links, link_sources, naive
 
-DEVICES = ["cpu", pytest.param("cuda", marks=[
-    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")])]  # fmt: skip
-each_impl = pytest.mark.parametrize("impl", ["naive", "fused"], indirect=True)
-each_device = pytest.mark.parametrize("device", DEVICES)
-
-
-@pytest.fixture
-def impl(request: pytest.FixtureRequest, device: str) -> str:
-    if request.param == "fused" and not kvviz_kernels.has_triton():
-        pytest.skip("Triton is not installed (extra: kernels)")
-    if request.param == "fused" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton compiles for the GPU here; its interpreter is for machines without one")
-    return str(request.param)
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from tests.kernel_cases import each_impl, normal
 
 
 def by_loops(keys: torch.Tensor, chunk_size: int | None) -> tuple[list[int], list[int], list[float]]:
@@ -63,7 +44,6 @@ def check(keys: torch.Tensor, chunk_size: int | None, impl: str) -> None:
         assert similarities[head].tolist() == pytest.approx(wanted[2], abs=1e-6)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize(
     ("length", "chunk_size"),
@@ -73,7 +53,6 @@ def test_partners_of_loops(length, chunk_size, impl, device):
     check(normal(2, length, 24).to(device), chunk_size, impl)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("kind", ["duplicates", "periodic", "constant", "zeros"])
 def test_ties_go_to_the_earlier_token(kind, impl, device):
@@ -89,7 +68,6 @@ def test_ties_go_to_the_earlier_token(kind, impl, device):
         check(torch.from_numpy(keys)[None].to(device), chunk_size, impl)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [16, 80])
@@ -97,7 +75,6 @@ def test_half_precision_is_computed_in_float32(width, dtype, impl, device):
     check(normal(2, 3, 150, width).to(device, dtype), 64, impl)
 
 
-@each_device
 @each_impl
 def test_any_leading_dimensions_and_strides(impl, device):
     keys = normal(2, 90, 3, 16).to(device).transpose(1, 2)
@@ -108,7 +85,6 @@ def test_any_leading_dimensions_and_strides(impl, device):
     assert partners.shape == similarities.shape == (0, 3, 45)
 
 
-@each_device
 @each_impl
 def test_no_chunks_is_the_whole_similarity_matrix(impl, device):
     keys = normal(2, 300, 32).to(device)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
-import kvviz_kernels
 from kvviz_kernels.selection import (
     count_pairs,
     naive,
@@ -23,25 +17,10 @@ from kvviz_kernels.selection import (
     take_clusters,
 )
 
-DEVICES = ["cpu", pytest.param("cuda", marks=[
-    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")])]  # fmt: skip
+from tests.kernel_cases import each_impl, normal
+
 HEADS = pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (6, 2), (4, 1)], ids=["MHA", "GQA", "MQA"])
 GROUPS = ("mean", "max", "sum", "each")
-each_impl = pytest.mark.parametrize("impl", ["naive", "fused"], indirect=True)
-each_device = pytest.mark.parametrize("device", DEVICES)
-
-
-@pytest.fixture
-def impl(request: pytest.FixtureRequest, device: str) -> str:
-    if request.param == "fused" and not kvviz_kernels.has_triton():
-        pytest.skip("Triton is not installed (extra: kernels)")
-    if request.param == "fused" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton compiles for the GPU here; its interpreter is for machines without one")
-    return str(request.param)
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def few_values(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -65,7 +44,6 @@ def taken_by_hand(scores, labels, budget: int, start: int = 0):
     return sorted(token + start for token in tokens[:budget])
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize(
     ("length", "count", "budget", "heads", "kv_heads"),
@@ -92,7 +70,6 @@ def test_clusters_are_taken_whole_until_the_budget_is_met(scored, length, count,
             assert torch.equal(taken_scores[b, row].cpu(), scores[b, row][groups[b, row].cpu().long()])
 
 
-@each_device
 @each_impl
 @HEADS
 @pytest.mark.parametrize("group", GROUPS)
@@ -123,7 +100,6 @@ def reduced(scores, group):
     return getattr(scores, group)(2)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("length", [1, 63, 100, 1000])
 @pytest.mark.parametrize("kind", [normal, few_values])
@@ -136,7 +112,6 @@ def test_the_best_are_those_of_a_stable_sort(kind, length, impl, device):
         assert np.array_equal(best.cpu().numpy(), wanted)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_best_of_strided_and_half_precision_scores(dtype, impl, device):
@@ -146,7 +121,6 @@ def test_the_best_of_strided_and_half_precision_scores(dtype, impl, device):
     assert np.array_equal(take_best(scores.float(), 200, impl=impl).cpu().numpy(), wanted)
 
 
-@each_device
 @each_impl
 @HEADS
 @pytest.mark.parametrize("group", GROUPS)
@@ -165,7 +139,6 @@ def test_a_page_is_scored_by_the_best_corner_of_its_box(pages, group, heads, kv_
     np.testing.assert_allclose(found.cpu(), wanted, rtol=1e-5, atol=1e-5)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_bounds_are_scored_in_float32(dtype, impl, device):
@@ -198,7 +171,6 @@ def pq_by_hand(queries, centroids, codes, group, scale, softcap):
     return reduced(scores, group)
 
 
-@each_device
 @each_impl
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(("scale", "softcap"), [(None, None), (0.5, None), (0.5, 2.0)])
@@ -218,7 +190,6 @@ def test_quantised_tokens_are_scored_by_their_centroids(
     np.testing.assert_allclose(found.cpu(), wanted, rtol=2e-5, atol=1e-5 if scale is None else 1e-9)
 
 
-@each_device
 @each_impl
 def test_long_codes_strided_codes_and_many_splits(impl, device):
     queries = normal(1, 4, 16)
