@@ -86,16 +86,31 @@ class TestOffload:
         row = {
             "keys": "SmolLM2's", "heads": 3, "tokens": 8192, "budget": 1024, "bytes": 1_572_864,
             "fetch_bytes_per_s": 2.5e9, "load_bytes_per_s": 4.06e9, "copy_bytes_per_s": 5e9,
-            "load_share_of_copy": 0.812, "fetch_share_of_copy": 0.5,
+            "memcpy_bytes_per_s": 4e9, "load_share_of_memcpy": 1.015, "load_share_of_copy": 0.812,
+            "fetch_share_of_copy": 0.5,
         }  # fmt: skip
         page = offload_tables.store({"tokens_per_cluster": 80, "rows": [row, row | {"keys": "scattered clusters"}]})
         assert page.startswith("Whole clusters of about 80 tokens")
         ((head, *rows),) = cells(page)
         assert dict(zip(head, rows[0], strict=True)) == {
             "keys": "SmolLM2's", "KV heads": "3", "tokens": "8,192", "budget": "1,024", "copy, GB/s": "5.0",
-            "gather, GB/s": "4.1", "gather / copy": "0.81", "fetch / copy": "0.50",
+            "gather, GB/s": "4.1", "gather / memcpy": "1.01", "gather / copy": "0.81", "fetch / copy": "0.50",
         }  # fmt: skip
-        assert [row[0] for row in rows] == ["SmolLM2's", "scattered clusters"]
+        assert [first for first, *_ in rows] == ["SmolLM2's", "scattered clusters"]
+        other = row | {"load_share_of_memcpy": 0.7, "load_share_of_copy": 0.45}
+        ((_, line),) = offload_tables.store_lines({"rows": [row, other]})
+        assert line == "0.70 to 1.01 of memcpy with one thread, 0.45 to 0.81 of torch's copy with all"
+
+    def test_the_line_of_hit_rates_takes_the_smallest_budget(self):
+        rows = [
+            {"budget": budget, "recent_steps": steps, "hit_rate": budget / 1000 + steps / 10}
+            for budget in (512, 256)
+            for steps in (0, 1, 2, 4)
+        ]
+        part = {"clusters": {"tokens": 4096, "paper": {"1": 0.63, "2": 0.74}, "rows": rows}}
+        ((what, found),) = offload_tables.cache_lines(part)
+        assert what.endswith("4,096 tokens, budget 256")
+        assert found == "R = 1: 0.36 (paper, 32k: 0.63), R = 2: 0.46 (paper, 32k: 0.74)"
 
     def test_cache(self):
         measured = {

@@ -3,8 +3,9 @@
 The clusters are k-means' on real keys of SmolLM2, and, for longer contexts, clusters of tokens that lie anywhere.
 Nothing is on the device yet, so that every token is fetched. Before each call an array larger than the processor's
 caches is written, as a model's step reads all weights between two fetches of a layer: neither side finds its rows or
-its pool in the caches. The plain copy moves as many bytes from one run of the same rows to the same pool. "load" is the
-gather alone, "fetch" all that a step does, the look-ups in the table of rows included. Shares are of the medians.
+its pool in the caches. The plain copies move as many bytes from one run of the same rows to the same pool: "copy" is
+torch's, with as many threads as the gather, "memcpy" NumPy's, which is the C library's, with one. "load" is the gather
+alone, "fetch" all that a step does, the look-ups in the table of rows included. Shares are of the medians.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def run() -> dict[str, Any]:
 
 
 def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -> dict[str, float]:
+    import numpy as np
     import torch
 
     from kvviz.offload import KVStore, StepCache
@@ -65,7 +67,7 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -
         work()
         times[name].append(time.perf_counter() - started)
 
-    times: dict[str, list[float]] = {"fetch": [], "load": [], "copy": []}
+    times: dict[str, list[float]] = {"fetch": [], "load": [], "copy": [], "memcpy": []}
     stores = [KVStore("host", StepCache(0)).layer(lambda length: budget) for _ in range(layers)]
     for store in stores:
         store.append(torch.ones(1, heads, tokens, dim), torch.ones(1, heads, tokens, dim))
@@ -89,12 +91,15 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -
             start = int(torch.randint(len(each.rows) - len(pool), (1,), generator=generator))
             run_of_rows = each.rows[start : start + len(pool)]
             timed("copy", lambda pool=pool, run_of_rows=run_of_rows: pool.copy_(run_of_rows))
+            source, target = run_of_rows.numpy(), pool.numpy()
+            timed("memcpy", lambda source=source, target=target: np.copyto(target, source))
     pool = pools[0]
     seconds = {name: statistics.median(values[layers:]) for name, values in times.items()}
     count = pool.numel() * pool.element_size()
     return {
         "budget": budget, "bytes": count,
         **{f"{name}_bytes_per_s": count / value for name, value in seconds.items()},
+        "load_share_of_memcpy": seconds["memcpy"] / seconds["load"],
         "load_share_of_copy": seconds["copy"] / seconds["load"],
         "fetch_share_of_copy": seconds["copy"] / seconds["fetch"],
     }  # fmt: skip
