@@ -169,8 +169,8 @@ def race_of_forms(keys: Tensor, n_clusters: int) -> Row:
     labels = kmeans_assign(keys, centroids, metric="l2")
     row: Row = {"name": f"k-means steps, {' x '.join(map(str, keys.shape))}, C = {n_clusters}"}
     steps: dict[str, Callable[[str], Any]] = {
-        "assign": lambda impl: kmeans_assign(keys, centroids, metric="l2", impl=impl),  # type: ignore[arg-type]
-        "update": lambda impl: kmeans_update(keys, labels, n_clusters, impl=impl),  # type: ignore[arg-type]
+        "assign": lambda impl: kmeans_assign(keys, centroids, metric="l2", impl=impl),
+        "update": lambda impl: kmeans_update(keys, labels, n_clusters, impl=impl),
     }
     for step, run in steps.items():
         times = alternate({impl: synchronized(partial(run, impl)) for impl in ("fused", "naive")})

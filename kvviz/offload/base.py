@@ -22,6 +22,16 @@ class Fetched(NamedTuple):
     slots: Tensor
 
 
+def row_places(positions: Tensor, batch: int, heads: int, capacity: int, rows: slice = ALL_ROWS) -> Tensor:
+    """Where `positions` [B, R, S] of these batch rows lie in a list of rows, `capacity` of them a head, int64.
+
+    The list holds the heads of a sequence one after the other, and the sequences likewise; R is a multiple of `heads`.
+    """
+    of_batch = torch.arange(batch, device=positions.device)[rows, None, None]
+    of_row = torch.arange(positions.shape[1], device=positions.device)[:, None]
+    return positions + (of_batch * heads + of_row // (positions.shape[1] // heads)) * capacity
+
+
 class LayerStore(ABC):
     """Keys and values of one layer. `length` counts every token ever stored, `used` those that are still there.
 

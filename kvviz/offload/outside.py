@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..background import Pending
 from ..timeline import LayerTimeline, span, waiting
-from .base import ALL_ROWS
+from .base import ALL_ROWS, row_places
 from .outer import HostRows
 from .store import SPARE_TOKENS
 
@@ -50,10 +50,7 @@ class RowShape:
         """Where tokens lie outside, int64 [B, R, S], with room for `capacity` a head; a pad takes another's place."""
         if padded:
             positions = torch.where(positions < 0, positions.amax(-1, keepdim=True).clamp_(min=0), positions)
-        of_batch = torch.arange(self.batch, device=positions.device)[rows, None, None]
-        of_row = torch.arange(positions.shape[1], device=positions.device)[:, None]
-        head = of_batch * self.heads + of_row // (positions.shape[1] // self.heads)
-        return positions + head * capacity
+        return row_places(positions, self.batch, self.heads, capacity, rows)
 
     def split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [..., D] of rows [..., W], views."""

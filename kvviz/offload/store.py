@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .base import ALL_ROWS, Fetched, LayerStore
+from .base import ALL_ROWS, Fetched, LayerStore, row_places
 
 SPARE_TOKENS = 512
 SPARE_AFTER_RETAIN = 64  # a store that drops tokens is small: much spare room would undo what was freed
@@ -119,8 +119,7 @@ class DeviceStore(LayerStore):
 
     def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
         """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some other token."""
-        slots = self.slots(positions, rows).clamp(min=0)
-        return _rows_of(self.key_buffer, _places(self.key_buffer, slots, rows))
+        return _rows_of(self.key_buffer, self._places(self.slots(positions, rows).clamp(min=0), rows))
 
     def slots(self, positions: Tensor, rows: slice = slice(None), *, padded: bool = True) -> Tensor:
         """Where `positions` [B, R, S] of stored tokens lie, R a multiple of H, in these batch rows; -1 pads stay.
@@ -186,8 +185,12 @@ class DeviceStore(LayerStore):
 
     def _at(self, slots: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] in these slots of these batch rows."""
-        places = _places(self.key_buffer, slots, rows)
+        places = self._places(slots, rows)
         return _rows_of(self.key_buffer, places), _rows_of(self.value_buffer, places)
+
+    def _places(self, slots: Tensor, rows: slice) -> Tensor:
+        batch, heads, capacity, _ = self.key_buffer.shape
+        return row_places(slots, batch, heads, capacity, rows)
 
 
 class TokenCache:
@@ -243,14 +246,6 @@ class TokenCache:
 
     def _absolute(self, positions: Tensor) -> Tensor:
         return torch.where(positions < 0, positions, positions + self._start) if self._start else positions
-
-
-def _places(buffer: Tensor, slots: Tensor, rows: slice = slice(None)) -> Tensor:
-    """Where `slots` [B, R, S] of these batch rows lie in a buffer [B, H, N, D] seen as a list of rows, int64."""
-    batch, heads, capacity, _ = buffer.shape
-    of_batch = torch.arange(batch, device=slots.device)[rows, None, None]
-    of_head = torch.arange(slots.shape[1], device=slots.device)[:, None] // (slots.shape[1] // heads)
-    return slots + (of_batch * heads + of_head) * capacity
 
 
 def _rows_of(buffer: Tensor, places: Tensor) -> Tensor:
