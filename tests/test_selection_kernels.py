@@ -9,6 +9,7 @@ from kvviz_kernels.selection import (
     count_pairs,
     naive,
     page_scores,
+    pair_cells,
     pairs_pay,
     pq_scores,
     quantized,
@@ -212,7 +213,7 @@ def test_scores_of_pairs_are_those_of_tokens(group, scale, monkeypatch):
     assert pairs_pay(centroids, codes)
     counts = torch.zeros(2, 2, 16, 16)
     for start, stop in ((0, 899), (899, 900)):
-        count_pairs(counts, codes[:, :, start:stop])
+        count_pairs(counts, pair_cells(codes[:, :, start:stop], 16))
     pairs = codes[1, 0].long()
     assert counts[1, 0].sum() == 900
     assert counts[1, 0, 3, 5] == ((pairs[:, 0] == 5) & (pairs[:, 1] == 3)).sum()

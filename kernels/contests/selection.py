@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from kvviz_kernels import has_triton
-from kvviz_kernels.selection import count_pairs, page_scores, pq_scores, select_clusters, take_best
+from kvviz_kernels.selection import count_pairs, page_scores, pair_cells, pq_scores, select_clusters, take_best
 from kvviz_kernels.tuning import Config
 from kvviz_kernels.tuning import tune as tune_kernel
 from timing import Row, alternate, row_of, synchronized
@@ -187,7 +187,7 @@ def _layer(size: Size, device: torch.device, seed: int) -> Layer:
     codes = torch.randint(CENTROIDS, (*labels.shape, PARTS), generator=generator, device=device).to(torch.uint8)
     counts = torch.zeros((*labels.shape[:2], CENTROIDS, CENTROIDS)) if device.type == "cpu" else None
     if counts is not None:
-        count_pairs(counts, codes)
+        count_pairs(counts, pair_cells(codes, CENTROIDS))
     return Layer(
         normal(size.heads, size.width).to(size.dtype),
         keys.to(size.dtype),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from kvviz_kernels import kmeans_assign
-from kvviz_kernels.selection import count_pairs, pairs_pay, pq_scores
+from kvviz_kernels.selection import count_pairs, pair_cells, pairs_pay, pq_scores
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InvalidInputError
@@ -22,10 +24,30 @@ FEW_KEYS = 16  # up to here one batched product encodes faster than head by head
 
 @dataclass(eq=False)
 class PairCounts:
-    """How many of the first `counted` tokens have each pair of codes: float32 [..., C, C], second code, first code."""
+    """How many of the first `counted` tokens have each pair of codes: float32 [..., C, C], second code, first code.
+
+    `ahead` [n, heads] says where the tokens from `counted` on will be counted, as far as they have codes: a step adds
+    one token, and to find its place alone takes longer than to add it.
+    """
 
     tensor: Tensor
     counted: int = 0
+    ahead: NDArray[Any] | None = None
+
+    def count_to(self, length: int, codes: Tensor) -> None:
+        """Count the first `length` of the tokens with these codes [..., L, m], and no others."""
+        if length < self.counted:
+            self.tensor.zero_()
+            self.counted, self.ahead = 0, None
+        new = length - self.counted
+        if self.ahead is None or len(self.ahead) < new:
+            self.ahead = pair_cells(codes[..., self.counted :, :], self.tensor.shape[-1])
+        if new:
+            count_pairs(self.tensor, self.ahead[:new])
+            self.counted, self.ahead = (
+                length,
+                self.ahead[new:] if new == 1 else self.ahead[new:].copy(),
+            )  # frees the rest
 
 
 @dataclass(eq=False)
@@ -103,12 +125,7 @@ class Codebook:
                 return None
             count = self.centroids.shape[-2]
             pairs = self.pairs = PairCounts(self.centroids.new_zeros((*self.codes.shape[:-2], count, count)))
-        if pairs.counted > length:
-            pairs.tensor.zero_()
-            pairs.counted = 0
-        if pairs.counted < length:
-            count_pairs(pairs.tensor, self.codes[..., pairs.counted : length, :])
-            pairs.counted = length
+        pairs.count_to(length, self.codes)
         return pairs.tensor
 
     def scores(self, queries: Tensor) -> Tensor:

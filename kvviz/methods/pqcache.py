@@ -43,13 +43,9 @@ class PQCacheState(State):
     rebuilt: int  # length at the last clustering
     outside: list[PrefetchedTensor] = field(default_factory=list)
     uncoded: list[Tensor] = field(default_factory=list)
+    coded: int = 0  # position of the first token without codes
 
     auxiliary = ("uncoded",)
-
-    @property
-    def coded(self) -> int:
-        """Position of the first token without codes."""
-        return self.length - sum(keys.shape[2] for keys in self.uncoded)
 
     @property
     def last_start(self) -> int:
@@ -59,6 +55,7 @@ class PQCacheState(State):
     def add_book(self, book: Codebook) -> None:
         """Put a codebook behind the others; its codes leave the device where the keys do."""
         self.books.append(book)
+        self.coded = self.length
         store = None if self.layer.cached is None else self.layer.cached.outside
         if store is not None:
             self.outside.append(PrefetchedTensor(book.codes, store))
@@ -76,7 +73,7 @@ class PQCacheState(State):
         if not self.uncoded:
             return
         keys = torch.cat(self.uncoded, dim=2)
-        self.uncoded = []
+        self.uncoded, self.coded = [], self.length
         if self.outside:
             self.outside[-1].append(self.books[-1].encode(keys))
         else:
@@ -223,10 +220,10 @@ class PQCache(Method):
         if not self.cluster_each_turn or not state.books:
             return None
         state.code()
+        state.length += keys.shape[2]
         state.add_book(self._quantize(keys))
         if state.tokens is not None:
             state.tokens.append(keys, values)
-        state.length += keys.shape[2]
         state.prompt_length = state.rebuilt = state.length
         return state
 

@@ -51,9 +51,9 @@ class HostRows:
             return
         if ascending and len(slots):
             rows = slots.numpy()  # two numbers of it take a fifth of torch's time
-            first = rows[0]
-            if rows[-1] - first == len(rows) - 1:
-                self.read(places, pool[first : first + len(rows)])
+            first = rows.item(0)
+            if rows.item(-1) - first == len(rows) - 1:
+                self.read(places, pool.narrow(0, first, len(rows)))
                 return
         scratch = pool.new_empty((min(CHUNK_ROWS, len(places)), pool.shape[1]))
         for start in range(0, len(places), CHUNK_ROWS):

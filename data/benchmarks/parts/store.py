@@ -1,11 +1,12 @@
 """How fast whole clusters come from host memory into the device's arena, beside a plain copy of as many bytes.
 
 The clusters are k-means' on real keys of SmolLM2, and, for longer contexts, clusters of tokens that lie anywhere.
-Nothing is on the device yet, so that every token is fetched. Before each call an array larger than the processor's
-caches is written, as a model's step reads all weights between two fetches of a layer: neither side finds its rows or
-its pool in the caches. The plain copies move as many bytes from one run of the same rows to the same pool: "copy" is
-torch's, with as many threads as the gather, "memcpy" NumPy's, which is the C library's, with one. "load" is the gather
-alone, "fetch" all that a step does, the look-ups in the table of rows included. Shares are of the medians.
+Nothing is on the device yet, so that every token is fetched. Layers take turns, each with rows and a pool of its own,
+and before each call an array is written as a step reads weights between two layers: as many bytes as SmolLM2's layer
+has, or for the scattered clusters more than the processor's caches hold, as a larger model's has. So neither side finds
+its rows or its pool in the caches. The plain copies move as many bytes from one run of the same rows to the same pool:
+"copy" is torch's, with as many threads as the gather, "memcpy" NumPy's, which is the C library's, with one. "load" is
+the gather alone, "fetch" all that a step does, the look-ups in the table of rows included. Shares are of the medians.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import statistics
 import time
 from typing import Any
 
-from .inputs import PROMPT_TOKENS, Layer, real_trace
+from .inputs import PROMPT_TOKENS, Layer, model, real_trace
 
 LAYER, TOKENS_PER_CLUSTER, BUDGETS, TURNS, SEED = 15, 80, (512, 1024, 2048), 6, 0
 HEADS, DIM, TOKENS, LAYERS = 8, 64, 32_768, 4  # of scattered clusters
-FLUSHED_BYTES = 128 * 2**20
+LARGE_LAYER_BYTES = 128 * 2**20
 
 
 def run() -> dict[str, Any]:
@@ -37,18 +38,25 @@ def run() -> dict[str, Any]:
             "keys": name,
             "heads": labels.shape[1],
             "tokens": labels.shape[2],
-            **_measured(labels, dim, budget, layers, generator),
+            "bytes_between": weights,
+            **_measured(labels, dim, budget, layers, weights, generator),
         }
-        for name, labels, dim, layers in (
-            ("SmolLM2's", real, layer.keys.shape[-1], layer.context.n_layers),
-            ("scattered clusters", scattered, DIM, LAYERS),
+        for name, labels, dim, layers, weights in (
+            ("SmolLM2's", real, layer.keys.shape[-1], layer.context.n_layers, _layer_bytes()),
+            ("scattered clusters", scattered, DIM, LAYERS, LARGE_LAYER_BYTES),
         )
         for budget in BUDGETS
     ]
     return {"tokens_per_cluster": TOKENS_PER_CLUSTER, "rows": rows}
 
 
-def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -> dict[str, float]:
+def _layer_bytes() -> int:
+    """Bytes of the weights of one layer of SmolLM2."""
+    weights = model().model.model.layers[LAYER].parameters()
+    return sum(weight.numel() * weight.element_size() for weight in weights)
+
+
+def _measured(labels: Any, dim: int, budget: int, layers: int, between: int, generator: Any) -> dict[str, float]:
     import numpy as np
     import torch
 
@@ -59,7 +67,7 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -
     _, heads, tokens = labels.shape
     choices = [_whole_clusters(labels, budget, generator) for _ in range(TURNS)]
     one, every = torch.zeros(1, heads, 1, dim), torch.arange(heads * budget)
-    flushed = torch.zeros(FLUSHED_BYTES // 4)
+    flushed = torch.zeros(between // 4)
 
     def timed(name: str, work: Any) -> None:
         flushed.add_(1)
@@ -86,11 +94,13 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, generator: Any) -
         each.rows.fill_(1)
     for indices in choices:
         places = (indices[0] + torch.arange(heads)[:, None] * tokens).flatten()
+        start = int(torch.randint(len(outer[0].rows) - len(every), (1,), generator=generator))
         for each, pool in zip(outer, pools, strict=True):
             timed("load", lambda each=each, pool=pool, places=places: each.load(places, pool, every, ascending=True))
-            start = int(torch.randint(len(each.rows) - len(pool), (1,), generator=generator))
-            run_of_rows = each.rows[start : start + len(pool)]
+        runs = [(each.rows[start : start + len(every)], pool) for each, pool in zip(outer, pools, strict=True)]
+        for run_of_rows, pool in runs:
             timed("copy", lambda pool=pool, run_of_rows=run_of_rows: pool.copy_(run_of_rows))
+        for run_of_rows, pool in runs:
             source, target = run_of_rows.numpy(), pool.numpy()
             timed("memcpy", lambda source=source, target=target: np.copyto(target, source))
     pool = pools[0]

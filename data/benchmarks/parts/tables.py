@@ -216,10 +216,21 @@ def _imports(part: Results) -> list[list[str]]:
 
 
 def _decode(part: Results) -> list[list[str]]:
-    ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in part["ratio_to_full"].items() if name != "full")
-    what = f"time a token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, as a share of `full`"
-    shares = ", ".join(f"{name} {share:.2f}" for name, share in part["choosing_share"].items())
-    return [[what, ratios], ["choosing, as a share of such a step", shares]]
+    asked = f"time a token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, {{}}, as a share of {{}}"
+    fastest = min(part["dtypes"], key=lambda dtype: part["dtypes"][dtype]["ms_a_token"]["full"])
+    lines = []
+    for dtype, found in part["dtypes"].items():
+        lines.append([asked.format(dtype, "`full`"), _numbers(found["ratio_to_full"])])
+        if dtype != fastest:
+            against = f"`full` in {fastest}, where that is faster"
+            lines.append([asked.format(dtype, against), _numbers(found["ratio_to_fastest_full"], "full")])
+        lines.append([f"choosing, as a share of such a step, {dtype}", _numbers(found["choosing_share"])])
+    return lines
+
+
+def _numbers(by_name: dict[str, float], *others: str) -> str:
+    """The methods' numbers, without that of `full` unless it is one of the `others`."""
+    return ", ".join(f"{name} {number:.2f}" for name, number in by_name.items() if name != "full" or name in others)
 
 
 def _kernels(part: Results) -> list[list[str]]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..dispatch import Impl, use_fused
 from . import naive
-from .quantized import count_pairs, pairs_pay
+from .quantized import count_pairs, pair_cells, pairs_pay
 from .shared import GROUPS, Chosen, Group, check_group, group_scores, reduce_group
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "count_pairs",
     "group_scores",
     "page_scores",
+    "pair_cells",
     "pairs_pay",
     "pq_scores",
     "reduce_group",

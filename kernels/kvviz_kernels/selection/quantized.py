@@ -89,18 +89,22 @@ def pairs_pay(centroids: Tensor, codes: Tensor) -> bool:
     return codes.is_cpu and as_pairs and count * count <= codes.shape[-2]
 
 
-def count_pairs(counts: Tensor, codes: Tensor) -> None:
-    """Add the tokens of byte codes [..., n, 2] to counts float32 [..., C, C], in place: second code, first code.
+def pair_cells(codes: Tensor, count: int) -> NDArray[Any]:
+    """Where each token of byte codes [..., n, 2] is counted in counts [..., C, C] seen as a list, int64 [n, heads]."""
+    own = codes.numpy().reshape(-1, codes.shape[-2], 2)
+    cells = own @ _weights_of_codes(count)
+    cells += _first_cells(len(own) * count * count, count * count)
+    return np.ascontiguousarray(cells.T)
+
+
+def count_pairs(counts: Tensor, cells: NDArray[Any]) -> None:
+    """Add tokens to counts float32 [..., C, C], second code, first code, in place; `cells` [n, heads] of `pair_cells`.
 
     Whole numbers up to 2^24 are exact in float32.
     """
-    count = counts.shape[-1]
-    own = codes.numpy().reshape(-1, codes.shape[-2], 2)
-    cells = own @ _weights_of_codes(count)
-    cells += _first_cells(counts.numel(), count * count)
     flat = counts.numpy().reshape(-1)
-    if codes.shape[-2] == 1:  # a cell a head: none twice
-        flat[cells] += 1
+    if len(cells) == 1:  # a cell a head: none twice
+        flat[cells[0]] += 1
     else:
         np.add.at(flat, cells, np.float32(1.0))
 
@@ -129,16 +133,16 @@ def _cells(
         first, second = weights[:, :, 0], weights[:, :, 1]
         if counts is None:
             counts = torch.zeros(batch, heads, count, count)
-            count_pairs(counts, codes)
+            count_pairs(counts, pair_cells(codes, count))
         of_second = first @ counts.numpy().reshape(-1, count, count).swapaxes(1, 2)  # [B·H, G, C]
-        total = np.einsum("hgc,hgc->hg", of_second, second)
+        total = (of_second * second).sum(-1)
         if total.min() < LEAST_TOTAL:
             return None
         if group == "mean":
             total *= members
         second = second / total[..., None]
-        if group in ("mean", "sum"):
-            np.matmul(second.swapaxes(1, 2), first, out=inside[:, 0])
+        if group in ("mean", "sum"):  # of contiguous factors: 2 µs where a transposed view took 7
+            np.matmul(np.ascontiguousarray(second.swapaxes(1, 2)), first, out=inside[:, 0])
             return cells.reshape(batch, heads, count, CELLS)
         pairs = second[..., None] * first[..., None, :]
     inside[:] = pairs if group == "each" else pairs.max(1, keepdims=True)
