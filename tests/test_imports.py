@@ -16,12 +16,13 @@ ROOT = Path(__file__).parents[1]
 COMPUTES = (
     "errors", "storage", "metrics", "geometry", "trace", "spans", "timeline", "operations", "kernels", "attention",
     "selection", "clustering", "background", "offload", "decoding", "methods", "checks", "layer", "ledger",
-    "recorder", "hf", "model_cache", "models", "tasks", "generation", "replay", "compare", "capture",
+    "recorder", "hf", "model_cache", "models", "tasks", "generation", "replay", "compare", "capture", "explore", "runs",
 )  # fmt: skip
 # What draws sees stored data only.
 DRAWS = {
     "plots": {"errors", "storage", "metrics", "geometry", "trace", "timeline"},
-    "widgets": {"errors", "storage", "metrics", "geometry", "trace", "timeline", "plots"},
+    # `explore` computes for the widgets whose sliders change what is computed; it is imported when one of them moves.
+    "widgets": {"errors", "storage", "metrics", "geometry", "trace", "timeline", "plots", "explore"},
 }
 NEVER = {
     "metrics": {"torch", "transformers", "pandas", "sklearn", "plotly"},

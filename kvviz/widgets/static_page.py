@@ -1,50 +1,16 @@
-"""One HTML file that replays a recording without a kernel: script, style and data inside, nothing fetched."""
+"""The stepper as one HTML file that replays a recording without a kernel."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .. import __version__
-from ..storage import replacing
 from ..trace import Recording
-from . import assets, content, view
+from . import content, view
+from .page import blob, self_contained
 
 SIZE_LIMIT = 8_000_000  # bytes of embedded slices, where `layers` are not named
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="kvviz {version}">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ margin: 0 auto; max-width: 1240px; background: #ffffff; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #15181c; }} }}
-</style>
-<style id="kvviz-style">
-{style}
-</style>
-</head>
-<body>
-<div id="kvviz-stepper"></div>
-<noscript>This page replays a recording with JavaScript, which this browser does not run.</noscript>
-<script type="application/json" id="kvviz-page">{data}</script>
-{slices}
-<script type="module">
-{script}
-</script>
-</body>
-</html>
-"""
 
 
 class Shown(NamedTuple):
@@ -81,18 +47,8 @@ def to_html(
         slices = _fitting(recording, shown.layer, embedded_heads)
     page = content.describe(recording) | {"layers": sorted(slices), "heads": embedded_heads}
     page["notes"] = _notes(recording, sorted(slices), embedded_heads)
-    text = _PAGE.format(
-        version=__version__,
-        title=_escape(recording.description),
-        style=assets.style(),
-        script=assets.script("stepper_page.js"),
-        data=_json({"page": page, **shown._asdict()}),
-        slices="\n".join(tag for tags in slices.values() for tag in tags),
-    )
-    if path is not None:
-        with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    return text
+    blobs = [tag for tags in slices.values() for tag in tags]
+    return self_contained(recording.description, "stepper_page.js", {"page": page, **shown._asdict()}, blobs, path=path)
 
 
 def _fitting(recording: Recording, first: int, heads: Sequence[int]) -> dict[int, list[str]]:
@@ -111,12 +67,7 @@ def _fitting(recording: Recording, first: int, heads: Sequence[int]) -> dict[int
 
 def _slices(recording: Recording, layer: int, heads: Iterable[int]) -> list[str]:
     arrays = view.layer_arrays(recording, layer)
-    return [_slice(view.pack(arrays[head], layer, head), layer, head) for head in heads]
-
-
-def _slice(packed: bytes, layer: int, head: int) -> str:
-    data = base64.b64encode(gzip.compress(packed, mtime=0)).decode("ascii")
-    return f'<script type="text/plain" data-slice="{layer}/{head}">{data}</script>'
+    return [blob(view.pack(arrays[head], layer, head), f"{layer}/{head}") for head in heads]
 
 
 def _size(tags: Iterable[str]) -> int:
@@ -134,13 +85,3 @@ def _notes(recording: Recording, layers: list[int], heads: list[int]) -> list[st
 
 def _count(name: str, numbers: list[int]) -> str:
     return f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def _json(value: Any) -> str:
-    """JSON that no HTML parser can mistake for markup: ASCII, with every < > & escaped."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")

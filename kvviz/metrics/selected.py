@@ -1,4 +1,4 @@
-"""Numbers that say how good a selection was: NumPy in, NumPy out, and no import beyond NumPy but the errors."""
+"""How good a selection was: recall, attention mass, output error, and which groups it recalled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidInputError
+from ..errors import InvalidInputError
 
 Array = NDArray[Any]
 

@@ -1,0 +1,11 @@
+// A page without a kernel holds its data as JSON and its bytes as gzip in base64; written by kvviz/widgets/page.py.
+export function pageData() {
+  return JSON.parse(document.getElementById("kvviz-page").textContent);
+}
+
+export async function readBlob(key) {
+  const text = document.querySelector(`script[data-slice="${key}"]`).textContent;
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
