@@ -59,6 +59,10 @@ class Quest(Method):
         """Sinks in whole pages, the recent window, and the least number of pages."""
         return -(-self.sinks // self.page_size) * self.page_size + self.recent + LEAST_PAGES * self.page_size
 
+    def recent_window(self, state: State) -> int:
+        """The last page while it is not full, and as many whole pages as the field `recent` reaches into."""
+        return state.length - self._tail(state) * self.page_size
+
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Bounds of every full page; O(L·D)."""
         whole = keys.shape[2] - keys.shape[2] % self.page_size
@@ -84,7 +88,7 @@ class Quest(Method):
         if everything is not None:
             return everything
         layer, state = state.layer, cast(QuestState, state)
-        tail = (state.length - max(self.recent, 1)) // self.page_size  # the first page that is attended anyway
+        tail = self._tail(state)
         scores = page_scores(queries, state.bounds.tensor[..., :tail], group=self.group)  # [B, R, P]
         if self.sinks:
             scores[..., : -(-self.sinks // self.page_size)] = torch.inf
@@ -97,6 +101,10 @@ class Quest(Method):
             of_token = pages.repeat_interleave(self.page_size, dim=-1)
             chosen = Selection(indices, of_token.to(torch.int32), scores.gather(-1, of_token))
         return surround(chosen, after=(tail * self.page_size, state.length))
+
+    def _tail(self, state: State) -> int:
+        """The first page that is attended without being chosen."""
+        return (state.length - max(self.recent, 1)) // self.page_size
 
 
 def _bounds(keys: Tensor, page_size: int) -> Tensor:
