@@ -10,7 +10,7 @@ OLDEST_TESTS := tests/test_transformers.py tests/test_generation.py tests/test_m
 	tests/test_model_cache.py tests/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest lab lint bench bench-gpu clean
+.PHONY: help setup demo test test-oldest lab lint data bench bench-gpu clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -32,6 +32,9 @@ lab: setup ## open JupyterLab on the quickstart
 lint: setup ## check style and types
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+data: setup ## make the recorded traces, recordings and tables in data/ again
+	$(BIN)/python data/make.py $(ARGS)
 
 bench: setup ## measure what the README claims
 	$(BIN)/python data/benchmarks/run.py $(ARGS)

@@ -37,6 +37,7 @@ _EXPORTS = {
     "detach": "hf",
     "generate": "generation",
     "load": "models",
+    "open_runs": "runs",
     "replay": "replay",
 }
 _MODULES = (
@@ -53,6 +54,7 @@ _MODULES = (
     "offload",
     "operations",
     "plots",
+    "runs",
     "selection",
     "tasks",
     "timeline",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from .methods import Method
     from .models import LanguageModel, load
     from .replay import replay
+    from .runs import open_runs
     from .selection import Selection
     from .timeline import Timeline
     from .trace import Geometry, Recording, Trace
