@@ -5,20 +5,52 @@ Importing this package registers the plotly templates "kvviz_light" and "kvviz_d
 
 from __future__ import annotations
 
+from .ablation import ablation
+from .budgets import layer_budgets
+from .costs import index_build_time, throughput_by_batch
 from .export import save
+from .fragmentation import page_fragmentation
+from .importance import attention_distribution, importance_drift
+from .latency import latency
+from .ledgers import budget_ledger
+from .memory import hit_rate, kv_memory
+from .needles import needle_grid
+from .overlap import query_overlap
 from .recall import recall_by_budget
+from .scores import perplexity_by_length, score_by_budget
 from .selection import selection_map
 from .semantic import semantic_space
+from .similarity import key_similarity, query_similarity_by_distance, similarity_by_distance
 from .theme import cluster_color, cluster_hue, method_style, register
+from .timeline import timeline
 
 register()
 
 __all__ = [
+    "ablation",
+    "attention_distribution",
+    "budget_ledger",
     "cluster_color",
     "cluster_hue",
+    "hit_rate",
+    "importance_drift",
+    "index_build_time",
+    "key_similarity",
+    "kv_memory",
+    "latency",
+    "layer_budgets",
     "method_style",
+    "needle_grid",
+    "page_fragmentation",
+    "perplexity_by_length",
+    "query_overlap",
+    "query_similarity_by_distance",
     "recall_by_budget",
     "save",
+    "score_by_budget",
     "selection_map",
     "semantic_space",
+    "similarity_by_distance",
+    "throughput_by_batch",
+    "timeline",
 ]

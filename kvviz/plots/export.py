@@ -1,4 +1,4 @@
-"""Figures as files for print: vector PDF and SVG at a paper's width, PNG at 300 dpi."""
+"""Figures as files for print: vector PDF and SVG at a paper's width, PNG at 300 dpi or what is asked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ SUFFIXES = (".pdf", ".svg", ".png")
 _PIXELS = 96  # CSS pixels an inch
 _FONT_POINTS = 8
 _SHRINK = 0.75  # a figure on a screen is made for 13-pixel type; on paper 8 points are 10.7 pixels
-_PNG_DPI = 300
 
 
 def save(
@@ -26,16 +25,19 @@ def save(
     path: str | os.PathLike[str],
     width: Literal["column", "page"] | float = "column",
     height: float | None = None,
+    dpi: int = 300,
 ) -> Path:
     """Write a figure to `path` (.pdf, .svg or .png) for print; returns the path.
 
     `width`: "column" (3.3 inches), "page" (7 inches), or inches; `height`: inches, by default in proportion to the
     figure's own. Type is 8 points, titles are broken to fit. PDF and SVG are vectors, and a PDF embeds its fonts; an
-    SVG names them (Arial or a metric-alike), since plotly writes text as text. PNG has 300 dots an inch. Layers that
-    only answer to the mouse are left out. The file appears whole or not at all, and `fig` stays as it is.
+    SVG names them (Arial or a metric-alike), since plotly writes text as text. PNG has `dpi` dots an inch (50 to 1,200):
+    300 for print, 150 for a page on a screen. Layers that only answer to the mouse are left out. The file appears whole
+    or not at all, and `fig` stays as it is.
 
-    Raises InvalidInputError for another suffix or a size that is no number of inches, MissingDependencyError without
-    kaleido, KVVizError where kaleido finds no Chromium or Chrome, or where the browser fails.
+    Raises InvalidInputError for another suffix, a size that is no number of inches or a `dpi` out of range,
+    MissingDependencyError without kaleido, KVVizError where kaleido finds no Chromium or Chrome, or where the browser
+    fails.
 
     >>> save(go.Figure(), "figure.gif")
     Traceback (most recent call last):
@@ -49,8 +51,10 @@ def save(
         if (size is None and name == "width") or (size is not None and not 0.5 <= size <= 100):
             given = width if name == "width" else height
             raise InvalidInputError(f"plots.save: {name}", repr(given), f"{', '.join(WIDTHS)} or 0.5 to 100 inches")
+    if not 50 <= dpi <= 1200:
+        raise InvalidInputError("plots.save: dpi", repr(dpi), "50 to 1,200 dots an inch")
     assert inches is not None  # checked above
-    image = _render(_for_print(fig, inches, height), path.suffix.lower()[1:])
+    image = _render(_for_print(fig, inches, height), path.suffix.lower()[1:], dpi)
     with replacing(path) as partial:
         partial.write_bytes(image)
     return path
@@ -73,6 +77,7 @@ def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure
     for update in (page.update_xaxes, page.update_yaxes):
         update(title={"font_size": type_size, "standoff": 4})
     page.update_traces(marker_colorbar_title_font_size=type_size, selector=_has_color_bar)
+    page.update_coloraxes(colorbar_title_font_size=type_size)
     return page
 
 
@@ -80,7 +85,7 @@ def _has_color_bar(trace: Any) -> bool:
     return "marker" in trace and bool(trace.marker.showscale)
 
 
-def _render(fig: go.Figure, image_format: str) -> bytes:
+def _render(fig: go.Figure, image_format: str, dpi: int) -> bytes:
     operation = f"plots.save as {image_format}"
     try:
         import kaleido
@@ -89,7 +94,7 @@ def _render(fig: go.Figure, image_format: str) -> bytes:
         raise MissingDependencyError(operation, "kaleido", "export") from error
     options = {
         "format": image_format, "width": fig.layout.width, "height": fig.layout.height,
-        "scale": _PNG_DPI / _PIXELS if image_format == "png" else 1,
+        "scale": dpi / _PIXELS if image_format == "png" else 1,
     }  # fmt: skip
     try:
         with warnings.catch_warnings():  # a server that the user started keeps its own options, and kaleido says so

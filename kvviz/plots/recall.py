@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import plotly.graph_objects as go
 
-from ..errors import InvalidInputError, UnknownNameError
-from .labels import escape, set_title, wrap
-from .labels import title as join
-from .theme import method_style, template_name, translucent
+from ..errors import UnknownNameError
+from .labels import escape, set_title
+from .score_curves import about, budget_axis, check_positive, curve, rows_of
+from .score_curves import band as area
+from .theme import method_style, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,6 @@ _AXES = {
     "output_error": "relative error of the attention output",
 }
 _BANDS = ("range", "std")
-_MAX_TICKS = 8
 
 
 def recall_by_budget(
@@ -56,29 +55,19 @@ def recall_by_budget(
         raise UnknownNameError("recall_by_budget: metric", str(metric), _AXES)
     if band is not None and band not in _BANDS:
         raise UnknownNameError("recall_by_budget: band", str(band), _BANDS)
-    missing = [name for name in ("method", "budget", metric) if name not in table.columns]
-    if missing:
-        raise InvalidInputError("recall_by_budget: columns", list(table.columns), f"also {', '.join(missing)}")
-    rows = table[["method", "budget", metric]].dropna()
-    if rows.empty:
-        raise InvalidInputError("recall_by_budget", f"no row with a value of {metric}", "at least one")
-    if not (rows["budget"] > 0).all():
-        raise InvalidInputError("recall_by_budget: budget", rows["budget"].min(), "budgets above 0")
+    rows = rows_of("recall_by_budget", table, ["method", "budget", metric])
+    check_positive("recall_by_budget: budget", rows["budget"], "budgets")
     figure = go.Figure()
     for method in rows["method"].unique():
         groups = rows[rows["method"] == method].groupby("budget")[metric]
         for trace in _curve(str(method), groups, band, (kinds or {}).get(str(method)), dark):
             figure.add_trace(trace)
-    ticks = _ticks(np.unique(rows["budget"].to_numpy(float)))
-    share = bool((rows["budget"] < 1).all())
     most = int(rows.groupby(["method", "budget"]).size().max())
-    about = wrap(escape(title), 90) if title is not None else _about(table, metric, most, band)
+    spread = {"range": "band: lowest to highest", "std": "band: ± 1 standard deviation"}.get(band or "", "")
+    what = f"{metric.replace('_', ' ').capitalize()} by budget"
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
-    set_title(figure, about)
-    figure.update_xaxes(
-        type="log", tickvals=ticks, ticktext=[f"{tick:.3g}" if share else f"{tick:,.0f}" for tick in ticks],
-        title_text="budget (share of the prompt)" if share else "budget (tokens a KV head)",
-    )  # fmt: skip
+    set_title(figure, about(table, title, what, f"mean of {most} runs, {spread}" if most > 1 and spread else ""))
+    figure.update_xaxes(**budget_axis(rows["budget"].to_numpy(float)))
     figure.update_yaxes(title_text=_AXES[metric], range=None if metric == "output_error" else [0, 1.03])
     if metric == "output_error":
         figure.update_yaxes(rangemode="tozero")
@@ -86,15 +75,10 @@ def recall_by_budget(
 
 
 def _curve(method: str, groups: Any, band: str | None, kind: str | None, dark: bool) -> list[go.Scatter]:
-    style = method_style(method, dark, kind)
     mean, count = groups.mean(), groups.size()
-    budgets = mean.index.to_numpy(float)
-    label, color = escape(method), style["color"]
-    line = go.Scatter(
-        x=budgets, y=mean.to_numpy(float), customdata=count.to_numpy(), mode="lines+markers",
-        name=label, legendgroup=label, line={"color": color, "dash": style["dash"], "width": 2},
-        marker={"color": color, "symbol": style["symbol"], "size": 7, "line": {"width": 1.2, "color": color}},
-        hovertemplate="%{fullData.name}<br>budget %{x:,}: %{y:.3f}<br>runs: %{customdata}<extra></extra>",
+    line = curve(
+        escape(method), mean.index.to_numpy(float), mean.to_numpy(float), method_style(method, dark, kind),
+        "budget %{x:,}: %{y:.3f}<br>runs: %{customdata}", count.to_numpy(),
     )  # fmt: skip
     if band is None or int(count.max()) < 2:
         return [line]
@@ -103,34 +87,4 @@ def _curve(method: str, groups: Any, band: str | None, kind: str | None, dark: b
     else:
         spread = groups.std().fillna(0.0)  # a single run has no deviation
         low, high = mean - spread, mean + spread
-    area = go.Scatter(
-        x=np.concatenate([budgets, budgets[::-1]]),
-        y=np.concatenate([high.to_numpy(float), low.to_numpy(float)[::-1]]),
-        mode="lines", line={"width": 0}, fill="toself", fillcolor=translucent(color, 0.16),
-        name=f"{label}, band", legendgroup=label, showlegend=False, hoverinfo="skip",
-    )  # fmt: skip
-    return [area, line]
-
-
-def _ticks(budgets: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-    """The budgets themselves; where they crowd, only those far enough from the one before to be read."""
-    if len(budgets) <= 1:
-        return [float(budget) for budget in budgets]
-    apart = np.log2(budgets[-1] / budgets[0]) / _MAX_TICKS
-    ticks = [float(budgets[0])]
-    for budget in budgets[1:]:
-        if np.log2(budget / ticks[-1]) >= apart:
-            ticks.append(float(budget))
-    return ticks
-
-
-def _about(table: pd.DataFrame, metric: str, runs: int, band: str | None) -> str:
-    known = table.attrs
-    spread = {"range": "band: lowest to highest", "std": "band: ± 1 standard deviation"}.get(band or "", "")
-    return join([
-        f"{metric.replace('_', ' ').capitalize()} by budget",
-        str(known.get("model", "")),
-        f"{known['prompt_length']:,} tokens" if "prompt_length" in known else "",
-        f"seed {known['seed']}" if "seed" in known else "",
-        f"mean of {runs} runs, {spread}" if runs > 1 and spread else "",
-    ])  # fmt: skip
+    return [area(line, low.to_numpy(float), high.to_numpy(float)), line]

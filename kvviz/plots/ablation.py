@@ -1,0 +1,146 @@
+"""What one field of a method is worth: a metric over the field's values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
+
+from ..errors import InvalidInputError
+from .labels import SEPARATOR, escape, set_title
+from .panels import panels
+from .score_curves import about, curve, error_bars, numbers, rows_of, spread_ticks
+from .theme import MAP, method_style
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross")
+
+
+def ablation(
+    table: pd.DataFrame,
+    *,
+    field: str,
+    metric: str | Sequence[str] = "recall",
+    series: Sequence[str] = ("method",),
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """A line a series over the values of one field: means with bars from the lowest to the highest run.
+
+    As in CTkvr fig. 10 and 13, tables 4, 14 and 15; CentroidKV (OpenReview T3EeupQhGj) tables 8 and 9; PQCache (arXiv
+    2407.12820) fig. 10b and 12c. `table` has the columns field, metric and those of `series`; each combination of the
+    latter's values is a line, in its method's colour where "method" is among them. Several metrics have a panel each.
+    Rows that agree in all of these (other seeds, other texts) become a mean with bars. Rows without a value are left
+    out, so a setting without a number is written as text ("none").
+
+    Numbers stand on an axis of numbers, logarithmic where they lie more evenly so (10, 20, 40, 80); text and booleans
+    stand side by side in the table's order, without a line. `title` as for `recall_by_budget`.
+
+    Raises InvalidInputError for missing columns, no metric, or values of the metric that are not finite numbers.
+
+    >>> import pandas as pd
+    >>> rows = {"method": "clusterkv", "tokens_per_cluster": [20, 40, 80, 80], "recall": [0.64, 0.62, 0.53, 0.51]}
+    >>> figure = ablation(pd.DataFrame(rows), field="tokens_per_cluster")
+    >>> figure.layout.xaxis.type, figure.data[0].y.round(2).tolist()
+    ('log', [0.64, 0.62, 0.52])
+    """
+    wanted = [metric] if isinstance(metric, str) else list(metric)
+    if not wanted:
+        raise InvalidInputError("ablation: metric", "no metric", "a column's name, or several")
+    if field in series or field in wanted:
+        raise InvalidInputError("ablation: field", field, "a column that is neither a metric nor in series")
+    tables = {name: numbers("ablation", rows_of("ablation", table, [field, *series, name]), name) for name in wanted}
+    of_numbers = all(_is_numeric(rows[field]) for rows in tables.values())
+    names = [escape(name.replace("_", " ")) for name in wanted]
+    figure, places = panels([""] * len(wanted), 1, 300 if len(wanted) == 1 else 190, dark)
+    lines = list(dict.fromkeys(key for rows in tables.values() for key in _keys(rows, series)))
+    most = 0
+    for name, label, place in zip(wanted, names, places, strict=True):
+        rows = tables[name]
+        keys = _keys(rows, series)
+        for number, line in enumerate(lines):
+            own = rows[[key == line for key in keys]]
+            if len(own):
+                style = _style(line, series, lines, dark)
+                trace = _line(own, field, name, of_numbers, style, SEPARATOR.join(_words(line, series)))
+                figure.add_trace(trace.update(legendgroup=str(number), showlegend=place == places[0]), **place)
+                most = max(most, int(own.groupby(field).size().max()))
+        figure.update_yaxes(title_text=label, **place)
+    used = [rows[field].to_numpy() for rows in tables.values()]
+    figure.update_xaxes(**_axis(used, of_numbers))
+    figure.update_xaxes(title_text=escape(field.replace("_", " ")), row=len(wanted), col=1)
+    spread = f"mean of {most} runs, bars: lowest to highest" if most > 1 else ""
+    what = f"{' and '.join(wanted)} by {field}".replace("_", " ")
+    set_title(figure, about(table, title, what[:1].upper() + what[1:], spread))
+    return figure
+
+
+def _is_numeric(values: pd.Series[Any]) -> bool:
+    return bool(values.dtype.kind in "iuf")
+
+
+def _keys(rows: pd.DataFrame, series: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(rows[list(series)].itertuples(index=False, name=None)) if series else [()] * len(rows)
+
+
+def _words(line: tuple[Any, ...], series: Sequence[str]) -> list[str]:
+    """The escaped label of a line: a method's name, and the other values with the names of theirs."""
+    return [
+        escape(str(value)) if name == "method" else escape(f"{name.replace('_', ' ')} {value}")
+        for name, value in zip(series, line, strict=True)
+    ]
+
+
+def _style(line: tuple[Any, ...], series: Sequence[str], lines: list[tuple[Any, ...]], dark: bool) -> dict[str, str]:
+    """The method's style, whose second and later lines change dash and symbol; steps of cividis without a method."""
+    if "method" in series:
+        place = list(series).index("method")
+        style = method_style(str(line[place]), dark)
+        number = [other for other in lines if other[place] == line[place]].index(line)
+        if number == 0:
+            return style
+    else:
+        number = lines.index(line)
+        span = (0.35, 1.0) if dark else (0.0, 0.8)  # what stands out from the page
+        style = {"color": sample_colorscale(MAP, np.linspace(*span, max(len(lines), 2)))[number]}
+    return style | {"dash": _DASHES[number % len(_DASHES)], "symbol": _SYMBOLS[number % len(_SYMBOLS)]}
+
+
+def _line(
+    rows: pd.DataFrame, field: str, metric: str, of_numbers: bool, style: dict[str, str], label: str
+) -> go.Scatter:
+    groups = rows.groupby(field, sort=of_numbers)[metric]
+    mean, count = groups.mean(), groups.size().to_numpy()
+    y, low, high = (part.to_numpy(float) for part in (mean, groups.min(), groups.max()))
+    x = mean.index.to_numpy(float) if of_numbers else np.array([escape(str(value)) for value in mean.index])
+    line = curve(
+        label, x, y, style, f"{escape(field)} %{{x}}: %{{y:.3f}}<br>runs: %{{customdata}}", count,
+        lines=of_numbers,
+    )  # fmt: skip
+    return error_bars(line, low, high) if count.max() > 1 else line
+
+
+def _axis(values: Sequence[NDArray[Any]], of_numbers: bool) -> dict[str, Any]:
+    """Properties of the axis of the field's values: of each metric's rows."""
+    if not of_numbers:
+        return {"type": "category"}
+    found = np.unique(np.concatenate(values).astype(float))
+    if not np.isfinite(found).all():
+        raise InvalidInputError("ablation: values of the field", "an infinite number", "finite numbers, or text")
+    if found[0] <= 0 or len(found) < 3 or _unevenness(np.log(found)) >= _unevenness(found):
+        return {"type": "linear"}
+    ticks = spread_ticks(found)
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.4g}" for tick in ticks]}
+
+
+def _unevenness(values: NDArray[np.float64]) -> float:
+    """How much the steps from value to value differ, relative to their mean."""
+    steps = np.diff(values)
+    return float(steps.std() / steps.mean())

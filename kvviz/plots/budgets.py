@@ -1,0 +1,140 @@
+"""Where a budget goes: how many tokens each layer and head attends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from ..errors import InvalidInputError
+from ..trace import Recording
+from .labels import escape, set_title, wrap
+from .labels import title as join
+from .panels import name_panel, tiles
+from .score_curves import curve
+from .theme import MAP, method_style, template_name
+
+if TYPE_CHECKING:
+    pass
+
+Budgets: TypeAlias = "Recording | NDArray[Any]"
+
+_CURVES, _ROW, _GAP, _BELOW = 150, 26, 40, 96  # pixels: the curves, a head, between panels, axis and legend
+
+
+def layer_budgets(
+    source: Budgets | Sequence[Recording] | Mapping[str, Budgets],
+    *,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Tokens attended by each layer and KV head: a map layer × head a method, and above them each one's mean a layer.
+
+    Shows the shape of PyramidKV (arXiv 2406.02069) fig. 1 beside methods that give every layer the same. `source`: a
+    Recording, several of them, an array [layers, heads] of tokens, or {label: either}. Of a recording the mean over its
+    steps is shown, merged tokens and those generated after the prompt included; layers that were not recorded, and
+    those that attend everything, stay empty, as does NaN in an array. All maps share one colour scale.
+
+    Raises InvalidInputError for no source, an array that is not [layers, heads] of tokens 0 or more, or a recording
+    without steps or layers.
+
+    >>> figure = layer_budgets({"pyramidkv": np.array([[30.0, 30.0], [20.0, 20.0], [10.0, 10.0]])})
+    >>> figure.data[0].y.tolist(), figure.data[1].marker.color.tolist()
+    ([30.0, 20.0, 10.0], [30.0, 20.0, 10.0, 30.0, 20.0, 10.0])
+    """
+    named = _labelled(source)
+    grids = {label: _attended(label, item) for label, item in named.items()}
+    layers = max(len(grid) for grid in grids.values())
+    heights = [_CURVES, *(min(_ROW * max(grid.shape[1], 2), _CURVES) for grid in grids.values())]
+    inside = sum(heights) + _GAP * (len(heights) - 1)
+    figure = make_subplots(
+        len(heights),
+        1,
+        shared_xaxes=True,
+        vertical_spacing=_GAP / inside,
+        row_heights=[float(part) for part in heights],
+    )
+    for row, (label, grid) in enumerate(grids.items(), start=2):
+        item = named[label]
+        style = method_style(item.method if isinstance(item, Recording) else label, dark)
+        means = np.array([float(np.nanmean(line)) if np.isfinite(line).any() else math.nan for line in grid])
+        line = curve(escape(label), np.arange(len(grid)), means, style, "layer %{x}: %{y:.1f} tokens")
+        figure.add_trace(line.update(marker_size=5), 1, 1)
+        tokens = "layer %{x}, head %{customdata[0]}: %{marker.color:.1f} tokens"
+        figure.add_trace(tiles(grid.T, tokens, dark), row, 1)
+        name_panel(figure, _panel_name(label, item, grid), row, 1)
+        figure.update_yaxes(
+            title_text="head", dtick=1, range=[grid.shape[1] - 0.5, -0.5], showgrid=False, row=row, col=1
+        )
+    figure.update_yaxes(title_text="tokens", rangemode="tozero", row=1, col=1)
+    figure.update_xaxes(range=[-0.6, layers - 0.4], showgrid=False)
+    figure.update_xaxes(title_text="layer", row=len(heights), col=1)
+    below = 1 - (heights[0] + _GAP) / inside
+    figure.update_layout(template=template_name(dark), hovermode="closest", barmode="overlay", coloraxis={
+        "colorscale": MAP, "cmin": 0, "cmax": max(float(np.nanmax(grid, initial=1)) for grid in grids.values()),
+        "colorbar": {"title": {"text": "tokens attended", "side": "right"}, "thickness": 10, "outlinewidth": 0,
+                     "xpad": 4, "len": max(below, 0.3), "y": 0, "yanchor": "bottom"},
+    })  # fmt: skip
+    steps = {item.steps for item in named.values() if isinstance(item, Recording)}
+    mean = f"mean of {steps.pop()} steps" if len(steps) == 1 else ""
+    about = runs_title("Tokens attended by layer and head", list(named.values()), mean)
+    set_title(figure, wrap(escape(title), 90) if title is not None else about)
+    figure.update_layout(height=figure.layout.margin.t + inside + _BELOW)
+    return figure
+
+
+def _labelled(source: Budgets | Sequence[Recording] | Mapping[str, Budgets]) -> dict[str, Budgets]:
+    if isinstance(source, Recording):
+        return {source.method: source}
+    if isinstance(source, np.ndarray):
+        return {"tokens": source}
+    named = dict(source) if isinstance(source, Mapping) else {}
+    for run in source if not isinstance(source, Mapping) else ():
+        label = run.method if run.method not in named else f"{run.method}, budget {run.budget:,}"
+        if label in named:
+            wanted = "{label: recording}, to tell them apart"
+            raise InvalidInputError("layer_budgets", f"two recordings of {label}", wanted)
+        named[label] = run
+    if not named:
+        raise InvalidInputError("layer_budgets", "nothing", "a recording or an array [layers, heads]")
+    return {str(label): item for label, item in named.items()}
+
+
+def _attended(label: str, item: Budgets) -> NDArray[np.float64]:
+    """Tokens [layers, heads], NaN where nothing is known."""
+    if not isinstance(item, Recording):
+        grid = np.asarray(item, np.float64)
+        if grid.ndim != 2 or not grid.size or not (np.isnan(grid) | ((grid >= 0) & np.isfinite(grid))).all():
+            raise InvalidInputError(f"layer_budgets: {label}", list(grid.shape), "[layers, heads] of tokens, 0 or more")
+        return grid
+    if not item.steps or not item.layers:
+        got = f"{item.steps} steps of {len(item.layers)} layers"
+        raise InvalidInputError(f"layer_budgets: {label}", got, "a recording with at least one of both")
+    grid = np.full((item.geometry.n_layers, item.geometry.n_kv_heads), np.nan)
+    for layer in item.layers:
+        grid[layer] = np.mean([item.attended_tokens(step, layer) for step in range(item.steps)], axis=0)
+    return grid
+
+
+def _panel_name(label: str, item: Budgets, grid: NDArray[np.float64]) -> str:
+    dense = [*item.dense_layers, *item.exact_layers] if isinstance(item, Recording) else []
+    empty = f"all tokens in layers {', '.join(map(str, dense))}" if dense else ""
+    return join([label, f"mean {np.nanmean(grid):,.0f}" if np.isfinite(grid).any() else "", empty])
+
+
+def runs_title(what: str, items: Sequence[Budgets], *more: str) -> str:
+    """What is drawn, what the recordings among `items` agree in (model, length, budget), and `more`."""
+    runs = [item for item in items if isinstance(item, Recording)]
+    models, lengths = {run.model for run in runs}, {run.prompt_length for run in runs}
+    budgets = {run.budget for run in runs}
+    return join([
+        what, ", ".join(sorted(models)),
+        f"{lengths.pop():,} tokens" if len(lengths) == 1 else "",
+        f"budget {budgets.pop():,}" if len(budgets) == 1 else "",
+        *more,
+    ])  # fmt: skip

@@ -1,0 +1,221 @@
+"""Where a budget goes: the tokens and bytes of a ledger."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from .. import metrics
+from ..errors import InvalidInputError
+from ..trace import Recording
+from .budgets import runs_title
+from .labels import escape, set_title, wrap
+from .panels import name_panel
+from .score_curves import about
+from .theme import MAP, ink, template_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_BAR, _LINE, _AXIS = 28, 18, 36  # pixels: a method, a line of text above a set of bars, the axis below it
+_LETTERS = 44  # in a line, at the width of a column in print
+_TOKEN_PARTS = ("sinks", "recent", "selected", "merged", "generated")
+_BYTE_COUNTS = ("metadata_bytes", "outer_metadata_bytes", "moved_bytes", "prefetched_bytes")
+_SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
+
+
+def budget_ledger(
+    ledgers: Mapping[str, Any] | pd.DataFrame,
+    *,
+    recordings: Mapping[str, Recording] | None = None,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Stacked bars a method: the tokens that its last step attended, the bytes it keeps, and the bytes it moved.
+
+    `ledgers`: {label: ledger}, a ledger being what `Generation.ledger` is, or a mapping with its names: sinks, recent,
+    selected, merged and generated (tokens a KV head), kept_bytes ({tier: bytes of keys and values}), metadata_bytes,
+    outer_metadata_bytes (the part of them outside the device), moved_bytes and prefetched_bytes (in all steps); names
+    left out count 0. A table has a column method, and a column each. Bytes are those of all layers.
+
+    Where `recordings` has one under a ledger's label, the tokens that the oracle would have left out at the last step
+    are hatched (`metrics.wasted_tokens`, mean over the recorded layers), each in the part that they lie in. Merged
+    tokens are never hatched: they stand for several. Bytes moved have bars only where something moved.
+
+    Raises InvalidInputError for no ledger, one without tokens, negative or infinite numbers, and a recording under a
+    label that no ledger has or of another run.
+
+    >>> figure = budget_ledger({"quest": {"sinks": 4, "selected": 28, "kept_bytes": {"device": 2048}}})
+    >>> [(trace.name, trace.x.tolist()) for trace in figure.data]
+    [('sinks', [4.0]), ('selected', [28.0]), ('KV on device', [2.0])]
+    """
+    entries = _entries(ledgers)
+    extra = set(recordings or {}) - set(entries)
+    if extra:
+        raise InvalidInputError("budget_ledger: recordings", f"one of {', '.join(sorted(extra))}", "labels of ledgers")
+    wasted = {label: _wasted(run, entries[label]) for label, run in (recordings or {}).items()}
+    size, unit = next(pair for pair in _SIZES if _largest(entries) >= pair[0] or pair[0] == 1)
+    tokens = {part: [entry[part] for entry in entries.values()] for part in _TOKEN_PARTS}
+    moved = _moved(entries, size)
+    sets = [("tokens attended a KV head, last step", tokens), (f"{unit} kept, all layers", _kept(entries, size))]
+    sets += [(f"{unit} moved, all layers and steps", moved)] if any(map(any, moved.values())) else []
+    keys = [_key(name, parts, bool(wasted) and row == 0, dark) for row, (name, parts) in enumerate(sets)]
+    above = [_LINE * (key.count("<br>") + 1) + 6 for key in keys]
+    inside = sum(above) + _BAR * len(entries) * len(sets) + _AXIS * (len(sets) - 1)
+    figure = make_subplots(len(sets), 1)
+    top = float(inside)
+    for row, ((_, parts), key) in enumerate(zip(sets, keys, strict=True), start=1):
+        for bar in _bars(list(entries), parts, wasted if row == 1 else {}, dark):
+            figure.add_trace(bar, row, 1)
+        top -= above[row - 1]
+        figure.update_yaxes(domain=[max(top - _BAR * len(entries), 0) / inside, top / inside], row=row, col=1)
+        name_panel(figure, key, row, 1)
+        top -= _BAR * len(entries) + _AXIS
+    figure.update_xaxes(rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
+    figure.update_layout(template=template_name(dark), barmode="stack", bargap=0.3, showlegend=False)
+    hatched = "wasted: what the oracle leaves out" if wasted else ""
+    set_title(figure, _title(ledgers, list((recordings or {}).values()), title, hatched))
+    figure.update_layout(height=figure.layout.margin.t + inside + _AXIS)
+    return figure
+
+
+def _title(
+    ledgers: Mapping[str, Any] | pd.DataFrame, recordings: list[Recording], given: str | None, hatched: str
+) -> str:
+    """The title given, or what the table's attrs or the recordings know of the run."""
+    if isinstance(ledgers, Mapping) or not ledgers.attrs:
+        known = runs_title("Budget ledger", recordings, hatched)
+        return known if given is None else wrap(escape(given), 90)
+    budgets = set(ledgers["budget"]) if "budget" in ledgers.columns else set()
+    return about(
+        ledgers, given, "Budget ledger", f"budget {budgets.pop():,}" if len(budgets) == 1 else "", hatched
+    )
+
+
+def _entries(ledgers: Mapping[str, Any] | pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Each ledger as a mapping of numbers, and of the tiers' bytes, checked."""
+    if isinstance(ledgers, Mapping):
+        given = dict(ledgers)
+    else:
+        if "method" not in ledgers.columns:
+            raise InvalidInputError("budget_ledger: columns", list(ledgers.columns), "also method")
+        given = {str(row["method"]): row for row in ledgers.to_dict("records")}
+        if len(given) < len(ledgers):
+            raise InvalidInputError("budget_ledger: method", "a method twice", "one row a method")
+    if not given:
+        raise InvalidInputError("budget_ledger", "no ledger", "at least one")
+    return {str(label): _entry(str(label), ledger) for label, ledger in given.items()}
+
+
+def _entry(label: str, ledger: Any) -> dict[str, Any]:
+    found = asdict(ledger) if is_dataclass(ledger) and not isinstance(ledger, type) else ledger
+    if not isinstance(found, Mapping):
+        raise InvalidInputError(
+            f"budget_ledger: {label}", type(ledger).__name__, "a ledger or a mapping of its numbers"
+        )
+    tiers = found.get("kept_bytes", {})
+    entry = {name: float(found.get(name, 0.0)) for name in (*_TOKEN_PARTS, *_BYTE_COUNTS)}
+    kept = {str(tier): float(count) for tier, count in dict(tiers).items()}
+    for name, value in [*entry.items(), *kept.items()]:
+        if not (math.isfinite(value) and value >= 0):
+            raise InvalidInputError(f"budget_ledger: {label}: {name}", value, "a number 0 or more")
+    if entry["outer_metadata_bytes"] > entry["metadata_bytes"]:
+        got, most = entry["outer_metadata_bytes"], entry["metadata_bytes"]
+        raise InvalidInputError(f"budget_ledger: {label}: outer_metadata_bytes", got, f"at most metadata_bytes, {most}")
+    if not any(entry[part] for part in _TOKEN_PARTS):
+        raise InvalidInputError(f"budget_ledger: {label}", "no tokens", f"some of {', '.join(_TOKEN_PARTS)}")
+    return entry | {"kept_bytes": kept}
+
+
+def _kept(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:
+    """Memory by part and ledger: keys and values on each tier, metadata on the device and outside it."""
+    tiers = dict.fromkeys(tier for entry in entries.values() for tier in entry["kept_bytes"])
+    parts = {
+        f"KV on {tier}": [entry["kept_bytes"].get(tier, 0.0) / size for entry in entries.values()] for tier in tiers
+    }
+    inner = [(entry["metadata_bytes"] - entry["outer_metadata_bytes"]) / size for entry in entries.values()]
+    outer = [entry["outer_metadata_bytes"] / size for entry in entries.values()]
+    return parts | {"metadata on device": inner, "metadata elsewhere": outer}
+
+
+def _moved(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:
+    names = {"KV fetched": "moved_bytes", "metadata fetched": "prefetched_bytes"}
+    return {part: [entry[name] / size for entry in entries.values()] for part, name in names.items()}
+
+
+def _largest(entries: Mapping[str, dict[str, Any]]) -> float:
+    return float(
+        max(
+            max(sum(entry["kept_bytes"].values()) + entry["metadata_bytes"], entry["moved_bytes"])
+            for entry in entries.values()
+        )
+    )
+
+
+def _wasted(run: Recording, entry: Mapping[str, Any]) -> dict[str, float]:
+    """Wasted tokens by part at the last step; the windows are the ledger's, which are attended whole."""
+    step = run.steps - 1
+    counts = [
+        metrics.wasted_tokens(
+            run.indices(step, layer), run.oracle(step, layer), prompt_length=run.prompt_length,
+            sinks=round(entry["sinks"]), recent=round(entry["recent"]), heads=run.geometry.n_kv_heads,
+        )
+        for layer in run.layers
+    ]  # fmt: skip
+    means = {part: float(np.mean([count[part] for count in counts])) for part in counts[0]} if counts else {}
+    for part, count in means.items():
+        if count > entry[part] + 1:  # windows are whole tokens, the ledger's means are not
+            got = f"a recording with {count:.1f} wasted of {entry[part]:.1f} tokens"
+            raise InvalidInputError(f"budget_ledger: {part}", got, "the recording of the ledger's own run")
+    return means
+
+
+def _shades(count: int, dark: bool) -> list[str]:
+    """Colours of a set's parts: steps of cividis that stand out from the page."""
+    return list(sample_colorscale(MAP, np.linspace(0.3 if dark else 0.1, 0.95, max(count, 2))))[:count]
+
+
+def _key(name: str, parts: Mapping[str, list[float]], hatched: bool, dark: bool) -> str:
+    """What a set of bars counts, and the colours of its parts: print has no room for three legends beside the bars."""
+    drawn = [escape(part) for part, values in parts.items() if any(values)]
+    signs = zip([f'<span style="color:{shade}">■</span>' for shade in _shades(len(drawn), dark)], drawn, strict=True)
+    items = [*signs, *([("///", "wasted")] if hatched else [])]
+    lines, width = [name, ""], 0
+    for sign, part in items:
+        width += len(part) + 4
+        if width > _LETTERS:
+            lines, width = [*lines, ""], len(part) + 4
+        lines[-1] += f"{sign} {part}  "
+    return "<br>".join(lines)
+
+
+def _bars(
+    labels: list[str], parts: Mapping[str, list[float]], wasted: Mapping[str, Mapping[str, float]], dark: bool
+) -> list[go.Bar]:
+    """The bars of one set: a part's own, then what was wasted of it, hatched."""
+    drawn = {part: np.array(values) for part, values in parts.items() if any(values)}
+    bars = []
+    for (part, values), shade in zip(drawn.items(), _shades(len(drawn), dark), strict=True):
+        lost = np.minimum([wasted.get(label, {}).get(part, 0.0) for label in labels], values)
+        bars.append(_bar(labels, values - lost, part, shade, dark))
+        if lost.any():
+            pattern = {"shape": "/", "fillmode": "replace", "fgcolor": shade, "size": 5, "solidity": 0.35}
+            bars.append(_bar(labels, lost, f"{part}, wasted", shade, dark).update(marker_pattern=pattern))
+    return bars
+
+
+def _bar(labels: list[str], values: NDArray[np.float64], part: str, color: str, dark: bool) -> go.Bar:
+    return go.Bar(
+        x=values, y=[escape(label) for label in labels], orientation="h", name=escape(part),
+        marker={"color": color, "line": {"width": 0.8, "color": ink(dark).background}},
+        hovertemplate="%{y}<br>%{fullData.name}: %{x:,.1f}<extra></extra>",
+    )  # fmt: skip

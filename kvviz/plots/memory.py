@@ -1,0 +1,266 @@
+"""What lies where: how often a cache on the device has what is sought, and how large keys and values are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from ..errors import InvalidInputError
+from ..metrics.memory import kv_bytes
+from .axes import log_ticks, run_title, size_axis
+from .labels import escape, set_title, wrap
+from .labels import title as join
+from .panels import name_panel
+from .score_curves import curve, numbers, rows_of
+from .theme import MAP, ink, method_style, template_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
+_POLICIES = {"lru": ("solid", "circle"), "lfu": ("dot", "square-open")}
+_OTHER = ("dashdot", "diamond")  # a policy that kvviz does not have
+_PREFIXES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+class Shape(Protocol):
+    """What the size of a model's keys and values depends on: a `kvviz.Geometry`, or anything with these numbers."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers."""
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Key/value heads of a layer."""
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head."""
+
+
+class Link(Protocol):
+    """What moves bytes: a `kvviz.offload.LinkModel`."""
+
+    @property
+    def label(self) -> str:
+        """Name, and where the numbers come from."""
+
+    def seconds(self, moved_bytes: ArrayLike, transfers: ArrayLike = 1) -> Any:
+        """Seconds for so many bytes in so many transfers."""
+
+
+def hit_rate(
+    table: pd.DataFrame, *, hardware: str | None = None, title: str | None = None, dark: bool = False
+) -> go.Figure:
+    """How often an attended token is on the device already: caches of recent steps above caches of blocks.
+
+    As in ClusterKV (arXiv 2412.03213) section V-C, "Effectiveness of caching", and PQCache (arXiv 2407.12820) figure
+    11(c) and (d). `table` has the columns cache (what a curve is called) and hit_rate (0 to 1), and in each row either
+    recent_steps (ClusterKV's R: a `StepCache`) or policy ("lru", "lfu"), capacity_tokens and blocks_a_step (a
+    `BlockCache`). A panel without rows is left out. Rows that repeat all of these become their mean. A column paper
+    holds what a paper reports for the same setting, of other models and texts: hollow marks. `hardware` names the
+    machine, by default `table.attrs["hardware"]`.
+
+    Raises InvalidInputError for missing columns, rows of neither kind, or rates outside 0 to 1.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"cache": "clusterkv", "recent_steps": [0, 1], "hit_rate": [0, 0.7], "paper": [0, 0.63]})
+    >>> [(trace.name, trace.y.tolist()) for trace in hit_rate(table).data]
+    [('clusterkv', [0.0, 0.7]), ('as the paper reports', [0.0, 0.63])]
+    """
+    rows = numbers("hit_rate", rows_of("hit_rate", table, ["cache", "hit_rate"]), "hit_rate")
+    for column in ("recent_steps", "policy", "capacity_tokens", "blocks_a_step", "paper"):
+        rows = rows.assign(**{column: table[column] if column in table.columns else np.nan})
+    for column in ("hit_rate", "paper"):
+        outside = rows[~rows[column].between(0, 1) & rows[column].notna()]
+        if len(outside):
+            raise InvalidInputError(f"hit_rate: {column}", outside[column].iloc[0], "shares of 0 to 1")
+    steps = rows[rows["recent_steps"].notna()]
+    blocks = rows[rows["recent_steps"].isna()]
+    if blocks[["policy", "capacity_tokens", "blocks_a_step"]].isna().any(axis=None):
+        wanted = "recent_steps, or policy, capacity_tokens and blocks_a_step, in each row"
+        raise InvalidInputError("hit_rate", "a row that describes neither cache", wanted)
+    drawn = [
+        (name, part, curves, x)
+        for name, part, curves, x in (
+            ("the tokens of the last R steps", steps, _by_steps(steps, dark), "recent_steps"),
+            ("blocks of tokens", blocks, _by_blocks(blocks, dark), "blocks_a_step"),
+        )
+        if len(part)
+    ]
+    figure = _stacked(len(drawn), 190, 100, dark)
+    explained = False
+    for row, (name, part, curves, x) in enumerate(drawn, start=1):
+        figure.add_traces(curves, rows=row, cols=1)
+        if part["paper"].notna().any():
+            figure.add_trace(_paper(part, x, not explained, dark), row, 1)
+            explained = True
+        name_panel(figure, name, row, 1)
+        if x == "recent_steps":
+            figure.update_xaxes(title_text="recent steps kept (R)", dtick=1, row=row, col=1)
+        else:
+            size_axis(figure, part[x], "blocks added a step", row=row, col=1)
+        figure.update_yaxes(title_text="hit rate (share)", range=[-0.04, 1.04], row=row, col=1)
+    set_title(figure, run_title(table, title, "Hit rate of caches on the device", hardware), panel_titles=True)
+    return figure
+
+
+def kv_memory(
+    models: Mapping[str, Shape],
+    lengths: Sequence[int],
+    batches: Sequence[int] = (1,),
+    *,
+    link: Link | None = None,
+    bytes_per_value: int = 2,
+    memory_bytes: int | None = None,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Bytes of all keys and values against the length, by model and batch; under them the time to move them on a link.
+
+    As in PQCache (arXiv 2407.12820) figure 1. Arithmetic (`kvviz.metrics.kv_bytes`), nothing is measured. `models` maps
+    names to geometries. `link` is a `kvviz.offload.LinkModel`; its latency counts once a layer. `memory_bytes` draws a
+    line at the memory of a device.
+
+    Raises InvalidInputError for no model, length or batch, and for what `kv_bytes` refuses.
+
+    >>> from kvviz.geometry import Geometry
+    >>> models = {"Llama 3 8B": Geometry(n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128, max_positions=8192)}
+    >>> kv_memory(models, lengths=[1024, 2048]).data[0].y.tolist()
+    [134217728.0, 268435456.0]
+    """
+    if not (len(models) and len(lengths) and len(batches)) or min(*lengths, *batches) < 1:
+        got = f"{len(models)} models, lengths {list(lengths)}, batches {list(batches)}"
+        raise InvalidInputError("kv_memory", got, "one of each at least, lengths and batches above 0")
+    figure = _stacked(2 if link else 1, 220, 30, dark)
+    tones = dict(zip(sorted(batches), _tones(len(batches), dark), strict=True))
+    looks = {name: (_DASHES[n % len(_DASHES)], _SYMBOLS[n % len(_SYMBOLS)]) for n, name in enumerate(models)}
+    x, sizes = np.array(sorted(lengths), float), []
+    for (name, shape), (batch, tone) in itertools.product(models.items(), tones.items()):
+        held = kv_bytes(shape.n_layers, shape.n_kv_heads, shape.head_dim, sorted(lengths), batch, bytes_per_value)
+        sizes.append(held)
+        style = {"color": tone, "dash": looks[name][0], "symbol": looks[name][1]}
+        label, texts = f"{escape(name)}, batch {batch:,}", np.array([bytes_text(size) for size in held])
+        hover = "%{x:,} tokens: %{customdata}"
+        figure.add_trace(curve(label, x, held.astype(float), style, hover, texts, show_legend=False), 1, 1)
+        if link is not None:
+            times, hover = np.asarray(link.seconds(held, shape.n_layers), float), "%{x:,} tokens: %{y:.3g} s"
+            figure.add_trace(curve(label, x, times, style, hover, show_legend=False), 2, 1)
+    for name, (dash, symbol) in looks.items():
+        style = {"color": ink(dark).muted, "dash": dash, "symbol": symbol}
+        figure.add_trace(_entry(escape(name), style), 1, 1)
+    for batch, tone in tones.items():
+        figure.add_trace(
+            _entry(f"batch {batch:,}", {"color": tone, "dash": "solid", "symbol": "circle"}, markers=False), 1, 1
+        )
+    if memory_bytes is not None:
+        sizes.append(np.array([memory_bytes]))
+        style = {"color": ink(dark).foreground, "dash": "dashdot", "symbol": "line-ns"}
+        level, name = np.full(2, float(memory_bytes)), f"{bytes_text(memory_bytes)} of memory"
+        figure.add_trace(curve(name, x[[0, -1]], level, style, "of a device", markers=False), 1, 1)
+    figure.update_yaxes(type="log", title_text="keys and values", **_byte_ticks(np.concatenate(sizes)), row=1, col=1)
+    size_axis(figure, lengths, "length (tokens)")
+    if link is not None:
+        figure.update_xaxes(title_text="", showticklabels=False, row=1, col=1)
+        log_ticks(figure, "time to move (s)", row=2, col=1)
+    parts = ["Keys and values of all layers", f"{bytes_per_value} bytes a value", link.label if link else ""]
+    set_title(figure, join(parts) if title is None else wrap(escape(title), 90))
+    return figure
+
+
+def bytes_text(size: float) -> str:
+    """A number of bytes in print, in the largest binary unit of which it holds one.
+
+    >>> bytes_text(17179869184)
+    '16 GiB'
+    """
+    unit, sign = next(((unit, sign) for unit, sign in _PREFIXES if size >= unit), _PREFIXES[-1])
+    return f"{size / unit:.4g} {sign}"
+
+
+def _by_steps(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
+    """A curve a name over R; names that begin with a method ("clusterkv, budget 256") have its colour."""
+    curves = []
+    seen: list[str] = []
+    for name in rows["cache"].unique():
+        means = rows[rows["cache"] == name].groupby("recent_steps")["hit_rate"].mean()
+        method = str(name).partition(",")[0]
+        style = method_style(method, dark)
+        if method in seen:  # a method's second curve keeps its colour
+            number = seen.count(method)
+            style |= {"dash": _DASHES[number % len(_DASHES)], "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open"}
+        seen.append(method)
+        x, y = means.index.to_numpy(float), means.to_numpy(float)
+        curves.append(curve(escape(str(name)), x, y, style, "R = %{x}: %{y:.1%}"))
+    return curves
+
+
+def _by_blocks(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
+    """A curve a name, policy and capacity over the blocks of a step: lightness by capacity, dash by policy."""
+    curves = []
+    capacities = sorted(rows["capacity_tokens"].unique())
+    tones = dict(zip(capacities, _tones(len(capacities), dark), strict=False))
+    several = rows["cache"].nunique() > 1
+    for (name, policy, capacity), own in rows.groupby(["cache", "policy", "capacity_tokens"], sort=False):
+        means = own.groupby("blocks_a_step")["hit_rate"].mean()
+        dash, symbol = _POLICIES.get(str(policy).lower(), _OTHER)
+        label = f"{escape(str(name))}, " if several else ""
+        label += f"{escape(str(policy)).upper()}, {capacity:,.0f} tokens"
+        style = {"color": tones[capacity], "dash": dash, "symbol": symbol}
+        x, y = means.index.to_numpy(float), means.to_numpy(float)
+        line = curve(label, x, y, style, "%{x} blocks: %{y:.1%}", show_legend=False)
+        curves.append(line.update(marker_size=11 if symbol.endswith("-open") else 7))  # the two policies often coincide
+    policies = {str(policy): _POLICIES.get(str(policy).lower(), _OTHER) for policy in rows["policy"].unique()}
+    for policy, (dash, symbol) in policies.items():
+        curves.append(_entry(escape(policy).upper(), {"color": ink(dark).muted, "dash": dash, "symbol": symbol}))
+    for capacity, tone in tones.items():
+        curves.append(
+            _entry(f"{capacity:,.0f} tokens", {"color": tone, "dash": "solid", "symbol": "circle"}, markers=False)
+        )
+    return curves
+
+
+def _paper(rows: pd.DataFrame, x: str, show_legend: bool, dark: bool) -> go.Scatter:
+    """Hollow marks at what papers report, once each."""
+    points = rows[[x, "paper"]].dropna().drop_duplicates()
+    return go.Scatter(
+        x=points[x].to_numpy(float), y=points["paper"].to_numpy(float), mode="markers", name="as the paper reports",
+        legendgroup="paper", showlegend=show_legend, legendrank=2000,
+        hovertemplate="as the paper reports: %{y:.0%}<extra></extra>",
+        marker={"symbol": "star-open", "size": 13, "color": ink(dark).foreground, "line": {"width": 1.2}},
+    )  # fmt: skip
+
+
+def _entry(name: str, style: dict[str, str], markers: bool = True) -> go.Scatter:
+    """A line of the legend that no curve has alone."""
+    return curve(name, np.array([np.nan]), np.array([np.nan]), style, "", markers=markers)
+
+
+def _stacked(count: int, height: float, gap: float, dark: bool) -> go.Figure:
+    """Panels of `height` pixels under each other, `gap` apart, with room for the title, the axis and the legend."""
+    inside = height * count + gap * (count - 1)
+    figure = make_subplots(count, 1, vertical_spacing=gap / inside)
+    return figure.update_layout(template=template_name(dark), height=inside + 180, hovermode="closest")
+
+
+def _tones(count: int, dark: bool) -> list[str]:
+    """Steps of cividis that stand out from the page, for values that have an order."""
+    ends = (0.4, 1.0) if dark else (0.0, 0.8)
+    return list(sample_colorscale(MAP, np.linspace(*ends, count))) if count > 1 else [sample_colorscale(MAP, [0.4])[0]]
+
+
+def _byte_ticks(sizes: Any) -> dict[str, Any]:
+    """Ticks of a logarithmic axis at powers of two, eight at most."""
+    first, last = int(np.floor(np.log2(sizes.min()))), int(np.ceil(np.log2(sizes.max())))
+    apart = max(1, -(-(last - first) // 7))
+    ticks = [2.0**power for power in range(first, last + 1, apart)]
+    return {"tickvals": ticks, "ticktext": [bytes_text(tick) for tick in ticks]}

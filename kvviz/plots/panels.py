@@ -1,0 +1,67 @@
+"""Panels of equal size in a grid, each with its name above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from ..errors import InvalidInputError
+from .theme import ink, template_name
+
+_BETWEEN = 64  # pixels from a panel to the one below: tick labels and the lower one's name
+_AROUND = 120  # pixels for the title, the lowest axis and the legend
+_SIDE = 0.1  # share of the width from a panel to the next: tick labels
+
+
+def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tuple[go.Figure, list[dict[str, int]]]:
+    """A figure with a panel of `height` pixels a name, `across` in a row, and the row and col of each.
+
+    Names are escaped text; an empty one leaves its panel without a name. Raises InvalidInputError for no panel a row.
+    """
+    if across < 1:
+        raise InvalidInputError("panels: across", across, "1 or more in a row")
+    across = min(across, len(names))
+    rows = -(-len(names) // across)
+    inside = height * rows + _BETWEEN * (rows - 1)
+    figure = make_subplots(
+        rows, across, horizontal_spacing=_SIDE if across > 1 else 0, vertical_spacing=_BETWEEN / inside
+    )
+    figure.update_layout(template=template_name(dark), height=inside + _AROUND, hovermode="closest")
+    places = [{"row": number // across + 1, "col": number % across + 1} for number in range(len(names))]
+    for name, place in zip(names, places, strict=True):
+        if name:
+            name_panel(figure, name, **place)
+    for number in range(len(names), rows * across):  # the grid's last places may be empty
+        empty = {"row": number // across + 1, "col": number % across + 1}
+        figure.update_xaxes(visible=False, **empty)
+        figure.update_yaxes(visible=False, **empty)
+    return figure, places
+
+
+def name_panel(figure: go.Figure, text: str, row: int, col: int) -> None:
+    """Write escaped `text` above a panel, at its left edge."""
+    figure.add_annotation(
+        text=text, showarrow=False, borderpad=0, align="left", x=0, y=1, xref="x domain", yref="y domain",
+        xanchor="left", yanchor="bottom", yshift=3, row=row, col=col,
+    )  # fmt: skip
+
+
+def tiles(values: NDArray[np.float64], hover: str, dark: bool, text: list[list[str]] | None = None) -> go.Bar:
+    """A map of `values` [rows, columns] on the figure's colour axis: a bar a cell, none for NaN.
+
+    Bars, since plotly puts a heat map into a PDF as a picture. `hover`: a template that may use x (the column),
+    customdata[0] (the row), marker.color and text; `text`: what to write into the cells.
+    """
+    row, column = np.nonzero(~np.isnan(values))
+    words = [text[line][place] for line, place in zip(row, column, strict=True)] if text is not None else None
+    return go.Bar(
+        x=column, y=np.ones(len(row)), base=row - 0.5, width=1, customdata=row[:, None], showlegend=False,
+        marker={"color": values[row, column], "coloraxis": "coloraxis",
+                "line": {"width": 0.6, "color": ink(dark).background}},
+        text=words, textposition="inside" if words else "none", insidetextanchor="middle", textangle=0,
+        constraintext="none", cliponaxis=False, hovertemplate=f"{hover}<extra></extra>",
+    )  # fmt: skip

@@ -1,0 +1,207 @@
+"""How well a model does its tasks with each method: scores and perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from .. import metrics
+from ..errors import InvalidInputError
+from .labels import escape, set_title
+from .panels import panels
+from .score_curves import about, band, budget_axis, check_positive, curve, error_bars, numbers, rows_of, spread_aside
+from .theme import method_style, template_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_POINTS = 200  # of a curve of perplexity by position
+_FIRST = 32  # tokens that its first point is of: fewer say little
+
+
+def score_by_budget(
+    table: pd.DataFrame,
+    *,
+    score: str = "score",
+    levels: Collection[str] = ("full",),
+    confidence: float = 0.95,
+    seed: int = 0,
+    across: int = 2,
+    kinds: Mapping[str, str] | None = None,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """A curve a method: the mean score of a task against the budget, with bootstrap intervals; one panel a task.
+
+    As in ClusterKV (arXiv 2412.03213) fig. 9, CentroidKV (OpenReview T3EeupQhGj) fig. 4 and 5, CTkvr fig. 9 and
+    PQCache (arXiv 2407.12820) fig. 10. `table` has the columns method, budget and `score` (numbers; booleans become a
+    share), and may have task and sample. The bars are the interval of the mean over samples that holds `confidence` of
+    the resamples drawn with `seed` (`metrics.bootstrap_interval`); several rows of one sample (a method's other seeds)
+    are averaged first. Without a column sample every row is a sample. Rows without a value are left out.
+
+    Methods in `levels` ignore the budget: each is a horizontal line at its mean in the task. `budget` counts tokens a
+    key/value head, or is a share of the prompt where all are below 1; points stand a little aside, so that bars can be
+    told apart. `across` panels stand in a row. `kinds` and `title` as for `recall_by_budget`.
+
+    Raises InvalidInputError for missing columns, scores that are not finite numbers, no method with budgets, or budgets
+    that are not positive.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"method": ["full", "quest", "quest"], "budget": [900, 128, 256], "score": [1, 0.3, 0.4]})
+    >>> [trace.y.tolist() for trace in score_by_budget(table).data]
+    [[0.3, 0.4], [1.0, 1.0]]
+    """
+    optional = [name for name in ("task", "sample") if name in table.columns]
+    rows = numbers("score_by_budget", rows_of("score_by_budget", table, [*optional, "method", "budget", score]), score)
+    of_budget = rows[~rows["method"].isin(list(levels))]
+    if of_budget.empty:
+        raise InvalidInputError("score_by_budget: method", sorted(set(rows["method"])), "one beside those in levels")
+    check_positive("score_by_budget: budget", of_budget["budget"], "budgets")
+    budgets = of_budget["budget"].to_numpy(float)
+    tasks = list(rows["task"].unique()) if "task" in rows else [""]
+    figure, places = panels([escape(str(task)) for task in tasks], across, 260 if len(tasks) > 1 else 300, dark)
+    methods = sorted(rows["method"].unique(), key=lambda method: method in levels)  # levels are drawn over the others
+    aside = dict(zip(methods, spread_aside(len(set(of_budget["method"]))), strict=False))
+    explained: set[str] = set()
+    most = 0
+    for task, place in zip(tasks, places, strict=True):
+        here = rows[rows["task"] == task] if "task" in rows else rows
+        for method in (name for name in methods if name in set(here["method"])):
+            style, show = method_style(str(method), dark, (kinds or {}).get(str(method))), method not in explained
+            samples = _samples(here[here["method"] == method], score, [] if method in levels else ["budget"])
+            if method in levels:
+                trace = _level(str(method), float(samples.mean()), budgets, style, show)
+            else:
+                most = max(most, int(samples.groupby("budget").size().max()))
+                trace = _score_curve(str(method), samples, aside[method], style, confidence, seed, show)
+            figure.add_trace(trace, **place)
+            explained.add(method)
+    share = bool(rows[score].isin([0, 1]).all())
+    for number, place in enumerate(places):
+        axis = budget_axis(budgets)
+        figure.update_xaxes(**axis if number + across >= len(places) else axis | {"title_text": None}, **place)
+    figure.update_yaxes(title_text=_axis_name(score, share), col=1)
+    if share:
+        figure.update_yaxes(range=[-0.03, 1.05])
+    sure = f"mean of {most} samples, bars: {confidence:.0%} bootstrap interval" if most > 1 else ""
+    what = f"{escape(score).replace('_', ' ').capitalize()} by budget"
+    set_title(figure, about(table, title, what, sure), panel_titles=tasks != [""])
+    return figure
+
+
+def perplexity_by_length(
+    table: pd.DataFrame,
+    *,
+    kinds: Mapping[str, str] | None = None,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """A curve a method: perplexity against the length of the text, or of the text so far against the position in it.
+
+    As in ClusterKV (arXiv 2412.03213) fig. 10. `table` has the columns method, perplexity, and one of two. `length`
+    (tokens): the perplexity of a text of that length; texts of one length become their geometric mean, with a band from
+    the lowest to the highest. `position`: the perplexity of the one token there, the exponential of its negative log
+    likelihood; drawn is the perplexity of all tokens up to there, the geometric mean of theirs, from the 32nd token on.
+    The axis of perplexity is logarithmic where it spans more than a decade. Where "full" is among the methods, the
+    legend says how far above it the others get: at most over the lengths, or at the last position. `kinds` and `title`
+    as for `recall_by_budget`.
+
+    Raises InvalidInputError for missing columns, both length and position, or a perplexity that is not above 0.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"method": ["full", "quest"], "length": [512, 512], "perplexity": [10.0, 10.5]})
+    >>> [trace.name for trace in perplexity_by_length(table).data]
+    ['full', 'quest (up to +0.50 against full)']
+    """
+    given = [name for name in ("length", "position") if name in table.columns]
+    if len(given) == 2:
+        raise InvalidInputError("perplexity_by_length: columns", "both length and position", "one of the two")
+    by = given[0] if given else "length"
+    rows = rows_of("perplexity_by_length", table, ["method", by, "perplexity"])
+    rows = numbers("perplexity_by_length", numbers("perplexity_by_length", rows, "perplexity"), by)
+    check_positive("perplexity_by_length: perplexity", rows["perplexity"], "numbers")
+    logs = {str(name): np.log(own.set_index(by)["perplexity"]) for name, own in rows.groupby("method", sort=False)}
+    groups = {method: own.groupby(level=0) for method, own in logs.items()}
+    means = {method: np.exp(own.mean() if by == "length" else _so_far(own.mean())) for method, own in groups.items()}
+    figure = go.Figure()
+    for method, mean in means.items():
+        line = curve(
+            escape(method) + _above_full(means, method, by), mean.index.to_numpy(float), mean.to_numpy(float),
+            method_style(method, dark, (kinds or {}).get(method)), by + " %{x:,}: %{y:.3f}", markers=by == "length",
+        )  # fmt: skip
+        if by == "length" and int(groups[method].size().max()) > 1:
+            low, high = (np.exp(ends.to_numpy(float)) for ends in (groups[method].min(), groups[method].max()))
+            figure.add_trace(band(line, low, high))
+        figure.add_trace(line)
+    values = np.concatenate([mean.to_numpy(float) for mean in means.values()])
+    wide = bool(values.max() > 10 * values.min())
+    figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
+    of_what = {"length": "length of the text (tokens)", "position": "position (tokens)"}[by]
+    figure.update_xaxes(title_text=of_what, tickformat=",", nticks=8)
+    y_name = "perplexity" if by == "length" else "perplexity so far"
+    figure.update_yaxes(title_text=y_name, type="log" if wide else "linear", dtick="D2" if wide else None)
+    texts = max(int(own.size().max()) for own in groups.values())
+    spread = f"geometric mean of {texts} texts" + (", band: lowest to highest" if by == "length" else "")
+    set_title(figure, about(table, title, f"Perplexity by {by}", spread if texts > 1 else ""))
+    return figure
+
+
+def _axis_name(score: str, share: bool) -> str:
+    return escape(score.replace("_", " ")) + (" (share of samples)" if share else "")
+
+
+def _samples(rows: pd.DataFrame, score: str, keys: list[str]) -> pd.Series[Any]:
+    """One score a sample, indexed by `keys` first."""
+    if "sample" in rows:
+        means: pd.Series[Any] = rows.groupby([*keys, "sample"])[score].mean()
+        return means
+    return rows.set_index(keys)[score] if keys else rows[score]
+
+
+def _level(
+    method: str, mean: float, budgets: NDArray[np.float64], style: dict[str, str], show_legend: bool
+) -> go.Scatter:
+    ends = np.array([budgets.min(), budgets.max()])
+    ends = ends * [0.9, 1.1] if ends[0] == ends[1] else ends  # a line has a length
+    return curve(
+        escape(method), ends, np.full(2, mean), style, "at any budget: %{y:.3f}",
+        markers=False, show_legend=show_legend,
+    )  # fmt: skip
+
+
+def _score_curve(
+    method: str, samples: pd.Series[Any], aside: float, style: dict[str, str], confidence: float, seed: int,
+    show_legend: bool,
+) -> go.Scatter:  # fmt: skip
+    groups = samples.groupby("budget")
+    mean, count = groups.mean(), groups.size().to_numpy()
+    y, budgets = mean.to_numpy(float), mean.index.to_numpy(float)
+    line = curve(
+        escape(method), budgets * aside, y, style, "budget %{customdata[0]:,}: %{y:.3f}<br>"
+        "%{customdata[1]} samples, %{customdata[2]:.3f} to %{customdata[3]:.3f}", show_legend=show_legend,
+    )  # fmt: skip
+    ends = [metrics.bootstrap_interval(own.to_numpy(float), level=confidence, seed=seed) for _, own in groups]
+    low, high = np.array(ends).T
+    line.customdata = np.stack([budgets, count, low, high], -1)
+    return error_bars(line, low, high) if count.max() > 1 else line
+
+
+def _so_far(logs: pd.Series[Any]) -> pd.Series[Any]:
+    """The mean up to each position, thinned out evenly."""
+    running = logs.expanding().mean()
+    first = min(_FIRST, len(running)) - 1
+    shown = np.unique(np.linspace(first, len(running) - 1, _POINTS).astype(int))
+    return running.iloc[shown]
+
+
+def _above_full(means: Mapping[str, pd.Series[Any]], method: str, by: str) -> str:
+    if method == "full" or "full" not in means:
+        return ""
+    apart = (means[method] - means["full"]).dropna()  # where both have a value
+    if apart.empty:
+        return ""
+    return f" (up to {apart.max():+.2f} against full)" if by == "length" else f" ({apart.iloc[-1]:+.2f} against full)"

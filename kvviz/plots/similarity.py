@@ -1,0 +1,308 @@
+"""How similar keys and queries are along the sequence, by layer and head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from .. import metrics
+from ..errors import InvalidInputError
+from ..trace import Trace
+from .labels import escape, set_title, wrap
+from .labels import title as join
+from .theme import MAP, ink, template_name, translucent
+
+Array = NDArray[Any]
+Source = Trace | Mapping[int, Array]
+_MAX_PANELS = 48
+_MARKED = (1, 64, 1024)  # distances whose cosine is written out
+_CLAIM = 0.8  # CTkvr: "within 1K, the cosine similarity consistently exceeds 0.8 in most datasets"
+
+
+def key_similarity(
+    source: Source,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
+    size: int = 128,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Maps of the cosine between the keys of every two positions, a row a layer, a column a key/value head.
+
+    As in CentroidKV fig. 2. `source`: a Trace, or {layer: keys [H, L, D]}. `layers` and `heads`: which to show; left
+    out, all, but of more than four evenly spaced four. More than `size` (1 to 256) positions are pooled into the mean
+    cosine of blocks of tokens, and the title says so. All maps share one scale; it begins at the lowest 1% of all
+    values, so that a few outliers (the first token's keys) do not flatten the rest, and its label says so.
+
+    Raises InvalidInputError for a layer or head that is not there, more than 48 maps, a size out of range, and values
+    that are not finite.
+
+    >>> figure = key_similarity({0: np.eye(4)[None]})
+    >>> figure.data[0].z.tolist()[0]
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    if not 1 <= size <= 256:
+        raise InvalidInputError("key_similarity: size", size, "1 to 256")
+    keys = _layers("key_similarity", source, "keys", layers, most=4)
+    shown = _heads("key_similarity", keys, heads, most=4)
+    if len(keys) * len(shown) > _MAX_PANELS:
+        raise InvalidInputError("key_similarity", f"{len(keys)} layers × {len(shown)} heads", f"{_MAX_PANELS} maps")
+    length = next(iter(keys.values())).shape[1]
+    maps = {layer: metrics.similarity_map(array[shown], size) for layer, array in keys.items()}
+    lowest = min(float(np.floor(10 * np.quantile(np.stack(list(maps.values())), 0.01)) / 10), 0.9)
+    figure = make_subplots(
+        len(maps), len(shown), shared_xaxes="all", shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=0.03
+    )
+    count = min(size, length)
+    edges = np.linspace(0, length, count + 1).astype(np.int64)
+    centers = (edges[:-1] + edges[1:] - 1) / 2
+    for row, (layer, grids) in enumerate(maps.items(), start=1):
+        for column, grid in enumerate(grids, start=1):
+            where = f"layer {layer}, KV head {shown[column - 1]}<br>positions %{{x:,.0f}} and %{{y:,.0f}}"
+            figure.add_trace(go.Heatmap(
+                z=grid, x=centers, y=centers, coloraxis="coloraxis",
+                hovertemplate=f"{where}<br>cosine %{{z:.3f}}<extra></extra>",
+            ), row, column)  # fmt: skip
+        figure.update_yaxes(title_text=f"layer {layer}", row=row, col=1)
+    for column, head in enumerate(shown, start=1):
+        figure.add_annotation(
+            text=f"KV head {head}", showarrow=False, borderpad=0, x=0.5, y=1, xref="x domain", yref="y domain",
+            xanchor="center", yanchor="bottom", row=1, col=column,
+        )  # fmt: skip
+        figure.update_xaxes(title_text="position", row=len(maps), col=column)
+    block = f"{'up to ' if length % count else ''}{-(-length // count)}"
+    pooled = f"mean of blocks of {block} tokens" if count < length else ""
+    text = about(title, ["Cosine of keys", _model(source), f"{length:,} tokens", pooled])
+    figure.update_layout(template=template_name(dark), height=120 * len(maps) + 110, coloraxis=_cosine_scale(lowest))
+    set_title(figure, text, panel_titles=True)
+    _square_axes(figure, length)
+    return figure
+
+
+def similarity_by_distance(
+    source: Source,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
+    max_distance: int | None = None,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Mean cosine of two keys against their distance, a curve a layer, each with its nearest convex decreasing curve.
+
+    As in CentroidKV fig. 3, which looks at distances up to 256: its theorem needs the curve to fall and to be convex
+    within a chunk. `source`: a Trace, or {layer: keys [H, L, D]}. `layers`: which to show; left out, all, but of more
+    than five evenly spaced five. Curves are means over `heads`, left out over all key/value heads, at distances on a
+    logarithmic scale up to `max_distance` (left out: half the tokens). The legend has the fit's root mean square error,
+    in cosine; hovering over the fit shows the share R² of the curve's variance that it explains. A single layer gets a
+    band from the 10% to the 90% quantile of the pairs, the mean of the heads' quantiles.
+
+    Raises InvalidInputError for a layer or head that is not there, a `max_distance` outside 3 to the tokens less one,
+    and values that are not finite.
+
+    >>> figure = similarity_by_distance({0: np.random.default_rng(0).normal(size=(1, 64, 8))})
+    >>> figure.layout.yaxis.title.text
+    'cosine of two keys'
+    """
+    arrays = _layers("similarity_by_distance", source, "keys", layers, most=5)
+    shown = _heads("similarity_by_distance", arrays, heads)
+    length = next(iter(arrays.values())).shape[1]
+    distances = _distances("similarity_by_distance", length, max_distance)
+    figure = go.Figure()
+    for place, (layer, array) in enumerate(arrays.items()):
+        curve = metrics.similarity_by_distance(array[shown], distances)
+        mean = curve.mean.mean(0)
+        fit = metrics.convex_fit(distances, mean)
+        color = _layer_color(place, len(arrays), dark)
+        if len(arrays) == 1:
+            figure.add_trace(_band(curve, color))
+        name, fitted = f"layer {layer} ± {fit.error:.3f}", f"layer {layer}, convex fit, R² {fit.explained:.3f}"
+        figure.add_trace(line(distances, mean, name, color, width=2))
+        figure.add_trace(line(distances, fit.values, fitted, color, width=1.5, dash="dot", legend=False))
+    figure.add_trace(_legend_line("convex fit ± RMS", ink(dark).foreground, "dot"))
+    of = f"mean of {len(shown)} KV heads" if len(shown) > 1 else f"KV head {shown[0]}"
+    text = about(title, ["Key cosine by distance", _model(source), f"{length:,} tokens", of])
+    return _distance_axes(figure, text, distances, "cosine of two keys", dark)
+
+
+def query_similarity_by_distance(
+    source: Source,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """Mean cosine of two queries after RoPE against their distance, with the values at 1, 64 and 1,024 tokens.
+
+    As in CTkvr fig. 2a; the dotted line at 0.8 is what the paper reports to be exceeded within 1,000 tokens on most of
+    its data. `source`: a Trace, or {layer: queries [Q, L, D]}. `layers`: which to show; left out, all, but of more than
+    five evenly spaced five. Curves are means over `heads`, left out over all query heads, at distances on a logarithmic
+    scale up to half the tokens. With several layers the heavy line, whose values are written out, is their mean; a
+    single layer gets a band from the 10% to the 90% quantile of the pairs, the mean of the heads' quantiles.
+
+    Raises InvalidInputError for a layer or head that is not there and values that are not finite.
+
+    >>> figure = query_similarity_by_distance({0: np.ones((1, 128, 8))})
+    >>> [note.text for note in figure.layout.annotations]
+    ['1.00', '1.00', '0.8: CTkvr']
+    """
+    arrays = _layers("query_similarity_by_distance", source, "queries", layers, most=5)
+    shown = _heads("query_similarity_by_distance", arrays, heads)
+    length = next(iter(arrays.values())).shape[1]
+    distances = _distances("query_similarity_by_distance", length, None)
+    curves = {layer: metrics.similarity_by_distance(array[shown], distances) for layer, array in arrays.items()}
+    neutral, several = ink(dark), len(curves) > 1
+    ends = distances[[0, -1]]
+    figure = go.Figure(
+        line(ends, np.full(2, _CLAIM), "CTkvr, within 1,000 tokens", neutral.muted, width=1.5, dash="dot", legend=False)
+    )
+    for place, (layer, curve) in enumerate(curves.items()):
+        color = _layer_color(place, len(curves), dark)
+        if not several:
+            figure.add_trace(_band(curve, color))
+        figure.add_trace(line(distances, curve.mean.mean(0), f"layer {layer}", color, width=1.5 if several else 2.5))
+    mean = np.mean([curve.mean.mean(0) for curve in curves.values()], axis=0)
+    if several:
+        figure.add_trace(line(distances, mean, "mean", neutral.foreground, width=3))
+    marked = np.flatnonzero(np.isin(distances, _MARKED))
+    figure.add_trace(go.Scatter(
+        x=distances[marked], y=mean[marked], mode="markers", showlegend=False, hoverinfo="skip",
+        marker={"size": 9, "color": neutral.foreground, "line": {"width": 1.5, "color": neutral.background}},
+    ))  # fmt: skip
+    for place in marked.tolist():
+        figure.add_annotation(
+            x=np.log10(distances[place]), y=mean[place], text=f"{mean[place]:.2f}", showarrow=False, yshift=16,
+            bgcolor=translucent(neutral.background, 0.85), borderpad=1,
+            xanchor="left" if place == 0 else "center",
+        )  # fmt: skip
+    figure.add_annotation(
+        x=1, y=_CLAIM, text=f"{_CLAIM}: CTkvr", xref="x domain", showarrow=False, xanchor="right", yanchor="bottom",
+        borderpad=0, font={"color": neutral.muted},
+    )  # fmt: skip
+    of = f"mean of {len(shown)} query heads" if len(shown) > 1 else f"query head {shown[0]}"
+    text = about(title, ["Query cosine by distance, after RoPE", _model(source), f"{length:,} tokens", of])
+    return _distance_axes(figure, text, distances, "cosine of two queries", dark)
+
+
+def _layers(
+    operation: str, source: Source, kind: str, layers: Sequence[int] | None, most: int
+) -> dict[int, NDArray[Any]]:
+    """The chosen layers' arrays [heads, L, D], all of one shape."""
+    arrays: Mapping[int, Array] = getattr(source, kind) if isinstance(source, Trace) else source
+    known = sorted(arrays)
+    layers = _spread(known, most) if layers is None else layers
+    unknown = [layer for layer in layers if layer not in arrays]
+    if unknown or not layers:
+        raise InvalidInputError(f"{operation}: layers", unknown or "none", f"of those captured: {known}")
+    chosen = {layer: np.asarray(arrays[layer]) for layer in layers}
+    shapes = {array.shape for array in chosen.values()}
+    if len(shapes) > 1 or len(next(iter(shapes))) != 3:
+        raise InvalidInputError(f"{operation}: {kind}", sorted(shapes), "one shape [heads, L, D] for all layers")
+    return chosen
+
+
+def _heads(
+    operation: str, arrays: Mapping[int, Array], heads: Sequence[int] | None, most: int | None = None
+) -> list[int]:
+    count = next(iter(arrays.values())).shape[0]
+    shown = _spread(range(count), most or count) if heads is None else list(heads)
+    if not shown or not all(0 <= head < count for head in shown):
+        raise InvalidInputError(f"{operation}: heads", shown, f"from 0 to {count - 1}")
+    return shown
+
+
+def _spread(known: Sequence[int], most: int) -> list[int]:
+    """All of `known`, or `most` of them at even steps from the first to the last."""
+    return [known[place] for place in np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int)]
+
+
+def _distances(operation: str, length: int, most: int | None) -> NDArray[np.int64]:
+    """Distances on a logarithmic scale, those that are marked among them."""
+    most = length // 2 if most is None else most
+    if not 3 <= most < length:
+        raise InvalidInputError(f"{operation}: longest distance", most, f"3 to {length - 1}, of {length} tokens")
+    return np.union1d(metrics.log_distances(2 * most), [mark for mark in _MARKED if mark <= most])
+
+
+def _square_axes(figure: go.Figure, length: int) -> None:
+    """Make every map square, the first position at its top left, with ticks that do not run into the next map's."""
+    most = max(0.8 * length, 1.0)
+    power = 10 ** int(np.log10(most))
+    ticks = {"tickvals": [0, power * max(step for step in (1, 2, 5) if step * power <= most)], "tickformat": "~s"}
+    figure.update_xaxes(showgrid=False, constrain="domain", range=[-0.5, length - 0.5], **ticks)
+    figure.update_yaxes(showgrid=False, constrain="domain", range=[length - 0.5, -0.5], **ticks)
+    for axis in figure.select_yaxes():
+        axis.scaleanchor = axis.anchor
+
+
+def line(
+    x: Array, y: Array, name: str, color: str, *, width: float, dash: str = "solid", legend: bool = True
+) -> go.Scatter:
+    """A named curve; hovering names it and its point."""
+    return go.Scatter(
+        x=x, y=y, mode="lines", name=name, showlegend=legend, line={"color": color, "width": width, "dash": dash},
+        hovertemplate="%{fullData.name}<br>%{x:,}: %{y:.3f}<extra></extra>",
+    )  # fmt: skip
+
+
+def _legend_line(name: str, color: str, dash: str) -> go.Scatter:
+    return go.Scatter(x=[None], y=[None], mode="lines", name=name, line={"color": color, "width": 1.5, "dash": dash})
+
+
+def _band(curve: metrics.DistanceCurve, color: str) -> go.Scatter:
+    low, high = curve.low.mean(0), curve.high.mean(0)
+    return go.Scatter(
+        x=np.concatenate([curve.distances, curve.distances[::-1]]), y=np.concatenate([high, low[::-1]]),
+        mode="lines", line={"width": 0}, fill="toself", fillcolor=translucent(color, 0.18),
+        name="10% to 90% of pairs", hoverinfo="skip",
+    )  # fmt: skip
+
+
+def _layer_color(place: int, count: int, dark: bool) -> str:
+    """`#rrggbb` from cividis, early layers at its dark end; cut off where it would vanish into the page."""
+    first, last = (0.3, 1.0) if dark else (0.0, 0.8)
+    at = first + (last - first) * place / (count - 1) if count > 1 else (first + last) / 2
+    red, green, blue = sample_colorscale(MAP, [at], colortype="tuple")[0]
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+
+
+def _cosine_scale(lowest: float) -> dict[str, Any]:
+    ticks = np.linspace(lowest, 1.0, 5 if lowest > 0 else 6)
+    bar = {
+        "title": {"text": "cosine", "side": "right"},
+        "thickness": 10, "outlinewidth": 0, "xpad": 4,
+        "tickvals": ticks, "ticktext": [f"≤ {ticks[0]:.1f}", *(f"{tick:.2g}" for tick in ticks[1:])],
+    }  # fmt: skip
+    return {"colorscale": MAP, "cmin": lowest, "cmax": 1.0, "colorbar": bar}
+
+
+def _model(source: Source) -> str:
+    return source.model if isinstance(source, Trace) else ""
+
+
+def about(given: str | None, parts: list[str]) -> str:
+    """The title that was given, or else what was run."""
+    return wrap(escape(given), 90) if given is not None else join(parts)
+
+
+def _distance_axes(figure: go.Figure, text: str, distances: NDArray[np.int64], measured: str, dark: bool) -> go.Figure:
+    figure.update_layout(template=template_name(dark), height=440, hovermode="closest")
+    set_title(figure, text)
+    ticks = [4**power for power in range(12) if 4**power <= distances[-1]]
+    figure.update_xaxes(
+        type="log",
+        title_text="distance (tokens)",
+        tickvals=ticks,
+        ticktext=[f"{tick:,}" for tick in ticks],
+        range=np.log10([0.9, distances[-1] * 1.35]),
+    )
+    figure.update_yaxes(title_text=measured)
+    return figure

@@ -1,0 +1,211 @@
+"""When compute, clustering, transfers and the host's work ran."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ..errors import InvalidInputError, UnknownNameError
+from ..timeline import PHASES, Event, Timeline
+from .axes import unit_of
+from .labels import escape, set_title, wrap
+from .labels import title as join
+from .panels import name_panel
+from .parts import in_order, part_marker, part_of
+from .theme import ink, template_name
+
+MAX_BARS = 4000
+_STREAMS = ("compute", "clustering", "transfer", "host")
+_PIXELS = 1500  # gaps that are narrower than this share of the window cannot be seen
+_START = 0.01  # a share of the window before which it is said to begin at 0
+_HEIGHT, _GAP, _AROUND = 92, 30, 150  # pixels: a panel, between two, title with axis and legend
+_MOST_PASSES = 12  # forward passes whose beginnings are marked
+
+
+class Box(NamedTuple):
+    """Events of one part and layer, with gaps too narrow to see between them."""
+
+    start_s: float
+    end_s: float
+    busy_s: float
+    layer: int
+    what: str
+    events: int
+
+
+def timeline(
+    timeline: Timeline,
+    *,
+    phase: Literal["prefill", "decode"] | None = None,
+    steps: tuple[int, int] | None = None,
+    seconds: tuple[float, float] | None = None,
+    hardware: str | None = None,
+    title: str | None = None,
+    dark: bool = False,
+) -> go.Figure:
+    """A Gantt chart of a run: a panel a stream (compute, clustering, transfer, host), a row a layer, colours by part.
+
+    As in ClusterKV (arXiv 2412.03213) figure 6 and PQCache (arXiv 2407.12820) figures 7 and 8, of a measured run
+    (`generate(..., timeline=True).timeline`). What lies below it ran at the same time. Above each panel stands the
+    share of its stream's time in which compute ran too (`Timeline.overlap`), of the whole of each phase that is seen.
+
+    One of three picks the window, by default everything: `phase`; `steps`, a half-open range of decode steps, from 0;
+    or `seconds`, (start, stop) since the timeline began. Upright lines are beginnings of forward passes, where
+    these are 12 at most. Events of one layer and part that lie closer together than 1/1500 of the window are drawn as
+    one bar, or farther apart where there would be more than 4,000 bars; the axis then says up to which gap. Bars are
+    half a pixel wide at least. `hardware` names the machine.
+
+    Raises UnknownNameError for an unknown phase, InvalidInputError for two windows, a range that holds nothing, or a
+    timeline without events.
+
+    >>> from kvviz.timeline import Timeline
+    >>> run = Timeline("two streams")
+    >>> with run.span("compute", "attention", layer=0), run.span("clustering", "build", layer=0):
+    ...     pass
+    >>> [bar.name for bar in timeline(run).data if bar.type == "bar"]
+    ['attention', 'build']
+    """
+    events = timeline.events
+    start_s, stop_s = _window(events, phase, steps, seconds)
+    passes = [event for event in events if event.stream == "pass" and start_s <= event.start_s < stop_s]
+    seen = [_cut(event, start_s, stop_s) for event in events if event.stream != "pass"]
+    seen = [event for event in seen if event.end_s > event.start_s]
+    if not seen:
+        raise InvalidInputError("timeline", f"nothing between {start_s:g} and {stop_s:g} s", "a window with events")
+    boxes, gap_s = _boxes(seen, stop_s - start_s)
+    streams = [stream for stream in _STREAMS if any(event.stream == stream for event in seen)]
+    inside = _HEIGHT * len(streams) + _GAP * (len(streams) - 1)
+    figure = make_subplots(len(streams), 1, shared_xaxes=True, vertical_spacing=_GAP / inside)
+    scale, unit = unit_of(stop_s - start_s)
+    figure.add_traces(*_bars(boxes, streams, start_s, (scale, unit), dark))
+    layers = [event.layer for event in seen]
+    for row, stream in enumerate(streams, start=1):
+        name_panel(figure, join([stream, _overlap(timeline, stream, seen)]), row, 1)
+        figure.update_yaxes(range=[max(layers) + 0.7, min(layers) - 0.7], nticks=4, title_text="layer", row=row, col=1)
+    if len(passes) <= _MOST_PASSES:
+        line = {"width": 1, "color": ink(dark).grid}
+        for event in passes:
+            figure.add_vline((event.start_s - start_s) / scale, line=line, layer="below")
+    axis = f"time ({unit})" + (f" from {_brief(start_s)} on" if start_s > _START * (stop_s - start_s) else "")
+    axis += f"; gaps up to {_brief(gap_s)} closed" if gap_s else ""
+    figure.update_xaxes(range=[0, (stop_s - start_s) / scale], showgrid=False)
+    figure.update_xaxes(title_text=axis, row=len(streams), col=1)
+    figure.update_layout(
+        template=template_name(dark), height=inside + _AROUND, barmode="overlay", legend_traceorder="normal"
+    )
+    known = join([timeline.description, hardware or ""])
+    set_title(figure, known if title is None else wrap(escape(title), 90), panel_titles=True)
+    return figure
+
+
+def _window(
+    events: tuple[Event, ...], phase: str | None, steps: tuple[int, int] | None, seconds: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Start and end of what is drawn, in seconds since the timeline began."""
+    given = [name for name, value in (("phase", phase), ("steps", steps), ("seconds", seconds)) if value is not None]
+    if len(given) > 1:
+        raise InvalidInputError("timeline", " and ".join(given), "one of phase, steps and seconds")
+    if phase is not None and phase not in PHASES:
+        raise UnknownNameError("timeline: phase", str(phase), PHASES)
+    if seconds is not None:
+        if not (np.isfinite(seconds).all() and seconds[0] < seconds[1]):
+            raise InvalidInputError("timeline: seconds", seconds, "(start, stop) with start < stop")
+        return seconds
+    if steps is not None:
+        decoded = [event for event in events if event.stream == "pass" and event.phase == "decode"]
+        if not 0 <= steps[0] < steps[1] <= len(decoded):
+            wanted = f"(start, stop) with 0 <= start < stop <= {len(decoded)}, the decode steps recorded"
+            raise InvalidInputError("timeline: steps", steps, wanted)
+        return decoded[steps[0]].start_s, decoded[steps[1] - 1].end_s
+    chosen = [event for event in events if phase in (None, event.phase)]
+    if not chosen:
+        raise InvalidInputError("timeline", f"no event of {phase or 'any phase'}", "a timeline that recorded a run")
+    return min(event.start_s for event in chosen), max(event.end_s for event in chosen)
+
+
+def _cut(event: Event, start_s: float, stop_s: float) -> Event:
+    return event._replace(start_s=max(event.start_s, start_s), end_s=min(event.end_s, stop_s))
+
+
+def _boxes(events: list[Event], window_s: float) -> tuple[dict[tuple[str, str], list[Box]], float]:
+    """What is drawn, by stream and part, and the widest gap that was closed: 0 where every event has its own bar."""
+    gap_s = window_s / _PIXELS
+    while True:
+        boxes = _joined(events, gap_s)
+        count = sum(map(len, boxes.values()))
+        if count <= MAX_BARS:
+            return boxes, gap_s if count < len(events) else 0.0
+        gap_s *= 2
+
+
+def _joined(events: list[Event], gap_s: float) -> dict[tuple[str, str], list[Box]]:
+    """Events by stream and part, those of a layer joined where less than `gap_s` lies between them."""
+    open_boxes: dict[tuple[str, str, int], Box] = {}
+    boxes: dict[tuple[str, str], list[Box]] = {}
+    for event in sorted(events):
+        part = part_of(event)
+        assert part is not None  # passes are left out
+        key = event.stream, part, event.layer
+        box, lasted_s = open_boxes.get(key), event.end_s - event.start_s
+        if box is not None and event.start_s - box.end_s <= gap_s:
+            end_s, same = max(box.end_s, event.end_s), event.what == box.what
+            open_boxes[key] = Box(
+                box.start_s, end_s, box.busy_s + lasted_s, box.layer, box.what if same else part, box.events + 1
+            )
+            continue
+        if box is not None:
+            boxes.setdefault(key[:2], []).append(box)
+        open_boxes[key] = Box(event.start_s, event.end_s, lasted_s, event.layer, event.what, 1)
+    for key, box in open_boxes.items():
+        boxes.setdefault(key[:2], []).append(box)
+    return boxes
+
+
+def _bars(
+    boxes: dict[tuple[str, str], list[Box]], streams: list[str], start_s: float, unit: tuple[float, str], dark: bool
+) -> tuple[list[go.Bar], list[int], list[int]]:
+    """A trace a stream and part, and the rows and columns that they belong into."""
+    bars: list[go.Bar] = []
+    scale, sign = unit
+    parts = in_order([part for _, part in boxes])
+    explained: set[str] = set()
+    rows = []
+    for stream in streams:
+        for number, part in enumerate(parts):
+            if (stream, part) not in boxes:
+                continue
+            own, marker = boxes[stream, part], part_marker(part, number, dark)
+            line = {"width": 0.5, "color": marker["color"]}
+            rows.append(streams.index(stream) + 1)
+            bars.append(go.Bar(
+                base=[(box.start_s - start_s) / scale for box in own],
+                x=[(box.end_s - box.start_s) / scale for box in own],
+                y=[box.layer for box in own], orientation="h", width=0.9, name=escape(part), legendgroup=part,
+                showlegend=part not in explained, marker={**marker, "line": line},
+                text=[_words(box) for box in own], textposition="none",
+                hovertemplate=f"{stream}, layer %{{y}}<br>%{{text}}<br>from %{{base:.4g}} {sign}<extra></extra>",
+            ))  # fmt: skip
+            explained.add(part)
+    return bars, rows, [1] * len(rows)
+
+
+def _words(box: Box) -> str:
+    """What a bar stands for, for the mouse."""
+    many = f"{box.events} events, " if box.events > 1 else ""
+    return f"{escape(box.what)}: {many}{_brief(box.busy_s)}"
+
+
+def _brief(time_s: float) -> str:
+    scale, unit = unit_of(time_s)
+    return f"{time_s / scale:.3g} {unit}"
+
+
+def _overlap(timeline: Timeline, stream: str, seen: list[Event]) -> str:
+    """How much of a stream compute covered, in every phase that is seen; nothing for compute itself."""
+    if stream == "compute":
+        return ""
+    phases = [phase for phase in PHASES if any((event.stream, event.phase) == (stream, phase) for event in seen)]
+    return f"beside compute: {', '.join(f'{timeline.overlap(phase)[stream]:.0%} in {phase}' for phase in phases)}"
