@@ -20,13 +20,19 @@ from .synthetic import recording
 
 
 def kept_recording():
-    """Sinks 4, a recent window of 10 that is attended without being chosen."""
+    """Sinks 4, and a window of the prompt's last 10 tokens: attended without being chosen, and so without a score."""
     made = recording()
     events = dict(made.events)
     for layer, old in events.items():
-        recent = (old.indices >= 110) & (old.indices < 120)
-        events[layer] = type(old)(**{**vars(old), "groups": np.where(recent, -1, old.groups).astype(np.int32)})
-    return made.replace(events=events, config={"sinks": 4, "recent": 10})
+        indices, groups, scores = old.indices.copy(), old.groups.copy(), old.scores.copy()
+        for step, head in np.ndindex(indices.shape[:2]):
+            chosen = np.flatnonzero((indices[step, head] >= 4) & (indices[step, head] < 120))
+            early = np.linspace(4, 108, len(chosen) - 10).astype(int)
+            indices[step, head, chosen] = [*early, *range(110, 120)]
+            groups[step, head, chosen[-10:]], scores[step, head, chosen[-10:]] = -1, np.nan
+            groups[step, head, chosen[:-10]], scores[step, head, chosen[:-10]] = early % 8, 1.0
+        events[layer] = type(old)(**{**vars(old), "indices": indices, "groups": groups, "scores": scores})
+    return made.replace(events=events, config={"sinks": 4})
 
 
 def test_what_is_drawn_is_what_was_recorded():

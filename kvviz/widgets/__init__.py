@@ -5,13 +5,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_EXPORTS = {"CanvasMatrix": "canvas_matrix", "DecodeStepper": "decode_stepper", "TokenStrip": "token_strip"}
+_EXPORTS = {
+    "BudgetExplorer": "budget_explorer",
+    "CanvasMatrix": "canvas_matrix",
+    "ClusterInspector": "cluster_inspector",
+    "DecodeStepper": "decode_stepper",
+    "MethodComparer": "method_comparer",
+    "TokenStrip": "token_strip",
+}
 
-__all__ = ["CanvasMatrix", "DecodeStepper", "TokenStrip"]
+__all__ = ["BudgetExplorer", "CanvasMatrix", "ClusterInspector", "DecodeStepper", "MethodComparer", "TokenStrip"]
 
 if TYPE_CHECKING:
+    from .budget_explorer import BudgetExplorer
     from .canvas_matrix import CanvasMatrix
+    from .cluster_inspector import ClusterInspector
     from .decode_stepper import DecodeStepper
+    from .method_comparer import MethodComparer
     from .token_strip import TokenStrip
 
 

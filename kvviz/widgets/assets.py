@@ -23,9 +23,9 @@ def script(name: str) -> str:
 
 
 @cache
-def style() -> str:
-    """The style sheet of all widgets."""
-    return (FOLDER / "kvviz.css").read_text(encoding="utf-8")
+def style(*own: str) -> str:
+    """The style sheet of all widgets, and behind it the sheets of js/ that `own` names."""
+    return "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in ("kvviz.css", *own))
 
 
 def _collect(name: str, seen: set[str], parts: list[str]) -> None:

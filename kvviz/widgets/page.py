@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .. import __version__
@@ -45,15 +45,22 @@ body {{ margin: 0 auto; max-width: 1240px; background: #ffffff; }}
 
 
 def self_contained(
-    title: str, script: str, data: Any, blobs: Iterable[str] = (), *, path: str | os.PathLike[str] | None = None
+    title: str,
+    script: str,
+    data: Any,
+    blobs: Iterable[str] = (),
+    *,
+    styles: Sequence[str] = (),
+    path: str | os.PathLike[str] | None = None,
 ) -> str:
     """The page as text; also written to `path`, whole or not at all.
 
     `script` names a module of js/, which finds `data` as JSON in #kvviz-page, the `blobs` that `blob` made by their
-    key, and #kvviz-root to draw into. The page's own policy lets nothing be fetched.
+    key, and #kvviz-root to draw into. `styles` are further sheets of js/. The page's policy lets
+    nothing be fetched.
     """
     text = _PAGE.format(
-        version=__version__, title=_escape(title), style=assets.style(), script=assets.script(script),
+        version=__version__, title=_escape(title), style=assets.style(*styles), script=assets.script(script),
         data=_json(data), blobs="\n".join(blobs),
     )  # fmt: skip
     if path is not None:

@@ -104,10 +104,10 @@ def _frame(recording: Recording, layer: int, step: int, row: int, weights: Array
     shown_groups = np.full(len(positions), -1, np.int32)
     shown_scores = np.full(len(positions), np.nan, np.float32)
     shown_groups[attended], shown_scores[attended] = groups, scores  # both ascend by position
-    prompt, kept = recording.prompt_length, attended & (shown_groups < 0)
+    prompt, kept = recording.prompt_length, attended & (shown_groups < 0) & np.isnan(shown_scores)
     marks = attended * ATTENDED | wanted * ORACLE | (positions >= prompt) * GENERATED
     marks |= (kept & (positions < recording.config.get("sinks", 0))) * SINK
-    marks |= (kept & (positions < prompt) & (positions >= prompt - recording.config.get("recent", 0))) * RECENT
+    marks |= (kept & (positions < prompt) & (positions >= _window_start(positions[kept], prompt))) * RECENT
     shown = weights[positions]
     looks = np.where(attended, hue(shown_groups) * LEVELS + level(shown), NOTHING).astype(np.uint8)
     ids, counts, best, masses = metrics.rank_groups(groups, scores, weights[indices])
@@ -118,6 +118,16 @@ def _frame(recording: Recording, layer: int, step: int, row: int, weights: Array
         "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
         "map": _map_row(len(recording.tokens), positions, attended, looks, shown),
     }  # fmt: skip
+
+
+def _window_start(kept: Array, prompt: int) -> int:
+    """First position of the recent window: of the run up to the prompt's end of tokens `kept` without being chosen.
+
+    Not every method's window is its field `recent`: StreamingLLM's is what the sinks leave of the budget.
+    """
+    before = kept[kept < prompt][::-1]  # the newest first
+    run = int((before == prompt - 1 - np.arange(len(before))).sum())
+    return prompt - run
 
 
 def _map_row(length: int, positions: Array, attended: Array, looks: Array, weights: Array) -> tuple[Array, Array]:

@@ -1,8 +1,9 @@
 import { element, format } from "./strip.js";
 import { MEANING, bytes, visible } from "./words.js";
+import { button, createSaveMenu, markSelected, picker } from "./panel.js";
 
 // Seven controls: step back, step on, play, the step slider, the layer, the head, and the menu.
-export function createControls(root, page, { go, toggle, pick, save, copy }) {
+export function createControls(root, page, { go, toggle, pick, save }) {
   const head = root.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
   const layer = picker(head, "layer", page.layers, page.layers_meaning, () => pick(Number(layer.value), Number(row.value)));
@@ -26,25 +27,10 @@ export function createControls(root, page, { go, toggle, pick, save, copy }) {
   const stats = bar.appendChild(element("span", "kv-stats"));
   const figures = Object.fromEntries(["recall", "mass", "attended", "read", "moved"].map((name) => [name, figure(stats, name)]));
 
-  const menu = head.appendChild(element("details", "kv-menu"));
-  menu.append(element("summary", "", "Save"));
-  menu.firstChild.title = "a picture of this panel, or the Python line that shows it";
-  root.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(event.target)) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
-  const sheet = menu.appendChild(element("div", "kv-sheet"));
-  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
-  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", () => copy(line, said));
-  const line = sheet.appendChild(element("code"));
-  const said = sheet.appendChild(element("p", "kv-said"));
-  said.setAttribute("role", "status");
+  const menu = createSaveMenu(head, root, save);
 
   return {
     menu,
-    said,
     playing(running) {
       play.textContent = running ? "❚❚" : "▶";
       play.setAttribute("aria-label", running ? "pause (space)" : "play (space)");
@@ -72,30 +58,10 @@ export function createControls(root, page, { go, toggle, pick, save, copy }) {
       }
       layer.value = slice.layer;
       row.value = slice.head;
-      for (const option of [...layer.options, ...row.options]) option.toggleAttribute("selected", option.selected);
-      line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+      markSelected(layer, row);
+      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
     },
   };
-}
-
-function picker(host, name, values, meaning, changed) {
-  const label = host.appendChild(element("label", "kv-picker"));
-  label.append(element("span", "", name));
-  label.title = meaning;
-  const select = label.appendChild(element("select"));
-  select.setAttribute("aria-label", name);
-  for (const value of values) select.append(new Option(value, value));
-  select.addEventListener("change", changed);
-  return select;
-}
-
-function button(host, text, meaning, pressed) {
-  const made = host.appendChild(element("button", "", text));
-  made.type = "button";
-  made.title = meaning;
-  made.setAttribute("aria-label", meaning);
-  made.addEventListener("click", pressed);
-  return made;
 }
 
 function figure(host, name) {

@@ -3,6 +3,10 @@ export function pageData() {
   return JSON.parse(document.getElementById("kvviz-page").textContent);
 }
 
+export function pageStyle() {
+  return document.getElementById("kvviz-style").textContent;
+}
+
 export async function readBlob(key) {
   const text = document.querySelector(`script[data-slice="${key}"]`).textContent;
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));

@@ -6,7 +6,7 @@ import { MEANING, aboutToken } from "./words.js";
 import { createTip } from "./tip.js";
 import { createClusters } from "./clusters.js";
 import { createControls } from "./controls.js";
-import { download, pictureOf } from "./picture.js";
+import { savePicture, section } from "./panel.js";
 
 const STEP_MS = 700; // while playing
 
@@ -17,7 +17,7 @@ export function createStepper(root, page, { step: first, css, request, stepped }
   let slice = null, frame = null, timer = null;
   root.classList.add("kvviz", "kv-stepper");
   root.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own shortcuts leave these keys to us
-  const controls = createControls(root, page, { go, toggle, pick: (layer, head) => ask(layer, head), save, copy });
+  const controls = createControls(root, page, { go, toggle, pick: (layer, head) => ask(layer, head), save });
 
   const grid = root.appendChild(element("div", "kv-grid"));
   const promptPanel = panel(grid, "prompt", "kv-prompt", MEANING.prompt);
@@ -110,26 +110,8 @@ export function createStepper(root, page, { step: first, css, request, stepped }
     sightBar.style.setProperty("--until", Math.min(until, page.prompt_length) / page.tokens.length);
   }
 
-  async function save() {
-    const name = `decode-stepper-step-${state.step}-layer-${slice.layer}-head-${slice.head}.png`;
-    controls.menu.open = false;
-    try {
-      download(await pictureOf(root, css), name);
-    } catch (error) {
-      controls.menu.open = true;
-      controls.said.textContent = `This browser does not draw the whole panel (${error.message}); saved the map alone.`;
-      download(map.canvas.toDataURL("image/png"), name);
-    }
-  }
-
-  async function copy(line, said) {
-    try {
-      await navigator.clipboard.writeText(line.textContent);
-      said.textContent = "Copied.";
-    } catch {
-      getSelection().selectAllChildren(line);
-      said.textContent = "This page may not use the clipboard: the line is selected, copy it with Ctrl+C.";
-    }
+  function save() {
+    return savePicture(controls.menu, root, css, `decode-stepper-step-${state.step}-layer-${slice.layer}-head-${slice.head}.png`, map.canvas);
   }
 
   root.addEventListener("keydown", (event) => {
@@ -173,9 +155,7 @@ function strongest(frame) {
 }
 
 function panel(grid, title, name, meaning) {
-  const section = grid.appendChild(element("section", name));
-  section.appendChild(element("h3", "", title)).title = meaning;
-  return section.appendChild(element("div", "kv-panel"));
+  return section(grid, title, name, meaning).appendChild(element("div", "kv-panel"));
 }
 
 function legend(page) {

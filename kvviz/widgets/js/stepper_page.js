@@ -1,5 +1,5 @@
 import { createStepper } from "./stepper.js";
-import { pageData, readBlob } from "./page.js";
+import { pageData, pageStyle, readBlob } from "./page.js";
 
 // The host without a kernel.
 const data = pageData();
@@ -13,7 +13,7 @@ async function request(layer, head) {
 }
 const stepper = createStepper(root, data.page, {
   step: data.step,
-  css: document.getElementById("kvviz-style").textContent,
+  css: pageStyle(),
   request,
   stepped() {},
 });

@@ -1,0 +1,95 @@
+"""What the budget explorer shows, as numbers and arrays; all computed by `kvviz.explore`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import view
+from .explorer_fields import Slider
+
+if TYPE_CHECKING:
+    from ..explore import Explored, Point
+
+Array = NDArray[Any]
+GROUP_NAMES = {"quest": "page", "pqcache": "block", "infllm": "block", "ctkvr": "centroid"}  # what `groups` names
+FRAME = ("positions", "groups", "scores", "weights", "looks", "marks")
+
+
+def describe(
+    explored: Explored, *, budgets: Sequence[int], sliders: Sequence[Slider], layers: Sequence[int]
+) -> dict[str, Any]:
+    """Everything on the page that does not depend on budget, sliders, layer and head; JSON-able."""
+    from ..plots.theme import method_style  # plotly loads with it
+
+    recording, method = explored.recording, explored.method
+    rows = explored.indices.shape[0]
+    styles = {theme: method_style(method.name, theme == "dark", method.kind)["color"] for theme in ("light", "dark")}
+    return {
+        "model": recording.model,
+        "method": method.name,
+        "title": method.title,
+        "kind": method.kind,
+        "seed": method.config.get("seed"),
+        "colours": styles,
+        "tokens": recording.tokens,
+        "prompt_length": recording.prompt_length,
+        "steps": recording.steps,
+        "budgets": list(budgets),
+        "sliders": [slider.described() for slider in sliders],
+        "layers": list(layers),
+        "heads": list(range(rows)),
+        "head_name": "KV head" if rows == recording.geometry.n_kv_heads else "query head",
+        "group_name": GROUP_NAMES.get(method.name, "cluster"),
+        "notes": [],
+    }
+
+
+def numbers(explored: Explored, point: Point, oracle: Point, head: int) -> dict[str, Any]:
+    """The numbers of one row (KV head, or query head); JSON-able.
+
+    `point` is what the method keeps, `oracle` what the oracle keeps with the same budget. `parts` as in
+    `kvviz.explore.Parts`, at the last step; recall, mass and error are means over the steps, the error and the bytes
+    of the whole layer.
+    """
+    ledger = explored.ledger
+    return {
+        "budget": point.budget,
+        "recall": point.recall[head],
+        "mass": point.attention_mass[head],
+        "error": _finite(point.output_error),
+        "oracle": {"recall": oracle.recall[head], "mass": oracle.attention_mass[head], "error": oracle.output_error},
+        "parts": asdict(explored.parts[head]),
+        "metadata_bytes": ledger.metadata_bytes,
+        "extra_bytes": ledger.extra_bytes,
+        "kept_bytes": sum(ledger.kept_bytes.values()),
+    }
+
+
+def curve_point(point: Point, head: int) -> list[float | None]:
+    """[budget, mass, recall, error] of one row; JSON-able."""
+    return [point.budget, point.attention_mass[head], point.recall[head], _finite(point.output_error)]
+
+
+def arrays(explored: Explored, head: int) -> dict[str, Array]:
+    """The tokens of one row at the last step, as js/slice.js reads them, and a map of one row over all positions."""
+    recording = explored.recording
+    whole = view.layer_arrays(recording, explored.layer)[head]
+    last = slice(*whole["offsets"][-2:])
+    found = {name: whole[name][last] for name in FRAME}
+    found["offsets"] = np.array([0, len(found["positions"])], np.int32)
+    return found | {name: whole[name][-1:] for name in ("map_positions", "map_looks")}
+
+
+def pack(explored: Explored, head: int) -> bytes:
+    """`arrays` as the bytes of a safetensors file."""
+    return view.pack(arrays(explored, head), explored.layer, head)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,83 @@
+import { element } from "./strip.js";
+import { download, pictureOf } from "./picture.js";
+
+// What the panels of all widgets have in common: pickers, buttons, titled sections, and the menu behind "Save".
+
+// A labelled choice of `options`, values or [value, text] pairs; `changed` is told the value, a string.
+export function picker(host, name, options, meaning, changed) {
+  const label = host.appendChild(element("label", "kv-picker"));
+  label.append(element("span", "", name));
+  label.title = meaning;
+  const select = label.appendChild(element("select"));
+  select.setAttribute("aria-label", name);
+  for (const option of options) {
+    const [value, text] = Array.isArray(option) ? option : [option, option];
+    select.append(new Option(text, value));
+  }
+  select.addEventListener("change", () => changed(select.value));
+  return select;
+}
+
+export function button(host, text, meaning, pressed) {
+  const made = host.appendChild(element("button", "", text));
+  made.type = "button";
+  made.title = meaning;
+  made.setAttribute("aria-label", meaning);
+  made.addEventListener("click", pressed);
+  return made;
+}
+
+export function section(host, title, name, meaning) {
+  const made = host.appendChild(element("section", name));
+  made.appendChild(element("h3", "", title)).title = meaning;
+  return made;
+}
+
+// A picture is made from attributes, so that each select has to say there what it shows.
+export function markSelected(...selects) {
+  for (const select of selects) for (const option of select.options) option.toggleAttribute("selected", option.selected);
+}
+
+// The menu: a picture of the panel, and the Python line that shows it. `save` is told to make the picture.
+export function createSaveMenu(head, root, save) {
+  const menu = head.appendChild(element("details", "kv-menu"));
+  menu.append(element("summary", "", "Save"));
+  menu.firstChild.title = "a picture of this panel, or the Python line that shows it";
+  root.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") menu.open = false;
+  });
+  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
+  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
+  const line = sheet.appendChild(element("code"));
+  const said = sheet.appendChild(element("p", "kv-said"));
+  said.setAttribute("role", "status");
+
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(line.textContent);
+      said.textContent = "Copied.";
+    } catch {
+      getSelection().selectAllChildren(line);
+      said.textContent = "This page may not use the clipboard: the line is selected, copy it with Ctrl+C.";
+    }
+  }
+
+  return { menu, line, said };
+}
+
+// Saves the panel `root` as `name`; `spare`, a canvas, where the browser does not draw the panel.
+export async function savePicture({ menu, said }, root, css, name, spare, picture = () => pictureOf(root, css)) {
+  menu.open = false;
+  try {
+    download(await picture(), name);
+  } catch (error) {
+    menu.open = true;
+    const instead = spare ? "saved the map alone" : "take a screenshot of the page";
+    said.textContent = `This browser does not draw the whole panel (${error.message}): ${instead}.`;
+    if (spare) download(spare.toDataURL("image/png"), name);
+  }
+}

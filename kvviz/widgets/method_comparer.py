@@ -1,0 +1,112 @@
+"""Methods side by side on the same text and step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import traitlets
+
+from ..trace import Recording
+from . import assets, comparer_content, comparer_page, comparer_view, view
+from .live import AnyWidget
+
+CACHED_LAYERS = 4  # a layer of 64 steps over 8,192 tokens is about 3 MB a method, three heads
+
+
+class MethodComparer(AnyWidget):
+    """A widget that shows several recordings of one model and prompt, a column each, at the same step.
+
+    `recordings`: a sequence, whose columns are called after their methods, or a mapping from label to recording. A
+    column has the numbers of the step with their means over the steps, one number over all steps (the current step
+    framed), a map of steps × positions, the prompt with three marks (agreed with the oracle of the same size: filled,
+    missed: outlined, wasted: hatched; sinks and the recent window are dotted), and the answer. Arrow keys change the
+    step of all columns, Home and End go to the ends; scrolling one prompt scrolls all.
+
+    `step` (from 0), `layer`, `head` (a KV head; a recording with a row for each query head shows the first one of that
+    KV head) and `sort` are traits: set them from Python, or observe them. `sort` orders the columns, the best first:
+    "given", a number of the step ("recall", "mass", "attended", "read", "moved", "error"), or its mean ("mean recall").
+    A step needs no kernel; another layer or head is packed here and sent once.
+
+    Recordings that differ in steps or layers are compared over what all of them have; a note says so. Raises
+    InvalidInputError for no recording, recordings without steps or layers, of different models or prompts or without a
+    common layer, and for a step, layer or head that one of them lacks; UnknownNameError for an unknown `sort`.
+    """
+
+    _esm = assets.script("comparer_widget.js")
+    _css = assets.style("comparer.css")
+
+    step = traitlets.Int(0).tag(sync=True)
+    layer = traitlets.Int(0).tag(sync=True)
+    head = traitlets.Int(0).tag(sync=True)
+    sort = traitlets.Unicode("given").tag(sync=True)
+    page = traitlets.Dict().tag(sync=True)
+    slices = traitlets.List(traitlets.Bytes()).tag(sync=True)
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording] | Mapping[str, Recording],
+        *,
+        step: int = 0,
+        layer: int | None = None,
+        head: int = 0,
+        sort: str = "given",
+    ) -> None:
+        self.common = comparer_content.compared(recordings)
+        self._columns = lru_cache(CACHED_LAYERS)(self._layer)
+        self.common.check("step", step)
+        comparer_content.check_sort(sort)
+        layer = self.common.layers[0] if layer is None else layer
+        page = comparer_content.describe(self.common, [_colours(run) for run in self.common.recordings])
+        super().__init__(step=step, layer=layer, head=head, sort=sort, page=page, slices=self.packed(layer, head))
+
+    def packed(self, layer: int, head: int) -> list[bytes]:
+        """The columns of a layer and head, as bytes that js/slice.js reads.
+
+        Raises InvalidInputError for a layer or head that one of the recordings lacks.
+        """
+        columns = self._columns(self.common.check("layer", layer))
+        self.common.check("head", head)
+        return [view.pack(rows[self.common.row(number, head)], layer, head) for number, rows in enumerate(columns)]
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> str:
+        """One HTML page that compares the recordings without a kernel or a network; written to `path` where given.
+
+        All steps of the given layers and heads are embedded: without `layers` the one now shown, without `heads` all;
+        the page says which. The file appears whole or not at all. Raises InvalidInputError as for `layer` and `head`.
+        """
+        return comparer_page.to_html(self, path=path, layers=layers, heads=heads)
+
+    def _layer(self, layer: int) -> list[list[dict[str, Any]]]:
+        """Columns of every recording and row at a layer."""
+        steps = self.common.steps
+        return [
+            [comparer_view.column(arrays, steps, run.prompt_length) for arrays in view.layer_arrays(run, layer)]
+            for run in self.common.recordings
+        ]
+
+    @traitlets.validate("step", "layer", "head")
+    def _check(self, proposal: Any) -> int:
+        return self.common.check(proposal["trait"].name, proposal["value"])
+
+    @traitlets.validate("sort")
+    def _check_sort(self, proposal: Any) -> str:
+        return comparer_content.check_sort(proposal["value"])
+
+    @traitlets.observe("layer", "head")
+    def _repack(self, change: Any) -> None:
+        self.slices = self.packed(self.layer, self.head)
+
+
+def _colours(run: Recording) -> dict[str, str]:
+    from ..plots.theme import method_style  # loads plotly
+
+    return {"light": method_style(run.method)["color"], "dark": method_style(run.method, dark=True)["color"]}
