@@ -1,4 +1,4 @@
-"""Pictures of a notebook's figures and steppers, for viewers that run no scripts.
+"""Pictures of a notebook's figures and widgets, for viewers that run no scripts.
 
 They need what `make setup` brings (kaleido, playwright) and a Chromium on the machine.
 """
@@ -14,14 +14,14 @@ import nbformat
 import plotly.io
 from playwright.sync_api import sync_playwright
 
-FIGURE_WIDTH, STEPPER_WIDTH = 760, 960  # CSS pixels
+FIGURE_WIDTH, WIDGET_WIDTH = 760, 960  # CSS pixels
 
 
 def add(outputs: list[nbformat.NotebookNode], figure_type: str, pages: Mapping[int, Path]) -> list[bytes]:
-    """Put a PNG in place of each plotly figure and beside each stepper among the outputs; returns the steppers' PNGs.
+    """Put a PNG in place of each plotly figure and beside each widget among the outputs; returns the widgets' PNGs.
 
     JupyterLab shows the PNG of a saved notebook even where it has the figure too, which can take half a megabyte.
-    `pages` holds the replaying page of the output at each index that is a stepper.
+    `pages` holds the page without a kernel of the output at each index that is a widget.
     """
     taken = []
     for index, output in enumerate(outputs):
@@ -39,13 +39,13 @@ def add(outputs: list[nbformat.NotebookNode], figure_type: str, pages: Mapping[i
 
 
 def of_page(path: Path, scheme: str = "light") -> bytes:
-    """PNG of a stepper's page, in a "light" or "dark" browser."""
+    """PNG of a widget's page, in a "light" or "dark" browser."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": STEPPER_WIDTH, "height": 800}, color_scheme=scheme)
+        page = browser.new_page(viewport={"width": WIDGET_WIDTH, "height": 800}, color_scheme=scheme)
         page.goto(path.as_uri())
-        page.locator(".kv-attended").first.wait_for()
-        picture = page.locator(".kv-stepper").screenshot()
+        page.locator("#kvviz-root :is([data-position][class], canvas)").first.wait_for()
+        picture = page.locator("#kvviz-root").screenshot()
         browser.close()
     return picture

@@ -1,7 +1,8 @@
-"""Run a notebook from top to bottom and keep what it showed.
+"""Run notebooks from top to bottom and keep what they showed.
 
     python notebooks/run.py 00_quickstart --html build/quickstart.html    a page that needs neither kernel nor network
     python notebooks/run.py 00_quickstart --inplace                       outputs saved in the notebook, with pictures
+    python notebooks/run.py --recorded                                    all of them, without the model
 
 A bar shows the cells done. At the end come the output of the cell tagged `result-table`, the seconds taken and the
 kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written. Saved outputs hold no
@@ -29,17 +30,17 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 600
+QUICKSTART = "00_quickstart"
 README_PICTURE = HERE.parent / "data" / "pictures" / "decode_stepper.png"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
 
-# Runs in the kernel after the last cell: each stepper writes itself as a page, and the memory is read.
+# Runs in the kernel after the last cell: each widget that can writes itself as a page, and the memory is read.
 AFTERWARDS = """
 import pathlib, resource, sys
 from ipywidgets.widgets.widget import _instances
-from kvviz.widgets import DecodeStepper
 for _key, _widget in list(_instances.items()):
-    if isinstance(_widget, DecodeStepper):
+    if type(_widget).__module__.startswith("kvviz.") and hasattr(_widget, "to_html"):
         _widget.to_html({folder!r} + "/" + _key + ".html")
 _status = pathlib.Path("/proc/self/status")  # getrusage also counts what the process held that started the kernel
 _lines = _status.read_text().splitlines() if _status.exists() else []
@@ -56,35 +57,46 @@ PAGE = """{%- extends 'lab/index.html.j2' -%}
 
 
 def main() -> int:
-    """Run the notebook named on the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Run a notebook from top to bottom and keep what it showed.")
-    parser.add_argument("notebook", help="its name, with or without .ipynb")
+    """Run the notebooks named on the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Run notebooks from top to bottom and keep what they showed.")
+    parser.add_argument("notebooks", nargs="*", help="their names, with or without .ipynb; all of them by default")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the executed notebook as one HTML page")
-    parser.add_argument("--inplace", action="store_true", help="save the outputs in the notebook itself")
+    parser.add_argument("--inplace", action="store_true", help="save the outputs in the notebooks themselves")
+    parser.add_argument("--recorded", action="store_true", help="from the recorded runs in data/, without the model")
     options = parser.parse_args()
-    path = HERE / f"{options.notebook.removesuffix('.ipynb')}.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
+    names = [name.removesuffix(".ipynb") for name in options.notebooks] or sorted(p.stem for p in HERE.glob("*.ipynb"))
+    if options.html and len(names) > 1:
+        parser.error("--html takes one notebook")
+    lines = []
+    for name in names:
         try:
-            peak_bytes = execute(notebook, folder)
+            lines.append(run(HERE / f"{name}.ipynb", options))
         except CellExecutionError as error:
             print(error, file=sys.stderr)
             return 1
-        if options.html:
-            write(options.html, page(notebook, path.stem, Path(folder)))
-        if options.inplace:
-            add_pictures(notebook, Path(folder))
-            write(path, nbformat.writes(notebook) + "\n")
-    print(result_table(notebook))
-    print(f"\n{path.name}: {time.perf_counter() - started:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB")
+    print("\n" + "\n".join(lines))
     if options.html:
         print(f"The page: {options.html.resolve()}")
     return 0
 
 
-def execute(notebook: nbformat.NotebookNode, folder: str) -> int:
-    """Fill in the outputs of every cell and put one page a stepper into `folder`; returns the kernel's peak bytes."""
+def run(path: Path, options: argparse.Namespace) -> str:
+    """Run one notebook, write what was asked for and print its result table; returns what it took, in a line."""
+    notebook = nbformat.read(path, as_version=4)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        peak_bytes = execute(notebook, folder, recorded=options.recorded)
+        if options.html:
+            write(options.html, page(notebook, path.stem, Path(folder)))
+        if options.inplace:
+            add_pictures(notebook, path.stem, Path(folder))
+            write(path, nbformat.writes(notebook) + "\n")
+    print(result_table(notebook))
+    return f"{path.name}: {time.perf_counter() - started:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB"
+
+
+def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = False) -> int:
+    """Fill in the outputs of every cell and put one page a widget into `folder`; returns the kernel's peak bytes."""
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
@@ -93,7 +105,7 @@ def execute(notebook: nbformat.NotebookNode, folder: str) -> int:
         resources={"metadata": {"path": HERE}},
         extra_arguments=["--log-level=ERROR"],  # the kernel warns that local connections are not encrypted
     )
-    with client.setup_kernel():
+    with client.setup_kernel(env=os.environ | {"KVVIZ_OFFLINE": "1"} if recorded else dict(os.environ)):
         for index, cell in enumerate(tqdm(notebook.cells, desc="cells", unit="cell")):
             client.execute_cell(cell, index)
         notebook.cells.append(nbformat.v4.new_code_cell(AFTERWARDS.format(folder=folder)))
@@ -104,12 +116,12 @@ def execute(notebook: nbformat.NotebookNode, folder: str) -> int:
     return int(afterwards.outputs[-1].text)
 
 
-def measure(name: str) -> dict[str, float]:
+def measure(name: str, *, recorded: bool = False) -> dict[str, float]:
     """Seconds and the kernel's peak GiB of a run that keeps nothing."""
     notebook = nbformat.read(HERE / f"{name}.ipynb", as_version=4)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        peak_bytes = execute(notebook, folder)
+        peak_bytes = execute(notebook, folder, recorded=recorded)
     return {"seconds": time.perf_counter() - started, "peak_gib": peak_bytes / 2**30}
 
 
@@ -119,21 +131,21 @@ def is_progress_bar(output: nbformat.NotebookNode) -> bool:
     return WIDGET_VIEW in data and re.match(r".*\d+%\|", data.get("text/plain", "")) is not None
 
 
-def add_pictures(notebook: nbformat.NotebookNode, folder: Path) -> None:
-    """Put a PNG in place of figures and beside steppers, and the first stepper's where the README shows it."""
+def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> None:
+    """Put a PNG in place of figures and beside widgets, and the quickstart's stepper where the README shows it."""
     import pictures  # beside this file; needs a browser, which only --inplace does
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
     views = {index: output.data.get(WIDGET_VIEW) for index, output in enumerate(outputs)}
     pages = {index: folder / f"{view['model_id']}.html" for index, view in views.items() if view}
-    steppers = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
-    if steppers:
+    taken = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
+    if taken and name == QUICKSTART:
         README_PICTURE.parent.mkdir(exist_ok=True)
-        README_PICTURE.write_bytes(steppers[0])
+        README_PICTURE.write_bytes(taken[0])
 
 
 def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
-    """One self-contained HTML page: steppers replay, figures zoom, other widgets show their picture."""
+    """One self-contained HTML page: kvviz's widgets work, figures zoom, other widgets show their picture."""
     notebook = nbformat.from_dict(json.loads(json.dumps(notebook)))
     notebook.metadata.title = title
     plotly_script = True  # 5 MB, inside the first figure only
