@@ -94,6 +94,9 @@ def test_the_page_embeds_what_was_asked_for_or_fits(monkeypatch):
         stepper.to_html(layers=[3])
     with pytest.raises(InvalidInputError, match="0 to 1"):
         stepper.to_html(heads=[2])
+    for nothing in ({"layers": []}, {"heads": []}):
+        with pytest.raises(InvalidInputError, match="at least one"):
+            stepper.to_html(**nothing)
 
 
 def test_the_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def compared(recordings: Sequence[Recording] | Mapping[str, Recording]) -> Compa
         wanted = "at least one, such as [generate(..., record=True).recording for each method]"
         raise InvalidInputError(_OPERATION, "no recording", wanted)
     for number, run in enumerate(runs):
-        _check_alone(number, run)
+        content.check(run, f"{_OPERATION}: recording {number}")
     labels: tuple[str, ...] = tuple(recordings) if isinstance(recordings, Mapping) else _labels(runs)
     for label in labels:
         if not isinstance(label, str) or not label.strip():
@@ -98,7 +98,7 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
                 "fed": run.tokens[run.prompt_length :],
                 "next_token": run.next_tokens[-1],
                 "question_length": run.question_length,
-                "group_name": "page" if "page_size" in run.config else "cluster",
+                "group_name": content.group_name(run.method),
                 "rows_a_head": content.rows(run) // common.heads,
                 **style,
             }
@@ -111,13 +111,6 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
 def numbered(name: str, numbers: Sequence[int]) -> str:
     """`name`, in the plural where there are several, and the numbers."""
     return f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def _check_alone(number: int, run: Recording) -> None:
-    try:
-        content.check(run)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{_OPERATION}: recording {number}", error.got, error.wanted) from None
 
 
 def _check_beside(first_label: str, first: Recording, label: str, run: Recording) -> None:

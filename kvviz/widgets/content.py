@@ -7,10 +7,17 @@ from typing import Any
 from ..errors import InvalidInputError
 from ..trace import Recording
 
+# What a method's groups are, where they are no clusters.
+_GROUP_NAMES = {"quest": "page", "pqcache": "block", "infllm": "block", "shadowkv": "chunk", "ctkvr": "query centroid"}
 
-def check(recording: Recording) -> Recording:
+
+def group_name(method: str) -> str:
+    """What the `groups` of a method's recordings are called."""
+    return _GROUP_NAMES.get(method, "cluster")
+
+
+def check(recording: Recording, operation: str = "DecodeStepper") -> Recording:
     """The recording, if there is something to step through; raises InvalidInputError otherwise."""
-    operation = "DecodeStepper"
     if not isinstance(recording, Recording):
         wanted = "a kvviz.Recording, such as generate(..., record=True).recording"
         raise InvalidInputError(operation, type(recording).__name__, wanted)
@@ -66,7 +73,7 @@ def describe(recording: Recording) -> dict[str, Any]:
         "layers_meaning": f"layer: which of the recorded layers is shown{f' ({unrecorded})' if unrecorded else ''}",
         "heads": list(range(rows(recording))),
         "head_name": head_name,
-        "group_name": "page" if "page_size" in recording.config else "cluster",
+        "group_name": group_name(recording.method),
         "notes": [],
     }
 

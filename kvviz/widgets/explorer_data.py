@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import view
+from . import content, view
 from .explorer_fields import Slider
 
 if TYPE_CHECKING:
     from ..explore import Explored, Point
 
 Array = NDArray[Any]
-GROUP_NAMES = {"quest": "page", "pqcache": "block", "infllm": "block", "ctkvr": "centroid"}  # what `groups` names
 FRAME = ("positions", "groups", "scores", "weights", "looks", "marks")
 
 
@@ -45,7 +44,7 @@ def describe(
         "layers": list(layers),
         "heads": list(range(rows)),
         "head_name": "KV head" if rows == recording.geometry.n_kv_heads else "query head",
-        "group_name": GROUP_NAMES.get(method.name, "cluster"),
+        "group_name": content.group_name(method.name),
         "notes": [],
     }
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ..errors import InvalidInputError
 from ..trace import Recording
 from . import content, view
 from .page import blob, self_contained
@@ -34,6 +35,9 @@ def to_html(
     `layers` and `heads` say what is embedded; without `layers`, the one shown and as many others as fit in SIZE_LIMIT.
     Raises InvalidInputError for a layer or head that was not recorded.
     """
+    for name, wanted in (("layers", layers), ("heads", heads)):
+        if wanted is not None and not wanted:
+            raise InvalidInputError(f"DecodeStepper.to_html: {name}", "none", "at least one, or None")
     wanted_heads = range(content.rows(recording)) if heads is None else heads
     embedded_heads = sorted({content.check_head(recording, head) for head in wanted_heads})
     if shown.head not in embedded_heads:
