@@ -63,7 +63,7 @@ def convex_fit(distances: Array, values: Array) -> ConvexFit:
     >>> convex_fit([1, 2, 4], [0.9, 0.5, 0.3]).error < 1e-9
     np.True_
     """
-    from scipy.optimize import nnls  # type: ignore[import-untyped]  # scipy ships no types
+    from scipy.optimize import nnls
 
     distances, values = np.asarray(distances, np.float64), np.asarray(values, np.float64)
     if distances.ndim != 1 or len(distances) < 3 or not (np.diff(distances) > 0).all():
