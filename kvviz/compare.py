@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +35,14 @@ def compare(
     max_new_tokens: int = 64,
     recordings: dict[tuple[str, int], Recording] | None = None,
     prefill: str | Method | None = None,
+    layers: Collection[int] | None = None,
 ) -> pd.DataFrame:
     """One row for each method and budget on the same prompt, which is prefilled once for all that share a prefill.
 
     `methods` are names or instances; an instance keeps its fields and takes each budget in turn, or its own where
     `budgets` is empty. A mapping gives labels, for several configurations of one method. `full` and `minference` ignore
     the budget and have one row; `full` always has the exact prefill: it is what token_agreement compares with.
-    `prefill` as for `generate`.
+    `prefill` as for `generate`. `layers` are those recorded and measured, all that select by default.
 
     Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
     select and heads), token_agreement (share of positions at which the written token is full attention's), correct
@@ -82,7 +83,9 @@ def compare(
             cache = source.fork(method)
             wait_for_states(cache)
             ready_s = prefill_s + time.perf_counter() - started
-            return decode(lm, cache, ids, first, question_ids, max_new_tokens, ready_s, True)
+            selects = any(not layer.dense for layer in cache.selective_layers)  # `full` has no layer to record
+            record = layers if layers is not None and selects else True
+            return decode(lm, cache, ids, first, question_ids, max_new_tokens, ready_s, record)
 
         full = run(resolve("full"))
         for (label, budget), method in tqdm(cells.items(), desc="compare", leave=False, disable=None):

@@ -180,6 +180,15 @@ class TestCompare:
         with pytest.raises(kvviz.InvalidInputError, match="mapping"):
             kvviz.compare(tiny, prompt(200), [few, many], [64], max_new_tokens=4)
 
+    def test_only_the_layers_asked_for_are_recorded_and_measured(self, tiny):
+        found, one = {}, {}
+        kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4, recordings=found)
+        table = kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4, recordings=one, layers=[3])
+        whole, part = found["quest", 64], one["quest", 64]
+        assert part.layers == (3,)
+        assert np.array_equal(part.events[3].indices, whole.events[3].indices)
+        assert table.set_index("method").recall["quest"] == part.summary()["recall"] != whole.summary()["recall"]
+
     def test_one_prefill_serves_all(self, tiny, monkeypatch):
         lengths = []
         forward = tiny.model.forward
