@@ -10,7 +10,7 @@ OLDEST_TESTS := tests/test_transformers.py tests/test_generation.py tests/test_m
 	tests/test_model_cache.py tests/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest lab lint data bench bench-gpu clean
+.PHONY: help setup demo notebooks test test-oldest lab lint data gallery bench bench-gpu clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -19,6 +19,9 @@ setup: $(VENV)/.installed ## make .venv and install everything
 
 demo: setup ## run the quickstart on a real model and write build/quickstart.html
 	$(BIN)/python notebooks/run.py 00_quickstart --html build/quickstart.html
+
+notebooks: setup ## run every notebook from the recorded runs; prints the seconds and memory of each
+	$(BIN)/python notebooks/run.py --recorded $(ARGS)
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest $(ARGS)
@@ -35,6 +38,9 @@ lint: setup ## check style and types
 
 data: setup ## make the recorded traces, recordings and tables in data/ again
 	$(BIN)/python data/make.py $(ARGS)
+
+gallery: setup ## draw every plot from recorded data again
+	$(BIN)/python data/gallery/make.py $(ARGS)
 
 bench: setup ## measure what the README claims
 	$(BIN)/python data/benchmarks/run.py $(ARGS)

@@ -19,8 +19,8 @@ from .theme import MAP, method_style
 if TYPE_CHECKING:
     import pandas as pd
 
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross")
+_DASHES: tuple[str, ...] = ("solid", "dash", "dot", "dashdot", "longdash")
+_SYMBOLS: tuple[str, ...] = ("circle", "square", "triangle-up", "diamond", "cross")
 
 
 def ablation(
@@ -93,24 +93,33 @@ def _keys(rows: pd.DataFrame, series: Sequence[str]) -> list[tuple[Any, ...]]:
 def _words(line: tuple[Any, ...], series: Sequence[str]) -> list[str]:
     """The escaped label of a line: a method's name, and the other values with the names of theirs."""
     return [
-        escape(str(value)) if name == "method" else escape(f"{name.replace('_', ' ')} {value}")
+        escape(str(value)) if name == "method" else escape(f"{name.replace('_', ' ')} {_text(value)}")
         for name, value in zip(series, line, strict=True)
     ]
 
 
+def _text(value: Any) -> str:
+    """A value in print; a column with empty places holds whole numbers as floats."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _style(line: tuple[Any, ...], series: Sequence[str], lines: list[tuple[Any, ...]], dark: bool) -> dict[str, str]:
     """The method's style, whose second and later lines change dash and symbol; steps of cividis without a method."""
+    dashes, symbols = _DASHES, _SYMBOLS
     if "method" in series:
         place = list(series).index("method")
         style = method_style(str(line[place]), dark)
         number = [other for other in lines if other[place] == line[place]].index(line)
         if number == 0:
             return style
+        number -= 1
+        dashes = tuple(dash for dash in _DASHES if dash != style["dash"])
+        symbols = tuple(symbol for symbol in _SYMBOLS if symbol != style["symbol"])
     else:
         number = lines.index(line)
         span = (0.35, 1.0) if dark else (0.0, 0.8)  # what stands out from the page
         style = {"color": sample_colorscale(MAP, np.linspace(*span, max(len(lines), 2)))[number]}
-    return style | {"dash": _DASHES[number % len(_DASHES)], "symbol": _SYMBOLS[number % len(_SYMBOLS)]}
+    return style | {"dash": dashes[number % len(dashes)], "symbol": symbols[number % len(symbols)]}
 
 
 def _line(

@@ -13,6 +13,7 @@ from .score_curves import about, numbers, rows_of, spread_ticks
 if TYPE_CHECKING:
     import pandas as pd
 
+_LETTERS = 32  # of all tick labels of an axis, at the width of a column in print
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -50,8 +51,13 @@ def unit_of(most_s: float) -> tuple[float, str]:
 
 
 def size_axis(figure: go.Figure, values: Any, text: str, **place: int) -> None:
-    """Make an x axis logarithmic, with ticks at the values themselves; `place` is a subplot's row and col."""
+    """Make an x axis logarithmic, with ticks at the values themselves; `place` is a subplot's row and col.
+
+    Where the labels would not fit beside each other in a paper's column, every second one is left out, never the last.
+    """
     ticks = spread_ticks(np.unique(np.asarray(values, float)))
+    while sum(len(f"{tick:,.0f}") for tick in ticks) > _LETTERS:
+        ticks = ticks[::-2][::-1]
     figure.update_xaxes(
         type="log", title_text=text, tickvals=ticks, ticktext=[f"{tick:,.0f}" for tick in ticks], **place
     )

@@ -31,7 +31,7 @@ def save(
 
     `width`: "column" (3.3 inches), "page" (7 inches), or inches; `height`: inches, by default in proportion to the
     figure's own. Type is 8 points, titles are broken to fit. PDF and SVG are vectors, and a PDF embeds its fonts; an
-    SVG names them (Arial or a metric-alike), since plotly writes text as text. PNG has `dpi` dots an inch (50 to 1,200):
+    SVG names them (Arial or a metric-alike), since plotly writes text as text. PNG has `dpi` dots an inch, 50 to 1,200:
     300 for print, 150 for a page on a screen. Layers that only answer to the mouse are left out. The file appears whole
     or not at all, and `fig` stays as it is.
 

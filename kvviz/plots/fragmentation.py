@@ -111,13 +111,13 @@ def _gap() -> float:
 
 def _window(pages: tuple[int, int] | None, spread: PageFragmentation) -> tuple[int, int]:
     """The pages of the map; by default consecutive ones with a typical number of important tokens a page."""
-    n_pages = spread.counts.shape[1]
+    counts, n_pages = spread.counts[-_ROWS:], spread.counts.shape[1]  # of the steps that the map shows
     most = max(1, _MAX_COLUMNS // spread.page_size)
     if pages is None:
         run = np.ones(min(_PAGES, n_pages, most), np.int64)
         tokens, holding, held = (
             np.convolve(of_page, run, "valid")  # of every run of pages
-            for of_page in (spread.counts.sum(0), (spread.counts > 0).sum(0), spread.counts.any(0).astype(np.int64))
+            for of_page in (counts.sum(0), (counts > 0).sum(0), counts.any(0).astype(np.int64))
         )
         distance = np.abs(tokens / np.maximum(holding, 1) - spread.tokens_per_page.mean())
         start = int(np.where(held == held.max(), distance, np.inf).argmin())  # no page without any, where possible

@@ -15,6 +15,7 @@ from ..errors import InvalidInputError
 from ..trace import Recording, Trace
 from .labels import escape, set_title, wrap
 from .labels import title as join
+from .powers import power_of_ten
 from .theme import cluster_color, ink, template_name, translucent
 
 Array = NDArray[Any]
@@ -237,7 +238,7 @@ def attention_distribution(
     powers = range(0, int(decades) + 1, max(1, round(decades / 6)))
     figure.update_yaxes(
         title_text="attention weight", type="log", range=[-1.02 * decades, 0.1],
-        tickvals=[10.0**-power for power in powers], ticktext=[f"{10.0**-power:g}" for power in powers],
+        tickvals=[10.0**-power for power in powers], ticktext=[power_of_ten(-power) for power in powers],
     )  # fmt: skip
     return figure
 

@@ -96,9 +96,7 @@ def _title(
         known = runs_title("Budget ledger", recordings, hatched)
         return known if given is None else wrap(escape(given), 90)
     budgets = set(ledgers["budget"]) if "budget" in ledgers.columns else set()
-    return about(
-        ledgers, given, "Budget ledger", f"budget {budgets.pop():,}" if len(budgets) == 1 else "", hatched
-    )
+    return about(ledgers, given, "Budget ledger", f"budget {budgets.pop():,}" if len(budgets) == 1 else "", hatched)
 
 
 def _entries(ledgers: Mapping[str, Any] | pd.DataFrame) -> dict[str, dict[str, Any]]:

@@ -156,7 +156,7 @@ def kv_memory(
             times, hover = np.asarray(link.seconds(held, shape.n_layers), float), "%{x:,} tokens: %{y:.3g} s"
             figure.add_trace(curve(label, x, times, style, hover, show_legend=False), 2, 1)
     for name, (dash, symbol) in looks.items():
-        style = {"color": ink(dark).muted, "dash": dash, "symbol": symbol}
+        style = {"color": ink(dark).foreground, "dash": dash, "symbol": symbol}
         figure.add_trace(_entry(escape(name), style), 1, 1)
     for batch, tone in tones.items():
         figure.add_trace(
@@ -221,7 +221,7 @@ def _by_blocks(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
         curves.append(line.update(marker_size=11 if symbol.endswith("-open") else 7))  # the two policies often coincide
     policies = {str(policy): _POLICIES.get(str(policy).lower(), _OTHER) for policy in rows["policy"].unique()}
     for policy, (dash, symbol) in policies.items():
-        curves.append(_entry(escape(policy).upper(), {"color": ink(dark).muted, "dash": dash, "symbol": symbol}))
+        curves.append(_entry(escape(policy).upper(), {"color": ink(dark).foreground, "dash": dash, "symbol": symbol}))
     for capacity, tone in tones.items():
         curves.append(
             _entry(f"{capacity:,.0f} tokens", {"color": tone, "dash": "solid", "symbol": "circle"}, markers=False)

@@ -9,6 +9,7 @@ from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Trace
 from .labels import set_title
+from .powers import raised
 from .similarity import about, line
 from .theme import ink, method_style, template_name, translucent
 
@@ -103,5 +104,4 @@ def _near_one(gap: float) -> str:
     if gap >= 0.002:
         return f"{1 - gap:.3f}"
     factor, _, power = f"{gap:.0e}".partition("e-")
-    raised = "⁻" + str(int(power)).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"1 − {factor + '×' if factor != '1' else ''}10{raised}"
+    return f"1 − {factor + '×' if factor != '1' else ''}10{raised(-int(power))}"

@@ -124,12 +124,14 @@ def about(table: pd.DataFrame, given: str | None, what: str, *more: str) -> str:
     """
     if given is not None:
         return wrap(escape(given), 90)
-    known = table.attrs
+    known = dict(table.attrs)
+    if "seed" in table.columns and table["seed"].nunique() == 1:  # of a table with several, one may be picked
+        known["seed"] = table["seed"].iloc[0]
     return join([
         what,
         str(known.get("model", "")),
         f"{known['prompt_length']:,} tokens" if "prompt_length" in known else "",
-        f"layers {', '.join(map(str, known['layers']))}" if "layers" in known else "",
+        f"layer{'s' * (len(known['layers']) > 1)} {', '.join(map(str, known['layers']))}" if "layers" in known else "",
         f"budget {budget_text(known['budget'])}" if "budget" in known else "",
         f"seed {known['seed']}" if "seed" in known else "",
         *more,

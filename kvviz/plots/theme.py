@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 import plotly.io as pio
 
+from .powers import power_of_ten
+
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 TYPE_SIZE = 13  # pixels, on a screen
 HUES = 24  # steps of the colour circle; more of them the eye would not tell apart
@@ -70,7 +72,7 @@ def attention_scale(decades: int) -> dict[str, Any]:
     ticks = list(range(-decades, 1))
     bar = {
         "title": {"text": "attention weight", "side": "right"}, "tickvals": ticks,
-        "ticktext": [f"≤ {10.0 ** ticks[0]:g}", *(f"{10.0**tick:g}" for tick in ticks[1:])],
+        "ticktext": [f"≤ {power_of_ten(ticks[0])}", *(power_of_ten(tick) for tick in ticks[1:])],
         "thickness": 10, "outlinewidth": 0, "xpad": 4,
     }  # fmt: skip
     return {"colorscale": MAP, "cmin": -decades, "cmax": 0, "colorbar": bar}

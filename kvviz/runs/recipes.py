@@ -94,18 +94,17 @@ def needle(lm: LanguageModel) -> dict[str, Recording]:
     The question is fed after the prompt was compressed. What is kept are the steps from the last token of the question
     on: `prompt_length` counts the question's other tokens too, `question_length` is 1.
     """
-    from ..generation import generate
+    from .. import methods
+    from ..compare import compare
 
     prompt, question = needle_prompt(lm)
-    found = {}
-    for label, (name, fields) in NEEDLE_METHODS.items():
-        out = generate(
-            lm, prompt, name, NEEDLE_BUDGET, question=question, max_new_tokens=NEEDLE_NEW_TOKENS, record=NEEDLE_LAYERS,
-            **fields,
-        )  # fmt: skip
-        assert out.recording is not None
-        found[label] = answer_steps(out.recording, NEEDLE_STEPS)
-    return found
+    chosen = {label: methods.create(name, **fields) for label, (name, fields) in NEEDLE_METHODS.items()}
+    found: dict[tuple[str, int], Recording] = {}
+    compare(
+        lm, prompt, chosen, [NEEDLE_BUDGET], question, max_new_tokens=NEEDLE_NEW_TOKENS, recordings=found,
+        layers=NEEDLE_LAYERS,
+    )  # fmt: skip
+    return {label: answer_steps(recording, NEEDLE_STEPS) for (label, _), recording in found.items()}
 
 
 @recipe("recordings")

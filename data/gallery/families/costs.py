@@ -1,0 +1,45 @@
+"""What methods cost: time, memory, transfers."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from families import benchmarks, figure, title
+from kvviz import Geometry, plots
+from kvviz.offload import LinkModel
+from kvviz.runs import Runs
+
+
+@figure("ClusterKV fig. 13, PQCache fig. 12a and b, CTkvr table 13, CentroidKV tables 6 and 7")
+def latency(runs: Runs) -> go.Figure:
+    """The time of a decode step by part. Grey is the model's own work, which no method can save; "attention" is what
+    remains beside it and choosing.
+    """
+    table = benchmarks.decoding()
+    return plots.latency(table, title=title(table, "Time of a decode step by part"))
+
+
+@figure("CTkvr table 13")
+def latency_of_choosing(runs: Runs) -> go.Figure:
+    """What one layer takes to choose the tokens of a step, as the prompt grows."""
+    return plots.latency(benchmarks.choosing())
+
+
+@figure("CTkvr fig. 8, table 9")
+def index_build_time(runs: Runs) -> go.Figure:
+    """What one layer takes to build its index over the prompt, and the power of the length that this grows with."""
+    return plots.index_build_time(benchmarks.building())
+
+
+@figure("ClusterKV section V-C, PQCache fig. 11c and d")
+def hit_rate(runs: Runs) -> go.Figure:
+    """How often an attended token is on the device already."""
+    return plots.hit_rate(runs.table("offload"))
+
+
+@figure("PQCache fig. 1")
+def kv_memory(runs: Runs) -> go.Figure:
+    """The size of keys and values by length and batch, and the time to move them."""
+    models = {"Llama 3 8B": Geometry(32, 32, 8, 128, 131072), "SmolLM2-135M": Geometry(30, 9, 3, 64, 8192)}
+    lengths = [2**power for power in range(10, 18)]
+    return plots.kv_memory(models, lengths, [1, 16, 128], link=LinkModel.pcie(5), memory_bytes=80 * 2**30)

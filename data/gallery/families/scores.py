@@ -1,0 +1,98 @@
+"""What methods keep, and how well the model does with it."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from families import figure
+from kvviz import plots
+from kvviz.runs import Runs
+
+
+@figure("ClusterKV fig. 11a")
+def recall_by_budget(runs: Runs) -> go.Figure:
+    """The share of the exact top tokens that each method attends."""
+    return plots.recall_by_budget(runs.table("budgets"))
+
+
+@figure("ClusterKV fig. 11a")
+def output_error_by_budget(runs: Runs) -> go.Figure:
+    """How far the output of attention is from the exact one; merged tokens count here too."""
+    return plots.recall_by_budget(runs.table("budgets"), metric="output_error")
+
+
+@figure("ClusterKV fig. 9, CentroidKV fig. 4 and 5, CTkvr fig. 9, PQCache fig. 10")
+def score_by_budget(runs: Runs) -> go.Figure:
+    """Needles found against the budget, with bootstrap intervals; CTkvr and CentroidKV take no smaller budgets."""
+    return plots.score_by_budget(
+        runs.table("needles").rename(columns={"correct": "needles_found"}), score="needles_found"
+    )
+
+
+@figure("ClusterKV fig. 10")
+def perplexity_by_length(runs: Runs) -> go.Figure:
+    """The perplexity of prose behind a compressed prompt, of all tokens up to each position."""
+    return plots.perplexity_by_length(runs.table("perplexity"))
+
+
+@figure("PQCache fig. 9, CTkvr fig. 5, 6 and 14")
+def needle_grid(runs: Runs) -> go.Figure:
+    """Which needles were found, by length and depth, at one budget."""
+    table = runs.table("needles")
+    return plots.needle_grid(table[table["method"].eq("full") | table["budget"].eq(256)], found="correct")
+
+
+@figure("ClusterKV fig. 11b")
+def ablation_clusters(runs: Runs) -> go.Figure:
+    """More clusters, better recall, more metadata."""
+    table = runs.table("ablations")
+    return plots.ablation(
+        table[table["varied"] == "n_clusters"], field="n_clusters", metric=["recall", "metadata_bytes_a_token"]
+    )
+
+
+@figure("ClusterKV fig. 11b")
+def ablation_metric(runs: Runs) -> go.Figure:
+    """By which metric ClusterKV puts keys together."""
+    table = runs.table("ablations")
+    return plots.ablation(table[table["varied"] == "metric"], field="metric")
+
+
+@figure("PQCache fig. 10b")
+def ablation_quantization(runs: Runs) -> go.Figure:
+    """PQCache's m partitions of b bits."""
+    table = runs.table("ablations")
+    return plots.ablation(
+        table[table["varied"] == "n_partitions, n_bits"],
+        field="n_bits", metric=["recall", "metadata_bytes_a_token"], series=("method", "n_partitions"),
+    )  # fmt: skip
+
+
+@figure("PQCache fig. 12c")
+def ablation_iterations(runs: Runs) -> go.Figure:
+    """How many iterations PQCache's clustering takes."""
+    table = runs.table("ablations")
+    return plots.ablation(table[table["varied"] == "max_iter"], field="max_iter")
+
+
+@figure("CTkvr fig. 10, table 15")
+def ablation_probes(runs: Runs) -> go.Figure:
+    """How many of its centroids' lists CTkvr joins."""
+    table = runs.table("ablations")
+    return plots.ablation(table[table["varied"] == "n_probes"], field="n_probes")
+
+
+@figure("CentroidKV table 8")
+def ablation_chunks(runs: Runs) -> go.Figure:
+    """Within how many tokens CentroidKV looks for a partner; its error counts merged tokens too."""
+    table = runs.table("ablations")
+    return plots.ablation(table[table["varied"] == "chunk_size"], field="chunk_size", metric="output_error")
+
+
+@figure("none of the papers")
+def ablation_pages(runs: Runs) -> go.Figure:
+    """Quest's pages: the smaller, the better its bounds, and the more metadata."""
+    table = runs.table("ablations")
+    return plots.ablation(
+        table[table["varied"] == "page_size"], field="page_size", metric=["recall", "metadata_bytes_a_token"]
+    )

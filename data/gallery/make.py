@@ -1,0 +1,97 @@
+"""Draws the plots of kvviz from recorded data, and the page that shows them: no model, no network.
+
+It takes about a minute.
+
+    python data/gallery/make.py                     all pictures, and README.md
+    python data/gallery/make.py --only kv_memory    one of them, and README.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import sys
+from pathlib import Path
+
+import kaleido
+from families import ABSENT, ENTRIES, Absent, Entry, attention, costs, scores, similarity
+
+import kvviz
+from kvviz import plots
+
+HERE = Path(__file__).resolve().parent
+PAGE = "README.md"
+FAMILIES = (similarity, attention, scores, costs)
+DPI = 150  # for a page on a screen
+MOST_BYTES, MOST_BYTES_IN_ALL = 150_000, 3_000_000
+INTRODUCTION = """# Gallery
+
+<!-- Written by data/gallery/make.py. -->
+
+The plots of `kvviz.plots`, drawn by `make gallery` from recorded data alone: no model, no network. `runs` is
+`kvviz.open_runs(live=False)`, which reads the traces, recordings and tables of this repository (`make data` made them
+with SmolLM2-135M-Instruct); `benchmarks` reads what `make bench` measured (`data/benchmarks/cpu.json`). The figures of
+the papers are of larger models and longer texts. `plots.save` writes the same figures for print.
+"""
+
+
+def main() -> int:
+    """Make what the command line asks for; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=ENTRIES, action="append", help="a figure to draw; may be repeated")
+    parser.add_argument("--out", type=Path, default=HERE, help="the folder to write to, by default this one")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs = kvviz.open_runs(live=False)
+    kaleido.start_sync_server(silence_warnings=True)
+    try:
+        for name in options.only or ENTRIES:
+            entry = ENTRIES[name]
+            path = plots.save(entry.draw(runs), options.out / f"{name}.png", width=entry.width, dpi=DPI)
+            print(f"{path.name:32} {path.stat().st_size / 1e3:6.0f} kB", flush=True)
+    finally:
+        kaleido.stop_sync_server(silence_warnings=True)
+    for path in options.out.glob("*.png"):
+        if path.stem not in ENTRIES:
+            path.unlink()
+    (options.out / PAGE).write_text(page(), encoding="utf-8")
+    if problem := too_large(options.out):
+        print(problem, file=sys.stderr)
+    return 1 if problem else 0
+
+
+def page() -> str:
+    """README.md: a row a figure, by family."""
+    parts = [INTRODUCTION]
+    for family in FAMILIES:
+        rows = [row(entry) for entry in ENTRIES.values() if entry.draw.__module__ == family.__name__]
+        parts.append("\n".join([f"## {(family.__doc__ or '').rstrip('.')}\n", "| | |", "|---|---|", *rows, ""]))
+    rows = [f"| **{absent.plot}** | {about(absent)}<br><br>Not here: {absent.reason}. |" for absent in ABSENT]
+    parts.append("\n".join(["## Drawn from a live run only\n", "| | |", "|---|---|", *rows, ""]))
+    return "\n".join(parts)
+
+
+def row(entry: Entry) -> str:
+    """A figure's row: its picture, and what it shows."""
+    picture = f'<img src="{entry.name}.png" width="400" alt="{html.escape(entry.shows)}">'
+    return f"| {picture} | **{entry.plot}**<br><br>{about(entry)} |"
+
+
+def about(entry: Entry | Absent) -> str:
+    """What a figure shows, the paper's figure, and the call."""
+    return f"{entry.shows}<br><br>As in: {entry.paper}<br><br>`{entry.call}`".replace("|", "\\|")
+
+
+def too_large(folder: Path) -> str:
+    """What is larger than the repository should carry, or an empty text."""
+    sizes = {path.name: path.stat().st_size for path in folder.glob("*.png")}
+    wrong = [
+        f"{name} has {size:,} bytes, of at most {MOST_BYTES:,}" for name, size in sizes.items() if size > MOST_BYTES
+    ]
+    if sum(sizes.values()) > MOST_BYTES_IN_ALL:
+        wrong.append(f"all pictures have {sum(sizes.values()):,} bytes, of at most {MOST_BYTES_IN_ALL:,}")
+    return "\n".join(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
