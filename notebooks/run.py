@@ -6,7 +6,7 @@
 
 A bar shows the cells done. At the end come the output of the cell tagged `result-table`, the seconds taken and the
 kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written. Saved outputs hold no
-widget state; the picture of the quickstart's stepper becomes the README's.
+widget state; of some notebooks the first widget's picture becomes the README's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 600
-QUICKSTART = "00_quickstart"
-README_PICTURE = HERE.parent / "data" / "pictures" / "decode_stepper.png"
+PICTURES = HERE.parent / "data" / "pictures"
+# Notebooks whose first widget's picture the README shows.
+README_PICTURES = {
+    "00_quickstart": "decode_stepper.png", "04_clusterkv": "cluster_inspector.png", "06_pqcache": "budget_explorer.png",
+    "10_compare_methods": "method_comparer.png",
+}  # fmt: skip
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
 
@@ -132,16 +136,16 @@ def is_progress_bar(output: nbformat.NotebookNode) -> bool:
 
 
 def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> None:
-    """Put a PNG in place of figures and beside widgets, and the quickstart's stepper where the README shows it."""
+    """Put a PNG in place of figures and beside widgets, and the first widget's where the README shows it."""
     import pictures  # beside this file; needs a browser, which only --inplace does
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
     views = {index: output.data.get(WIDGET_VIEW) for index, output in enumerate(outputs)}
     pages = {index: folder / f"{view['model_id']}.html" for index, view in views.items() if view}
     taken = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
-    if taken and name == QUICKSTART:
-        README_PICTURE.parent.mkdir(exist_ok=True)
-        README_PICTURE.write_bytes(taken[0])
+    if taken and name in README_PICTURES:
+        PICTURES.mkdir(exist_ok=True)
+        (PICTURES / README_PICTURES[name]).write_bytes(taken[0])
 
 
 def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
@@ -169,7 +173,8 @@ def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
 def result_table(notebook: nbformat.NotebookNode) -> str:
     """The text of the cell tagged `result-table`."""
     cells = [cell for cell in notebook.cells if "result-table" in cell.metadata.get("tags", ())]
-    return "\n".join(output.data["text/plain"] for cell in cells for output in cell.outputs if "data" in output)
+    outputs = [output.data for cell in cells for output in cell.outputs if "data" in output]
+    return "\n".join(data["text/plain"] for data in outputs if "text/plain" in data)
 
 
 def write(path: Path, text: str) -> None:

@@ -1,11 +1,14 @@
-"""The quickstart: what is committed, and a run of it in a real JupyterLab on the real model."""
+"""The notebooks: what is committed, runs with the model and without, and the quickstart in a real JupyterLab."""
 
 from __future__ import annotations
 
 import ast
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,9 @@ from kvviz.model_cache import folder
 from .browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+# A reader is promised 30 s and 3 minutes on two cores with nothing beside; where tests run may be half as fast.
+RECORDED_S, LIVE_S = 60, 360
+MEMORY_GIB = 2.0  # Binder ends a kernel above 2 GB
 ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
 
 
@@ -47,6 +53,30 @@ class TestCommitted:
             "no picture for viewers without scripts"
         )
         assert not [output for output in outputs if output.get("name") == "stderr"], "warnings in the saved outputs"
+
+
+def taken(path, *options):
+    """Seconds and the kernel's peak GiB of a run, as the command prints them."""
+    command = [sys.executable, path.parent / "run.py", path.stem, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return map(float, re.search(r"(\d+) s, kernel's peak memory ([\d.]+) GiB", done.stdout).groups())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestRun:
+    """Every cell runs, in time and in memory."""
+
+    def test_from_the_recorded_runs_without_the_model(self, path):
+        seconds, peak_gib = taken(path, "--recorded")
+        assert seconds <= RECORDED_S
+        assert peak_gib <= MEMORY_GIB
+
+    @pytest.mark.model
+    def test_from_the_model(self, path):
+        seconds, peak_gib = taken(path)
+        assert seconds <= LIVE_S
+        assert peak_gib <= MEMORY_GIB
 
 
 @pytest.mark.model
