@@ -25,9 +25,9 @@ def lm():
 @pytest.fixture(scope="session")
 def prose() -> str:
     """English reference prose that comes with Python."""
-    from pydoc_data.topics import topics
+    from kvviz.runs.recipes import manual
 
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    return manual()
 
 
 @pytest.fixture(scope="session")

@@ -44,10 +44,8 @@ class PairCounts:
             self.ahead = pair_cells(codes[..., self.counted :, :], self.tensor.shape[-1])
         if new:
             count_pairs(self.tensor, self.ahead[:new])
-            self.counted, self.ahead = (
-                length,
-                self.ahead[new:] if new == 1 else self.ahead[new:].copy(),
-            )  # frees the rest
+            rest = self.ahead[new:]
+            self.counted, self.ahead = length, rest if new == 1 else rest.copy()  # a view of a prompt would keep it all
 
 
 @dataclass(eq=False)

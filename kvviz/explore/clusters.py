@@ -18,7 +18,7 @@ from ..methods.base import LayerContext
 from ..methods.clusterkv import ClusterKV, ClusterKVState
 from ..trace import Recording, Trace
 
-__all__ = ["METRICS", "KeyClusters", "cluster_keys", "cluster_limits"]
+__all__ = ["METRICS", "KeyClusters", "cluster_keys", "cluster_limits", "prompt_length"]
 
 NEAREST = 5  # neighbours told of each cluster
 

@@ -18,9 +18,8 @@ from ..metrics import member_mask
 from ..replay import replay
 from ..trace import Recording, Trace
 
-QUERIES = (
-    8  # steps of a replay: 15 to 60 ms a change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, 1 core)
-)
+# Steps of a replay: 15 to 60 ms a change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, one core).
+QUERIES = 8
 REMEMBERED = 8  # explored selections: each holds its exact attention, 0.4 MB at 4,096 tokens of SmolLM2
 
 Key = TypeVar("Key", bound=Hashable)

@@ -17,10 +17,10 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Lowest and highest mean that resampling allows: the percentile bootstrap interval of the mean of `values` [n].
 
-    `values` are drawn n times with replacement, `resamples` times over; the interval holds the middle `level` of the
-    means. What was measured on the same sample must be one value, since draws are taken to be independent. Where all
-    values are equal, or there is only one, the interval has no width: then the values say nothing about the spread.
-    Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3.
+    `values` are drawn n times with replacement, `resamples` times over (`scipy.stats.bootstrap`); the interval holds
+    the middle `level` of the means. What was measured on the same sample must be one value, since draws are taken to be
+    independent. Where all values are equal, or there is only one, the interval has no width: then the values say
+    nothing about the spread. Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3.
 
     Raises InvalidInputError for no values, values that are not finite numbers, a level outside 0 to 1 or no resamples.
 
@@ -36,9 +36,13 @@ def bootstrap_interval(
         raise InvalidInputError("bootstrap_interval: level", level, "a number between 0 and 1")
     if resamples < 1:
         raise InvalidInputError("bootstrap_interval: resamples", resamples, "1 or more")
-    draw = np.random.default_rng(seed)
+    if found.min() == found.max():  # one value alone is refused by scipy
+        return float(found[0]), float(found[0])
+    from scipy.stats import bootstrap  # half a second, so not before it is needed
+
     batch = max(1, _AT_ONCE // len(found))
-    sizes = [min(batch, resamples - start) for start in range(0, resamples, batch)]
-    means = np.concatenate([found[draw.integers(0, len(found), (size, len(found)))].mean(1) for size in sizes])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    interval = bootstrap(
+        (found,), np.mean, confidence_level=level, n_resamples=resamples, batch=batch, method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval  # fmt: skip
+    return float(interval.low), float(interval.high)

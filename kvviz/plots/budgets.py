@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from ..errors import InvalidInputError
 from ..trace import Recording
-from .labels import escape, set_title, wrap
+from .labels import escape, heading, set_title
 from .labels import title as join
 from .panels import name_panel, tiles
 from .score_curves import curve
@@ -82,8 +82,7 @@ def layer_budgets(
     })  # fmt: skip
     steps = {item.steps for item in named.values() if isinstance(item, Recording)}
     mean = f"mean of {steps.pop()} steps" if len(steps) == 1 else ""
-    about = runs_title("Tokens attended by layer and head", list(named.values()), mean)
-    set_title(figure, wrap(escape(title), 90) if title is not None else about)
+    set_title(figure, runs_title(title, "Tokens attended by layer and head", list(named.values()), mean))
     figure.update_layout(height=figure.layout.margin.t + inside + _BELOW)
     return figure
 
@@ -127,12 +126,12 @@ def _panel_name(label: str, item: Budgets, grid: NDArray[np.float64]) -> str:
     return join([label, f"mean {np.nanmean(grid):,.0f}" if np.isfinite(grid).any() else "", empty])
 
 
-def runs_title(what: str, items: Sequence[Budgets], *more: str) -> str:
-    """What is drawn, what the recordings among `items` agree in (model, length, budget), and `more`."""
+def runs_title(given: str | None, what: str, items: Sequence[Budgets], *more: str) -> str:
+    """The title given, or what is drawn, what the recordings among `items` agree in, and `more`."""
     runs = [item for item in items if isinstance(item, Recording)]
     models, lengths = {run.model for run in runs}, {run.prompt_length for run in runs}
     budgets = {run.budget for run in runs}
-    return join([
+    return heading(given, [
         what, ", ".join(sorted(models)),
         f"{lengths.pop():,} tokens" if len(lengths) == 1 else "",
         f"budget {budgets.pop():,}" if len(budgets) == 1 else "",

@@ -13,8 +13,8 @@ from .. import metrics
 from ..errors import InvalidInputError
 from ..metrics import PageFragmentation
 from ..trace import Recording, Trace
-from .importance import heading, observe, one_head
-from .labels import set_title
+from .importance import observe, one_head
+from .labels import heading, set_title
 from .theme import LIGHT, MAP, attention_scale, ink, template_name
 
 _PAGES, _ROWS = 4, 16  # of the map, by default: a token is then 3 pixels wide in a paper's column

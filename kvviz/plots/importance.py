@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Recording, Trace
-from .labels import escape, set_title, wrap
-from .labels import title as join
+from .labels import escape, heading, set_title
 from .powers import power_of_ten
 from .theme import cluster_color, ink, template_name, translucent
 
@@ -78,11 +77,6 @@ def one_head(operation: str, seen: Observed, head: int) -> NDArray[np.float32]:
         raise InvalidInputError(f"{operation}: head", head, f"0 to {len(seen.weights) - 1}")
     row: NDArray[np.float32] = seen.weights[head]
     return row
-
-
-def heading(given: str | None, parts: Sequence[str]) -> str:
-    """The figure's title: `given`, or `parts`; escaped and broken into lines."""
-    return wrap(escape(given), 90) if given is not None else join(parts)
 
 
 def importance_drift(

@@ -44,6 +44,11 @@ def wrap(text: str, width: int) -> str:
     return " ·<br>".join(lines)
 
 
+def heading(given: str | None, parts: Iterable[str]) -> str:
+    """A figure's title: the one that was given, or else `parts` of what was run; escaped and broken into lines."""
+    return title(parts) if given is None else wrap(escape(given), 90)
+
+
 def top_margin(text: str, type_size: float, panel_titles: bool = False) -> float:
     """Pixels above the plot that a title of `text` needs, and the line of panel titles under it where there is one."""
     lines = text.count("<br>") + 1 if text else 0

@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 from ..errors import InvalidInputError, UnknownNameError
 from ..timeline import PHASES, Timeline
 from .axes import amounts, log_ticks, one_value, run_title, several, size_axis, unit_of
-from .labels import SEPARATOR, escape, set_title, wrap
-from .labels import title as join
+from .labels import SEPARATOR, escape, heading, set_title
 from .parts import END_TO_END, in_order, part_marker, part_of
 from .score_curves import curve
 from .theme import ink, method_style, template_name
@@ -75,8 +74,7 @@ def latency(
         if over not in (None, "method"):
             raise InvalidInputError("latency: over", repr(over), 'a table, or over="method" with timelines')
         costs, what = _of_timelines(table, phase), "Time a decode step" if phase == "decode" else "Time of the prefill"
-        known = join([f"{what}, by part", *_shared(table), hardware or ""])
-        text = known if title is None else wrap(escape(title), 90)
+        text = heading(title, [f"{what}, by part", *_shared(table), hardware or ""])
         axis = "method"
     else:
         axis = over or next((name for name in _OVER[1:] if several(table, name)), "method")

@@ -17,7 +17,7 @@ from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Recording
 from .budgets import runs_title
-from .labels import escape, set_title, wrap
+from .labels import escape, set_title
 from .panels import name_panel
 from .score_curves import about
 from .theme import MAP, ink, template_name
@@ -93,8 +93,7 @@ def _title(
 ) -> str:
     """The title given, or what the table's attrs or the recordings know of the run."""
     if isinstance(ledgers, Mapping) or not ledgers.attrs:
-        known = runs_title("Budget ledger", recordings, hatched)
-        return known if given is None else wrap(escape(given), 90)
+        return runs_title(given, "Budget ledger", recordings, hatched)
     budgets = set(ledgers["budget"]) if "budget" in ledgers.columns else set()
     return about(ledgers, given, "Budget ledger", f"budget {budgets.pop():,}" if len(budgets) == 1 else "", hatched)
 

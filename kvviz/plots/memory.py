@@ -15,8 +15,7 @@ from plotly.subplots import make_subplots
 from ..errors import InvalidInputError
 from ..metrics.memory import kv_bytes
 from .axes import log_ticks, run_title, size_axis
-from .labels import escape, set_title, wrap
-from .labels import title as join
+from .labels import escape, heading, set_title
 from .panels import name_panel
 from .score_curves import curve, numbers, rows_of
 from .theme import MAP, ink, method_style, template_name
@@ -173,7 +172,7 @@ def kv_memory(
         figure.update_xaxes(title_text="", showticklabels=False, row=1, col=1)
         log_ticks(figure, "time to move (s)", row=2, col=1)
     parts = ["Keys and values of all layers", f"{bytes_per_value} bytes a value", link.label if link else ""]
-    set_title(figure, join(parts) if title is None else wrap(escape(title), 90))
+    set_title(figure, heading(title, parts))
     return figure
 
 

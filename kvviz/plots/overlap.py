@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Trace
-from .labels import set_title
+from .labels import heading, set_title
 from .powers import raised
-from .similarity import about, line
+from .similarity import line
 from .theme import ink, method_style, template_name, translucent
 
 _BOUND_QUERIES = 32  # over which a bound is averaged
@@ -63,7 +63,7 @@ def query_overlap(
                            neutral.muted, width=1, dash="dash"))  # fmt: skip
     for trace_line in _bounds(trace, layer, k, found, dark):
         figure.add_trace(trace_line)
-    text = about(title, [
+    text = heading(title, [
         f"Overlap of top-{k} keys", trace.model, f"{len(trace):,} tokens", f"layer {layer}",
         f"{trace.geometry.n_heads} query heads", f"{pairs:,} pairs", f"seed {seed}",
     ])  # fmt: skip

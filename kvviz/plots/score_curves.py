@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
-from .labels import escape, wrap
-from .labels import title as join
+from .labels import heading
 from .theme import translucent
 
 if TYPE_CHECKING:
@@ -122,12 +121,10 @@ def about(table: pd.DataFrame, given: str | None, what: str, *more: str) -> str:
     """The title: `given`, or what is drawn, of which model, length, layers, budget and seed (from `table.attrs`), and
     `more`.
     """
-    if given is not None:
-        return wrap(escape(given), 90)
     known = dict(table.attrs)
     if "seed" in table.columns and table["seed"].nunique() == 1:  # of a table with several, one may be picked
         known["seed"] = table["seed"].iloc[0]
-    return join([
+    return heading(given, [
         what,
         str(known.get("model", "")),
         f"{known['prompt_length']:,} tokens" if "prompt_length" in known else "",

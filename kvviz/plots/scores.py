@@ -88,7 +88,7 @@ def score_by_budget(
     if share:
         figure.update_yaxes(range=[-0.03, 1.05])
     sure = f"mean of {most} samples, bars: {confidence:.0%} bootstrap interval" if most > 1 else ""
-    what = f"{escape(score).replace('_', ' ').capitalize()} by budget"
+    what = f"{score.replace('_', ' ').capitalize()} by budget"
     set_title(figure, about(table, title, what, sure), panel_titles=tasks != [""])
     return figure
 

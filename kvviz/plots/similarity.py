@@ -14,8 +14,7 @@ from plotly.subplots import make_subplots
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Trace
-from .labels import escape, set_title, wrap
-from .labels import title as join
+from .labels import heading, set_title
 from .theme import MAP, ink, template_name, translucent
 
 Array = NDArray[Any]
@@ -79,7 +78,7 @@ def key_similarity(
         figure.update_xaxes(title_text="position", row=len(maps), col=column)
     block = f"{'up to ' if length % count else ''}{-(-length // count)}"
     pooled = f"mean of blocks of {block} tokens" if count < length else ""
-    text = about(title, ["Cosine of keys", _model(source), f"{length:,} tokens", pooled])
+    text = heading(title, ["Cosine of keys", _model(source), f"{length:,} tokens", pooled])
     figure.update_layout(template=template_name(dark), height=120 * len(maps) + 110, coloraxis=_cosine_scale(lowest))
     set_title(figure, text, panel_titles=True)
     _square_axes(figure, length)
@@ -128,7 +127,7 @@ def similarity_by_distance(
         figure.add_trace(line(distances, fit.values, fitted, color, width=1.5, dash="dot", legend=False))
     figure.add_trace(_legend_line("convex fit ± RMS", ink(dark).foreground, "dot"))
     of = f"mean of {len(shown)} KV heads" if len(shown) > 1 else f"KV head {shown[0]}"
-    text = about(title, ["Key cosine by distance", _model(source), f"{length:,} tokens", of])
+    text = heading(title, ["Key cosine by distance", _model(source), f"{length:,} tokens", of])
     return _distance_axes(figure, text, distances, "cosine of two keys", dark)
 
 
@@ -188,7 +187,7 @@ def query_similarity_by_distance(
         borderpad=0, font={"color": neutral.muted},
     )  # fmt: skip
     of = f"mean of {len(shown)} query heads" if len(shown) > 1 else f"query head {shown[0]}"
-    text = about(title, ["Query cosine by distance, after RoPE", _model(source), f"{length:,} tokens", of])
+    text = heading(title, ["Query cosine by distance, after RoPE", _model(source), f"{length:,} tokens", of])
     return _distance_axes(figure, text, distances, "cosine of two queries", dark)
 
 
@@ -286,11 +285,6 @@ def _cosine_scale(lowest: float) -> dict[str, Any]:
 
 def _model(source: Source) -> str:
     return source.model if isinstance(source, Trace) else ""
-
-
-def about(given: str | None, parts: list[str]) -> str:
-    """The title that was given, or else what was run."""
-    return wrap(escape(given), 90) if given is not None else join(parts)
 
 
 def _distance_axes(figure: go.Figure, text: str, distances: NDArray[np.int64], measured: str, dark: bool) -> go.Figure:

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from ..errors import InvalidInputError, UnknownNameError
 from ..timeline import PHASES, Event, Timeline
 from .axes import unit_of
-from .labels import escape, set_title, wrap
+from .labels import escape, heading, set_title
 from .labels import title as join
 from .panels import name_panel
 from .parts import in_order, part_marker, part_of
@@ -96,8 +96,7 @@ def timeline(
     figure.update_layout(
         template=template_name(dark), height=inside + _AROUND, barmode="overlay", legend_traceorder="normal"
     )
-    known = join([timeline.description, hardware or ""])
-    set_title(figure, known if title is None else wrap(escape(title), 90), panel_titles=True)
+    set_title(figure, heading(title, [timeline.description, hardware or ""]), panel_titles=True)
     return figure
 
 

@@ -25,8 +25,8 @@ SEED = 0
 
 PROSE_TOKENS, PROSE_LAYERS = 2048, (14,)
 LAYERS_TOKENS, LAYERS = 640, (2, 8, 20, 26)
-# Of all layers, 21 and 23 hold query heads that put most attention on the hidden number while it is written: 0.99 and
-# 0.72 at the digits. The steps before the first token of the answer are left out, so that a file stays below 5 MB.
+# Layers 21 and 23 hold query heads that put most of their attention on the hidden number while it is written. The steps
+# before the first token of the answer are left out, so that a file stays below 5 MB.
 NEEDLE_LAYERS, NEEDLE_BUDGET, NEEDLE_STEPS, NEEDLE_NEW_TOKENS = (21, 23), 256, 15, 16
 NEEDLE_METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "clusterkv, 400 clusters": ("clusterkv", {"preset": "official"}),

@@ -14,7 +14,7 @@ from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording, Trace
 
 if TYPE_CHECKING:
-    from ..explore.clusters import KeyClusters
+    from ..explore import KeyClusters
 
 CACHED = 32  # clusterings of one inspector: 16 kB each at 4,096 tokens
 SLIDER_REACH = 5  # times ClusterKV's own number of clusters
@@ -55,7 +55,7 @@ class Source:
             raise InvalidInputError(f"{operation}: recording", type(recording).__name__, wanted)
         if not trace.layers:
             raise InvalidInputError(operation, "a trace without layers", "a captured layer: capture(..., layers=[14])")
-        from ..explore.clusters import METRICS, cluster_limits, prompt_length
+        from ..explore import METRICS, cluster_limits, prompt_length
 
         self.metrics: tuple[str, ...] = tuple(METRICS)
         self.trace, self.recording = trace, recording
@@ -66,7 +66,7 @@ class Source:
         self.places = lru_cache(CACHED)(self._places)
 
     def _clusters(self, settings: Settings) -> KeyClusters:
-        from ..explore.clusters import cluster_keys
+        from ..explore import cluster_keys
 
         return cluster_keys(
             self.trace, settings.layer, settings.head, n_clusters=settings.n_clusters, metric=settings.metric,

@@ -68,10 +68,10 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def prose() -> str:
-    """English reference prose that comes with Python (`pydoc_data.topics`), sections in alphabetical order."""
-    from pydoc_data.topics import topics
+    """English reference prose that comes with Python, as the recorded runs have it."""
+    from kvviz.runs.recipes import manual
 
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    return manual()
 
 
 @cache

@@ -1,6 +1,5 @@
-import { element, format } from "./strip.js";
-import { MEANING } from "./words.js";
-import { button, createSaveMenu, markSelected, picker } from "./panel.js";
+import { element } from "./strip.js";
+import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
 import { sortMeaning } from "./comparer_words.js";
 
 // Seven controls: step back, step on, the step slider, the layer, the head, the order of the columns, and the menu.
@@ -15,29 +14,13 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
   const menu = createSaveMenu(head, root, save);
 
   const bar = root.appendChild(element("div", "kv-controls"));
-  const buttons = bar.appendChild(element("span", "kv-buttons"));
-  const back = button(buttons, "‹", "one step back (←)", () => go(-1));
-  const on = button(buttons, "›", "one step on (→)", () => go(1));
-  const label = bar.appendChild(element("label", "kv-step"));
-  label.append(element("span", "", "step"));
-  label.title = MEANING.step;
-  const slider = label.appendChild(element("input"));
-  Object.assign(slider, { type: "range", min: 0, max: page.steps - 1, step: 1 });
-  slider.setAttribute("aria-label", "decode step");
-  slider.addEventListener("input", () => go(0, Number(slider.value)));
-  const count = label.appendChild(element("output"));
+  const showStep = createStepSlider(bar, page.steps, go);
 
   return {
     menu,
     paint(state, place) {
-      const { step } = state, last = page.steps - 1;
-      back.disabled = step === 0;
-      on.disabled = step === last;
-      slider.value = step;
-      slider.setAttribute("value", step); // a picture is made from attributes
-      slider.setAttribute("aria-valuetext", `step ${step} of ${last}`);
-      count.textContent = `${format(step)} / ${format(last)}`;
-      count.style.minWidth = `${2 * format(last).length + 3}ch`;
+      const { step } = state;
+      showStep(step);
       layer.value = place.layer;
       row.value = place.head;
       order.value = state.sort;

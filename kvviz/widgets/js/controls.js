@@ -1,6 +1,6 @@
 import { element, format } from "./strip.js";
 import { MEANING, bytes, visible } from "./words.js";
-import { button, createSaveMenu, markSelected, picker } from "./panel.js";
+import { button, createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
 
 // Seven controls: step back, step on, play, the step slider, the layer, the head, and the menu.
 export function createControls(root, page, { go, toggle, pick, save }) {
@@ -10,18 +10,8 @@ export function createControls(root, page, { go, toggle, pick, save }) {
   const row = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, () => pick(Number(layer.value), Number(row.value)));
 
   const bar = root.appendChild(element("div", "kv-controls"));
-  const buttons = bar.appendChild(element("span", "kv-buttons"));
-  const back = button(buttons, "‹", "one step back (←)", () => go(-1));
-  const on = button(buttons, "›", "one step on (→)", () => go(1));
-  const play = button(buttons, "▶", "play (space)", toggle);
-  const label = bar.appendChild(element("label", "kv-step"));
-  label.append(element("span", "", "step"));
-  label.title = MEANING.step;
-  const slider = label.appendChild(element("input"));
-  Object.assign(slider, { type: "range", min: 0, max: page.steps - 1, step: 1 });
-  slider.setAttribute("aria-label", "decode step");
-  slider.addEventListener("input", () => go(0, Number(slider.value)));
-  const count = label.appendChild(element("output"));
+  let play = null;
+  const showStep = createStepSlider(bar, page.steps, go, (buttons) => (play = button(buttons, "▶", "play (space)", toggle)));
   const fed = bar.appendChild(element("span", "kv-fed"));
   fed.title = MEANING.fed;
   const stats = bar.appendChild(element("span", "kv-stats"));
@@ -38,15 +28,9 @@ export function createControls(root, page, { go, toggle, pick, save }) {
       play.setAttribute("aria-pressed", String(running));
     },
     paint(state, slice, attended) {
-      const { step } = state, last = page.steps - 1;
+      const { step } = state;
       const token = visible(page.tokens[page.prompt_length + step]);
-      back.disabled = step === 0;
-      on.disabled = step === last;
-      slider.value = step;
-      slider.setAttribute("value", step); // a picture is made from attributes
-      slider.setAttribute("aria-valuetext", `step ${step} of ${last}, fed ${token}, recall ${slice.recall[step].toFixed(2)}`);
-      count.textContent = `${format(step)} / ${format(last)}`;
-      count.style.minWidth = `${2 * format(last).length + 3}ch`;
+      showStep(step, `, fed ${token}, recall ${slice.recall[step].toFixed(2)}`);
       fed.textContent = `fed “${token}”`;
       figures.recall.textContent = slice.recall[step].toFixed(2);
       figures.mass.textContent = slice.mass[step].toFixed(2);

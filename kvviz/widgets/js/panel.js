@@ -1,5 +1,6 @@
-import { element } from "./strip.js";
+import { element, format } from "./strip.js";
 import { download, pictureOf } from "./picture.js";
+import { MEANING } from "./words.js";
 
 // What the panels of all widgets have in common: pickers, buttons, titled sections, and the menu behind "Save".
 
@@ -31,6 +32,32 @@ export function section(host, title, name, meaning) {
   const made = host.appendChild(element("section", name));
   made.appendChild(element("h3", "", title)).title = meaning;
   return made;
+}
+
+// Buttons one step back and on, what `others` adds beside them, and a slider over all steps; `go(by, to)` moves.
+export function createStepSlider(bar, steps, go, others = () => {}) {
+  const last = steps - 1;
+  const buttons = bar.appendChild(element("span", "kv-buttons"));
+  const back = button(buttons, "‹", "one step back (←)", () => go(-1));
+  const on = button(buttons, "›", "one step on (→)", () => go(1));
+  others(buttons);
+  const label = bar.appendChild(element("label", "kv-step"));
+  label.append(element("span", "", "step"));
+  label.title = MEANING.step;
+  const slider = label.appendChild(element("input"));
+  Object.assign(slider, { type: "range", min: 0, max: last, step: 1 });
+  slider.setAttribute("aria-label", "decode step");
+  slider.addEventListener("input", () => go(0, Number(slider.value)));
+  const count = label.appendChild(element("output"));
+  count.style.minWidth = `${2 * format(last).length + 3}ch`;
+  return (step, about = "") => {
+    back.disabled = step === 0;
+    on.disabled = step === last;
+    slider.value = step;
+    slider.setAttribute("value", step); // a picture is made from attributes
+    slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
+    count.textContent = `${format(step)} / ${format(last)}`;
+  };
 }
 
 // A picture is made from attributes, so that each select has to say there what it shows.
