@@ -16,7 +16,7 @@ from .attention import attention_weights, weighted_values
 from .errors import InvalidInputError
 from .layer import LayerCache
 from .methods.base import Method
-from .selection import Selection
+from .selection import Merged, Selection
 from .trace import Geometry, LayerEvents, Recording
 
 
@@ -67,6 +67,7 @@ class Recorder:
                 "scores": _array(selection.scores[0], torch.float32),
                 "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
                 "merged": _array(merged, torch.int32),
+                "members": self._members(context.index, selection.merged),
                 "output_error": np.float32(errors.mean()),
                 "read_bytes": np.int64(count * store.token_bytes),
                 "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
@@ -75,6 +76,19 @@ class Recorder:
         )
         self._moved_bytes[context.index] = store.moved_bytes
         self.spent_s += time.perf_counter() - started
+
+    def _members(self, layer: int, merged: Merged | None) -> np.ndarray | None:
+        """Members int32 [H, n] up to the last merged token: the very array of the step before where they are the same.
+
+        None where nothing is merged, or where the method does not tell.
+        """
+        if merged is None or merged.members is None:
+            return None
+        members = _array(merged.members[0], torch.int32)
+        joined = np.flatnonzero((members >= 0).any(0))
+        members = members[:, : joined[-1] + 1 if joined.size else 0]
+        before = self._steps[layer][-1]["members"] if self._steps[layer] else None
+        return before if before is not None and np.array_equal(before, members) else members.copy()
 
     def keep_steps(self, count: int) -> None:
         """Forget what was noted after the first `count` steps, of a step that some layers did not come to."""
@@ -140,4 +154,21 @@ def _stack(steps: list[dict[str, Any]], length: int) -> LayerEvents:
         ]
         return np.stack(padded)
 
-    return LayerEvents(**{name: column(name) for name in LayerEvents.FIELDS})
+    return LayerEvents(**{name: column(name) for name in LayerEvents.FIELDS}, **_memberships(steps, length))
+
+
+def _memberships(steps: list[dict[str, Any]], length: int) -> dict[str, np.ndarray]:
+    """LayerEvents' `members` and `members_of_step`; none where nothing was merged, or a step did not tell what."""
+    told: list[np.ndarray | None] = [step["members"] for step in steps]
+    if any(own is None and step["merged"].any() for own, step in zip(told, steps, strict=True)):
+        return {}
+    different: list[np.ndarray] = []
+    of_step = []
+    for own in told:
+        if own is not None and not (different and own is different[-1]):
+            different.append(own)
+        of_step.append(-1 if own is None else len(different) - 1)
+    if not different:
+        return {}
+    padded = [np.pad(own, ((0, 0), (0, length - own.shape[-1])), constant_values=-1) for own in different]
+    return {"members": np.stack(padded), "members_of_step": np.array(of_step, np.int32)}

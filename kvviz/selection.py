@@ -160,7 +160,7 @@ def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
         stack_positions([s.indices for s in selections], starts),
         _stack([s.groups for s in selections], -1),
         _stack([s.scores for s in selections], torch.nan),
-        stack_merged([s.merged for s in selections]),
+        stack_merged([s.merged for s in selections], starts),
         padded=True,
         bias=_stack(biases, 0.0),
         blend=_stack_blends([s.blend for s in selections]),
@@ -174,11 +174,14 @@ def stack_positions(parts: list[Tensor], starts: list[int]) -> Tensor:
     return torch.cat([pad(part, (0, slots - part.shape[-1]), value=-1) for part in shifted])
 
 
-def stack_merged(parts: list[Merged | None]) -> Merged | None:
-    """Merged tokens of a batch from those of each row, padded with degree 0; None where no row has any."""
+def stack_merged(parts: list[Merged | None], starts: list[int] | None = None) -> Merged | None:
+    """Merged tokens of a batch from those of each row, padded with degree 0; None where no row has any.
+
+    `members` are kept where `starts` gives each row's left padding and every row has them.
+    """
     like = next((part for part in parts if part is not None), None)
-    if like is None or len(parts) == 1:
-        return like
+    if like is None:
+        return None
     none = Merged(like.keys[:, :, :0], like.values[:, :, :0], like.degree[..., :0])
     every = [part or none for part in parts]
     count = max(part.degree.shape[-1] for part in every)
@@ -186,7 +189,12 @@ def stack_merged(parts: list[Merged | None]) -> Merged | None:
         torch.cat([pad(tensor, (0, 0, 0, count - tensor.shape[2])) for tensor in tensors])
         for tensors in ([part.keys for part in every], [part.values for part in every])
     )
-    return Merged(keys, values, torch.cat([pad(part.degree, (0, count - part.degree.shape[-1])) for part in every]))
+    degree = torch.cat([pad(part.degree, (0, count - part.degree.shape[-1])) for part in every])
+    known = [part.members for part in every if part.members is not None]
+    if starts is None or len(known) < len(every):
+        return Merged(keys, values, degree)
+    shifted = [pad(members, (start, 0), value=-1) for members, start in zip(known, starts, strict=True)]
+    return Merged(keys, values, degree, torch.cat(shifted))
 
 
 def _stack(parts: list[Tensor | None], fill: float) -> Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -171,8 +172,9 @@ class TestMethod:
         state = method.extend(state, keys[:, :, :0], keys[:, :, 100:], values[:, :, 100:])
         assert state.joined == 80
 
-    def test_bytes_are_those_of_the_tensors_and_old_ones_are_freed(self):
-        layer = LayerCache(CONTEXT, kvviz.methods.create("centroidkv", **SMALL))
+    @pytest.mark.parametrize("details", [False, True])  # what recordings ask for beside is not the method's
+    def test_bytes_are_those_of_the_tensors_and_old_ones_are_freed(self, details):
+        layer = LayerCache(replace(CONTEXT, details=details), kvviz.methods.create("centroidkv", **SMALL))
         _, keys, values = tensors(700)
         layer.store.append(keys[:, :, :600], values[:, :, :600])
 

@@ -95,12 +95,12 @@ def test_equal_keys_and_two_tokens_are_drawn():
 def test_a_recording_of_another_model_or_text_given_to_a_traces_plot_is_refused(recording):
     trace = make_trace(recording)
     others = [
-        recording.replace(model="other"),
-        recording.replace(geometry=Geometry(9, 4, 2, 64, 4096)),
-        recording.replace(token_ids=recording.token_ids + 1),
+        (recording.replace(model="other"), "of the trace's model"),
+        (recording.replace(geometry=Geometry(9, 4, 2, 64, 4096)), "of the trace's model"),
+        (recording.replace(token_ids=recording.token_ids + 1), "capture the same prompt"),
     ]
-    for other in others:
-        with pytest.raises(InvalidInputError, match="a recording of another model given to a trace's plot"):
+    for other, wanted in others:
+        with pytest.raises(InvalidInputError, match=f"semantic_space: recording: got one of .*{wanted}"):
             plots.semantic_space(trace, 2, 0, recording=other)
 
 

@@ -17,10 +17,12 @@ from ..errors import InvalidInputError, UnknownNameError
 from ..methods.base import LayerContext
 from ..methods.clusterkv import ClusterKV, ClusterKVState
 from ..trace import Recording, Trace
+from .numbers import check_finite
 
 __all__ = ["METRICS", "KeyClusters", "cluster_keys", "cluster_limits", "prompt_length"]
 
 NEAREST = 5  # neighbours told of each cluster
+PAIRS = 4_000_000  # cosines of two centroids held at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,21 +104,12 @@ def prompt_length(trace: Trace, queries: int = 32, recording: Recording | None =
     Raises InvalidInputError where `queries` leaves none, and for a recording that is not of this trace.
     """
     if recording is not None:
-        return _check_same(trace, recording).prompt_length
-    if not 1 <= queries < len(trace):
+        trace.check_recording("cluster the keys of a trace: recording", recording, recording.prompt_length)
+        return recording.prompt_length
+    if not isinstance(queries, int) or not 1 <= queries < len(trace):
         wanted = f"1 to {len(trace) - 1}, or a trace of a longer prompt (this one has {len(trace)} tokens)"
         raise InvalidInputError("cluster the keys of a trace: queries", queries, wanted)
     return len(trace) - queries
-
-
-def _check_same(trace: Trace, recording: Recording) -> Recording:
-    operation, prompt = "cluster the keys of a trace: recording", recording.prompt_length
-    if (trace.model, trace.geometry) != (recording.model, recording.geometry):
-        raise InvalidInputError(operation, f"one of {recording.model}", f"one of the trace's model, {trace.model}")
-    if not np.array_equal(trace.token_ids[:prompt], recording.token_ids[:prompt]):
-        got = f"one of another text ({prompt:,} tokens; the trace has {len(trace):,})"
-        raise InvalidInputError(operation, got, "one whose prompt the trace begins with: capture the same prompt")
-    return recording
 
 
 def _method(recording: Recording | None, **fields: Any) -> ClusterKV:
@@ -134,6 +127,7 @@ def _one_head(trace: Trace, layer: int, head: int) -> tuple[LayerContext, torch.
     geometry = trace.geometry
     group = geometry.n_heads // geometry.n_kv_heads
     own, rows = slice(head, head + 1), slice(head * group, (head + 1) * group)
+    check_finite("cluster the keys of a trace", trace, layer, own)
     arrays = trace.queries[layer][rows], trace.keys[layer][own], trace.values[layer][own]
     q, k, v = (torch.from_numpy(array.astype(np.float32))[None] for array in arrays)
     scale = geometry.head_dim**-0.5 if trace.scale is None else trace.scale
@@ -191,13 +185,17 @@ def _nearest(
     centroids: NDArray[np.float32], labels: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """The other clusters with tokens whose centroids have the largest cosine [C, K], and that cosine."""
-    count = len(centroids)
-    kept = min(NEAREST, count - 1)
-    cosine = _unit(centroids) @ _unit(centroids).T
-    cosine[:, np.setdiff1d(np.arange(count), labels)] = -np.inf
-    np.fill_diagonal(cosine, -np.inf)
-    found = np.argsort(-cosine, axis=-1, kind="stable")[:, :kept]
-    values = np.take_along_axis(cosine, found, -1)
+    unit, count = _unit(centroids), len(centroids)
+    kept, rows = min(NEAREST, count - 1), max(1, PAIRS // count)
+    empty = np.setdiff1d(np.arange(count), labels)
+    found, values = np.zeros((count, kept), np.int32), np.zeros((count, kept), np.float32)
+    for start in range(0, count, rows):
+        cosine = unit[start : start + rows] @ unit.T
+        cosine[:, empty] = -np.inf
+        own = np.arange(len(cosine))
+        cosine[own, start + own] = -np.inf
+        found[own + start] = np.argsort(-cosine, axis=-1, kind="stable")[:, :kept]
+        values[own + start] = np.take_along_axis(cosine, found[own + start], -1)
     there = np.isfinite(values)
     return np.where(there, found, -1).astype(np.int32), np.where(there, values, np.nan).astype(np.float32)
 

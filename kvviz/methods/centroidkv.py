@@ -35,11 +35,7 @@ class CentroidKVState(State):
         return tensor_bytes(self.centroids.keys) + tensor_bytes(self.centroids.values)
 
     def metadata_bytes(self) -> int:
-        """Bytes of the degrees, and of the members where they are kept."""
-        return super().metadata_bytes() - self.cached_bytes()
-
-    def read_bytes(self) -> int:
-        """Bytes of the degrees; nothing is ranked."""
+        """Bytes of the degrees. The members are left out: only recordings ask for them, attention never does."""
         return tensor_bytes(self.centroids.degree)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording, Trace
-from .labels import escape, set_title, title
+from .labels import escape, heading, set_title
 from .marks import DECADES, level
 from .projection import PROJECTIONS, project
 from .theme import attention_scale, cluster_color, ink, template_name
@@ -47,6 +47,7 @@ def semantic_space(
     projection: Literal["pca", "tsne"] = "pca",
     seed: int = 0,
     max_points: int = 2000,
+    title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
     """A 2-D map of one head's keys: a dot a token, rings for centroids, a star for the query.
@@ -80,7 +81,8 @@ def semantic_space(
     attended = np.zeros(len(keys), bool)
     if recording is not None:
         if isinstance(source, Trace):
-            _same_run(source, recording)
+            common = min(len(source), len(recording.tokens))
+            source.check_recording("semantic_space: recording", recording, common)
         attended, exact = _step(recording, layer, head, step, len(keys))
         weights = exact if weights is None else weights
     scene = _Scene(
@@ -94,7 +96,8 @@ def semantic_space(
     places, axes = project(keys, shown, np.concatenate([scene.centroids, star]), projection, seed)
     figure = go.Figure(_traces(scene, shown, places, dark))
     model = source.model if isinstance(source, Trace) else recording.model if recording is not None else ""
-    text = title([
+    text = heading(title, [
+        "Keys in two dimensions" + (", a hue a cluster" if clusters is not None else ""),
         model, f"{len(keys):,} tokens", f"layer {layer}, KV head {head}" if layer is not None else "",
         f"{recording.method}, budget {recording.budget:,}, step {step}" if recording is not None else "",
         f"{len(shown):,} shown" if len(shown) < len(keys) else "",
@@ -129,18 +132,6 @@ def _keys(
     if tokens is not None and len(tokens) != len(keys):
         raise InvalidInputError("semantic_space: tokens", f"{len(tokens)} tokens", f"{len(keys)}, one a key")
     return keys, tokens, layer
-
-
-def _same_run(trace: Trace, recording: Recording) -> None:
-    """Raise where the recording's keys are not the trace's: another model, or other tokens at the same positions."""
-    common = min(len(trace), len(recording.tokens))
-    if (trace.model, trace.geometry) != (recording.model, recording.geometry):
-        got, wanted = f"a recording of {recording.model}", f"one of {trace.model}, {trace.geometry}"
-    elif not np.array_equal(trace.token_ids[:common], recording.token_ids[:common]):
-        got, wanted = "a recording of another text", "one of the trace's own tokens"
-    else:
-        return
-    raise InvalidInputError("semantic_space: a recording of another model given to a trace's plot", got, wanted)
 
 
 def _step(

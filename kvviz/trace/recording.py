@@ -1,4 +1,4 @@
-"""Trace (captured tensors) and Recording (decode events): the seam between what computes and what draws."""
+"""Recording: what a method attended at every decode step of a run."""
 
 from __future__ import annotations
 
@@ -6,140 +6,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import metrics
-from .errors import IncompatibleFileError, InvalidInputError
-from .geometry import Geometry, check_layers, load_geometry
-from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
-
-__all__ = ["Geometry", "LayerEvents", "Recording", "Trace"]
+from .. import metrics
+from ..errors import IncompatibleFileError, InvalidInputError
+from ..geometry import Geometry, check_layers, load_geometry
+from ..storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
+from .events import LayerEvents
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Post-RoPE queries, keys and values of one prefill, on the host.
-
-    `queries[layer]` is float16 [Q, L, D]; `keys[layer]` and `values[layer]` are float16 [H, L, D]; `token_ids` is
-    int64 [L] and `tokens` has the L tokens as text. The model multiplies its logits by `scale` (None: head_dim ** -0.5)
-    and bounds them by `softcap` (None: not at all). Made by `kvviz.capture`, kept by `save`, read by `load`.
-    """
-
-    KIND = "kvviz.trace"
-    VERSION = 1
-
-    model: str
-    geometry: Geometry
-    tokens: list[str] = field(repr=False)
-    token_ids: NDArray[np.int64] = field(repr=False)
-    queries: Mapping[int, Array] = field(repr=False)
-    keys: Mapping[int, Array] = field(repr=False)
-    values: Mapping[int, Array] = field(repr=False)
-    scale: float | None = None
-    softcap: float | None = None
-
-    def __post_init__(self) -> None:
-        geometry, length = self.geometry, len(self.tokens)
-        wanted = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
-        for name, heads in wanted.items():
-            for layer, array in getattr(self, name).items():
-                check_shape(f"Trace.{name}[{layer}]", array, (heads, length, geometry.head_dim), np.float16)
-        check_shape("Trace.token_ids", self.token_ids, (length,), np.int64)
-        if not set(self.queries) == set(self.keys) == set(self.values):
-            raise IncompatibleFileError("Trace", "other layers of queries than of keys or values", "the same of each")
-        check_layers("Trace", self.keys, geometry)
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The captured layers, ascending."""
-        return tuple(sorted(self.keys))
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def check_layer(self, layer: int) -> int:
-        """`layer` if it was captured; raises InvalidInputError otherwise."""
-        if layer not in self.keys:
-            raise InvalidInputError("layer of a trace", layer, f"a captured layer: {self.layers}")
-        return layer
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the trace to one safetensors file, whole or not at all; returns its path."""
-        arrays: dict[str, Array] = {"token_ids": self.token_ids}
-        for name in ("queries", "keys", "values"):
-            arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
-        metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
-        metadata["geometry"] = asdict(self.geometry)
-        return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Open a saved trace; its arrays are memory-mapped, so that only what is touched is read.
-
-        Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
-        """
-        arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
-        kinds = {"model": "text", "geometry": "object", "tokens": "texts", "scale": "factor", "softcap": "factor"}
-        check_metadata(metadata, f"read {path}", kinds)
-        return cls(
-            model=metadata["model"],
-            geometry=load_geometry(metadata["geometry"], path),
-            tokens=metadata["tokens"],
-            token_ids=take(arrays, "token_ids", path),
-            queries=by_layer(arrays, "queries", path),
-            keys=by_layer(arrays, "keys", path),
-            values=by_layer(arrays, "values", path),
-            scale=metadata["scale"],
-            softcap=metadata["softcap"],
-        )
-
-
-@dataclass(frozen=True)
-class LayerEvents:
-    """What one layer did at every decode step.
-
-    T steps, R rows (key/value heads, or query heads where the method chooses for each), S slots, N tokens in all.
-    """
-
-    indices: NDArray[np.int32]  # [T, R, S] attended positions, ascending, -1 pads
-    groups: NDArray[np.int32]  # [T, R, S] cluster or page of each, -1 where it was attended without being chosen
-    scores: NDArray[np.float32]  # [T, R, S] what the method ranked by, NaN where nothing was ranked
-    attention: NDArray[np.float32]  # [T, R, N] exact attention weights (mean over the row's query heads), 0 ahead
-    merged: NDArray[np.int32]  # [T, H] merged centroids attended beside the indices, each for several tokens
-    output_error: NDArray[np.float32]  # [T] relative error of the attention output, mean over query heads
-    read_bytes: NDArray[np.int64]  # [T] keys and values attended
-    moved_bytes: NDArray[np.int64]  # [T] keys and values fetched from another tier
-    select_s: NDArray[np.float32]  # [T] seconds of selection
-
-    FIELDS: ClassVar[Mapping[str, Any]] = {
-        "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32, "merged": np.int32,
-        "output_error": np.float32, "read_bytes": np.int64, "moved_bytes": np.int64, "select_s": np.float32,
-    }  # fmt: skip
-
-    def check(self, name: str, steps: int, length: int, geometry: Geometry) -> None:
-        """Raise IncompatibleFileError where shapes, dtypes or positions do not fit `steps` steps, `length` tokens."""
-        rows, slots = (*self.indices.shape, 0, 0, 0)[1:3]
-        shapes = {"attention": (steps, rows, length), "merged": (steps, geometry.n_kv_heads)} | dict.fromkeys(
-            ("indices", "groups", "scores"), (steps, rows, slots)
-        )
-        for key, dtype in self.FIELDS.items():
-            check_shape(f"{name}.{key}", getattr(self, key), shapes.get(key, (steps,)), dtype)
-        if rows not in (geometry.n_kv_heads, geometry.n_heads):
-            wanted = f"{geometry.n_kv_heads} (key/value heads) or {geometry.n_heads} (query heads)"
-            raise IncompatibleFileError(f"{name}: rows", rows, wanted)
-        seen = (length - steps + 1 + np.arange(steps))[:, None, None]  # tokens that each step can see
-        if ((self.indices < -1) | (self.indices >= seen)).any():
-            raise IncompatibleFileError(
-                f"{name}.indices", "positions outside the visible tokens", "-1 or a visible one"
-            )
-        before, after = self.indices[..., :-1], self.indices[..., 1:]
-        if ((before >= after) & (after >= 0)).any():
-            raise IncompatibleFileError(f"{name}.indices", "positions out of order or twice", "each once, ascending")
 
 
 _RECORDING_METADATA = {
@@ -250,6 +128,22 @@ class Recording:
         """Share of the exact attention on the attended tokens, [R]."""
         return metrics.attention_mass(self.attention(step, layer), self.indices(step, layer))
 
+    def members(self, step: int, layer: int) -> NDArray[np.int32] | None:
+        """The centroid that each visible token was merged into at a step, int32 [R, visible], -1 for none.
+
+        Centroids are numbered for each KV head, in the order of the sequence; as many tokens as name one are its
+        degree. Numbers hold until tokens are merged again, and then anew. None where tokens were merged and the
+        recording does not say which: files written before it did, and methods that do not tell (`Merged.members`).
+        """
+        events, visible = self._at(layer), self.visible(step)
+        rows, heads = events.indices.shape[1], self.geometry.n_kv_heads
+        if events.members is None or events.members_of_step is None:
+            return None if events.merged[step].any() else np.full((rows, visible), -1, np.int32)
+        held = events.members_of_step[step]
+        if held < 0:
+            return np.full((rows, visible), -1, np.int32)
+        return np.repeat(events.members[held, :, :visible], rows // heads, axis=0)
+
     def summary(self) -> dict[str, float]:
         """Means over steps, layers and rows, by name; moved_bytes is the sum over steps and layers."""
         names = ("recall", "attention_mass", "output_error", "attended_tokens", "moved_bytes")
@@ -269,11 +163,29 @@ class Recording:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
+    def cut(self, start: int, stop: int) -> Recording:
+        """A copy with the steps `start` to `stop` - 1 alone; tokens fed before them count as prompt, later ones go.
+
+        `question_length` then counts what is left of the question. Raises InvalidInputError unless
+        0 <= start < stop <= steps.
+        """
+        if not 0 <= start < stop <= self.steps:
+            raise InvalidInputError("cut of a recording", f"{start} to {stop}", f"a part of 0 to {self.steps}")
+        length = self.prompt_length + stop
+        return self.replace(
+            tokens=self.tokens[:length],
+            token_ids=self.token_ids[:length],
+            next_tokens=self.next_tokens[start:stop],
+            prompt_length=self.prompt_length + start,
+            question_length=min(max(self.question_length - start, 0), stop - start),
+            events={layer: events.cut(start, stop, length) for layer, events in self.events.items()},
+        )
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the recording to one safetensors file, whole or not at all; returns its path."""
         arrays: dict[str, Array] = {"token_ids": self.token_ids}
         for layer, events in self.events.items():
-            arrays |= {f"{name}.{layer}": getattr(events, name) for name in LayerEvents.FIELDS}
+            arrays |= {f"{name}.{layer}": array for name, array in events.arrays().items()}
         metadata = {name: getattr(self, name) for name in _RECORDING_METADATA}
         metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry)}
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
@@ -291,7 +203,14 @@ class Recording:
         if any(set(column) != layers for column in columns.values()):
             wanted = f"{', '.join(LayerEvents.FIELDS)} of every layer"
             raise IncompatibleFileError(f"read {path}", "events with missing parts", wanted)
-        events = {layer: LayerEvents(**{name: columns[name][layer] for name in columns}) for layer in layers}
+        for name in LayerEvents.MERGED_FIELDS:
+            columns[name] = by_layer(arrays, name, path)
+            if not layers.issuperset(columns[name]):
+                raise IncompatibleFileError(f"read {path}", f"{name} of another layer", f"layers {sorted(layers)}")
+        events = {
+            layer: LayerEvents(**{name: column[layer] for name, column in columns.items() if layer in column})
+            for layer in layers
+        }
         metadata["geometry"] = load_geometry(metadata["geometry"], path)
         for name in ("dense_layers", "exact_layers"):
             metadata[name] = tuple(metadata[name])

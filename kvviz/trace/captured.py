@@ -1,0 +1,111 @@
+"""Trace: post-RoPE queries, keys and values of one prefill."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import IncompatibleFileError, InvalidInputError
+from ..geometry import Geometry, check_layers, load_geometry
+from ..storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
+
+if TYPE_CHECKING:
+    from .recording import Recording
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Post-RoPE queries, keys and values of one prefill, on the host.
+
+    `queries[layer]` is float16 [Q, L, D]; `keys[layer]` and `values[layer]` are float16 [H, L, D]; `token_ids` is
+    int64 [L] and `tokens` has the L tokens as text. The model multiplies its logits by `scale` (None: head_dim ** -0.5)
+    and bounds them by `softcap` (None: not at all). Made by `kvviz.capture`, kept by `save`, read by `load`.
+    """
+
+    KIND = "kvviz.trace"
+    VERSION = 1
+
+    model: str
+    geometry: Geometry
+    tokens: list[str] = field(repr=False)
+    token_ids: NDArray[np.int64] = field(repr=False)
+    queries: Mapping[int, Array] = field(repr=False)
+    keys: Mapping[int, Array] = field(repr=False)
+    values: Mapping[int, Array] = field(repr=False)
+    scale: float | None = None
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        geometry, length = self.geometry, len(self.tokens)
+        wanted = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
+        for name, heads in wanted.items():
+            for layer, array in getattr(self, name).items():
+                check_shape(f"Trace.{name}[{layer}]", array, (heads, length, geometry.head_dim), np.float16)
+        check_shape("Trace.token_ids", self.token_ids, (length,), np.int64)
+        if not set(self.queries) == set(self.keys) == set(self.values):
+            raise IncompatibleFileError("Trace", "other layers of queries than of keys or values", "the same of each")
+        check_layers("Trace", self.keys, geometry)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The captured layers, ascending."""
+        return tuple(sorted(self.keys))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def check_layer(self, layer: int) -> int:
+        """`layer` if it was captured; raises InvalidInputError otherwise."""
+        if layer not in self.keys:
+            raise InvalidInputError("layer of a trace", layer, f"a captured layer: {self.layers}")
+        return layer
+
+    def check_recording(self, operation: str, recording: Recording, tokens: int) -> None:
+        """Raise InvalidInputError where the trace does not begin with the recording's first `tokens` tokens.
+
+        A recording of another model fails too. `operation` names what needs both, in the error.
+        """
+        if (self.model, self.geometry) != (recording.model, recording.geometry):
+            wanted = f"one of the trace's model, {self.model} ({self.geometry})"
+            raise InvalidInputError(operation, f"one of {recording.model} ({recording.geometry})", wanted)
+        if not np.array_equal(self.token_ids[:tokens], recording.token_ids[:tokens]):
+            got = f"one of another text ({tokens:,} tokens of it; the trace has {len(self):,})"
+            raise InvalidInputError(operation, got, "one whose text the trace begins with: capture the same prompt")
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the trace to one safetensors file, whole or not at all; returns its path."""
+        arrays: dict[str, Array] = {"token_ids": self.token_ids}
+        for name in ("queries", "keys", "values"):
+            arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
+        metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
+        metadata["geometry"] = asdict(self.geometry)
+        return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Open a saved trace; its arrays are memory-mapped, so that only what is touched is read.
+
+        Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
+        """
+        arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
+        kinds = {"model": "text", "geometry": "object", "tokens": "texts", "scale": "factor", "softcap": "factor"}
+        check_metadata(metadata, f"read {path}", kinds)
+        return cls(
+            model=metadata["model"],
+            geometry=load_geometry(metadata["geometry"], path),
+            tokens=metadata["tokens"],
+            token_ids=take(arrays, "token_ids", path),
+            queries=by_layer(arrays, "queries", path),
+            keys=by_layer(arrays, "keys", path),
+            values=by_layer(arrays, "values", path),
+            scale=metadata["scale"],
+            softcap=metadata["softcap"],
+        )
