@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from kvviz import replay
 from kvviz.widgets import MethodComparer
 
 from .browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all, set_theme, write_notebook
 from .browser.recordings import hostile_recording
 from .synthetic import recording
 from .test_browser import ATTENDED, COLOURS, brightness, opened
+from .test_explore import made_trace
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 
@@ -19,6 +24,7 @@ LOOK = """node => {
     const filled = !["rgba(0, 0, 0, 0)", "transparent"].includes(style.backgroundColor);
     return [filled, style.boxShadow !== "none", style.backgroundImage.includes("linear-gradient")];
 }"""
+DASHED = "node => getComputedStyle(node).outlineStyle"
 LEFT = "nodes => nodes.map(node => [node.getBoundingClientRect().left, node.ariaLabel]).sort((a, b) => a[0] - b[0])"
 PATHS = "() => [...document.querySelectorAll('.kv-own')].map(path => path.getAttribute('d'))"
 TOPS = "() => [...document.querySelectorAll('.kv-prompt .kv-panel')].map(panel => panel.scrollTop)"
@@ -96,6 +102,21 @@ def test_three_marks_differ_without_colour(browser, path):
         assert page.locator(".kv-map canvas").first.evaluate(COLOURS) > 8
 
 
+def test_merged_tokens_are_told_from_missed_ones(browser, tmp_path):
+    made = replay(made_trace(120), "centroidkv", queries=4, budget=40, sinks=4, recent=8)
+    MethodComparer({"merging": made}, layer=3, step=2).to_html(tmp_path / "page.html")
+    wanted, mine = (set(array[0][array[0] >= 0].tolist()) for array in (made.oracle(2, 3), made.indices(2, 3)))
+    joined = set(np.flatnonzero(made.members(2, 3)[0] >= 0).tolist())
+    assert len((wanted - mine) & joined) > 4
+    with opened(browser, tmp_path / "page.html") as page:
+        for mark, expected in (("kv-merged", (wanted - mine) & joined), ("kv-missed", wanted - mine - joined)):
+            found = page.locator(f".kv-column .{mark}[data-position]").evaluate_all(ATTENDED)
+            assert set(found) == expected
+        expect(page.locator(".kv-legend")).to_contain_text("merged")
+        looks = [page.locator(f".kv-legend .{mark}").evaluate(DASHED) for mark in ("kv-merged", "kv-missed")]
+        assert looks == ["dashed", "none"]
+
+
 def test_columns_sort_by_any_number_and_follow_the_step(browser, tmp_path):
     runs = many(4)
     MethodComparer(runs).to_html(tmp_path / "page.html")
@@ -163,6 +184,31 @@ def test_one_prompt_scrolls_all_and_a_click_on_the_map_moves_them(browser, tmp_p
         expect(page.get_by_role("tooltip")).to_contain_text("2,990")
 
 
+@pytest.mark.parametrize("token", [40, 2500, 3003])
+def test_the_texts_open_at_the_token_asked_for(browser, tmp_path, token):
+    comparer = MethodComparer(many(3, prompt_length=3000), token=token)
+    comparer.to_html(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as page:
+        for number in range(3):
+            at = page.locator(".kv-column").nth(number).locator(f"[data-position='{token}']")
+            expect(at).to_have_attribute("data-lit", "")
+            column = at.evaluate(
+                "node => [node, node.closest('.kv-panel')].map(one => one.getBoundingClientRect().toJSON())"
+            )
+            assert column[1]["top"] <= column[0]["top"] <= column[0]["bottom"] <= column[1]["bottom"]
+        code = page.locator(".kv-sheet code")
+        expect(code).to_have_text(f"kvviz.widgets.MethodComparer(recordings, step=0, layer=2, head=0, token={token})")
+        page.locator("[data-position='5']").first.hover()  # outlines another for as long as the pointer is there
+        page.locator("h2").hover()
+        assert page.locator("[data-lit]").evaluate_all(ATTENDED) == [token] * 3
+        canvas = page.locator(".kv-map canvas").last
+        canvas.click(position={"x": canvas.bounding_box()["width"] - 1, "y": 2})
+        expect(code).not_to_contain_text(f"token={token})")
+        lit = page.locator("[data-lit]").evaluate_all(ATTENDED)
+        expect(code).to_contain_text(f"token={lit[0]})")
+        assert len(lit) == 3
+
+
 def test_layers_and_heads_of_the_page_and_a_narrow_window(browser, path):
     runs = list(two().values())
     with opened(browser, path, width=500) as page:
@@ -202,9 +248,9 @@ comparer = MethodComparer([recording(), recording(seed=5).replace(method="quest"
 said = ipywidgets.Label("nothing yet")
 def heard(change):
     said.value = f"{change['name']} {change['new']}"
-    if comparer.step == 3: comparer.layer = 3
+    if comparer.step == 3 and comparer.token < 0: comparer.layer, comparer.token = 3, 100
     if comparer.sort == "recall": comparer.step = 5
-comparer.observe(heard, ["step", "layer", "head", "sort"])
+comparer.observe(heard, ["step", "layer", "head", "token", "sort"])
 ipywidgets.VBox([comparer, said])
 """
 
@@ -226,12 +272,18 @@ def test_the_comparer_lives_in_jupyterlab(browser, tmp_path):
         slider.press("ArrowRight")
         slider.press("ArrowRight")
         code = page.locator(".kv-sheet code")
-        expect(code).to_contain_text("step=3, layer=3, head=0")  # and is followed
+        expect(code).to_contain_text("step=3, layer=3, head=0, token=100")  # and is followed
+        assert page.locator("[data-lit]").evaluate_all(ATTENDED) == [100, 100]
+        canvas = page.locator(".kv-map canvas").first
+        canvas.click(position={"x": 40, "y": canvas.bounding_box()["height"] * 3.5 / 6})
+        expect(code).not_to_contain_text("token=100")
+        clicked = page.locator("[data-lit]").evaluate_all(ATTENDED)[0]
+        expect(page.get_by_text(f"token {clicked}", exact=True)).to_be_visible()  # the kernel follows this too
         page.get_by_label("KV head").select_option("1")
         expect(code).to_contain_text("layer=3, head=1")
         assert [attended(page, 0), attended(page, 1)] == [in_prompt(made, 3, 3, 1) for made in runs]
         page.get_by_label("sort by").select_option("recall")
-        expect(code).to_contain_text('step=5, layer=3, head=1, sort="recall")')
+        expect(code).to_contain_text(re.compile(r'step=5, layer=3, head=1, token=\d+, sort="recall"\)'))
         for theme, is_dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
             set_theme(page, theme)
             expect(page.locator(".kv-comparer")).to_have_attribute("data-theme", "dark" if is_dark else "light")

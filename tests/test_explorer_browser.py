@@ -166,6 +166,8 @@ def test_the_explorer_lives_in_jupyterlab(browser, tmp_path):
         expect(explorer.locator(".kv-explorer-refusal")).to_contain_text("at least 384 tokens")
         explorer.get_by_role("slider", name="page size").press("Home")
         waited(explorer, replayed(trace, 112, page_size=4)[0])
+        explorer.get_by_role("combobox", name="KV head").press("ArrowDown")  # which JupyterLab has a shortcut for
+        waited(explorer, replayed(trace, 112, page_size=4, head=1)[0])
         page.get_by_role("button", name="set it from Python").click()
         waited(explorer, replayed(trace, 64, page_size=8, head=1)[0])
         expect(explorer.get_by_role("slider", name="budget")).to_have_attribute("aria-valuetext", "64")

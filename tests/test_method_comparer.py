@@ -157,6 +157,8 @@ def test_what_cannot_be_compared_says_why(recordings, message):
         ("step", -1, InvalidInputError, "0 to 5"),
         ("layer", 0, InvalidInputError, "a layer of every recording: 2, 3"),
         ("head", 2, InvalidInputError, "0 to 1"),
+        ("token", 126, InvalidInputError, "-1 to 125"),
+        ("token", -2, InvalidInputError, "-1 to 125"),
         ("sort", "recal", UnknownNameError, "did you mean 'recall'"),
     ],
 )
@@ -182,7 +184,7 @@ def test_layer_and_head_send_new_arrays_and_a_step_does_not():
 def test_the_page_holds_the_recordings_and_no_markup_of_their_text(tmp_path):
     made = hostile_recording()
     runs = {"<b>first</b>": made, "</script><img src=x>": made.replace(method="<i>quest</i>", model=made.model)}
-    comparer = MethodComparer(runs, step=2, layer=3, head=1, sort="mean recall")
+    comparer = MethodComparer(runs, step=2, layer=3, head=1, token=100, sort="mean recall")
     page = comparer.to_html(tmp_path / "page.html", layers=[2, 3])
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page == comparer.to_html(layers=[3, 2])
     parsed = Scripts(page)
@@ -190,7 +192,9 @@ def test_the_page_holds_the_recordings_and_no_markup_of_their_text(tmp_path):
     assert not {"img", "i", "link"} & {tag for tag, _ in parsed.tags}
     data, slices = embedded(page)
     assert data["page"]["prompt"] + data["page"]["methods"][1]["fed"] == made.tokens
-    assert (data["step"], data["layer"], data["head"], data["sort"]) == (2, 3, 1, "mean recall")
+    assert {name: data[name] for name in ("step", "layer", "head", "token", "sort")} == {
+        "step": 2, "layer": 3, "head": 1, "token": 100, "sort": "mean recall"
+    }  # fmt: skip
     assert [slices[f"3/1/{number}"] for number in range(2)] == comparer.slices
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
 
@@ -221,6 +225,6 @@ def test_scripts_stand_alone(name):
 
 
 def test_the_script_reads_the_verdicts_that_python_packs():
-    names = ("AGREED", "WASTED", "KEPT", "MISSED")
+    names = ("AGREED", "WASTED", "KEPT", "MISSED", "MERGED_AWAY")
     written = ", ".join(f"{name} = {getattr(comparer_view, name)}" for name in names)
     assert f"const {written};" in assets.script("comparer_page.js")

@@ -130,5 +130,5 @@ def test_scripts_stand_alone(name):
 def test_scripts_read_the_bytes_that_python_packs():
     constants = assets.script("stepper_page.js")
     assert f"HUES = {view.HUES}, LEVELS = {view.LEVELS}, NOTHING = {view.NOTHING};" in constants
-    names = ("ATTENDED", "ORACLE", "SINK", "RECENT", "GENERATED")
+    names = ("ATTENDED", "ORACLE", "SINK", "RECENT", "GENERATED", "MERGED")
     assert f"{', '.join(f'{name} = {getattr(view, name)}' for name in names)};" in constants

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from kvviz import metrics
+from kvviz import metrics, replay
 from kvviz.errors import InvalidInputError
 from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, view
 
 from .synthetic import recording
+from .test_explore import made_trace
 
 
 def kept_recording():
@@ -284,3 +285,24 @@ def test_a_missing_anywidget_is_named():
     done = run_python("import sys; sys.modules['anywidget'] = None\nfrom kvviz.widgets import DecodeStepper")
     assert "MissingDependencyError: kvviz.widgets: got no installed package 'anywidget'" in done.stderr
     assert "pip install anywidget" in done.stderr
+
+
+def test_a_merging_methods_centroids_are_listed_by_the_attention_of_their_tokens():
+    made = replay(made_trace(120), "centroidkv", queries=3, budget=40, sinks=4, recent=8)
+    arrays = view.layer_arrays(made, 3)[1]
+    for step in range(made.steps):
+        members, weights = made.members(step, 3)[1], made.attention(step, 3)[1]
+        masses = {label: weights[members == label].sum() for label in set(members.tolist()) - {-1}}
+        listed = slice(*arrays["group_offsets"][step : step + 2])
+        assert len(masses) == 28 == listed.stop - listed.start  # 40 entries without sinks and recent window
+        for label, count, mass in zip(
+            *(arrays[name][listed] for name in ("group_ids", "group_counts", "group_masses")), strict=True
+        ):
+            assert count == (members == label).sum()
+            assert mass == pytest.approx(masses[label])
+        assert (np.diff(arrays["group_masses"][listed]) <= 0).all()
+        frame = slice(*arrays["offsets"][step : step + 2])
+        merged = (arrays["marks"][frame] & view.MERGED) > 0
+        assert arrays["groups"][frame][merged].tolist() == members[arrays["positions"][frame][merged]].tolist()
+        assert not (arrays["marks"][frame][merged] & view.ATTENDED).any()
+        assert merged.any()

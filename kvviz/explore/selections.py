@@ -17,6 +17,7 @@ from ..methods.base import Method
 from ..metrics import member_mask
 from ..replay import replay
 from ..trace import Recording, Trace
+from .numbers import check_finite
 
 # Steps of a replay: 15 to 60 ms a change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, one core).
 QUERIES = 8
@@ -40,7 +41,8 @@ class Parts:
     """Tokens of one row at the last step. All but `missed` and `merged_tokens` add up to what it attends.
 
     `agreed` and `wasted` are the tokens that were chosen by score, and that the oracle would take or not; `missed` are
-    the oracle's tokens that were not attended. `merged` counts centroids, `merged_tokens` the tokens they stand for.
+    the oracle's tokens that were attended neither alone nor in a centroid. `merged` counts centroids, `merged_tokens`
+    the tokens they stand for.
     """
 
     sinks: int
@@ -115,7 +117,7 @@ class Explored:
         wanted = member_mask(recording.oracle(last, self.layer), length)
         centroids = recording.events[self.layer].merged[last]  # [H]
         merged = np.repeat(centroids, len(attended) // len(centroids))
-        beside = (chosen & ~attended).sum(-1) * (merged > 0)  # tokens that only centroids stand for
+        beside = chosen & ~attended & (merged > 0)[:, None]  # tokens that only centroids stand for
         return [
             Parts(
                 sinks=int(own[:sinks].sum()),
@@ -124,8 +126,8 @@ class Explored:
                 wasted=int((own & chosen & ~true).sum()),
                 merged=int(merged[row]),
                 generated=int(own[prompt:].sum()),
-                missed=int((true & ~own).sum()),
-                merged_tokens=int(beside[row]),
+                missed=int((true & ~own & ~beside[row]).sum()),
+                merged_tokens=int(beside[row].sum()),
             )
             for row, (own, true) in enumerate(zip(attended, wanted, strict=True))
         ]
@@ -143,12 +145,13 @@ class Explorer:
             raise InvalidInputError("Explorer", type(trace).__name__, "a kvviz.Trace, such as kvviz.capture(...) gives")
         if not trace.layers:
             raise InvalidInputError("Explorer", "a trace without layers", "one with a layer: kvviz.capture(layers=...)")
-        if not 1 <= queries < len(trace):
+        if not isinstance(queries, int) or not 1 <= queries < len(trace):
             wanted = f"1 to {len(trace) - 1}, so that a prompt is left; capture more tokens for more"
             raise InvalidInputError("Explorer: queries", queries, wanted)
         self.trace = trace
         self.queries = queries
         self._found: OrderedDict[tuple[int, str], Explored] = OrderedDict()
+        self._checked: set[int] = set()
         self._points: OrderedDict[tuple[int, str], Point] = OrderedDict()
 
     @property
@@ -197,6 +200,9 @@ class Explorer:
 
     def _explore(self, layer: int, method: Method) -> Explored:
         self.trace.check_layer(layer)
+        if layer not in self._checked:
+            check_finite(f"explore {method.name}", self.trace, layer)
+            self._checked.add(layer)
         if method.is_dense(layer):
             others = [other for other in self.trace.layers if not method.is_dense(other)]
             wanted = f"one of the layers {others}" if others else "another method, or a trace of later layers"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError, KVVizError
 from ..trace import Trace
-from . import assets, explorer_data, explorer_fields
+from . import assets, content, explorer_data, explorer_fields
 from .live import AnyWidget
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SHARE = 8  # of the prompt, where no budget is given
 ANY_BUDGET = 1 << 40
-CURVE_MOMENT_S = 0.1  # spent on the curve before the page may ask for something else
+LONGEST = 8_192  # tokens explored where `tokens` does not say: a change takes about a second
 
 
 class BudgetExplorer(AnyWidget):
@@ -34,7 +34,9 @@ class BudgetExplorer(AnyWidget):
     `budget` (tokens, or a share of the prompt; default: about an eighth of it), `layer` (default: the middle one in
     which the method chooses), `head` (a KV head, or a query head where the method chooses for each) and `settings` (the
     fields that have sliders) are traits: set them from Python, or observe them; `explored` holds all numbers of what is
-    shown. Further fields of the method, `preset` among them, go by name.
+    shown. Further fields of the method, `preset` among them, go by name. Of a trace longer than 8,192 tokens only as
+    many from its start are explored, because a change would take minutes at 100,000; a note on the page says so, and
+    `tokens` asks for another number. A trace's beginning is what a capture of that much text would have given.
 
     Raises InvalidInputError for anything that is no trace, for a layer or head it does not have, a layer that the
     method attends in full, and what the method raises for its fields.
@@ -54,11 +56,13 @@ class BudgetExplorer(AnyWidget):
 
     def __init__(
         self, trace: Trace, *, method: str = "clusterkv", budget: float | None = None,
-        layer: int | None = None, head: int = 0, **fields: Any,
+        layer: int | None = None, head: int = 0, tokens: int | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         from ..explore import Explorer
 
-        self.explorer = Explorer(trace)
+        beginning = _beginning(trace, tokens)
+        self.explorer = Explorer(beginning)
+        self._asked_tokens: dict[str, int] = {} if tokens is None else {"tokens": int(tokens)}
         self.method = method
         self._serial = 0
         self._published: tuple[int, int, int, dict[str, Any]] | None = None
@@ -80,7 +84,8 @@ class BudgetExplorer(AnyWidget):
         self._fixed = {name: value for name, value in fields.items() if name not in settings}
         self._curve_budgets = explorer_fields.curve_budgets(stops)
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
-        super().__init__(budget=budget, layer=layer, head=head, settings=settings, page=page)
+        page["notes"] = _notes(len(beginning), len(trace))
+        super().__init__(budget=budget, layer=int(layer), head=int(head), settings=settings, page=page)
         self._publish()
         self.observe(self._changed, ["budget", "layer", "head", "settings"])
         self.on_msg(self._heard)
@@ -135,7 +140,7 @@ class BudgetExplorer(AnyWidget):
         now = {name: getattr(self, name) for name in ("budget", "layer", "head", "settings")}
         now[proposal["trait"].name] = proposal["value"]
         self.explored_at(now["budget"], now["layer"], now["head"], now["settings"])
-        return proposal["value"]
+        return proposal["value"] if proposal["trait"].name == "settings" else int(proposal["value"])
 
     @traitlets.default("curve")
     def _no_curve(self) -> dict[str, Any]:
@@ -144,14 +149,13 @@ class BudgetExplorer(AnyWidget):
     def explored_at(self, budget: float, layer: int, head: int, settings: Mapping[str, Any]) -> Explored:
         """What the method does there; raises as the constructor."""
         explored = self.explorer.select(layer, self.method, **{**self._fixed, **settings, "budget": budget})
-        rows = explored.indices.shape[0]
-        if not 0 <= head < rows:
-            raise InvalidInputError("head of a BudgetExplorer", head, f"0 to {rows - 1}")
+        content.between("head of a BudgetExplorer", head, 0, explored.indices.shape[0] - 1)
         return explored
 
     def numbers_at(self, budget: int, layer: int, head: int, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers shown there, and the Python line that shows them."""
-        given = {"method": self.method, "budget": budget, "layer": layer, "head": head, **self._fixed, **settings}
+        given = {"method": self.method, "budget": budget, "layer": layer, "head": head}
+        given |= self._asked_tokens | self._fixed | dict(settings)
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
         explored = self.explored_at(budget, layer, head, settings)
         point = self.explorer.point(layer, explored.method)
@@ -196,8 +200,7 @@ class BudgetExplorer(AnyWidget):
             self._publish()
 
     def _extend_curve(self) -> None:
-        """Compute points of the curve for a moment; what is known already costs nothing."""
-        until = time.perf_counter() + CURVE_MOMENT_S
+        """Compute the curve's next point: one at a time, because a change of the page waits for it."""
         found = {name: list(self.curve[name]) for name in ("points", "oracle")}
         while self._left:
             try:
@@ -206,6 +209,29 @@ class BudgetExplorer(AnyWidget):
                 continue
             found["points"].append(explorer_data.curve_point(own, self.head))
             found["oracle"].append(explorer_data.curve_point(best, self.head))
-            if time.perf_counter() >= until:
-                break
+            break
         self.curve = found | {"done": not self._left}
+
+
+def _beginning(trace: Trace, tokens: int | None) -> Trace:
+    """The first tokens of a trace; causal attention makes them what they would be without the others."""
+    if not isinstance(trace, Trace):  # Explorer says what is wanted
+        return trace
+    wanted = LONGEST if tokens is None else content.between("tokens of a BudgetExplorer", tokens, 1, len(trace))
+    if len(trace) <= wanted:
+        return trace
+    queries, keys, values = (
+        {layer: array[:, :wanted] for layer, array in whole.items()}
+        for whole in (trace.queries, trace.keys, trace.values)
+    )
+    tokens_kept, ids = trace.tokens[:wanted], trace.token_ids[:wanted]
+    return replace(trace, tokens=tokens_kept, token_ids=ids, queries=queries, keys=keys, values=values)
+
+
+def _notes(explored: int, whole: int) -> list[str]:
+    if explored == whole:
+        return []
+    return [
+        f"Explored: the first {explored:,} of the trace's {whole:,} tokens. BudgetExplorer(trace, tokens=…) explores "
+        "more; the time of a change grows with their number, to minutes at 100,000."
+    ]

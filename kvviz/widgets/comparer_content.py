@@ -32,16 +32,24 @@ class Compared:
         """Row of recording `number` that stands for `head`: where it has several for one, the first of them."""
         return head * (content.rows(self.recordings[number]) // self.heads)
 
-    def check(self, name: Literal["step", "layer", "head"], value: int) -> int:
-        """`value` if every recording has that step, layer or head; raises InvalidInputError otherwise."""
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and of the common steps."""
+        return self.recordings[0].prompt_length + self.steps
+
+    def check(self, name: Literal["step", "layer", "head", "token"], value: int) -> int:
+        """`value` if every recording has that step, layer, head or token, or no token (-1) is meant.
+
+        Raises InvalidInputError otherwise.
+        """
         if name == "layer":
-            fits, wanted = value in self.layers, f"a layer of every recording: {', '.join(map(str, self.layers))}"
-        else:
-            count = self.steps if name == "step" else self.heads
-            fits, wanted = 0 <= value < count, f"0 to {count - 1}"
-        if not fits:
-            raise InvalidInputError(f"{name} of a {_OPERATION}", value, wanted)
-        return value
+            if value not in self.layers:
+                wanted = f"a layer of every recording: {', '.join(map(str, self.layers))}"
+                raise InvalidInputError(f"layer of a {_OPERATION}", repr(value), wanted)
+            return int(value)
+        least = -1 if name == "token" else 0
+        count = {"step": self.steps, "head": self.heads, "token": self.length}[name]
+        return content.between(f"{name} of a {_OPERATION}", value, least, count - 1)
 
 
 def check_sort(sort: str) -> str:
@@ -84,7 +92,7 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
     of_kv_head = common.heads == first.geometry.n_kv_heads
     return {
         "description": _description(common),
-        "prompt": first.tokens[: first.prompt_length],
+        "prompt": content.texts(first.tokens[: first.prompt_length]),
         "steps": common.steps,
         "layers": list(common.layers),
         "heads": list(range(common.heads)),
@@ -92,11 +100,11 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
         "sorts": list(SORTS),
         "methods": [
             {
-                "label": label,
+                "label": content.texts([label])[0],
                 "about": run.description,
                 "budget": run.budget,
-                "fed": run.tokens[run.prompt_length :],
-                "next_token": run.next_tokens[-1],
+                "fed": content.texts(run.tokens[run.prompt_length :]),
+                "next_token": content.texts(run.next_tokens[-1:])[0],
                 "question_length": run.question_length,
                 "group_name": content.group_name(run.method),
                 "rows_a_head": content.rows(run) // common.heads,
@@ -104,6 +112,7 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
             }
             for label, run, style in zip(common.labels, runs, styles, strict=True)
         ],
+        "merges": content.merges(runs),
         "notes": _notes(common),
     }
 
@@ -171,6 +180,9 @@ def _notes(common: Compared) -> list[str]:
     parts = _parting(common)
     if parts is not None:
         notes.append(f"From step {parts} on the recordings feed different tokens: each continues its own answer.")
+    untold = [label for label, run in zip(labels, runs, strict=True) if _merged_untold(run)]
+    if untold:
+        notes.append(f"{', '.join(untold)}: merged tokens, but not which; they show as missed.")
     by_query = [label for number, label in enumerate(labels) if content.rows(runs[number]) > common.heads]
     if by_query:
         notes.append(
@@ -178,6 +190,10 @@ def _notes(common: Compared) -> list[str]:
             "the first query head of the KV head is shown."
         )
     return notes
+
+
+def _merged_untold(run: Recording) -> bool:
+    return any(events.merged.any() and events.members is None for events in run.events.values())
 
 
 def _parting(common: Compared) -> int | None:

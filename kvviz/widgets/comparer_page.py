@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING
 
-from ..errors import InvalidInputError
+from . import content
 from .comparer_content import numbered
 from .page import blob, self_contained
 
@@ -22,8 +23,10 @@ def to_html(
     heads: Sequence[int] | None = None,
 ) -> str:
     """The page as text; also written to `path`, whole or not at all. Arguments and errors: `MethodComparer.to_html`."""
-    held_layers = _held(comparer, "layer", [comparer.layer] if layers is None else layers)
-    held_heads = _held(comparer, "head", range(comparer.common.heads) if heads is None else heads)
+    check, wanted_heads = comparer.common.check, range(comparer.common.heads) if heads is None else heads
+    wanted_layers = [comparer.layer] if layers is None else layers
+    held_layers = content.held("MethodComparer.to_html: layers", wanted_layers, partial(check, "layer"))
+    held_heads = content.held("MethodComparer.to_html: heads", wanted_heads, partial(check, "head"))
     blobs = [
         blob(packed, f"{layer}/{head}/{number}")
         for layer in held_layers
@@ -36,16 +39,11 @@ def to_html(
         "page": page,
         "step": comparer.step,
         "sort": comparer.sort,
+        "token": comparer.token,
         "layer": comparer.layer if comparer.layer in held_layers else held_layers[0],
         "head": comparer.head if comparer.head in held_heads else held_heads[0],
     }
     return self_contained(page["description"], "comparer_page.js", data, blobs, styles=["comparer.css"], path=path)
-
-
-def _held(comparer: MethodComparer, name: Literal["layer", "head"], wanted: Sequence[int]) -> list[int]:
-    if not wanted:
-        raise InvalidInputError(f"MethodComparer.to_html: {name}s", "none", "at least one, or None")
-    return sorted({comparer.common.check(name, value) for value in wanted})
 
 
 def _left_out(comparer: MethodComparer, layers: list[int], heads: list[int]) -> list[str]:

@@ -17,7 +17,7 @@ from . import view
 Array = NDArray[Any]
 
 # A byte of the map is verdict * view.LEVELS + level. js/comparer_column.js reads the same bytes.
-AGREED, WASTED, KEPT, MISSED = range(4)
+AGREED, WASTED, KEPT, MISSED, MERGED_AWAY = range(5)
 _LISTS = ("positions", "groups", "scores", "weights", "marks")
 _CURVES = {
     "recall": "recall", "mass": "mass", "read_bytes": "read", "moved_bytes": "moved", "output_error": "error",
@@ -44,10 +44,12 @@ def column(arrays: Mapping[str, Array], steps: int, prompt_length: int) -> dict[
 
 
 def verdicts(marks: Array) -> NDArray[np.uint8]:
-    """AGREED, WASTED, KEPT or MISSED of each mark; kept is what a method attends always: sinks, recent, generated."""
+    """AGREED, WASTED, KEPT, MISSED or MERGED_AWAY of each mark; kept is attended always: sinks, recent, generated."""
     attended, wanted = (marks & bit > 0 for bit in (view.ATTENDED, view.ORACLE))
     always = marks & (view.SINK | view.RECENT | view.GENERATED) > 0
-    return np.select([~attended, wanted, always], [MISSED, AGREED, KEPT], WASTED).astype(np.uint8)
+    merged = marks & view.MERGED > 0
+    verdict = np.select([merged, ~attended, wanted, always], [MERGED_AWAY, MISSED, AGREED, KEPT], WASTED)
+    return verdict.astype(np.uint8)
 
 
 def _map(

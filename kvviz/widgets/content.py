@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
+import operator
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import InvalidInputError
 from ..trace import Recording
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
 # What a method's groups are, where they are no clusters.
-_GROUP_NAMES = {"quest": "page", "pqcache": "block", "infllm": "block", "shadowkv": "chunk", "ctkvr": "query centroid"}
+_GROUP_NAMES = {"quest": "page", "pqcache": "block", "infllm": "block", "shadowkv": "chunk", "ctkvr": "query centroid",
+                "centroidkv": "centroid"}  # fmt: skip
 
 
 def group_name(method: str) -> str:
     """What the `groups` of a method's recordings are called."""
     return _GROUP_NAMES.get(method, "cluster")
+
+
+def merges(recordings: Iterable[Recording]) -> bool:
+    """Whether any of the recordings knows tokens that were merged."""
+    return any(events.members is not None for recording in recordings for events in recording.events.values())
+
+
+def texts(tokens: Iterable[str]) -> list[str]:
+    """The tokens as text that a page and a message can hold: lone surrogates, as of undecoded bytes, become U+FFFD."""
+    return [_LONE_SURROGATE.sub("\ufffd", token) for token in tokens]
+
+
+def between(what: str, value: Any, least: int, most: int) -> int:
+    """`value` as an int, if it is a whole number from `least` to `most`; raises InvalidInputError otherwise."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or not least <= number <= most:
+        raise InvalidInputError(what, repr(value), f"a whole number from {least} to {most}")
+    return number
+
+
+def held(what: str, wanted: Any, check: Callable[[Any], int]) -> list[int]:
+    """The numbers that a page is to hold, each passed through `check`, ascending and once each.
+
+    Raises InvalidInputError for what is no list of them, and for none.
+    """
+    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+        raise InvalidInputError(what, repr(wanted), "a list of whole numbers, or None")
+    numbers = sorted({check(value) for value in wanted})
+    if not numbers:
+        raise InvalidInputError(what, "none", "at least one, or None")
+    return numbers
 
 
 def check(recording: Recording, operation: str = "DecodeStepper") -> Recording:
@@ -32,8 +72,7 @@ def check(recording: Recording, operation: str = "DecodeStepper") -> Recording:
 
 def check_step(recording: Recording, step: int) -> int:
     """`step` if it was recorded; raises InvalidInputError otherwise."""
-    recording.visible(step)
-    return step
+    return between("step of a DecodeStepper", step, 0, recording.steps - 1)
 
 
 def check_layer(recording: Recording, layer: int) -> int:
@@ -41,15 +80,14 @@ def check_layer(recording: Recording, layer: int) -> int:
     if layer not in recording.layers:
         known = f"a recorded layer: {', '.join(map(str, recording.layers))}"
         unrecorded = _unrecorded(recording)
-        raise InvalidInputError("layer of a DecodeStepper", layer, f"{known} ({unrecorded})" if unrecorded else known)
-    return layer
+        wanted = f"{known} ({unrecorded})" if unrecorded else known
+        raise InvalidInputError("layer of a DecodeStepper", repr(layer), wanted)
+    return int(layer)
 
 
 def check_head(recording: Recording, head: int) -> int:
     """`head` if the recording has that row; raises InvalidInputError otherwise."""
-    if not 0 <= head < rows(recording):
-        raise InvalidInputError("head of a DecodeStepper", head, f"0 to {rows(recording) - 1}")
-    return head
+    return between("head of a DecodeStepper", head, 0, rows(recording) - 1)
 
 
 def rows(recording: Recording) -> int:
@@ -64,8 +102,8 @@ def describe(recording: Recording) -> dict[str, Any]:
     return {
         "description": recording.description,
         "call": "kvviz.widgets.DecodeStepper(recording, ",
-        "tokens": recording.tokens,
-        "next_tokens": recording.next_tokens,
+        "tokens": texts(recording.tokens),
+        "next_tokens": texts(recording.next_tokens),
         "prompt_length": recording.prompt_length,
         "question_length": recording.question_length,
         "steps": recording.steps,
@@ -74,6 +112,7 @@ def describe(recording: Recording) -> dict[str, Any]:
         "heads": list(range(rows(recording))),
         "head_name": head_name,
         "group_name": group_name(recording.method),
+        "merges": merges([recording]),
         "notes": [],
     }
 

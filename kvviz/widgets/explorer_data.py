@@ -36,7 +36,7 @@ def describe(
         "kind": method.kind,
         "seed": method.config.get("seed"),
         "colours": styles,
-        "tokens": recording.tokens,
+        "tokens": content.texts(recording.tokens),
         "prompt_length": recording.prompt_length,
         "steps": recording.steps,
         "budgets": list(budgets),
@@ -45,6 +45,7 @@ def describe(
         "heads": list(range(rows)),
         "head_name": "KV head" if rows == recording.geometry.n_kv_heads else "query head",
         "group_name": content.group_name(method.name),
+        "merges": content.merges([recording]),
         "notes": [],
     }
 

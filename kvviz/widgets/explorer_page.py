@@ -34,7 +34,7 @@ def to_html(explorer: BudgetExplorer, path: str | os.PathLike[str] | None = None
                 blobs.append(blob(packed, key))
         curves.append(_curve(explorer, stops, settings))
     page = explorer.page | {"budgets": stops, "sliders": main, "layers": [explorer.layer], "heads": [explorer.head]}
-    page["notes"] = [_note(explorer, stops, main)]
+    page["notes"] = [*explorer.page["notes"], _note(explorer, stops, main)]
     data = {"page": page, "cells": cells, "curves": curves}
     data |= {"place": {"budget": explorer.budget, "layer": explorer.layer, "head": explorer.head,
                        "settings": dict(explorer.settings)}}  # fmt: skip

@@ -12,12 +12,14 @@ from safetensors.numpy import save
 
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording, Trace
+from . import content
 
 if TYPE_CHECKING:
     from ..explore import KeyClusters
 
 CACHED = 32  # clusterings of one inspector: 16 kB each at 4,096 tokens
 SLIDER_REACH = 5  # times ClusterKV's own number of clusters
+LONG_WORK = 200_000_000  # tokens × clusters: above, k-means takes more than about ten seconds on one core
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,8 @@ class Source:
         if not isinstance(trace, Trace):
             wanted = "a kvviz.Trace, such as kvviz.capture(lm, prompt)"
             raise InvalidInputError(operation, type(trace).__name__, wanted)
-        if recording is not None and not isinstance(recording, Recording):
-            wanted = "a kvviz.Recording, such as kvviz.replay(trace, method)"
-            raise InvalidInputError(f"{operation}: recording", type(recording).__name__, wanted)
+        if recording is not None:
+            content.check(recording, f"{operation}: recording")
         if not trace.layers:
             raise InvalidInputError(operation, "a trace without layers", "a captured layer: capture(..., layers=[14])")
         from ..explore import METRICS, cluster_limits, prompt_length
@@ -89,7 +90,7 @@ class Source:
 
     def check_layer(self, layer: int) -> int:
         """`layer` if it was captured; raises InvalidInputError otherwise."""
-        return self.trace.check_layer(layer)
+        return int(self.trace.check_layer(layer))
 
     def check_head(self, head: int) -> int:
         """`head` if it is a KV head; raises InvalidInputError otherwise."""
@@ -122,7 +123,19 @@ class Source:
 
     def slider_values(self, n_clusters: int) -> list[int]:
         """The numbers of clusters that the slider offers: each up to a few times ClusterKV's own."""
-        return list(range(1, min(self.most, max(SLIDER_REACH * self.default, n_clusters, 8)) + 1))
+        reach = min(SLIDER_REACH * self.default, LONG_WORK // self.prompt)
+        return list(range(1, min(self.most, max(reach, n_clusters, 8)) + 1))
+
+
+def notes(source: Source) -> list[str]:
+    """What the page says of a prompt so long that the slider stops short."""
+    if SLIDER_REACH * source.default * source.prompt <= LONG_WORK:
+        return []
+    reach = len(source.slider_values(1))
+    return [
+        f"A long prompt: the slider stops at {reach:,} clusters, and each change clusters {source.prompt:,} tokens "
+        f"anew, which takes seconds. ClusterInspector(trace, n_clusters=…) takes up to {source.most:,}, in more time."
+    ]
 
 
 def describe(source: Source, n_clusters: int) -> dict[str, Any]:
@@ -133,8 +146,8 @@ def describe(source: Source, n_clusters: int) -> dict[str, Any]:
     steps = f", queries={source.queries}, budget={source.budget}" if recording is None else ", recording=recording"
     return {
         "model": trace.model,
-        "tokens": trace.tokens[:prompt],
-        "step_tokens": texts[prompt:],
+        "tokens": content.texts(trace.tokens[:prompt]),
+        "step_tokens": content.texts(texts[prompt:]),
         "steps_by": f"{name} · budget {budget:,}",
         "call": "kvviz.widgets.ClusterInspector(trace, ",
         "call_end": f"{steps})",
@@ -145,7 +158,7 @@ def describe(source: Source, n_clusters: int) -> dict[str, Any]:
         "default": source.default,
         "counts": source.slider_values(n_clusters),
         "fixed": False,
-        "notes": [],
+        "notes": notes(source),
     }
 
 
@@ -180,6 +193,4 @@ def opening_token(found: KeyClusters) -> int:
 
 
 def _between(name: str, value: int, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidInputError(f"{name} of a ClusterInspector", value, f"{least} to {most}")
-    return value
+    return content.between(f"{name} of a ClusterInspector", value, least, most)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .inspector_content import Settings, Source, describe, pack_clusters, pack_places
+from .inspector_content import LONG_WORK, Settings, Source, describe, pack_clusters, pack_places
 from .page import blob, self_contained
 
 LADDER = (0.25, 0.5, 1, 2, 4)  # times ClusterKV's own number of clusters
@@ -21,6 +21,7 @@ def to_html(
     Raises InvalidInputError for a number of clusters out of range.
     """
     ladder = [min(source.most, max(1, round(source.default * times))) for times in LADDER]
+    ladder = [count for number, count in enumerate(ladder) if sum(ladder[: number + 1]) * source.prompt <= LONG_WORK]
     wanted = ladder if n_clusters is None else [source.check_count(count) for count in n_clusters]
     counts = sorted({settings.n_clusters, *wanted})
     page = describe(source, settings.n_clusters) | {"counts": counts, "fixed": True}

@@ -26,13 +26,15 @@ class MethodComparer(AnyWidget):
     step of all columns, Home and End go to the ends; scrolling one prompt scrolls all.
 
     `step` (from 0), `layer`, `head` (a KV head; a recording with a row for each query head shows the first one of that
-    KV head) and `sort` are traits: set them from Python, or observe them. `sort` orders the columns, the best first:
-    "given", a number of the step ("recall", "mass", "attended", "read", "moved", "error"), or its mean ("mean recall").
-    A step needs no kernel; another layer or head is packed here and sent once.
+    KV head), `token` and `sort` are traits: set them from Python, or observe them. The texts open at the position
+    `token`, which is outlined in all of them; a click on a map changes it. Without one (-1) they open at the chosen
+    token with the most attention. `sort` orders the columns, the best first: "given", a number of the step ("recall",
+    "mass", "attended", "read", "moved", "error"), or its mean ("mean recall"). A step needs no kernel; another layer or
+    head is packed here and sent once.
 
     Recordings that differ in steps or layers are compared over what all of them have; a note says so. Raises
     InvalidInputError for no recording, recordings without steps or layers, of different models or prompts or without a
-    common layer, and for a step, layer or head that one of them lacks; UnknownNameError for an unknown `sort`.
+    common layer, and for a step, layer, head or token that one of them lacks; UnknownNameError for an unknown `sort`.
     """
 
     _esm = assets.script("comparer_widget.js")
@@ -41,6 +43,7 @@ class MethodComparer(AnyWidget):
     step = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
+    token = traitlets.Int(-1).tag(sync=True)
     sort = traitlets.Unicode("given").tag(sync=True)
     page = traitlets.Dict().tag(sync=True)
     slices = traitlets.List(traitlets.Bytes()).tag(sync=True)
@@ -52,15 +55,19 @@ class MethodComparer(AnyWidget):
         step: int = 0,
         layer: int | None = None,
         head: int = 0,
+        token: int | None = None,
         sort: str = "given",
     ) -> None:
         self.common = comparer_content.compared(recordings)
         self._columns = lru_cache(CACHED_LAYERS)(self._layer)
+        token = -1 if token is None else token
         self.common.check("step", step)
+        self.common.check("token", token)
         comparer_content.check_sort(sort)
         layer = self.common.layers[0] if layer is None else layer
         page = comparer_content.describe(self.common, [_colours(run) for run in self.common.recordings])
-        super().__init__(step=step, layer=layer, head=head, sort=sort, page=page, slices=self.packed(layer, head))
+        slices = self.packed(layer, head)
+        super().__init__(step=step, layer=layer, head=head, token=token, sort=sort, page=page, slices=slices)
 
     def packed(self, layer: int, head: int) -> list[bytes]:
         """The columns of a layer and head, as bytes that js/slice.js reads.
@@ -93,7 +100,7 @@ class MethodComparer(AnyWidget):
             for run in self.common.recordings
         ]
 
-    @traitlets.validate("step", "layer", "head")
+    @traitlets.validate("step", "layer", "head", "token")
     def _check(self, proposal: Any) -> int:
         return self.common.check(proposal["trait"].name, proposal["value"])
 

@@ -82,4 +82,5 @@ def _json(value: Any) -> str:
 
 
 def _escape(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode("utf-8")  # a model's path need not be text
     return text.replace("&", "&amp;").replace("<", "&lt;")

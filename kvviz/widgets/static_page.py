@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from ..errors import InvalidInputError
 from ..trace import Recording
 from . import content, view
 from .page import blob, self_contained
@@ -35,15 +35,12 @@ def to_html(
     `layers` and `heads` say what is embedded; without `layers`, the one shown and as many others as fit in SIZE_LIMIT.
     Raises InvalidInputError for a layer or head that was not recorded.
     """
-    for name, wanted in (("layers", layers), ("heads", heads)):
-        if wanted is not None and not wanted:
-            raise InvalidInputError(f"DecodeStepper.to_html: {name}", "none", "at least one, or None")
     wanted_heads = range(content.rows(recording)) if heads is None else heads
-    embedded_heads = sorted({content.check_head(recording, head) for head in wanted_heads})
+    embedded_heads = content.held("DecodeStepper.to_html: heads", wanted_heads, partial(content.check_head, recording))
     if shown.head not in embedded_heads:
         shown = shown._replace(head=embedded_heads[0])
     if layers is not None:
-        wanted = sorted({content.check_layer(recording, layer) for layer in layers})
+        wanted = content.held("DecodeStepper.to_html: layers", layers, partial(content.check_layer, recording))
         if shown.layer not in wanted:
             shown = shown._replace(layer=wanted[0])
         slices = {layer: _slices(recording, layer, embedded_heads) for layer in wanted}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from .. import metrics
+from ..errors import InvalidInputError
 from ..trace import LayerEvents, Recording
 
 Array = NDArray[Any]
@@ -25,9 +26,10 @@ MISSED_LOOK = (HUES + 1) * LEVELS  # on maps: the oracle's token that was not at
 NOTHING = 255
 
 # A mark is one bit. js/strip.js reads the same bits.
-ATTENDED, ORACLE, SINK, RECENT, GENERATED = 1, 2, 4, 8, 16
+ATTENDED, ORACLE, SINK, RECENT, GENERATED, MERGED = 1, 2, 4, 8, 16, 32
 
 MAP_COLUMNS = 384  # what a panel of a 960 px page has room for
+MOST_CENTROIDS = 32  # listed at a step; a merging method attends all of them, and ranks none
 DENSE_LIMIT = 16_000_000  # steps × tokens up to which the weight of every token travels along
 
 
@@ -56,7 +58,8 @@ def layer_arrays(recording: Recording, layer: int) -> list[dict[str, Array]]:
     """What the stepper needs of one layer, a dict of arrays for each of its rows (KV heads, or query heads).
 
     Per-step lists lie end to end: `offsets` [T+1] bounds the tokens shown at a step (attended or the oracle's,
-    ascending), `group_offsets` [T+1] its recalled clusters, best score first. `recall` and `mass` are of the row,
+    ascending), `group_offsets` [T+1] its recalled clusters, best score first; where tokens were merged, the centroids
+    whose tokens have the most attention. `recall` and `mass` are of the row,
     `read_bytes`, `moved_bytes` and `output_error` of the whole layer. Raises InvalidInputError for a layer that was
     not recorded.
     """
@@ -65,6 +68,9 @@ def layer_arrays(recording: Recording, layer: int) -> list[dict[str, Array]]:
     attention = [recording.attention(step, layer) for step in steps]
     oracle = [recording.oracle(step, layer) for step in steps]
     events = recording.events[layer]
+    if not np.isfinite(events.attention).all():
+        got = f"NaN or infinity in the attention of layer {layer}"
+        raise InvalidInputError("show a recording", got, "finite weights: record again, in float32 or bfloat16")
     recall = np.stack([metrics.recall(*pair) for pair in zip(chosen, oracle, strict=True)])  # [T, R]
     mass = np.stack([metrics.attention_mass(*pair) for pair in zip(attention, chosen, strict=True)])  # [T, R]
     names = ("read_bytes", "moved_bytes", "output_error")
@@ -104,13 +110,18 @@ def _frame(recording: Recording, layer: int, step: int, row: int, weights: Array
     shown_groups = np.full(len(positions), -1, np.int32)
     shown_scores = np.full(len(positions), np.nan, np.float32)
     shown_groups[attended], shown_scores[attended] = groups, scores  # both ascend by position
+    centroids = _centroids(recording, layer, step, row)
+    merged = ~attended & (centroids[positions] >= 0)
+    shown_groups[merged] = centroids[positions[merged]]
     prompt, kept = recording.prompt_length, attended & (shown_groups < 0) & np.isnan(shown_scores)
-    marks = attended * ATTENDED | wanted * ORACLE | (positions >= prompt) * GENERATED
+    marks = attended * ATTENDED | wanted * ORACLE | (positions >= prompt) * GENERATED | merged * MERGED
     marks |= (kept & (positions < recording.config.get("sinks", 0))) * SINK
     marks |= (kept & (positions < prompt) & (positions >= _window_start(positions[kept], prompt))) * RECENT
     shown = weights[positions]
-    looks = np.where(attended, hue(shown_groups) * LEVELS + level(shown), NOTHING).astype(np.uint8)
-    ids, counts, best, masses = metrics.rank_groups(groups, scores, weights[indices])
+    tinted = hue(shown_groups) * LEVELS + level(shown)
+    looks = np.where(attended | merged, tinted, NOTHING).astype(np.uint8)
+    ranked = metrics.rank_groups(groups, scores, weights[indices])
+    ids, counts, best, masses = _largest(centroids, weights) if (centroids >= 0).any() else ranked
     return {
         "positions": positions.astype(np.int32), "groups": shown_groups, "scores": shown_scores,
         "weights": shown.astype(np.float32), "looks": looks, "marks": marks.astype(np.uint8),
@@ -118,6 +129,20 @@ def _frame(recording: Recording, layer: int, step: int, row: int, weights: Array
         "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
         "map": _map_row(len(recording.tokens), positions, attended, looks, shown),
     }  # fmt: skip
+
+
+def _centroids(recording: Recording, layer: int, step: int, row: int) -> NDArray[np.int32]:
+    """The centroid of each token visible at a step, -1 for none and where the recording does not say."""
+    members = recording.members(step, layer)
+    return np.full(recording.visible(step), -1, np.int32) if members is None else members[row]
+
+
+def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+    """Ids, members, scores (none) and exact attention of the centroids whose tokens have most of it."""
+    named = centroids >= 0
+    counts, masses = np.bincount(centroids[named]), np.bincount(centroids[named], weights[named])
+    ids = np.argsort(-masses, kind="stable")[:MOST_CENTROIDS]
+    return ids, counts[ids], np.full(len(ids), np.nan), masses[ids]
 
 
 def _window_start(kept: Array, prompt: int) -> int:
@@ -134,7 +159,7 @@ def _map_row(length: int, positions: Array, attended: Array, looks: Array, weigh
     """Of each column: the token drawn for it (attended before missed before others, then by weight) and its look."""
     rank, look = np.zeros(length), np.full(length, NOTHING)
     rank[positions] = weights + 1 + attended
-    look[positions] = np.where(attended, looks, MISSED_LOOK + level(weights))
+    look[positions] = np.where(looks == NOTHING, MISSED_LOOK + level(weights), looks)
     drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
     return drawn, look[drawn]
 

@@ -1,89 +1,116 @@
-"""Time from a key press to the new frame in the stepper: `python -m tests.browser.latency --live` prints ms."""
+"""Time from a key press to the new frame of every widget: `python -m tests.browser.latency --live` prints ms.
+
+The press is the browser's own time of the event, the frame the first that shows what the press changed. On a page
+without a kernel that is the widget's JavaScript alone; in JupyterLab it is all that a person waits for, the kernel's
+work and the messages included.
+"""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice, repeat
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
-from kvviz.widgets import DecodeStepper
-
+from .frames import Frame, frames, tour
 from .lab import chromium_arguments, lab_page, run_all, write_notebook
-from .recordings import prose_recording
+from .scenes import READY, WIDGETS, Control, Scene, Sizes
 
-# A frame is on the screen once the task after its animation callback runs.
-WATCH = """() => {
-    window.frames_ms = [];
-    document.addEventListener("keydown", (event) => requestAnimationFrame(() => {
-        const after = new MessageChannel();
-        after.port1.onmessage = () => window.frames_ms.push(performance.now() - event.timeStamp);
-        after.port2.postMessage(null);
-    }), true);
-}"""
-LAYER = """async (layer) => {
-    const select = document.querySelector(".kvviz select[aria-label=layer]");
-    const line = document.querySelector(".kv-sheet code");
-    const start = performance.now();
-    select.value = layer;
-    select.dispatchEvent(new Event("change"));
-    while (!line.textContent.includes(`layer=${layer},`)) await new Promise(requestAnimationFrame);
-    return performance.now() - start;
+TRACE_TOKENS, TRACE_LAYERS = 4096, (14,)
+SHOW = """source => {
+    window.jupyterapp.shell.currentWidget.content.model.cells.get(0).sharedModel.setSource(source);
 }"""
 
 
-def step_ms(page: Page, steps: int) -> list[float]:
-    """Milliseconds from each of `steps` presses of the right arrow key to the frame it caused."""
-    slider = page.get_by_role("slider", name="decode step")
-    slider.focus()
-    page.evaluate(WATCH)
-    for step in range(steps):
-        slider.press("ArrowRight")
-        page.wait_for_function("count => window.frames_ms.length === count", arg=step + 1)
-    return [float(value) for value in page.evaluate("() => window.frames_ms")]
+def measure(
+    browser: Browser, sizes: Sizes, names: Iterable[str] = WIDGETS, *, live: bool = True
+) -> Iterator[dict[str, Any]]:
+    """One row for each control of each widget, first on a page without a kernel, then, if `live`, in JupyterLab.
 
-
-def measure(tokens: int = 8192, steps: int = 64, budget: int = 512, *, live: bool = True) -> dict[str, list[float]]:
-    """Milliseconds by what was measured, on the page without a kernel and, if `live`, in JupyterLab."""
-    shape = {"prompt_length": tokens, "steps": steps, "budget": budget, "layers": (14, 29)}
-    times = {}
-    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
-        folder = Path(name)
-        browser = playwright.chromium.launch(**chromium_arguments())
-        DecodeStepper(prose_recording(**shape)).to_html(folder / "page.html")
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
-        page.goto((folder / "page.html").as_uri())
-        page.wait_for_selector(".kv-attended[data-position]")
-        times["page_step_ms"] = step_ms(page, min(30, steps - 1))
-        times["page_layer_ms"] = [page.evaluate(LAYER, "29"), page.evaluate(LAYER, "14")]
-        if live:
-            (folder / "lab").mkdir()
-            (folder / "private").mkdir()
-            imports = "from tests.browser.recordings import prose_recording\nfrom kvviz.widgets import DecodeStepper"
-            notebook = write_notebook(
-                folder / "lab" / "step.ipynb", f"{imports}\nDecodeStepper(prose_recording(**{shape}))"
-            )
-            with lab_page(notebook, browser, folder / "private") as lab:
+    A row is JSON-able: what was pressed (widget, change, place, size), milliseconds (limit_ms, median_ms, worst_ms and
+    all of them as ms, in the order of the changes), and the `pictures` seen, of which no two are the same.
+    Raises what `frames.frames` raises.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        lab = None
+        for scene in (scene for name in names for scene in WIDGETS[name](sizes)):
+            page = browser.new_page(viewport={"width": 1200, "height": 900})
+            scene.open(page, folder)
+            page.wait_for_selector(READY, state="attached")
+            yield from _press_all(page, scene, scene.on_page, "page")
+            page.close()
+            if live:
+                lab = lab or stack.enter_context(_empty_lab(browser, folder))
+                lab.evaluate(SHOW, scene.cell)
                 run_all(lab)
-                lab.wait_for_selector(".kv-attended[data-position]")
-                times["lab_step_ms"] = step_ms(lab, min(30, steps - 1))
-                times["lab_layer_ms"] = [lab.evaluate(LAYER, "29")]  # packed by the kernel
+                lab.wait_for_selector(READY, state="attached")
+                yield from _press_all(lab, scene, scene.live, "JupyterLab")
+
+
+def _empty_lab(browser: Browser, folder: Path) -> Any:
+    for name in ("lab", "private"):
+        (folder / name).mkdir()
+    return lab_page(write_notebook(folder / "lab" / "show.ipynb", ""), browser, folder / "private")
+
+
+def _press_all(page: Page, scene: Scene, controls: Iterable[Control], place: str) -> Iterator[dict[str, Any]]:
+    for control in controls:
+        found = page.locator(control.selector)
+        changes = tour(found) if control.key is None else repeat(control.key)
+        yield _row(scene, control, place, frames(found, islice(changes, control.times)))
+
+
+def _row(scene: Scene, control: Control, place: str, seen: list[Frame]) -> dict[str, Any]:
+    times = [frame.ms for frame in seen]
+    return {
+        "widget": scene.widget, "change": control.change, "place": place, "size": scene.size,
+        "limit_ms": scene.limit_ms, "median_ms": statistics.median(times), "worst_ms": max(times),
+        "changes": len(times), "ms": times,
+        "pictures": len({frame.picture for frame in seen}),
+    }  # fmt: skip
+
+
+def measure_all(
+    names: Iterable[str] = WIDGETS, *, live: bool = True, trace_tokens: int = TRACE_TOKENS, **sizes: int
+) -> Iterator[dict[str, Any]]:
+    """The rows of `measure` in a browser of their own, over a trace of the model's that is captured for them."""
+    import kvviz
+    from kvviz.runs.recipes import MODEL, manual
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        path = Path(folder) / "trace.safetensors"
+        kvviz.capture(kvviz.load(MODEL), manual(), layers=TRACE_LAYERS, max_tokens=trace_tokens).save(path)
+        browser = playwright.chromium.launch(**chromium_arguments())
+        yield from measure(browser, Sizes(path, **sizes), names, live=live)
         browser.close()
-    return times
 
 
 def main() -> None:
     """Print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=8192)
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--budget", type=int, default=512)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("widgets", nargs="*", default=[*WIDGETS], help=f"of {', '.join(WIDGETS)}; all without any")
+    parser.add_argument("--tokens", type=int, default=Sizes.tokens, help="of the stepper's and comparer's recordings")
+    parser.add_argument(
+        "--trace-tokens", type=int, default=TRACE_TOKENS, help="of the explorer's and inspector's trace"
+    )
+    parser.add_argument("--canvas", type=int, default=Sizes.canvas, help="rows and columns")
     parser.add_argument("--live", action="store_true", help="measure in JupyterLab too")
-    options = parser.parse_args()
-    for name, values in measure(options.tokens, options.steps, options.budget, live=options.live).items():
-        print(f"{name}: median {statistics.median(values):.0f}, worst {max(values):.0f}, n={len(values)}")
+    options = vars(parser.parse_args())
+    for row in measure_all(options.pop("widgets"), **options):
+        print(_line(row), flush=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    over = f", OVER {row['limit_ms']} ms" if row["worst_ms"] > row["limit_ms"] else ""
+    what = f"{row['widget']}, {row['size']}, {row['place']}: {row['change']}"
+    return f"{what}: median {row['median_ms']:.0f} ms, worst {row['worst_ms']:.0f} ms, n={row['changes']}{over}"
 
 
 if __name__ == "__main__":

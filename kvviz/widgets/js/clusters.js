@@ -1,7 +1,7 @@
 import { colourOf } from "./theme.js";
 import { element, format } from "./strip.js";
 import { clustersOf } from "./slice.js";
-import { MEANING, decimals, visible } from "./words.js";
+import { MEANING, decimals, named, visible } from "./words.js";
 
 const FIRST_WORDS = 48; // characters
 
@@ -24,7 +24,7 @@ export function createClusters(host, page, { onHover, onPick }) {
     made.append(element("span", "kv-first", words(members)));
     size.title = known > count
       ? `trimmed: ${count} tokens attended here; this recording shows at least ${known} members that were there already`
-      : `tokens of this ${page.group_name} attended at this step`;
+      : page.merges ? "tokens that this centroid is the mean of" : `tokens of this ${page.group_name} attended at this step`;
     bar.title = made.querySelector(".kv-share").title = MEANING.share;
     made.querySelector(".kv-id").title = `${page.group_name} ${group}, ${MEANING.score.replace("score: ", "score ")}: ${decimals(clusters.group_scores[index])}`;
     made.addEventListener("pointerenter", () => onHover(members));
@@ -39,7 +39,7 @@ export function createClusters(host, page, { onHover, onPick }) {
       const gap = index && members[index] !== members[index - 1] + 1 ? " … " : "";
       text += gap + page.tokens[members[index]];
     }
-    const readable = text.replace(/\s+/g, " ").replace(/(… )+/g, "… ").trim();
+    const readable = named(text.replace(/\s+/g, " ").replace(/(… )+/g, "… ").trim());
     return /[^…\s]/.test(readable) ? readable : visible(text); // a cluster of white space
   };
 

@@ -3,27 +3,28 @@ import { SINK, element } from "./strip.js";
 import { frameOf, unpack } from "./slice.js";
 import { createTip } from "./tip.js";
 import { pictureOf } from "./picture.js";
-import { savePicture } from "./panel.js";
+import { createLegend, keepKeys, savePicture } from "./panel.js";
 import { createColumn } from "./comparer_column.js";
 import { createComparerControls } from "./comparer_controls.js";
 import { NAMES, NUMBERS, ROWS, meanOf, sortKey } from "./comparer_words.js";
 
 // Draws several recordings into `root`, a column each. `request(layer, head)` asks the host for bytes, a block a
-// method, which it hands to `show`; `stepped(step)` and `sorted(sort)` tell it of changes. Both hosts use this alone.
-export function createComparer(root, page, { step, sort, css, request, stepped, sorted }) {
-  const state = { step, sort };
+// method, which it hands to `show`; `stepped(step)`, `sorted(sort)` and `picked(token)` tell it of changes. Both hosts
+// use this alone.
+export function createComparer(root, page, { step, sort, token, css, request, stepped, sorted, picked }) {
+  const state = { step, sort, token };
   let shown = false;
   root.classList.add("kvviz", "kv-comparer");
-  root.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own shortcuts leave these keys to us
-  const controls = createComparerControls(root, page, { go, pick, sort: order, save });
+  keepKeys(root);
+  const controls = createComparerControls(root, page, { go, pick: ask, sort: order, save });
   const host = root.appendChild(element("div", "kv-columns"));
   host.setAttribute("role", "group");
   host.setAttribute("aria-label", "recordings side by side");
   const curveLabel = labels(host);
   const tip = createTip(root);
   const about = (rows, event) => (rows ? tip.show(rows, event) : tip.hide());
-  const columns = page.methods.map((method) => createColumn(host, page, method, { go, focus, point, about }));
-  root.append(legend(), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const columns = page.methods.map((method) => createColumn(host, page, method, { go, choose, turn, point, about }));
+  root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
   const unwatch = watchTheme(root, () => columns.forEach((column) => column.recolour()));
 
@@ -69,17 +70,33 @@ export function createComparer(root, page, { step, sort, css, request, stepped, 
     sorted(next);
   }
 
-  function pick(layer, head) {
+  function ask(layer, head) {
     root.dataset.busy = "";
     request(layer, head);
   }
 
-  function focus(position) {
-    for (const column of columns) column.focus(position);
+  // The token that the texts are at; -1 lets go of it.
+  function choose(position) {
+    if (position === state.token) return seek(position);
+    state.token = position;
+    seek(position);
+    controls.paint(state, columns[0].slice);
+    picked(position);
   }
 
+  function seek(position, flash = true) {
+    if (position >= 0) for (const column of columns) column.focus(position, flash);
+    point(null);
+  }
+
+  function turn(way) {
+    for (const column of columns) column.prompt.turn(way);
+  }
+
+  // Outlines a token in every text; without one, the token that the texts are at.
   function point(position) {
-    for (const column of columns) column.prompt.light(position === null ? [] : [position]);
+    const lit = position ?? state.token;
+    for (const column of columns) column.light(lit < 0 ? [] : [lit]);
   }
 
   function save() {
@@ -91,6 +108,12 @@ export function createComparer(root, page, { step, sort, css, request, stepped, 
       root.style.width = "";
       return picture;
     });
+  }
+
+  function open() {
+    if (state.token >= 0) return seek(state.token, false);
+    const position = heaviest(columns, state.step);
+    for (const column of columns) column.focus(position, false);
   }
 
   root.addEventListener("keydown", (event) => {
@@ -108,10 +131,11 @@ export function createComparer(root, page, { step, sort, css, request, stepped, 
       columns.forEach((column, index) => column.show(unpack(blocks[index])));
       drawCurves();
       paint();
-      if (opening) requestAnimationFrame(() => columns.forEach((column) => column.prompt.focus(heaviest(columns, state.step), false))); // a notebook attaches the root first
+      if (opening) requestAnimationFrame(open); // a notebook attaches the root first
     },
     step: (next) => go(0, next),
     sort: order,
+    pick: (position) => position !== state.token && shown && choose(position),
     destroy() {
       unwatch();
       columns.forEach((column) => column.destroy());
@@ -119,7 +143,7 @@ export function createComparer(root, page, { step, sort, css, request, stepped, 
   };
 }
 
-// The token with the most attention of those that a method chose and none holds as a sink: where the text opens.
+// The token with the most attention of those that a method chose and none holds as a sink: where the texts open.
 function heaviest(columns, step) {
   const frames = columns.map(({ slice }) => frameOf(slice, step)), sinks = new Set();
   for (const { positions, marks } of frames) positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
@@ -165,20 +189,14 @@ function labels(host) {
   };
 }
 
-function legend() {
-  const host = element("p", "kv-legend");
+function legend(page) {
   const marks = [
     ["kv-attended kv-agreed", "agreed", "attended, and the oracle of the same size would attend it too"],
     ["kv-missed", "missed", "the oracle would attend it, the method did not"],
     ["kv-attended kv-wasted", "wasted", "chosen by the method, although the oracle would not attend it"],
     ["kv-attended kv-kept", "sink or recent", "always attended, without being chosen"],
   ];
-  for (const [mark, text, meaning] of marks) {
-    const entry = host.appendChild(element("span", "kv-entry"));
-    entry.append(element("span", mark, "text"), element("span", "", text));
-    entry.title = meaning;
-  }
-  const hint = host.appendChild(element("span", "kv-entry", "colour: method · strength: attention"));
-  hint.title = "the strength is logarithmic, from 0.0002 and less to 0.35 and more; on the map wasted is the paler tint, missed the colour of text";
-  return host;
+  if (page.merges) marks.splice(2, 0, ["kv-merged", "merged", MEANING.merged]);
+  const strength = "the strength is logarithmic, from 0.0002 and less to 0.35 and more";
+  return createLegend(marks, "colour: method · strength: attention", `${strength}; on the map wasted is the paler tint, missed the colour of text`);
 }

@@ -7,11 +7,12 @@ import { createCurve } from "./comparer_curve.js";
 import { NAMES, NUMBERS, ROWS, meanOf } from "./comparer_words.js";
 
 // A byte of the map is verdict * LEVELS + level, packed by kvviz/widgets/comparer_view.py.
-export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3;
+export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3, MERGED_AWAY = 4;
+const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens of the prompt shown at once, in all columns and in each
 const MAP_HEIGHT = 96; // CSS pixels, where the steps leave it that low
 
 // One method: its numbers, the curve, the map, the prompt and the answer. `about(rows, event)` describes or hides.
-export function createColumn(host, page, method, { go, focus, point, about }) {
+export function createColumn(host, page, method, { go, choose, turn, point, about }) {
   const column = host.appendChild(element("section", "kv-column"));
   column.setAttribute("aria-label", method.label);
   column.style.setProperty("--kv-light", method.light);
@@ -45,7 +46,7 @@ export function createColumn(host, page, method, { go, focus, point, about }) {
     },
     onPick(row, at) {
       go(0, row);
-      focus(positionAt(row, at));
+      choose(positionAt(row, at));
     },
   });
   const positionAt = (row, at) => slice.map_positions[row * slice.shapes.map_positions[1] + at];
@@ -56,6 +57,8 @@ export function createColumn(host, page, method, { go, focus, point, about }) {
   const prompt = createStrip(panel, {
     tokens: page.prompt,
     label: `${method.label}: prompt`,
+    most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
+    onTurn: turn,
     onHover(position, event) {
       point(position);
       tell(position, event);
@@ -75,7 +78,11 @@ export function createColumn(host, page, method, { go, focus, point, about }) {
     element: column,
     panel,
     prompt,
-    focus: (position) => (position < page.prompt.length ? prompt : answer).focus(position),
+    focus: (position, flash) => (position < page.prompt.length ? prompt : answer).focus(position, flash),
+    light(positions) {
+      prompt.light(positions);
+      answer.light(positions);
+    },
     get slice() {
       return slice;
     },
@@ -134,7 +141,7 @@ function numberCell(column, name) {
 function verdictColours(column) {
   const style = getComputedStyle(column);
   const method = style.getPropertyValue("--kv-method"), muted = style.getPropertyValue("--kv-muted");
-  const tones = { [AGREED]: [method, 0.5, 1], [WASTED]: [method, 0.15, 0.3], [KEPT]: [muted, 0.1, 0.25], [MISSED]: [style.color, 0.25, 0.9] };
+  const tones = { [AGREED]: [method, 0.5, 1], [WASTED]: [method, 0.15, 0.3], [KEPT]: [muted, 0.1, 0.25], [MISSED]: [style.color, 0.25, 0.9], [MERGED_AWAY]: [method, 0.3, 0.6] };
   const canvas = element("canvas");
   canvas.width = 256;
   canvas.height = 1;

@@ -27,7 +27,8 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
       order.title = sortMeaning(state.sort);
       markSelected(layer, row, order);
       const sorted = state.sort === "given" ? "" : `, sort="${state.sort}"`;
-      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${sorted})`;
+      const opened = state.token < 0 ? "" : `, token=${state.token}`;
+      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${opened}${sorted})`;
     },
   };
 }

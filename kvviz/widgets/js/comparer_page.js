@@ -14,9 +14,11 @@ async function request(layer, head) {
 const comparer = createComparer(root, data.page, {
   step: data.step,
   sort: data.sort,
+  token: data.token,
   css: pageStyle(),
   request,
   stepped() {},
   sorted() {},
+  picked() {},
 });
 request(data.layer, data.head);

@@ -11,15 +11,18 @@ function render({ model, el }) {
   const comparer = createComparer(root, model.get("page"), {
     step: model.get("step"),
     sort: model.get("sort"),
+    token: model.get("token"),
     css: model.get("_css"),
     request: (layer, head) => tell({ layer, head }),
     stepped: (step) => tell({ step }),
     sorted: (sort) => tell({ sort }),
+    picked: (token) => tell({ token }),
   });
   const heard = {
     "change:slices": () => comparer.show(model.get("slices").map((view) => new Uint8Array(view.buffer, view.byteOffset, view.byteLength))),
     "change:step": () => comparer.step(model.get("step")),
     "change:sort": () => comparer.sort(model.get("sort")),
+    "change:token": () => comparer.pick(model.get("token")),
   };
   for (const [event, react] of Object.entries(heard)) model.on(event, react);
   heard["change:slices"]();

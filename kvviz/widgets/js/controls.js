@@ -1,5 +1,5 @@
 import { element, format } from "./strip.js";
-import { MEANING, bytes, visible } from "./words.js";
+import { MEANING, bytes, quoted } from "./words.js";
 import { button, createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
 
 // Seven controls: step back, step on, play, the step slider, the layer, the head, and the menu.
@@ -29,9 +29,9 @@ export function createControls(root, page, { go, toggle, pick, save }) {
     },
     paint(state, slice, attended) {
       const { step } = state;
-      const token = visible(page.tokens[page.prompt_length + step]);
+      const token = quoted(page.tokens[page.prompt_length + step]);
       showStep(step, `, fed ${token}, recall ${slice.recall[step].toFixed(2)}`);
-      fed.textContent = `fed “${token}”`;
+      fed.textContent = `fed ${token}`;
       figures.recall.textContent = slice.recall[step].toFixed(2);
       figures.mass.textContent = slice.mass[step].toFixed(2);
       figures.attended.textContent = format(attended);

@@ -4,7 +4,7 @@ import { createMatrix } from "./matrix.js";
 import { frameOf, unpack } from "./slice.js";
 import { aboutToken } from "./words.js";
 import { createTip } from "./tip.js";
-import { savePicture, section } from "./panel.js";
+import { createLegend, keepKeys, savePicture, section } from "./panel.js";
 import { EXPLORER_KEY, EXPLORER_MEANING } from "./explorer_words.js";
 import { createExplorerControls } from "./explorer_controls.js";
 import { createExplorerCurve } from "./explorer_curve.js";
@@ -15,7 +15,7 @@ import { createExplorerLedger } from "./explorer_ledger.js";
 export function createExplorer(root, page, { css, ask }) {
   let place = null, numbers = null, slice = null, frame = null;
   root.classList.add("kvviz", "kv-explorer");
-  root.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own shortcuts leave these keys to us
+  keepKeys(root);
   const controls = createExplorerControls(root, page, { change, measured, save });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const curvePanel = explorerPanel(right, "", "kv-explorer-curve", EXPLORER_MEANING.curve);
@@ -40,14 +40,8 @@ export function createExplorer(root, page, { css, ask }) {
     onHover: (cell, event) => (cell && slice ? about(columnAt(cell), event) : tip.hide()),
     onPick: (row, column) => strip.focus(columnAt([row, column])),
   });
-  const key = textPanel.parentNode.appendChild(element("p", "kv-legend"));
-  for (const [mark, text] of EXPLORER_KEY) {
-    const entry = key.appendChild(element("span", "kv-entry"));
-    const sample = entry.appendChild(element("span", mark, "text"));
-    if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
-    entry.append(element("span", "", text));
-  }
-  key.appendChild(element("span", "kv-entry", `hue: ${page.group_name} · strength: attention`)).title = EXPLORER_MEANING.tint;
+  const marks = EXPLORER_KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
+  textPanel.parentNode.append(createLegend(marks, `hue: ${page.group_name} · strength: attention`, EXPLORER_MEANING.tint));
   const strip = createStrip(textPanel, { tokens: page.tokens, label: "text with the attended tokens", onHover: about });
   const unwatch = watchTheme(root, () => {
     root.style.setProperty("--kv-method", page.colours[root.dataset.theme]);

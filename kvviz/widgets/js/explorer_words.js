@@ -26,6 +26,7 @@ export const EXPLORER_KEY = [
   ["kv-attended kv-agreed", "agreed"],
   ["kv-attended kv-wasted", "wasted"],
   ["kv-missed", "missed"],
+  ["kv-merged", "merged"],
   ["kv-attended kv-kept", "sink or recent"],
 ];
 

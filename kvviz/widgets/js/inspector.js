@@ -3,7 +3,7 @@ import { ATTENDED, GENERATED, ORACLE, SINK, createStrip, element, format } from 
 import { unpack } from "./slice.js";
 import { decimals, visible } from "./words.js";
 import { createTip } from "./tip.js";
-import { savePicture, section } from "./panel.js";
+import { keepKeys, savePicture, section } from "./panel.js";
 import { createKeyMap } from "./inspector_map.js";
 import { createDetails } from "./inspector_details.js";
 import { createInspectorControls } from "./inspector_controls.js";
@@ -18,7 +18,7 @@ const TINTED = ATTENDED | GENERATED, CHOSEN = TINTED | ORACLE, UNCLUSTERED = ATT
 export function createInspector(root, page, { token: first, css, request, picked }) {
   let places = null, found = null, token = first, wanted = null, pending = null, slow = null;
   root.classList.add("kvviz", "kv-inspector");
-  root.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own shortcuts leave these keys to us
+  keepKeys(root);
   const controls = createInspectorControls(root, page, { change: ask, save });
   const grid = root.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", INSPECTOR_MEANING.map);
@@ -102,7 +102,10 @@ export function createInspector(root, page, { token: first, css, request, picked
     }
     if (same(settings, settingsOf(found))) return;
     wanted = settings;
-    slow = setTimeout(() => (root.dataset.busy = ""), SLOW_MS);
+    slow = setTimeout(() => {
+      root.dataset.busy = "";
+      said.textContent = `clustering ${format(page.tokens.length)} tokens anew …`;
+    }, SLOW_MS);
     request(settings);
   }
 
@@ -112,6 +115,7 @@ export function createInspector(root, page, { token: first, css, request, picked
     found = unpack(clustersBytes);
     clearTimeout(slow);
     delete root.dataset.busy;
+    said.textContent = "";
     wanted = null;
     const next = pending;
     pending = null;

@@ -1,6 +1,6 @@
 import { colourOf } from "./theme.js";
 import { element, format } from "./strip.js";
-import { visible } from "./words.js";
+import { quoted } from "./words.js";
 import { INSPECTOR_MEANING, frequent, steps } from "./inspector_words.js";
 
 // Under the map and the text: the cluster that is picked, or the list of all of them.
@@ -38,7 +38,7 @@ export function createDetails(host, page, { goTo, onList }) {
     fact(facts, "size", format(members.length), INSPECTOR_MEANING.size);
     fact(facts, "spread", found.spread[cluster].toFixed(2), INSPECTOR_MEANING.spread);
     fact(facts, "recalled by", taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step", INSPECTOR_MEANING.recalled);
-    fact(facts, "most central", `“${visible(page.tokens[central])}” at ${format(central)}`, INSPECTOR_MEANING.central);
+    fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, INSPECTOR_MEANING.central);
     const list = facts.appendChild(element("button", "", "All clusters"));
     list.type = "button";
     list.title = "lets go of this cluster and lists all (Escape)";
@@ -63,7 +63,7 @@ export function createDetails(host, page, { goTo, onList }) {
     made.setAttribute("aria-label", `steps that attended tokens of this cluster: ${steps(taken)} of ${taken.length}`);
     taken.forEach((count, step) => {
       const bar = made.appendChild(element("span", "kv-stepbar"));
-      bar.title = `step ${step}, fed “${visible(page.step_tokens[step] ?? "")}” at position ${format(page.tokens.length + step)}: attended ${format(count)} of ${format(found.sizes[cluster])} tokens`;
+      bar.title = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${format(page.tokens.length + step)}: attended ${format(count)} of ${format(found.sizes[cluster])} tokens`;
       const fill = bar.appendChild(element("span"));
       fill.style.height = `${(100 * count) / found.sizes[cluster]}%`;
       fill.style.background = colourOf(cluster);
@@ -92,7 +92,7 @@ export function createDetails(host, page, { goTo, onList }) {
       const cluster = token < 0 ? -1 : found.labels[token], empty = found.sizes.filter((size) => !size).length;
       heading.textContent = cluster >= 0 ? "the cluster picked"
         : `all ${format(found.sizes.length - empty)} clusters, most often recalled first${empty ? ` (${format(empty)} more are empty)` : ""}`;
-      const unclustered = token >= 0 && cluster < 0 ? [element("p", "kv-empty", `“${visible(page.tokens[token])}” at ${format(token)} is a sink or recent token: always attended, in no cluster.`)] : [];
+      const unclustered = token >= 0 && cluster < 0 ? [element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} is a sink or recent token: always attended, in no cluster.`)] : [];
       body.replaceChildren(...unclustered, ...(cluster >= 0 ? one(found, cluster) : all(found)));
     },
   };

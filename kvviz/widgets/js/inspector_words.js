@@ -1,5 +1,5 @@
 import { format } from "./strip.js";
-import { visible } from "./words.js";
+import { quoted } from "./words.js";
 
 // What every number of the inspector means; shown on hover.
 export const INSPECTOR_MEANING = {
@@ -24,7 +24,7 @@ export function frequent(tokens, members, most = 6) {
   const counts = new Map();
   for (const position of members) counts.set(tokens[position], (counts.get(tokens[position]) ?? 0) + 1);
   const ranked = [...counts].sort((one, other) => other[1] - one[1]).slice(0, most);
-  return ranked.map(([text, count]) => `“${visible(text)}”${count > 1 ? ` ×${format(count)}` : ""}`).join("  ");
+  return ranked.map(([text, count]) => `${quoted(text)}${count > 1 ? ` ×${format(count)}` : ""}`).join("  ");
 }
 
 export const steps = (taken) => taken.reduce((count, tokens) => count + (tokens > 0), 0);

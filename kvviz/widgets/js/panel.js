@@ -4,6 +4,16 @@ import { MEANING } from "./words.js";
 
 // What the panels of all widgets have in common: pickers, buttons, titled sections, and the menu behind "Save".
 
+// JupyterLab's own shortcuts leave the keys to us. It asks each element from the focused one up, whether it has a
+// shortcut first, so that the focused one has to say so itself.
+export function keepKeys(root) {
+  const keep = (kept) => {
+    kept.dataset.lmSuppressShortcuts = "true";
+  };
+  keep(root);
+  root.addEventListener("focusin", (event) => keep(event.target));
+}
+
 // A labelled choice of `options`, values or [value, text] pairs; `changed` is told the value, a string.
 export function picker(host, name, options, meaning, changed) {
   const label = host.appendChild(element("label", "kv-picker"));
@@ -58,6 +68,20 @@ export function createStepSlider(bar, steps, go, others = () => {}) {
     slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
     count.textContent = `${format(step)} / ${format(last)}`;
   };
+}
+
+// What the marks of a text mean, [classes, name, meaning] each, and a hint on their colours.
+export function createLegend(marks, hint, hintMeaning) {
+  const host = element("p", "kv-legend");
+  for (const [mark, text, meaning = ""] of marks) {
+    const entry = host.appendChild(element("span", "kv-entry"));
+    const sample = entry.appendChild(element("span", mark, "text"));
+    if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
+    entry.append(element("span", "", text));
+    entry.title = meaning;
+  }
+  host.appendChild(element("span", "kv-entry", hint)).title = hintMeaning;
+  return host;
 }
 
 // A picture is made from attributes, so that each select has to say there what it shows.

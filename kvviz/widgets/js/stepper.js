@@ -6,7 +6,7 @@ import { MEANING, aboutToken } from "./words.js";
 import { createTip } from "./tip.js";
 import { createClusters } from "./clusters.js";
 import { createControls } from "./controls.js";
-import { savePicture, section } from "./panel.js";
+import { createLegend, keepKeys, savePicture, section } from "./panel.js";
 
 const STEP_MS = 700; // while playing
 
@@ -16,7 +16,7 @@ export function createStepper(root, page, { step: first, css, request, stepped }
   const state = { step: first };
   let slice = null, frame = null, timer = null;
   root.classList.add("kvviz", "kv-stepper");
-  root.dataset.lmSuppressShortcuts = "true"; // JupyterLab's own shortcuts leave these keys to us
+  keepKeys(root);
   const controls = createControls(root, page, { go, toggle, pick: (layer, head) => ask(layer, head), save });
 
   const grid = root.appendChild(element("div", "kv-grid"));
@@ -71,7 +71,9 @@ export function createStepper(root, page, { step: first, css, request, stepped }
     writtenPanel.scrollTop = writtenPanel.scrollHeight; // the newest word stays in sight
     map.frame(state.step);
     const recalled = clusters.paint(slice, state.step, frame);
-    recalledPanel.previousSibling.textContent = `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    recalledPanel.previousSibling.textContent = page.merges
+      ? "centroids whose tokens have the most attention (bar: exact attention)"
+      : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     controls.paint(state, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -159,21 +161,13 @@ function panel(grid, title, name, meaning) {
 }
 
 function legend(page) {
-  const host = element("p", "kv-legend");
   const marks = [
     ["kv-attended kv-agreed", "attended, the oracle too", MEANING.recall],
     ["kv-attended kv-wasted", "attended, the oracle would not", "wasted: a token that was recalled although the oracle would not take it"],
     ["kv-missed", "missed", "a token that the oracle would attend and the method did not"],
     ["kv-attended kv-kept", "sink or recent", "always attended, without being recalled"],
   ];
-  for (const [mark, text, meaning] of marks) {
-    const entry = host.appendChild(element("span", "kv-entry"));
-    const sample = entry.appendChild(element("span", mark, "text"));
-    if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
-    entry.append(element("span", "", text));
-    entry.title = meaning;
-  }
-  const hint = host.appendChild(element("span", "kv-entry", `hue: ${page.group_name} · strength: attention`));
-  hint.title = `a ${page.group_name} keeps its hue over all steps; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
-  return host;
+  if (page.merges) marks.splice(3, 0, ["kv-merged", "merged", MEANING.merged]);
+  const tint = `a ${page.group_name} keeps its hue over all steps; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
+  return createLegend(marks, `hue: ${page.group_name} · strength: attention`, tint);
 }

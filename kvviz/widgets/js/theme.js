@@ -12,6 +12,7 @@ export function watchTheme(root, changed) {
   };
   const observer = new MutationObserver(apply); // JupyterLab names its theme in attributes of the body
   observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class"] });
+  observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   media.addEventListener("change", apply);
   apply();
   return () => {
@@ -20,10 +21,12 @@ export function watchTheme(root, changed) {
   };
 }
 
-// Any theme with --jp-* variables is judged by its background; a page without them by the system's preference.
+// Any theme with --jp-* variables is judged by its background; a page without them by data-theme on its <html>, where
+// someone has set it, and otherwise by the system's preference.
 function isDark(preferred) {
   const background = getComputedStyle(document.body).getPropertyValue("--jp-layout-color1").trim();
-  if (!background) return preferred;
+  const told = document.documentElement.dataset.theme;
+  if (!background) return told ? told === "dark" : preferred;
   const [red, green, blue] = pixels([background]);
   return 0.3 * red + 0.59 * green + 0.11 * blue < 128;
 }

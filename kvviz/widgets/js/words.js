@@ -1,4 +1,4 @@
-import { ATTENDED, GENERATED, ORACLE, RECENT, SINK, format } from "./strip.js";
+import { ATTENDED, GENERATED, MERGED, ORACLE, RECENT, SINK, format } from "./strip.js";
 import { indexOf, roundedWeight } from "./slice.js";
 
 // What every number on the page means; shown on hover.
@@ -13,14 +13,27 @@ export const MEANING = {
   prompt: "the prompt as the model reads it; point at a token for its cluster, score and attention",
   map: "one row a step, the first on top; one column a position, or several where there are more than columns (the strongest token is drawn); a click goes to the step and the token",
   recalled: "the clusters recalled at this step, best score first; the bar is the exact attention on the tokens taken",
+  merged: "merged: the oracle would attend it; here it is attended as a part of its centroid, the mean of several tokens",
   written: "the tokens fed up to this step (a question in grey), then what this step predicts",
   share: "share of the exact attention on the tokens attended here",
   score: "score: what the method ranked by; the best score comes first",
 };
 
-// White space made visible, for tooltips.
+// White space, control characters and changes of direction made visible, for tooltips.
 export function visible(text) {
-  return text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "→").replace(/\r/g, "␍");
+  const spaces = text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "→").replace(/\r/g, "␍");
+  return named(spaces);
+}
+
+// Control characters and changes of direction by their numbers: they act on nothing.
+export function named(text) {
+  const hidden = /[\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+  return text.replace(hidden, (character) => `⟨U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+// A token inside a sentence: its direction stays its own.
+export function quoted(text) {
+  return `“\u2068${visible(text)}\u2069”`;
 }
 
 export function bytes(count) {
@@ -62,7 +75,7 @@ function weightOf(slice, frame, index, step, position) {
 
 function verdict(mark) {
   if (!mark) return "not attended, nor by the oracle";
-  if (!(mark & ATTENDED)) return "missed: the oracle would attend it";
+  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend it";
   const oracle = mark & ORACLE ? "the oracle too" : "the oracle would not";
   const why = mark & SINK ? "attended as a sink" : mark & RECENT ? "attended as recent" : mark & GENERATED ? "attended as generated" : "attended";
   return `${why}; ${oracle}`;

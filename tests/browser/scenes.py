@@ -1,0 +1,191 @@
+"""What tests.browser.latency measures: each widget with something in it, and the controls that are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+from kvviz.trace import Trace
+from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, assets
+
+from .recordings import prose_recording
+
+READY = ".kvviz .kv-attended[data-position], .kvviz.kv-alone canvas"
+RECORDING = "from tests.browser.recordings import prose_recording\n"
+LAYERS = (14, 2, 29)
+COMPARED = ("clusterkv", "quest", "pqcache", "ctkvr")
+# The methods that the explorer has sliders for, with those that it shows first.
+SLIDERS = {
+    "clusterkv": ("tokens a cluster", "sinks"), "quest": ("page size",), "pqcache": ("partitions m", "bits b"),
+    "ctkvr": ("tokens a centroid", "list length ρ/ρ′"), "centroidkv": ("chunk size", "merge ratio"),
+    "streaming_llm": ("sinks",),
+}  # fmt: skip
+# A host for CanvasMatrix as anywidget is one, without a kernel: a key press puts another matrix into its model.
+CANVAS_HOST = """async ([source, size]) => {
+    const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+    const noise = () => new DataView(Uint8Array.from({ length: size * size }, () => Math.random() * 256).buffer);
+    const grey = new DataView(Uint8Array.from({ length: 1024 }, (_, at) => (at % 4 === 3 ? 255 : at >> 2)).buffer);
+    const matrices = [noise(), noise()], heard = {};
+    const values = { values: matrices[0], shape: [size, size], colours: grey, label: "noise", row: -1 };
+    const model = {
+        get: (name) => values[name], set: (name, value) => (values[name] = value), save_changes() {}, off() {},
+        on: (event, react) => (heard[event] = react),
+    };
+    const host = document.querySelector("main");
+    widget.render({ model, el: host });
+    host.addEventListener("keydown", () => {
+        model.set("values", matrices[Number(values.values === matrices[0])]);
+        heard["change:values"]();
+    });
+}"""
+# From the press to the kernel, which makes the next matrix, and back.
+CANVAS_CELL = """
+import ipywidgets, numpy as np
+from kvviz.widgets import CanvasMatrix
+noise = np.random.default_rng(0).integers(256, size=({size}, {size}), dtype=np.uint8)
+grey = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 4, axis=1)
+grey[:, 3] = 255
+canvas = CanvasMatrix(noise, colours=grey)
+slider = ipywidgets.IntSlider(description="shift", max=255)
+slider.observe(lambda change: canvas.paint(noise + np.uint8(change.new)), "value")
+ipywidgets.VBox([slider, canvas])
+"""
+
+
+@dataclass(frozen=True)
+class Control:
+    """A control: what it changes, where it is, and how often it is used at most."""
+
+    change: str
+    selector: str
+    times: int = 30
+    key: str | None = None  # pressed again and again; without one, every other value is visited once
+
+
+def _labelled(change: str, label: str) -> Control:
+    return Control(change, f'.kvviz [aria-label="{label}"]')
+
+
+STEP, LAYER, HEAD = _labelled("step", "decode step"), _labelled("layer", "layer"), _labelled("KV head", "KV head")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A widget with something in it, the milliseconds that a change may take, and the controls that are used.
+
+    `open` shows it on a page without a kernel, for which it may use a folder; `cell` shows it in JupyterLab.
+    """
+
+    widget: str
+    size: str
+    limit_ms: int
+    open: Callable[[Page, Path], None]
+    on_page: Sequence[Control]
+    cell: str
+    live: Sequence[Control]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large what is measured is; the trace in the file `trace` is what the explorer and the inspector show."""
+
+    trace: Path
+    tokens: int = 8192
+    steps: int = 64
+    budget: int = 512
+    canvas: int = 2048
+
+
+def stepper(sizes: Sizes) -> Iterator[Scene]:
+    """The stepper over a long prompt."""
+    shape = {"prompt_length": sizes.tokens, "steps": sizes.steps, "budget": sizes.budget, "layers": LAYERS}
+    yield Scene(
+        "stepper", f"{sizes.tokens:,} tokens", 100,
+        _file(lambda path: DecodeStepper(prose_recording(**shape)).to_html(path, layers=LAYERS)), (STEP, LAYER, HEAD),
+        f"{RECORDING}from kvviz.widgets import DecodeStepper\nDecodeStepper(prose_recording(**{shape}))",
+        (STEP, LAYER, HEAD),
+    )  # fmt: skip
+
+
+def comparer(sizes: Sizes) -> Iterator[Scene]:
+    """The comparer with four methods on the same text."""
+    shape = {"prompt_length": sizes.tokens, "steps": sizes.steps // 2, "budget": sizes.budget, "layers": LAYERS[:2]}
+    sort = _labelled("sorting", "sort by")
+
+    def write(path: Path) -> None:
+        MethodComparer({name: prose_recording(seed=seed, **shape) for seed, name in enumerate(COMPARED)}).to_html(path)
+
+    runs = (
+        f"{{name: prose_recording(seed=seed, **{shape}).replace(method=name) for seed, name in enumerate({COMPARED})}}"
+    )
+    yield Scene(
+        "comparer", f"{sizes.tokens:,} tokens, {len(COMPARED)} methods", 100, _file(write), (STEP, sort),
+        f"{RECORDING}from kvviz.widgets import MethodComparer\nMethodComparer({runs})", (STEP, sort, LAYER, HEAD),
+    )  # fmt: skip
+
+
+def explorer(sizes: Sizes) -> Iterator[Scene]:
+    """The explorer with each method that has sliders, every slider over all its values."""
+    trace = Trace.load(sizes.trace)
+    for method, names in SLIDERS.items():
+        controls = [_labelled(f"{method}, {name}", name) for name in ("budget", *names)]
+        yield Scene(
+            "explorer", f"{len(trace):,} tokens", 300, _file(partial(_explorer_page, trace, method)), controls[:2],
+            _of_trace("BudgetExplorer", sizes.trace, f"method={method!r}"), controls,
+        )  # fmt: skip
+
+
+def inspector(sizes: Sizes) -> Iterator[Scene]:
+    """The inspector, its slider from ClusterKV's own number of clusters on."""
+    trace = Trace.load(sizes.trace)
+    label = "number of clusters C"
+    yield Scene(
+        "inspector", f"{len(trace):,} tokens", 300, _file(ClusterInspector(trace).to_html), (_labelled("C", label),),
+        _of_trace("ClusterInspector", sizes.trace),
+        (_labelled("C", label), _labelled("metric", "metric"), HEAD),
+    )  # fmt: skip
+
+
+def canvas(sizes: Sizes) -> Iterator[Scene]:
+    """A matrix of noise on a canvas, replaced by another."""
+    size = sizes.canvas
+    another = partial(Control, "another matrix", key="ArrowRight")
+    yield Scene(
+        "canvas", f"{size:,} × {size:,}", 150, partial(_canvas_page, size), (another("main"),),
+        CANVAS_CELL.format(size=size), (another(".noUi-handle"),),
+    )  # fmt: skip
+
+
+# Each gives its scenes one by one: a scene's recordings are made when its turn comes.
+WIDGETS: dict[str, Callable[[Sizes], Iterator[Scene]]] = {
+    "stepper": stepper, "comparer": comparer, "explorer": explorer, "inspector": inspector, "canvas": canvas,
+}  # fmt: skip
+
+
+def _file(write: Callable[[Path], object]) -> Callable[[Page, Path], None]:
+    """Opens the page that `write` writes to a file."""
+
+    def open_file(page: Page, folder: Path) -> None:
+        write(folder / "page.html")
+        page.goto((folder / "page.html").as_uri())
+
+    return open_file
+
+
+def _of_trace(widget: str, trace: Path, *arguments: str) -> str:
+    imports = f"from kvviz import Trace\nfrom kvviz.widgets import {widget}\n"
+    return imports + f"{widget}({', '.join([f'Trace.load({str(trace)!r})', *arguments])})"
+
+
+def _explorer_page(trace: Trace, method: str, path: Path) -> None:
+    BudgetExplorer(trace, method=method).to_html(path)
+
+
+def _canvas_page(size: int, page: Page, folder: Path) -> None:
+    page.goto("about:blank")
+    page.set_content(f"<style>{assets.style()}</style><main tabindex=0></main>")
+    page.evaluate(CANVAS_HOST, [assets.script("matrix_widget.js"), size])
