@@ -162,7 +162,7 @@ def test_titles_say_what_was_run_and_text_is_escaped(recording, trace):
     for make in draw.values():
         for run, tokens in ((odd, "120 tokens"), (trace, "126 tokens")):
             assert f"{tokens} · layer 2" in words(make(run))
-        assert words(make(odd)).startswith("&lt;i&gt;m")
+        assert " · &lt;i&gt;m · 120 tokens" in words(make(odd))
         assert words(make(trace, title="<a>")) == "&lt;a&gt;"
         assert make(trace, dark=True).layout.paper_bgcolor != make(trace).layout.template.layout.paper_bgcolor
     named = plots.importance_drift(odd, 2, tokens=[0], top=9, recent=0).data[0].name

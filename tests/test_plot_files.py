@@ -82,6 +82,24 @@ def test_a_pdf_has_the_papers_width_embedded_fonts_and_no_pictures(recording, ta
     assert json.loads(figure.to_json()) == before
 
 
+@pytest.mark.parametrize("size", [34, 50])  # 50 blocks of 68 tokens are of one token or two
+def test_a_heat_map_is_a_lossless_picture_of_one_pixel_a_cell(recording, tmp_path, size):
+    figure = plots.key_similarity(make_trace(recording), layers=[2], size=size)
+    (page,) = pypdf.PdfReader(plots.save(figure, tmp_path / "map.pdf")).pages
+    objects = {}
+    descend(page["/Resources"], objects)
+    images = [item for item in objects.values() if isinstance(item, dict) and item.get("/Subtype") == "/Image"]
+    assert len(images) == len(figure.data)
+    for image, heat in zip(images, figure.data, strict=True):
+        assert (image["/Width"], image["/Height"]) == (size, size) == np.shape(heat.z)
+        assert (image["/Filter"], image.get("/Interpolate", False)) == ("/FlateDecode", False)
+        pixels = np.frombuffer(image.get_data(), np.uint8).reshape(size, size, -1)[..., :3].astype(int)
+        brightness = pixels @ [2, 7, 1]  # cividis grows lighter with the cosine, and so does every pixel
+        order = np.argsort(np.asarray(heat.z).ravel(), kind="stable")
+        # Rows are drawn downwards from the first position; equal up to the colours' rounding.
+        assert (np.diff(brightness.ravel()[order]) >= -20).all()
+
+
 def test_an_svg_is_xml_of_the_right_size_with_text_as_text(recording, tmp_path):
     recording = recording.replace(model="<b>&$x$")
     path = plots.save(plots.selection_map(recording, 2), tmp_path / "figure.SVG", width="page", height=3)

@@ -47,7 +47,7 @@ def test_every_event_stands_in_its_stream_and_layer_and_panels_say_what_overlapp
     assert titles == ["compute", "clustering · beside compute: 100% in prefill",
                       "transfer · beside compute: 50% in prefill", "host · beside compute: 0% in decode"]  # fmt: skip
     assert [line.x0 for line in figure.layout.shapes][::4] == [0, 5, 6]  # a line a panel and pass
-    assert figure.layout.title.text == "a run"
+    assert figure.layout.title.text == "What ran when · a run"
 
 
 def test_windows_cut_what_is_drawn():
@@ -58,7 +58,7 @@ def test_windows_cut_what_is_drawn():
     figure = plots.timeline(RUN, phase="decode", hardware="a machine")
     assert figure.layout.xaxis2.title.text == "time (s) from 5 s on"
     assert figure.layout.xaxis.range == (0, 2)
-    assert figure.layout.title.text == "a run · a machine"
+    assert figure.layout.title.text == "What ran when · a run · a machine"
     for wrong in ({"steps": (0, 3)}, {"steps": (1, 1)}, {"seconds": (2, 1)}, {"seconds": (4.6, 4.9)},
                   {"phase": "decode", "steps": (0, 1)}):  # fmt: skip
         with pytest.raises(InvalidInputError, match="timeline"):

@@ -19,6 +19,13 @@ from .theme import MAP, method_style
 if TYPE_CHECKING:
     import pandas as pd
 
+# Fields and metrics in print; a name that is not here is printed with spaces for its underscores.
+_WORDS = {
+    "n_clusters": "clusters", "n_probes": "centroids probed", "n_partitions": "partitions", "n_bits": "bits a code",
+    "max_iter": "iterations at most", "page_size": "page size (tokens)", "chunk_size": "chunk size (tokens)",
+    "tokens_per_cluster": "tokens a cluster", "metadata_bytes_a_token": "metadata (bytes a token)",
+    "output_error": "output error (relative)",
+}  # fmt: skip
 _DASHES: tuple[str, ...] = ("solid", "dash", "dot", "dashdot", "longdash")
 _SYMBOLS: tuple[str, ...] = ("circle", "square", "triangle-up", "diamond", "cross")
 
@@ -58,7 +65,7 @@ def ablation(
         raise InvalidInputError("ablation: field", field, "a column that is neither a metric nor in series")
     tables = {name: numbers("ablation", rows_of("ablation", table, [field, *series, name]), name) for name in wanted}
     of_numbers = all(_is_numeric(rows[field]) for rows in tables.values())
-    names = [escape(name.replace("_", " ")) for name in wanted]
+    names = [escape(_printed(name)) for name in wanted]
     figure, places = panels([""] * len(wanted), 1, 300 if len(wanted) == 1 else 190, dark)
     lines = list(dict.fromkeys(key for rows in tables.values() for key in _keys(rows, series)))
     most = 0
@@ -75,11 +82,17 @@ def ablation(
         figure.update_yaxes(title_text=label, **place)
     used = [rows[field].to_numpy() for rows in tables.values()]
     figure.update_xaxes(**_axis(used, of_numbers))
-    figure.update_xaxes(title_text=escape(field.replace("_", " ")), row=len(wanted), col=1)
+    figure.update_xaxes(title_text=escape(_printed(field)), row=len(wanted), col=1)
     spread = f"mean of {most} runs, bars: lowest to highest" if most > 1 else ""
-    what = f"{' and '.join(wanted)} by {field}".replace("_", " ")
+    short = [_printed(name).partition(" (")[0] for name in (*wanted, field)]
+    what = f"{' and '.join(short[:-1])} by {short[-1]}"
     set_title(figure, about(table, title, what[:1].upper() + what[1:], spread))
     return figure
+
+
+def _printed(name: str) -> str:
+    """A field or metric in print, with its unit."""
+    return _WORDS.get(name, name.replace("_", " "))
 
 
 def _is_numeric(values: pd.Series[Any]) -> bool:
@@ -93,7 +106,7 @@ def _keys(rows: pd.DataFrame, series: Sequence[str]) -> list[tuple[Any, ...]]:
 def _words(line: tuple[Any, ...], series: Sequence[str]) -> list[str]:
     """The escaped label of a line: a method's name, and the other values with the names of theirs."""
     return [
-        escape(str(value)) if name == "method" else escape(f"{name.replace('_', ' ')} {_text(value)}")
+        escape(str(value)) if name == "method" else escape(f"{_printed(name).partition(' (')[0]} {_text(value)}")
         for name, value in zip(series, line, strict=True)
     ]
 

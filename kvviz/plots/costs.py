@@ -23,9 +23,9 @@ def throughput_by_batch(
     """A curve a method: tokens a second against the batch, until memory ends.
 
     As in CTkvr figure 7; CentroidKV table 12 gives the best throughput alone. `table` has the columns method, batch and
-    tokens_per_s; a row without a number is a batch that ran out of memory, and is marked at 0. Rows that repeat a
-    method and batch become their mean. Where "full" is among the methods, the legend says how many times its best
-    throughput and its largest measured batch the others reach. `hardware` as for `latency`.
+    tokens_per_s; a row without a number is a batch that ran out of memory, or would have, and is marked at 0. Rows that
+    repeat a method and batch become their mean. Where "full" is among the methods, the legend says how many times its
+    best throughput and its largest measured batch the others reach. `hardware` as for `latency`.
 
     Raises InvalidInputError for missing columns, no row with a number, or negative ones.
 
@@ -55,7 +55,7 @@ def throughput_by_batch(
             figure.add_traces(_memory_ended(str(method), fitted, failed.min(), not ended, dark))
             ended = True
     size_axis(figure, rows["batch"], "batch (sequences)")
-    figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
+    figure.update_layout(template=template_name(dark), height=500, hovermode="closest")
     figure.update_yaxes(title_text="throughput (tokens/s)", rangemode="tozero")
     set_title(figure, run_title(table, title, "Throughput by batch", hardware))
     return figure

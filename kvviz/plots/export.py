@@ -31,9 +31,10 @@ def save(
 
     `width`: "column" (3.3 inches), "page" (7 inches), or inches; `height`: inches, by default in proportion to the
     figure's own. Type is 8 points, titles are broken to fit. PDF and SVG are vectors, and a PDF embeds its fonts; an
-    SVG names them (Arial or a metric-alike), since plotly writes text as text. PNG has `dpi` dots an inch, 50 to 1,200:
-    300 for print, 150 for a page on a screen. Layers that only answer to the mouse are left out. The file appears whole
-    or not at all, and `fig` stays as it is.
+    SVG names them (Arial or a metric-alike), since plotly writes text as text. Only the cells of a heat map
+    (`key_similarity`, `page_fragmentation`) are a picture: lossless, one pixel a cell, enlarged without smoothing, and
+    so sharp at any size. PNG has `dpi` dots an inch, 50 to 1,200: 300 for print, 150 for a page on a screen. Layers
+    that only answer to the mouse are left out. The file appears whole or not at all, and `fig` stays as it is.
 
     Raises InvalidInputError for another suffix, a size that is no number of inches or a `dpi` out of range,
     MissingDependencyError without kaleido, KVVizError where kaleido finds no Chromium or Chrome, or where the browser
@@ -70,7 +71,7 @@ def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure
     panel_titles = any(note.yanchor == "bottom" and note.y == 1 for note in page.layout.annotations)
     page.update_layout(
         width=inches * _PIXELS, autosize=False, font_size=type_size,
-        height=height * _PIXELS if height else (page.layout.height or 420) * _SHRINK,
+        height=height * _PIXELS if height else (page.layout.height or 420) * _SHRINK + _long_title(text, type_size),
         title={"text": text, "font_size": type_size, "pad": title_pad(text, type_size), "x": 0, "xref": "container"},
         margin={"l": 4, "r": 6, "t": top_margin(text, type_size, panel_titles), "b": 4},
     )  # fmt: skip
@@ -79,6 +80,11 @@ def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure
     page.update_traces(marker_colorbar_title_font_size=type_size, selector=_has_color_bar)
     page.update_coloraxes(colorbar_title_font_size=type_size)
     return page
+
+
+def _long_title(text: str, type_size: float) -> float:
+    """Pixels that a title of more than two lines adds, so that the plot below keeps its height."""
+    return max(top_margin(text, type_size) - top_margin("<br>", type_size), 0.0)
 
 
 def _has_color_bar(trace: Any) -> bool:

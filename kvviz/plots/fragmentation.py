@@ -85,7 +85,8 @@ def page_fragmentation(
             yanchor="bottom", row=row, col=1,
         )  # fmt: skip
     text = heading(title, [
-        *seen.about, f"KV head {head}", f"{len(weights)} steps", f"top {top:,} tokens lie on {spread.pages.mean():.0f} "
+        "Important tokens by page", *seen.about,
+        f"KV head {head}", f"{len(weights)} steps", f"top {top:,} tokens lie on {spread.pages.mean():.0f} "
         f"pages where {spread.least.mean():.0f} would do", f"{spread.wasted.mean():.0%} of their tokens wasted",
     ])  # fmt: skip
     set_title(figure, text, panel_titles=True)

@@ -140,7 +140,7 @@ def importance_drift(
     )  # fmt: skip
     kept = metrics.top_kept(ranks, top)[1:].mean()
     text = heading(title, [
-        *seen.about, f"KV head {head}", f"{count} steps",
+        "Rank of tokens by step", *seen.about, f"KV head {head}", f"{count} steps",
         f"a later step shares {kept:.0%} of its top {top:,} with the first",
     ])  # fmt: skip
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
@@ -223,7 +223,7 @@ def attention_distribution(
             line={"width": 1.2, "dash": dash, "color": cluster_color(0, 1.0, dark)}, hoverinfo="name",
         )  # fmt: skip
     figure.update_layout(template=template_name(dark), height=460, hovermode="closest")
-    set_title(figure, heading(title, [*seen.about, f"{weights.shape[1]} steps"]))
+    set_title(figure, heading(title, ["Attention by rank", *seen.about, f"{weights.shape[1]} steps"]))
     figure.update_xaxes(
         title_text="rank of the token by weight", type="log", dtick=1, tickformat=",",
         range=[-0.06, np.log10(len(overall)) + 0.03],

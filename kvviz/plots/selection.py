@@ -12,7 +12,8 @@ from plotly.subplots import make_subplots
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording
 from .cells import cells
-from .labels import length_range, set_title, title
+from .labels import heading, length_range, set_title
+from .labels import title as join
 from .marks import hover, legend, paint
 from .theme import ink, template_name
 
@@ -31,6 +32,7 @@ def selection_map(
     steps: tuple[int, int] | None = None,
     positions: tuple[int, int] | None = None,
     columns: int = 128,
+    title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
     """A map of decode steps × positions: the tokens that each method attended, beside the oracle's.
@@ -92,7 +94,7 @@ def selection_map(
     for trace in legend(grids, runs, color, ends_inside, dark):
         figure.add_trace(trace, 1, 1)
     row_name = f"KV head {head}" if min(rows) == runs[0].geometry.n_kv_heads else f"query head {head}"
-    text = _title(runs, layer, row_name, steps, color)
+    text = heading(title, _about(runs, layer, row_name, steps, color))
     set_title(figure, text, panel_titles=True)
     inside = height * len(runs) + _PANEL_GAP * (len(runs) - 1)
     figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
@@ -133,14 +135,15 @@ def _panel_title(run: Recording, layer: int, row: int, steps: range, of_query_he
     recall = np.mean([run.recall(step, layer)[row] for step in steps])
     mass = np.mean([run.attention_mass(step, layer)[row] for step in steps])
     parts = [run.method, f"query head {row}" if of_query_head else "", f"budget {run.budget:,}"]
-    return title([*parts, f"recall {recall:.2f}", f"mass {mass:.2f}"])
+    return join([*parts, f"recall {recall:.2f}", f"mass {mass:.2f}"])
 
 
-def _title(runs: list[Recording], layer: int, row_name: str, steps: tuple[int, int], color: str) -> str:
+def _about(runs: list[Recording], layer: int, row_name: str, steps: tuple[int, int], color: str) -> list[str]:
     """What was run and what is shown."""
     seeds = {run.config["seed"] for run in runs if "seed" in run.config}
-    return title([
+    return [
+        "Tokens attended by step",
         runs[0].model, f"{runs[0].prompt_length:,} tokens", f"layer {layer}", row_name, f"steps {length_range(*steps)}",
         f"seed {seeds.pop()}" if len(seeds) == 1 else "",
         "hue: cluster or page, strength: attention" if color == "group" else "",
-    ])  # fmt: skip
+    ]  # fmt: skip

@@ -60,8 +60,8 @@ def key_similarity(
         len(maps), len(shown), shared_xaxes="all", shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=0.03
     )
     count = min(size, length)
-    edges = np.linspace(0, length, count + 1).astype(np.int64)
-    centers = (edges[:-1] + edges[1:] - 1) / 2
+    # Even, though blocks may differ by a token: plotly draws uneven cells as a picture of the screen's pixels.
+    centers = (np.arange(count) + 0.5) * length / count - 0.5
     for row, (layer, grids) in enumerate(maps.items(), start=1):
         for column, grid in enumerate(grids, start=1):
             where = f"layer {layer}, KV head {shown[column - 1]}<br>positions %{{x:,.0f}} and %{{y:,.0f}}"

@@ -56,7 +56,7 @@ def timeline(
     or `seconds`, (start, stop) since the timeline began. Upright lines are beginnings of forward passes, where
     these are 12 at most. Events of one layer and part that lie closer together than 1/1500 of the window are drawn as
     one bar, or farther apart where there would be more than 4,000 bars; the axis then says up to which gap. Bars are
-    half a pixel wide at least. `hardware` names the machine.
+    a pixel wide at least. `hardware` names the machine.
 
     Raises UnknownNameError for an unknown phase, InvalidInputError for two windows, a range that holds nothing, or a
     timeline without events.
@@ -96,7 +96,7 @@ def timeline(
     figure.update_layout(
         template=template_name(dark), height=inside + _AROUND, barmode="overlay", legend_traceorder="normal"
     )
-    set_title(figure, heading(title, [timeline.description, hardware or ""]), panel_titles=True)
+    set_title(figure, heading(title, ["What ran when", timeline.description, hardware or ""]), panel_titles=True)
     return figure
 
 
@@ -177,7 +177,7 @@ def _bars(
             if (stream, part) not in boxes:
                 continue
             own, marker = boxes[stream, part], part_marker(part, number, dark)
-            line = {"width": 0.5, "color": marker["color"]}
+            line = {"width": 1, "color": marker["color"]}
             rows.append(streams.index(stream) + 1)
             bars.append(go.Bar(
                 base=[(box.start_s - start_s) / scale for box in own],
