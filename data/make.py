@@ -1,4 +1,4 @@
-"""Makes the recorded traces, recordings and tables that notebooks draw where the model isn't there.
+"""Makes the recorded traces, recordings, timelines and tables that notebooks draw where the model isn't there.
 
     python data/make.py                  everything
     python data/make.py --only needle    one recipe; the files of the others stay
@@ -6,8 +6,8 @@
 
 What each file holds is a function in kvviz/runs; a live notebook calls the same one. Everything is made in a folder of
 its own first, and takes its place at the end, card.json last. A file whose content is the same as before, measured
-times left out, is kept as it is, so that a second run on the same machine changes nothing. One thread computes, since
-sums of several would be rounded by how many there are.
+times left out, is kept as it is, so that a second run on the same machine changes no file but the timelines, which are
+nothing but times. One thread computes, since sums of several would be rounded by how many there are.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ import torch
 
 import kvviz
 from kvviz.runs import files
-from kvviz.runs.recipes import MODEL, MODEL_LICENCE, RECIPES, SEED, TEXT_LICENCE, Recipe
+from kvviz.runs.recipes import MODEL, MODEL_LICENCE, RECIPES, SEED, SEVERAL, TEXT_LICENCE, Recipe
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = {"trace": "traces", "recordings": "recordings", "table": "tables"}
+FOLDERS = {"trace": "traces", "recordings": "recordings", "timelines": "timelines", "table": "tables"}
+TIMES = {"recordings": list(files.TIMES), "timelines": ["start_ns", "end_ns"]}  # what the card says is measured
 PACKAGES = ("kvviz", "numpy", "torch", "transformers", "safetensors")
-MOST_BYTES, MOST_BYTES_IN_ALL = 5_000_000, 20_000_000  # of a file, and of all traces and recordings
+MOST_BYTES, MOST_BYTES_IN_ALL = 5_000_000, 20_000_000  # of a file, and of all that are no tables
 
 
 def main() -> int:
@@ -79,7 +80,7 @@ def main() -> int:
 def made(lm: Any, name: str, recipe: Recipe, folder: Path) -> Iterator[dict[str, Any]]:
     """The card's entries of what a recipe makes, each with its file below `folder`."""
     result = recipe.make(lm)
-    for label, value in result.items() if recipe.kind == "recordings" else [("", result)]:
+    for label, value in result.items() if recipe.kind in SEVERAL else [("", result)]:
         own = re.sub(r"[^a-z0-9]+", "-", label.lower())
         path = Path(FOLDERS[recipe.kind]) / f"{name}{'-' if own else ''}{own}{suffix_of(recipe)}"
         (folder / path).parent.mkdir(exist_ok=True)
@@ -90,7 +91,7 @@ def made(lm: Any, name: str, recipe: Recipe, folder: Path) -> Iterator[dict[str,
             "model_licence": MODEL_LICENCE, "dtype": str(lm.model.dtype).removeprefix("torch."), "text": recipe.text,
             "text_licence": TEXT_LICENCE, "seed": SEED,
             "versions": {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
-            "times": list(files.TIMES) if recipe.kind == "recordings" else [],
+            "times": TIMES.get(recipe.kind, []),
             "bytes": (folder / path).stat().st_size, "sha256": files.sha256(folder / path),
             "content_sha256": files.content_sha256(folder / path, recipe.kind),
         }  # fmt: skip
@@ -127,7 +128,7 @@ def too_large(entries: list[dict[str, Any]]) -> str:
             return f"{entry['path']} has {entry['bytes']:,} bytes, of at most {MOST_BYTES:,}"
     total = sum(entry["bytes"] for entry in entries if entry["kind"] != "table")
     return (
-        f"traces and recordings have {total:,} bytes, of at most {MOST_BYTES_IN_ALL:,}"
+        f"all files but the tables have {total:,} bytes, of at most {MOST_BYTES_IN_ALL:,}"
         if total > MOST_BYTES_IN_ALL
         else ""
     )

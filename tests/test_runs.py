@@ -58,7 +58,7 @@ def folder(tmp_path):
 def test_every_recipe_is_committed_with_what_a_reader_needs_to_know(recorded):
     card = json.loads((DATA / "card.json").read_text())["files"]
     assert {entry["recipe"] for entry in card} == set(RECIPES) == set(kvviz.runs.names())
-    on_disk = {path.relative_to(DATA).as_posix() for name in ("traces", "recordings", "tables")
+    on_disk = {path.relative_to(DATA).as_posix() for name in ("traces", "recordings", "timelines", "tables")
                for path in (DATA / name).iterdir()}  # fmt: skip
     assert {entry["path"] for entry in card} == on_disk
     assert max(entry["bytes"] for entry in card) <= 5_000_000
@@ -74,6 +74,10 @@ def test_every_recipe_is_committed_with_what_a_reader_needs_to_know(recorded):
             result = getattr(recorded, recipe.kind)(name)
             assert isinstance(result, wanted)
             assert len(result)
+        elif recipe.kind == "timelines":
+            for label, timeline in recorded.timelines(name).items():
+                assert timeline.description.startswith(f"{label} · budget ")
+                assert {event.what for event in timeline.events} >= {"build", "offload", "fetch", "attention"}
         else:
             for recording in recorded.recordings(name).values():
                 assert isinstance(recording, kvviz.Recording)
@@ -101,6 +105,7 @@ def test_the_number_was_attended_where_it_was_answered(recorded):
 @pytest.mark.model
 def test_live_and_recorded_are_the_same(recorded, monkeypatch, capsys):
     monkeypatch.setenv("KVVIZ_OFFLINE", "0")
+    monkeypatch.setenv("KVVIZ_DATA", "/nowhere")  # a live run needs no folder: an installed kvviz has none
     live = kvviz.open_runs()
     assert live.live
     assert capsys.readouterr().out.startswith("Live: SmolLM2-135M-Instruct, ")

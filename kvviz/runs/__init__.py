@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import IncompatibleFileError, InvalidInputError, KVVizError, MissingDependencyError, UnknownNameError
+from ..timeline import Timeline
 from ..trace import Recording, Trace
 from . import files
 from . import tables as _tables  # noqa: F401 (its recipes are registered by the import)
-from .recipes import MODEL, RECIPES, Kind
+from .recipes import MODEL, RECIPES, SEVERAL, Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ __all__ = ["Runs", "names", "open_runs"]
 
 
 class Runs:
-    """Traces, recordings and tables by name, live or recorded; made by `open_runs`.
+    """Traces, recordings, timelines and tables by name, live or recorded; made by `open_runs`.
 
     `live` says which, `origin` the same as a line for people. Every method raises UnknownNameError for a name that is
     not there, and, of recorded data, IncompatibleFileError for a file that is missing or damaged.
@@ -61,13 +62,17 @@ class Runs:
         """The recordings of that name by label, in the order in which they were made."""
         return dict(self._result("recordings", name))
 
+    def timelines(self, name: str) -> dict[str, Timeline]:
+        """The timelines of that name by label, in the order in which they were made."""
+        return dict(self._result("timelines", name))
+
     def table(self, name: str) -> pd.DataFrame:
         """The table of that name with its attrs; a copy, so that changes stay the caller's."""
         table: pd.DataFrame = self._result("table", name)[""]
         return table.copy()
 
     def _result(self, kind: Kind, name: str) -> dict[str, Any]:
-        """The recordings by label; a trace or table under the empty label."""
+        """The recordings or timelines by label; a trace or table under the empty label."""
         known = [other for other, recipe in RECIPES.items() if recipe.kind == kind]
         if name not in known:
             raise UnknownNameError(f"runs.{kind}", str(name), known)
@@ -144,4 +149,4 @@ def _model() -> LanguageModel:
 def _live_result(name: str) -> dict[str, Any]:
     recipe = RECIPES[name]
     made = recipe.make(_model())
-    return made if recipe.kind == "recordings" else {"": made}
+    return made if recipe.kind in SEVERAL else {"": made}

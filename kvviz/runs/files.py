@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import IncompatibleFileError, InvalidInputError
 from ..storage import read_arrays, replacing
+from ..timeline import Timeline
 from ..trace import Recording, Trace
 from .recipes import Kind
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 CARD = "card.json"
 CARD_VERSION, TABLE_VERSION, TABLE_KIND = 1, 1, "kvviz.table"
-TIMES = ("select_s",)  # arrays of measured seconds: the only content that differs from one run to the next
+TIMES = ("select_s",)  # a recording's measured seconds: the only content that differs from one run to the next
+STORED: dict[Kind, type[Trace | Recording | Timeline]] = {
+    "trace": Trace, "recordings": Recording, "timelines": Timeline,
+}  # fmt: skip
 REMAKE = "the files that `make data` wrote; run it again, or get the folder anew"
 _ENTRY = ("path", "recipe", "label", "kind", "made", "model", "bytes", "sha256", "content_sha256")
 
@@ -68,21 +72,19 @@ def write_card(folder: Path, files: list[dict[str, Any]]) -> None:
         partial.write_text(text + "\n", encoding="utf-8")
 
 
-def load(folder: Path, entry: Mapping[str, Any]) -> Trace | Recording | pd.DataFrame:
+def load(folder: Path, entry: Mapping[str, Any]) -> Trace | Recording | Timeline | pd.DataFrame:
     """What a file of the card holds; raises IncompatibleFileError where it is missing or not what the card says."""
     path = folder / entry["path"]
     if not path.is_file():
         raise IncompatibleFileError(f"read {path}", "no such file", REMAKE)
     if sha256(path) != entry["sha256"]:
         raise IncompatibleFileError(f"read {path}", f"{path.stat().st_size:,} bytes with another checksum", REMAKE)
-    if entry["kind"] == "table":
-        return read_table(path)
-    return Trace.load(path) if entry["kind"] == "trace" else Recording.load(path)
+    return read_table(path) if entry["kind"] == "table" else STORED[entry["kind"]].load(path)
 
 
-def save(path: Path, value: Trace | Recording | pd.DataFrame) -> None:
+def save(path: Path, value: Trace | Recording | Timeline | pd.DataFrame) -> None:
     """Write a result to its file, whole or not at all."""
-    if isinstance(value, Trace | Recording):
+    if isinstance(value, Trace | Recording | Timeline):
         value.save(path)
     else:
         write_table(path, value)
@@ -133,10 +135,13 @@ def sha256(path: Path) -> str:
 
 
 def content_sha256(path: Path, kind: Kind) -> str:
-    """The checksum of what a file says, without measured times and whatever order it is written in."""
+    """The checksum of what a file says, whatever order it is written in and without a recording's measured times.
+
+    A timeline is nothing but times: another run is another content.
+    """
     if kind == "table":
         return sha256(path)
-    stored = Trace if kind == "trace" else Recording
+    stored = STORED[kind]
     arrays, metadata = read_arrays(path, stored.KIND, stored.VERSION)
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name in sorted(arrays):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..trace import LayerEvents, Recording, Trace
+from ..trace import Recording, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..methods.base import Method
     from ..models import LanguageModel
+    from ..timeline import Timeline
 
-Kind = Literal["trace", "recordings", "table"]
+Kind = Literal["trace", "recordings", "timelines", "table"]
+SEVERAL: tuple[Kind, ...] = ("recordings", "timelines")  # a recipe of these makes several, by label
 
 MODEL = "smollm2-135m"
 MODEL_LICENCE = "Apache-2.0"
@@ -43,6 +47,7 @@ SYSTEMS = ("clusterkv", "pqcache", "ctkvr", "centroidkv", "quest")
 NEEDLES_LENGTHS, NEEDLES_BUDGETS, NEEDLES_SAMPLES, NEEDLES_NEW_TOKENS = (500, 1000), (64, 128, 256), 6, 6
 PERPLEXITY_METHODS = ("full", "clusterkv", "pqcache", "quest", "streaming_llm")
 PERPLEXITY_TOKENS, PERPLEXITY_STEPS, PERPLEXITY_BUDGET = 768, 384, 128
+OVERLAP_METHODS, OVERLAP_TOKENS, OVERLAP_BUDGET, OVERLAP_STEPS = ("clusterkv", "pqcache"), 2048, 256, 8
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,38 @@ def decode(lm: LanguageModel) -> dict[str, Recording]:
         name: replay(trace, name, queries=DECODE_STEPS, budget=DECODE_BUDGET, dense_layers=0)
         for name in ("clusterkv", "quest")
     }
+
+
+@recipe("timelines")
+def overlap(lm: LanguageModel) -> dict[str, Timeline]:
+    """When ClusterKV and PQCache computed, clustered and moved: 2,048 tokens and 8 steps, keys in host memory.
+
+    The times are those of one run on one machine, which each description names.
+    """
+    import torch
+
+    from ..generation import generate
+
+    threads = f", threads: {torch.get_num_threads()}" if lm.device.type == "cpu" else ""
+    where = f"{hardware(lm.device.type)}{threads}"
+    ids, found = lm.encode(manual())[:, :OVERLAP_TOKENS], {}
+    for name in OVERLAP_METHODS:
+        out = generate(lm, ids, name, OVERLAP_BUDGET, max_new_tokens=OVERLAP_STEPS + 1, store="host", timeline=True)
+        assert out.timeline is not None
+        out.timeline.description += f" · {where}"
+        found[name] = out.timeline
+    return found
+
+
+def hardware(device: str) -> str:
+    """The name of the GPU, or that of the processor and the number of its cores."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name()
+    lines = info.read_text().splitlines() if (info := Path("/proc/cpuinfo")).exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {len(names)} cores" if names else platform.processor() or platform.machine()
 
 
 @recipe("table", text=f"{TEXT}; the hidden sentences are kvviz's own")
@@ -199,23 +236,7 @@ def needle_prompt(lm: LanguageModel) -> tuple[str, str]:
 def answer_steps(recording: Recording, steps: int) -> Recording:
     """The steps from the last token of the question on, at most `steps`; the tokens before them become the prompt."""
     first = recording.question_length - 1
-    last = min(first + steps, recording.steps)
-    length = recording.prompt_length + last
-    events = {}
-    for layer, whole in recording.events.items():
-        parts = {name: getattr(whole, name)[first:last] for name in LayerEvents.FIELDS}
-        used = int((parts["indices"] >= 0).sum(-1).max())  # slots that only the steps left out needed
-        for name in ("indices", "groups", "scores"):
-            parts[name] = parts[name][..., :used]
-        events[layer] = LayerEvents(**{**parts, "attention": parts["attention"][..., :length]})
-    return recording.replace(
-        tokens=recording.tokens[:length],
-        token_ids=recording.token_ids[:length],
-        next_tokens=recording.next_tokens[first:last],
-        prompt_length=recording.prompt_length + first,
-        question_length=1,
-        events=events,
-    )
+    return recording.cut(first, min(first + steps, recording.steps))
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], lm: LanguageModel, **attrs: Any) -> pd.DataFrame:
