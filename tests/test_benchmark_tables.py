@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts of the checkout, no installed package
 
 import run as benchmarks  # noqa: E402  # found by the line above
-from parts import offload_tables, tables  # noqa: E402  # likewise
+from parts import offload_tables, tables, widgets  # noqa: E402  # likewise
 
 
 class TestMarkdown:
@@ -33,6 +33,34 @@ def cells(page: str) -> list[list[list[str]]]:
         assert set(rule) == {"---"}
         assert all(len(row) == len(head) for row in [rule, *rows])
     return [[head, *rows] for head, _, *rows in found]
+
+
+LATENCY = {
+    "widget": "stepper", "change": "step", "place": "JupyterLab", "size": "8,192 tokens", "limit_ms": 100,
+    "median_ms": 16.25, "worst_ms": 23.5, "changes": 30,
+}  # fmt: skip
+
+
+class TestWidgets:
+    """Milliseconds from a key press to a new frame."""
+
+    def test_a_line_a_widget_of_what_was_live(self):
+        layer = LATENCY | {"change": "layer", "median_ms": 80.0, "worst_ms": 90.0}
+        jumpy = LATENCY | {"change": "KV head", "median_ms": 20.0, "worst_ms": 120.0}
+        canvas = LATENCY | {"widget": "canvas", "change": "another matrix", "size": "2,048 × 2,048", "limit_ms": 150}
+        page = LATENCY | {"place": "page", "median_ms": 1.0, "worst_ms": 999.0}
+        assert widgets.lines({"rows": [page, LATENCY, jumpy, layer, canvas]}) == [
+            [
+                "stepper in JupyterLab, key press to new frame, 8,192 tokens; limit 100 ms",
+                "16 ms (step) to 80 ms (layer), at worst 120 ms (KV head)",
+            ],
+            ["canvas in JupyterLab, key press to new frame, 2,048 × 2,048; limit 150 ms", "16 ms, at worst 24 ms"],
+        ]
+
+    def test_a_row_a_control(self):
+        (found,) = cells(widgets.every_change({"rows": [LATENCY]}))
+        assert found[1:] == [["stepper", "8,192 tokens", "JupyterLab", "step", "30", "16", "24", "100"]]
+        assert tables.LONG["widget"] == ("Widgets in the browser", widgets.every_change)
 
 
 class TestKernels:

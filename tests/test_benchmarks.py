@@ -18,7 +18,17 @@ from . import tiny_models
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts of the checkout, no installed package
 
-from parts import build, end_to_end, inputs, long_layers, needle, recall, spread  # noqa: E402  # found by the line above
+from parts import (  # noqa: E402  # found by the line above
+    build,
+    end_to_end,
+    inputs,
+    long_layers,
+    needle,
+    offload_tables,
+    recall,
+    spread,
+    throughput,
+)
 
 
 @pytest.fixture(scope="module")
@@ -238,3 +248,51 @@ class TestLongContexts:
         assert [row["name"] for row in part["rows"]] == list(end_to_end.CONTENDERS)
         assert part["rows"][0]["ratio_to_full"] == 1
         assert all(row["build_ms"] > 0 for row in part["rows"] if row["name"] not in ("full",))
+
+
+class TestThroughput:
+    """Batches at a size that takes no time: texts of 135 tokens, of which 120 are the prompt."""
+
+    TEXTS, TOKENS, BUDGET = tiny_models.prompt(135, batch=4), 120, 96
+
+    def test_a_batch_decodes_as_the_model_that_prefilled_it(self):
+        """The caches are filled by hand: their logits are those of the ordinary way, text by text."""
+        import torch
+
+        model = tiny_models.make("llama")
+        kvviz.attach(model)
+        with torch.no_grad():
+            prompts = throughput.prefilled(model, self.TEXTS[:, : self.TOKENS])
+            for name, store in throughput.STORES.items():
+                cache = throughput.filled(model, name, prompts, 3, 135, self.BUDGET)
+                mine = model(self.TEXTS[:3, self.TOKENS : self.TOKENS + 1], past_key_values=cache).logits[:, -1]
+                for row in range(3):
+                    fields = {} if name == "full" else {"budget": self.BUDGET}
+                    alone = kvviz.SelectiveCache(model, kvviz.methods.create(name, **fields), store)
+                    model(self.TEXTS[row, None, : self.TOKENS], past_key_values=alone)
+                    fed = self.TEXTS[row, None, self.TOKENS : self.TOKENS + 1]
+                    torch.testing.assert_close(mine[row], model(fed, past_key_values=alone).logits[0, -1])
+
+    def test_batches_end_where_the_next_would_not_fit_and_the_table_says_so(self):
+        model = tiny_models.make("llama")
+        rows = throughput.measure(model, self.TEXTS, self.TOKENS, (1, 2, 4), 10**9, self.BUDGET)
+        assert [(row["method"], row["batch"]) for row in rows] == [
+            (name, batch) for batch in (1, 2, 4) for name in throughput.STORES
+        ]
+        held = {row["method"]: row["device_bytes"] for row in rows if row["batch"] == 1}
+        assert held["full"] >= 2 * 4 * 4 * 2 * 8 * self.TOKENS  # keys and values, layers, bytes, heads, dimensions
+        assert held["full"] < held["quest"], "metadata counts"
+        limit = 2 * held["full"]
+        rows = throughput.measure(model, self.TEXTS, self.TOKENS, (1, 2, 4), limit, self.BUDGET)
+        full = [row for row in rows if row["method"] == "full"]
+        assert [row["tokens_per_s"] is None for row in full] == [False, False, True]
+        assert full[-1]["device_bytes"] == pytest.approx(4 * held["full"], rel=0.2)
+        assert [row["batch"] for row in rows if row["method"] == "quest"] == [1, 2]
+        assert all(row["range"][0] <= row["tokens_per_s"] <= row["range"][1] for row in rows if row["tokens_per_s"])
+        part = {"model": "tiny", "dtype": "float32", "prompt_tokens": 120, "budget": 96, "steps_a_turn": 4, "turns": 3,
+                "limit_bytes": limit, "rows": rows}  # fmt: skip
+        lines = offload_tables.throughput(part).splitlines()
+        quest = next(line for line in lines if line.startswith("| `quest`"))
+        assert quest.count("|") == 8 - 1
+        assert "full at 0.00 GiB" in quest
+        assert quest.endswith(" GiB |  |"), "no larger batch was run"

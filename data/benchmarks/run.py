@@ -33,11 +33,13 @@ from parts import (
     kernels,
     long_layers,
     needle,
+    notebooks,
     pages,
     recall,
     step,
     store,
     tables,
+    throughput,
     timeline,
 )
 
@@ -49,8 +51,8 @@ SEED = 0
 PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run, "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "iterations": iterations.run,
-    "causes": causes.run, "timeline": timeline.run,
-    "cache": cache.run, "store": store.run, "widget": pages.widget, "quickstart": pages.quickstart,
+    "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
+    "cache": cache.run, "store": store.run, "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
 ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 
@@ -59,17 +61,12 @@ def machine() -> dict[str, Any]:
     """The hardware, versions, commit and seed that the results belong to."""
     import torch
 
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        cpu = f"{names[0]}, {len(names)} cores" if names else cpu
+    from kvviz.runs.recipes import hardware
+
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     packages = ("torch", "transformers", "scikit-learn", "faiss-cpu", "numpy", "plotly", "ipywidgets", "anywidget")
     return {
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else cpu,
+        "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(), "versions": {name: installed(name) for name in packages},
         "commit": commit.stdout.strip() or "unknown", "seed": SEED,

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import kaleido
-from families import ABSENT, ENTRIES, Absent, Entry, attention, costs, scores, similarity
+from families import ENTRIES, Entry, attention, costs, scores, similarity
 
 import kvviz
 from kvviz import plots
@@ -29,9 +29,9 @@ INTRODUCTION = """# Gallery
 <!-- Written by data/gallery/make.py. -->
 
 The plots of `kvviz.plots`, drawn by `make gallery` from recorded data alone: no model, no network. `runs` is
-`kvviz.open_runs(live=False)`, which reads the traces, recordings and tables of this repository (`make data` made them
-with SmolLM2-135M-Instruct); `benchmarks` reads what `make bench` measured (`data/benchmarks/cpu.json`). The figures of
-the papers are of larger models and longer texts. `plots.save` writes the same figures for print.
+`kvviz.open_runs(live=False)`, which reads the traces, recordings, timelines and tables of this repository (`make data`
+made them with SmolLM2-135M-Instruct); `benchmarks` reads what `make bench` measured (`data/benchmarks/cpu.json`). The
+figures of the papers are of larger models and longer texts. `plots.save` writes the same figures for print.
 """
 
 
@@ -66,8 +66,6 @@ def page() -> str:
     for family in FAMILIES:
         rows = [row(entry) for entry in ENTRIES.values() if entry.draw.__module__ == family.__name__]
         parts.append("\n".join([f"## {(family.__doc__ or '').rstrip('.')}\n", "| | |", "|---|---|", *rows, ""]))
-    rows = [f"| **{absent.plot}** | {about(absent)}<br><br>Not here: {absent.reason}. |" for absent in ABSENT]
-    parts.append("\n".join(["## Drawn from a live run only\n", "| | |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
 
 
@@ -77,7 +75,7 @@ def row(entry: Entry) -> str:
     return f"| {picture} | **{entry.plot}**<br><br>{about(entry)} |"
 
 
-def about(entry: Entry | Absent) -> str:
+def about(entry: Entry) -> str:
     """What a figure shows, the paper's figure, and the call."""
     return f"{entry.shows}<br><br>As in: {entry.paper}<br><br>`{entry.call}`".replace("|", "\\|")
 

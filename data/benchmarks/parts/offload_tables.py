@@ -36,6 +36,40 @@ def timeline(part: Results) -> str:
     ])  # fmt: skip
 
 
+def throughput(part: Results) -> str:
+    """One row a method: tokens a second by batch, with their range, and where the device was full."""
+    batches = sorted({row["batch"] for row in part["rows"]})
+    methods = dict.fromkeys(row["method"] for row in part["rows"])
+    cells = {(row["method"], row["batch"]): row for row in part["rows"]}
+    rows = [
+        [
+            f"`{name}`", (one := cells[name, batches[0]])["store"], f"{one['device_bytes'] / batches[0] / 1e6:.1f}",
+            *(_rate(cells.get((name, batch))) for batch in batches),
+        ]
+        for name in methods
+    ]  # fmt: skip
+    return "\n\n".join([
+        f"{part['model']} in {part['dtype']}, a batch of different texts of {part['prompt_tokens']:,} tokens, budget "
+        f"{part['budget']}. Tokens a second of decoding, all texts together: medians of {part['turns']} turns of "
+        f"{part['steps_a_turn']} steps, methods in turns, in brackets the least and the most.",
+        table(["method", "keys and values", "MB a text on the device", *map(str, batches)], rows),
+        f"The device may hold {part['limit_bytes'] / 2**30:.2f} GiB of keys, values and metadata: a limit set for this "
+        "table. *full at* says how many bytes the batch would take, computed in proportion from the batch before; it "
+        "was not run, nor any larger one. On a CPU host and device are the same memory, and no bus is crossed. "
+        "`kvviz.generate` takes one prompt; batches go through `SelectiveCache`, with every method here.",
+    ])  # fmt: skip
+
+
+def _rate(row: Results | None) -> str:
+    """A cell: tokens a second with their range, or that there is no room."""
+    if row is None:
+        return ""
+    if row["tokens_per_s"] is None:
+        return f"full at {row['device_bytes'] / 2**30:.2f} GiB"
+    low, high = row["range"]
+    return f"{row['tokens_per_s']:.1f} ({low:.1f}–{high:.1f})"
+
+
 def cache(part: Results) -> str:
     """How often tokens were on the device already, by method and cache, and what a step moved."""
     head = ["budget", "R", "tokens found", "clusters found", "paper, 32k", "sought, kB", "fetched, kB"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import offload_tables
+from . import notebooks, offload_tables, widgets
 from .markdown import table
 
 Results = dict[str, Any]
@@ -16,17 +16,11 @@ def summary(results: Results) -> str:
     lines = {
         "imports": _imports, "decode": _decode, "kernels": _kernels, "recall": _recall_lines,
         "cache": offload_tables.cache_lines, "store": offload_tables.store_lines,
+        "widget": widgets.lines, "notebooks": notebooks.lines,
     }  # fmt: skip
     for name, part in lines.items():
         if name in results:
             rows += part(results[name])
-    if part := results.get("widget"):
-        frame = f"{part['lab_step_ms']:.0f} ms, at worst {part['lab_step_worst_ms']:.0f} ms"
-        rows.append([f"stepper in JupyterLab, key press to new frame at {part['tokens']:,} tokens", frame])
-    if part := results.get("quickstart"):
-        rows.append(
-            ["quickstart notebook", f"{part['seconds']:.0f} s, kernel's peak memory {part['peak_gib']:.2f} GiB"]
-        )
     return table(["what", "measured"], rows) + "\n\n" + origin(results["machine"])
 
 
@@ -197,7 +191,10 @@ LONG = {
     "causes": ("Why fewer needles", causes),
     "timeline": ("What runs at the same time", offload_tables.timeline),
     "cache": ("Copies on the device", offload_tables.cache),
+    "throughput": ("Tokens a second by batch", offload_tables.throughput),
     "store": ("Clusters fetched from host memory", offload_tables.store),
+    "widget": ("Widgets in the browser", widgets.every_change),
+    "notebooks": ("Notebooks", notebooks.each),
 }
 
 

@@ -1,6 +1,6 @@
 """The gallery's figures, one file a family: each a function whose last statement is the call that draws it.
 
-Every plot of kvviz has one, or stands in ABSENT with the reason.
+Every plot of kvviz has one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,6 @@ class Entry:
     draw: Draw
 
 
-@dataclass(frozen=True)
-class Absent:
-    """A plot of which nothing is recorded: the paper's figure, what it shows, why not, and the call that draws it."""
-
-    plot: str
-    paper: str
-    shows: str
-    reason: str
-    call: str
-
-
 def title(table: pd.DataFrame, what: str) -> str:
     """A figure's title where the plot gets parts of a table, which know nothing of the run."""
     known = table.attrs
@@ -52,19 +41,6 @@ def title(table: pd.DataFrame, what: str) -> str:
 
 
 ENTRIES: dict[str, Entry] = {}
-ABSENT = (
-    Absent(
-        "throughput_by_batch", "CTkvr fig. 7, CentroidKV table 12", "Tokens a second by batch, until memory ends.",
-        "`make bench` measures batch 1 alone, and one point is no curve",
-        "plots.throughput_by_batch(table)  # columns method, batch, tokens_per_s",
-    ),
-    Absent(
-        "timeline", "ClusterKV fig. 6, PQCache fig. 7 and 8",
-        "When compute, clustering and transfers ran, and which of them ran beside compute.",
-        "no timeline is recorded: its times are those of one machine",
-        "plots.timeline(kvviz.generate(lm, prompt, 'clusterkv', 512, store='host', timeline=True).timeline)",
-    ),
-)  # fmt: skip
 
 
 def figure(paper: str, width: Literal["column", "page"] = "column") -> Callable[[Draw], Draw]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from kvviz import IncompatibleFileError
+
 CPU = Path(__file__).resolve().parents[2] / "benchmarks" / "cpu.json"
 SHOWN = ("clusterkv", "pqcache", "ctkvr", "centroidkv", "quest", "retrieval_attention")
 
@@ -17,6 +19,14 @@ SHOWN = ("clusterkv", "pqcache", "ctkvr", "centroidkv", "quest", "retrieval_atte
 def _results() -> dict[str, Any]:
     results: dict[str, Any] = json.loads(CPU.read_text(encoding="utf-8"))
     return results
+
+
+def _part(name: str) -> dict[str, Any]:
+    """The results of one part; raises IncompatibleFileError where it was never measured."""
+    if name not in _results():
+        raise IncompatibleFileError(f"read {CPU}", f"no part {name!r}", f'what `make bench ARGS="--only {name}"` adds')
+    part: dict[str, Any] = _results()[name]
+    return part
 
 
 def _table(rows: list[dict[str, Any]], **known: Any) -> pd.DataFrame:
@@ -31,7 +41,7 @@ def decoding() -> pd.DataFrame:
     Measured were the whole, "rest" (the model without attention) and "select"; "attention" is what remains: attention,
     and putting keys and values into their places.
     """
-    found = _results()["decode"]
+    found = _part("decode")
     measured = found["dtypes"]["float32"]
     floor = measured["ms_a_token"]["no attention"] / 1e3
     rows = []
@@ -42,6 +52,17 @@ def decoding() -> pd.DataFrame:
         parts = {"rest": floor, "select": select, "attention": whole - floor - select}
         rows += [{"method": method, "part": part, "seconds": seconds} for part, seconds in parts.items()]
     return _table(rows, prompt_length=found["prompt_tokens"], budget=found["budget"])
+
+
+def throughput() -> pd.DataFrame:
+    """Tokens a second by method and batch; none for a batch that would not have fitted."""
+    found = _part("throughput")
+    rows = [{name: row[name] for name in ("method", "batch", "tokens_per_s")} for row in found["rows"]]
+    on_host = [row["method"] for row in found["rows"] if (row["batch"], row["store"]) == (1, "host")]
+    table = _table(rows, prompt_length=found["prompt_tokens"], budget=found["budget"])
+    limit = f"{found['limit_bytes'] / 2**30:.3g} GiB on the device"
+    table.attrs["hardware"] += f" · {limit} · {', '.join(on_host)}: KV on the host"
+    return table
 
 
 def choosing() -> pd.DataFrame:
@@ -55,7 +76,7 @@ def building() -> pd.DataFrame:
 
 
 def _by_length(part: str, name: str) -> pd.DataFrame:
-    found = _results()[part]
+    found = _part(part)
     rows = [
         {name: row["label"], "length": length, "seconds": seconds}
         for row in found["rows"]

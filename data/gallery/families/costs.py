@@ -25,6 +25,16 @@ def latency_of_choosing(runs: Runs) -> go.Figure:
     return plots.latency(benchmarks.choosing())
 
 
+@figure("CTkvr fig. 7, CentroidKV table 12")
+def throughput_by_batch(runs: Runs) -> go.Figure:
+    """Tokens a second of all texts of a batch together, until the device would hold more than 1 GiB of keys and values.
+
+    ClusterKV and PQCache keep them in host memory, and take larger batches for it. On a CPU that is the same memory: no
+    bus is crossed, and the limit is a number, not the end of the machine's memory.
+    """
+    return plots.throughput_by_batch(benchmarks.throughput())
+
+
 @figure("CTkvr fig. 8, table 9")
 def index_build_time(runs: Runs) -> go.Figure:
     """What one layer takes to build its index over the prompt, and the power of the length that this grows with."""
@@ -43,3 +53,17 @@ def kv_memory(runs: Runs) -> go.Figure:
     models = {"Llama 3 8B": Geometry(32, 32, 8, 128, 131072), "SmolLM2-135M": Geometry(30, 9, 3, 64, 8192)}
     lengths = [2**power for power in range(10, 18)]
     return plots.kv_memory(models, lengths, [1, 16, 128], link=LinkModel.pcie(5), memory_bytes=80 * 2**30)
+
+
+@figure("ClusterKV fig. 6", width="page")
+def timeline(runs: Runs) -> go.Figure:
+    """When ClusterKV computed, clustered and moved keys to the host while it read a prompt: clustering runs beside the
+    next layers. Both share the processor's cores, so that it is not free.
+    """
+    return plots.timeline(runs.timelines("overlap")["clusterkv"], phase="prefill")
+
+
+@figure("PQCache fig. 7 and 8", width="page")
+def timeline_of_a_step(runs: Runs) -> go.Figure:
+    """What PQCache does in a decode step, layer after layer: a fetch from the host waits for what was chosen."""
+    return plots.timeline(runs.timelines("overlap")["pqcache"], steps=(4, 5))
