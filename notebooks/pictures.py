@@ -15,6 +15,7 @@ import plotly.io
 from playwright.sync_api import sync_playwright
 
 FIGURE_WIDTH, WIDGET_WIDTH = 760, 960  # CSS pixels
+DRAWN_MS = 120_000  # until a page's first token is painted, on a busy machine
 
 
 def add(outputs: list[nbformat.NotebookNode], figure_type: str, pages: Mapping[int, Path]) -> list[bytes]:
@@ -39,13 +40,18 @@ def add(outputs: list[nbformat.NotebookNode], figure_type: str, pages: Mapping[i
 
 
 def of_page(path: Path, scheme: str = "light") -> bytes:
-    """PNG of a widget's page, in a "light" or "dark" browser."""
+    """PNG of a widget's page once its text is painted, in a "light" or "dark" browser; an error of its script raises."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WIDGET_WIDTH, "height": 800}, color_scheme=scheme)
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(path.as_uri())
-        page.locator("#kvviz-root :is([data-position][class], canvas)").first.wait_for()
+        page.locator("#kvviz-root .kv-attended[data-position]").first.wait_for(state="attached", timeout=DRAWN_MS)
+        page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+        if errors:
+            raise RuntimeError(f"{path.name} fails in the browser: {errors[0]}")
         picture = page.locator("#kvviz-root").screenshot()
         browser.close()
     return picture

@@ -5,8 +5,9 @@
     python notebooks/run.py --recorded                                    all of them, without the model
 
 A bar shows the cells done. At the end come the output of the cell tagged `result-table`, the seconds taken and the
-kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written. Saved outputs hold no
-widget state; of some notebooks the first widget's picture becomes the README's.
+kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written. With --recorded, which
+is what Binder runs, a kernel that takes more than Binder leaves it fails the command. Saved outputs hold no widget
+state; of some notebooks the first widget's picture becomes the README's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -30,6 +32,8 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 600
+BINDER_GIB = 2.0  # mybinder.org restarts what takes more
+SERVER_GIB = 0.25  # of it for JupyterLab's server, which tests/test_binder.py measures
 PICTURES = HERE.parent / "data" / "pictures"
 # Notebooks whose first widget's picture the README shows.
 README_PICTURES = {
@@ -67,25 +71,36 @@ def main() -> int:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the executed notebook as one HTML page")
     parser.add_argument("--inplace", action="store_true", help="save the outputs in the notebooks themselves")
     parser.add_argument("--recorded", action="store_true", help="from the recorded runs in data/, without the model")
+    parser.add_argument("--limit", type=float, default=BINDER_GIB, metavar="GIB", help="Binder's (%(default)s GiB)")
     options = parser.parse_args()
     names = [name.removesuffix(".ipynb") for name in options.notebooks] or sorted(p.stem for p in HERE.glob("*.ipynb"))
     if options.html and len(names) > 1:
         parser.error("--html takes one notebook")
-    lines = []
+    lines, peaks = [], {}
     for name in names:
         try:
-            lines.append(run(HERE / f"{name}.ipynb", options))
+            line, peaks[name] = run(HERE / f"{name}.ipynb", options)
+            lines.append(line)
         except CellExecutionError as error:
             print(error, file=sys.stderr)
             return 1
     print("\n" + "\n".join(lines))
     if options.html:
         print(f"The page: {options.html.resolve()}")
-    return 0
+    return fits_binder(peaks, options.limit) if options.recorded else 0
 
 
-def run(path: Path, options: argparse.Namespace) -> str:
-    """Run one notebook, write what was asked for and print its result table; returns what it took, in a line."""
+def fits_binder(peaks: dict[str, int], limit_gib: float) -> int:
+    """Print the largest of the kernels' peak bytes and what Binder leaves to one; returns 1 if it leaves less."""
+    name, peak_gib = max(((name, peak / 2**30) for name, peak in peaks.items()), key=lambda pair: pair[1])
+    whole = f"{peak_gib:.2f} GiB + {SERVER_GIB} GiB for JupyterLab's server"
+    fits = peak_gib + SERVER_GIB <= limit_gib
+    print(f"Largest: {Path(name).name}, {whole}: {'within' if fits else 'MORE THAN'} Binder's {limit_gib:g} GiB.")
+    return 0 if fits else 1
+
+
+def run(path: Path, options: argparse.Namespace) -> tuple[str, int]:
+    """Run one notebook, write what was asked for, print its result table; returns a line on the cost and peak bytes."""
     notebook = nbformat.read(path, as_version=4)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +111,8 @@ def run(path: Path, options: argparse.Namespace) -> str:
             add_pictures(notebook, path.stem, Path(folder))
             write(path, nbformat.writes(notebook) + "\n")
     print(result_table(notebook))
-    return f"{path.name}: {time.perf_counter() - started:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB"
+    seconds = time.perf_counter() - started
+    return f"{path.name}: {seconds:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB", peak_bytes
 
 
 def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = False) -> int:
@@ -150,24 +166,38 @@ def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> No
 
 def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
     """One self-contained HTML page: kvviz's widgets work, figures zoom, other widgets show their picture."""
-    notebook = nbformat.from_dict(json.loads(json.dumps(notebook)))
+    notebook = without_kernel(notebook, folder, framed_inline, plotly_script=True)
     notebook.metadata.title = title
-    plotly_script = True  # 5 MB, inside the first figure only
+    body, _ = HTMLExporter(raw_template=PAGE).from_notebook_node(notebook)
+    return str(body)
+
+
+def without_kernel(
+    notebook: nbformat.NotebookNode, folder: Path, framed: Callable[[Path], str], plotly_script: bool | str
+) -> nbformat.NotebookNode:
+    """A copy whose outputs live in HTML: each of kvviz's widgets as `framed` shows its page, and plotly's figures.
+
+    `folder` holds the widgets' pages. `plotly_script` is how the first figure brings plotly's 5 MB of JavaScript, as
+    plotly.io.to_html takes it; the others find it there.
+    """
+    notebook = nbformat.from_dict(json.loads(json.dumps(notebook)))
     for output in (output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output):
         view = output.data.pop(WIDGET_VIEW, None)
-        frame = folder / f"{view['model_id']}.html" if view else None
-        if frame and frame.exists():
-            content = html.escape(frame.read_text(encoding="utf-8"))
-            output.data["text/html"] = (
-                f'<iframe srcdoc="{content}" style="width: 100%; height: 52rem; border: 0"></iframe>'
-            )
+        path = folder / f"{view['model_id']}.html" if view else None
+        if path and path.exists():
+            output.data["text/html"] = framed(path)
         figure = output.data.pop(PLOTLY_FIGURE, None)
         if figure:
             options = {"include_plotlyjs": plotly_script, "full_html": False, "validate": False}
             output.data["text/html"] = plotly.io.to_html(figure, config=figure.pop("config", None), **options)
             plotly_script = False
-    body, _ = HTMLExporter(raw_template=PAGE).from_notebook_node(notebook)
-    return str(body)
+    return notebook
+
+
+def framed_inline(path: Path) -> str:
+    """A frame that holds the page at `path` itself."""
+    content = html.escape(path.read_text(encoding="utf-8"))
+    return f'<iframe srcdoc="{content}" style="width: 100%; height: 52rem; border: 0"></iframe>'
 
 
 def result_table(notebook: nbformat.NotebookNode) -> str:

@@ -22,6 +22,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 # A reader is promised 30 s and 3 minutes on two cores with nothing beside; where tests run may be half as fast.
 RECORDED_S, LIVE_S = 60, 360
 MEMORY_GIB = 2.0  # Binder ends a kernel above 2 GB
+DECIMAL = re.compile(r"(?<![\d.])\d{1,3}\.\d+(?![\d.])")  # neither an arXiv number nor a version
 ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
 
 
@@ -38,7 +39,7 @@ class TestCommitted:
 
     def test_cells_are_short_and_define_nothing(self, path):
         sources = ["".join(cell["source"]) for cell in cells(path, "code")]
-        assert len(sources) + len(cells(path, "markdown")) <= 16
+        assert len(sources) + len(cells(path, "markdown")) <= 15
         for source in sources:
             assert len(source.splitlines()) <= 15
             kinds = {type(node) for node in ast.walk(ast.parse(source))}
@@ -53,6 +54,25 @@ class TestCommitted:
             "no picture for viewers without scripts"
         )
         assert not [output for output in outputs if output.get("name") == "stderr"], "warnings in the saved outputs"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_decimals_said_of_the_committed_run_are_among_its_outputs(path):
+    """Those of the setting, such as a ratio that was chosen, are in another cell's source."""
+    every = json.loads(path.read_text())["cells"]
+    shown = " ".join(text for cell in every for output in cell.get("outputs", ()) for text in texts(output))
+    measured = [float(number) for number in DECIMAL.findall(shown)]
+    for cell in every:
+        if cell["cell_type"] == "markdown" and "committed run" in "".join(cell["source"]):
+            others = " ".join("".join(other["source"]) for other in every if other is not cell)
+            for said in set(DECIMAL.findall("".join(cell["source"]))) - set(DECIMAL.findall(others)):
+                half = 0.5 * 10 ** -len(said.partition(".")[2])
+                assert any(abs(number - float(said)) <= half * (1 + 1e-6) for number in measured), said
+
+
+def texts(output):
+    """What an output shows as text."""
+    return "".join(output.get("text", ())), "".join(output.get("data", {}).get("text/plain", ()))
 
 
 def taken(path, *options):
