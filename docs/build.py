@@ -1,0 +1,126 @@
+"""Build the site: notebooks run from recorded data with live widgets, methods, figures, reference.
+
+    python docs/build.py                                      everything, into build/site
+    python docs/build.py --notebooks 00_quickstart            the other notebooks are shown, but not run
+
+The pages are those of this folder, the repository's own Markdown, and what `pages.py` writes from the registry and the
+docstrings. Nothing is fetched, while it is built or when it is read: a warning of Sphinx, a page that asks another host
+and a reference to a file that is missing end the build, and the site of before stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS), str(ROOT / "notebooks")]
+
+import nbformat  # noqa: E402  # what follows is found by the line above
+import pages  # noqa: E402
+import references  # noqa: E402
+import run as notebooks  # noqa: E402
+from nbclient.exceptions import CellExecutionError  # noqa: E402
+from plotly.offline import get_plotlyjs  # noqa: E402
+from sphinx.cmd.build import build_main  # noqa: E402
+
+NAMES = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")))
+# The repository's documents that are pages, where they stand, so that links between them need no change.
+DOCUMENTS = (
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/gallery/README.md",
+    "data/benchmarks/methods.md",
+)  # fmt: skip
+BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").glob("pictures/*.png")))
+# <img> in Markdown is left as it is, so that these have to stand where it points.
+COPIED_AS_THEY_ARE = "data/gallery/*.png"
+PLOTLY = "plotly.min.js"
+
+
+def main() -> int:
+    """Build the site that the command line asks for; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Build the site.")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="build/site by default")
+    parser.add_argument("--notebooks", nargs="*", choices=NAMES, default=NAMES, metavar="NAME", help="run only these")
+    options = parser.parse_args()
+    out = options.out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+        source, extra, html = (Path(folder) / name for name in ("source", "extra", "html"))
+        try:
+            prepare(source, extra, options.notebooks)
+        except CellExecutionError as error:
+            print(error, file=sys.stderr)
+            return 1
+        os.environ["KVVIZ_SITE_EXTRA"] = str(extra)  # conf.py reads it
+        doctrees = Path(folder) / "doctrees"
+        if build_main(["-Wq", "--keep-going", "-b=html", f"-c={DOCS}", f"-d={doctrees}", str(source), str(html)]):
+            return 1
+        if troubles := references.troubles(html):
+            print("\n".join(troubles), file=sys.stderr)
+            return 1
+        shutil.rmtree(out, ignore_errors=True)
+        html.rename(out)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"The site: {out / 'index.html'} ({size / 1e6:.0f} MB)")
+    return 0
+
+
+def prepare(source: Path, extra: Path, wanted: Sequence[str]) -> None:
+    """Write what Sphinx reads into `source`, and into `extra` what goes into the site as it is."""
+    for path in DOCS.glob("*.md"):
+        copy(path, source / path.name)
+    for name in (*DOCUMENTS, *BESIDE):
+        copy(ROOT / name, source / name)
+    for path in ROOT.glob(COPIED_AS_THEY_ARE):
+        copy(path, extra / path.relative_to(ROOT))
+    readme = source / "README.md"
+    readme.write_text("".join(line for line in readme.open(encoding="utf-8") if not line.startswith("[![")))  # badges
+    pages.write(source)
+    (source / "notebooks").mkdir()
+    (extra / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
+    for name in NAMES:
+        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+        notebook.cells = [cell for cell in notebook.cells if "colab" not in cell.metadata.get("tags", ())]
+        for cell in notebook.cells:
+            cell.source = cell.source.replace("](../README.md)", "](../index.md)")  # which shows the README
+        shown = live(notebook, name, extra / "widgets") if name in wanted else unrun(notebook)
+        nbformat.write(shown, source / "notebooks" / f"{name}.ipynb")
+
+
+def live(notebook: nbformat.NotebookNode, name: str, widgets: Path) -> nbformat.NotebookNode:
+    """The notebook run from the recorded data; each widget's page goes into `widgets`, and a frame holds it."""
+    print(name, file=sys.stderr)
+    widgets.mkdir(exist_ok=True)
+
+    def framed(page: Path) -> str:
+        kept = widgets / f"{name}-{len(list(widgets.glob(f'{name}-*'))) + 1}.html"
+        kept.write_text(pages.framed(page.read_text(encoding="utf-8")), encoding="utf-8")
+        return pages.frame(kept)
+
+    with tempfile.TemporaryDirectory() as folder:
+        notebooks.execute(notebook, folder, recorded=True)
+        return notebooks.without_kernel(notebook, Path(folder), framed, f"../{PLOTLY}")
+
+
+def unrun(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook without outputs."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return notebook
+
+
+def copy(path: Path, to: Path) -> None:
+    """Copy a file, and make the folders on the way."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, to)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

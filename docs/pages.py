@@ -1,0 +1,162 @@
+"""The pages that no one writes: one a method, from the registry; one a module, from the docstrings."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import importlib
+import inspect
+import itertools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import kvviz
+from kvviz.methods import Method
+
+DOCS = Path(__file__).resolve().parent
+MEASURED = DOCS.parent / "data" / "benchmarks" / "methods.md"
+PAPERS = {"arXiv": "https://arxiv.org/abs/{}", "OpenReview": "https://openreview.net/forum?id={}"}
+# What is public beside the names of kvviz itself.
+MODULES = (
+    "methods", "clustering", "selection", "metrics", "plots", "widgets", "runs", "explore", "offload", "kernels",
+    "tasks", "checks",
+)  # fmt: skip
+
+
+def write(source: Path) -> None:
+    """Write a page for each method and each module, and the tables of contents behind them, into `source`."""
+    names = kvviz.methods.names()
+    for name in names:
+        _write(source / "methods" / f"{name}.md", method(kvviz.methods.get(name)))
+    readme = source / "README.md"  # its table of methods leads to their pages
+    text = readme.read_text(encoding="utf-8")
+    for name in names:
+        text = text.replace(f"\n| `{name}` | ", f"\n| [`{name}`](methods/{name}.md) | ", 1)
+    _write(readme, text)
+    _write(source / "reference" / "kvviz.rst", module("kvviz", package_names()))
+    for name in MODULES:
+        _write(source / "reference" / f"kvviz.{name}.rst", module(f"kvviz.{name}", module_names(name)))
+
+
+def method(cls: type[Method]) -> str:
+    """A method's page: what it does, its fields and presets, what it fails by design, what was measured."""
+    return "\n\n".join(part for part in (
+        f"# {cls.title}",
+        f"`{cls.name}` · {cls.kind} · {paper(cls.paper)}",
+        inspect.getdoc(cls) or "",
+        f'```python\nout = kvviz.generate(lm, prompt, method="{cls.name}", budget=1024)\n```',
+        f"## Fields\n\n{fields(cls)}",
+        *_failures(cls),
+        *_measured(cls.name),
+    ) if part) + "\n"  # fmt: skip
+
+
+def paper(name: str) -> str:
+    """The paper's id as a link in Markdown, or as it is where it belongs to no archive."""
+    archive, _, number = name.partition(" ")
+    return f"[{name}]({PAPERS[archive].format(number)})" if archive in PAPERS else name
+
+
+def fields(cls: type[Method]) -> str:
+    """A table in Markdown of the fields: type, default, and what each preset sets."""
+    head = ["field", "type", "default", *(f'"{name}"' for name in cls.presets)]
+    rows = [head, ["---"] * len(head)]
+    for field in dataclasses.fields(cls):
+        presets = [_code(repr(values[field.name])) if field.name in values else "" for values in cls.presets.values()]
+        rows.append([_code(field.name), _code(str(field.type)), _code(repr(field.default)), *presets])
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{lines}\n\nThe columns in quotes are presets. Where a cell is empty, the preset keeps the default."
+
+
+def _failures(cls: type[Method]) -> Iterable[str]:
+    if cls.expected_failures:
+        yield "## Common checks that cannot hold"
+        yield "\n".join(f"- `{check}`: {reason}" for check, reason in cls.expected_failures.items())
+
+
+def _measured(name: str) -> Iterable[str]:
+    """The rows of this method in the tables of all methods, each under its title and the lines before it."""
+    heading, *sections = MEASURED.read_text(encoding="utf-8").split("\n## ")
+    own = [part for section in sections if (part := _rows_of(name, section))]
+    if own:
+        yield "## Measured"
+        yield heading.partition("\n")[2].strip()
+        yield "What the columns mean, and every other method: [every method, measured](../data/benchmarks/methods.md)."
+        yield from own
+
+
+def _rows_of(name: str, section: str) -> str:
+    title, *blocks = section.split("\n\n")
+    for before, block in itertools.pairwise(blocks):
+        lines = block.strip().split("\n")
+        rows = [line for line in lines if re.match(rf"\| `{name}[`,]", line)]
+        if rows:
+            return "\n\n".join([f"### {title.strip()}", before.strip(), "\n".join([*lines[:2], *rows])])
+    return ""
+
+
+def package_names() -> list[str]:
+    """What kvviz itself exports, without its modules."""
+    return [name for name in kvviz.__all__ if name != "__version__" and not inspect.ismodule(getattr(kvviz, name))]
+
+
+def module_names(name: str) -> list[str]:
+    """The public names of a module: its __all__, or what it defines itself."""
+    found = importlib.import_module(f"kvviz.{name}")
+    if hasattr(found, "__all__"):
+        return list(found.__all__)
+    own = {name: value for name, value in vars(found).items() if not name.startswith("_")}
+    return [name for name, value in own.items() if getattr(value, "__module__", None) == found.__name__]
+
+
+def module(name: str, names: Iterable[str]) -> str:
+    """A module's page in reStructuredText: its docstring, a table of its names, and each with its docstring."""
+    found = importlib.import_module(name)
+    elsewhere = [own for own in names if found is not kvviz and getattr(kvviz, own, None) is getattr(found, own)]
+    groups: dict[str, list[str]] = {}
+    for own in names:
+        if own not in elsewhere:
+            groups.setdefault(_directive(getattr(found, own)), []).append(own)
+    lines = [name, "=" * len(name), "", f".. automodule:: {name}", "   :no-members:", "", f".. currentmodule:: {name}"]
+    lines += ["", f"Under kvviz itself: {', '.join(f':py:obj:`kvviz.{own}`' for own in elsewhere)}."] * bool(elsewhere)
+    for directive in ("autofunction", "autoclass", "autoexception", "autodata"):
+        if own := sorted(groups.get(directive, ()), key=str.lower):
+            lines += ["", ".. autosummary::", "   :nosignatures:", "", *(f"   {entry}" for entry in own)]
+    for directive, title in (
+        ("autofunction", "Functions"), ("autoclass", "Classes"), ("autoexception", "Errors"), ("autodata", "Values"),
+    ):  # fmt: skip
+        own = sorted(groups.get(directive, ()), key=str.lower)
+        lines += ["", title, "-" * len(title)] if own else []
+        members = ["   :members:"] if directive in ("autoclass", "autoexception") else []
+        for entry in own:
+            lines += ["", f".. {directive}:: {entry}", *members]
+    return "\n".join(lines) + "\n"
+
+
+def _directive(value: object) -> str:
+    if inspect.isclass(value):
+        return "autoexception" if issubclass(value, BaseException) else "autoclass"
+    return "autofunction" if callable(value) and hasattr(value, "__qualname__") else "autodata"
+
+
+def framed(page: str) -> str:
+    """A widget's page that tells the page around it its height, and takes its theme."""
+    script = (DOCS / "static" / "framed.js").read_text(encoding="utf-8")
+    return page.replace("</body>", f'<script type="module">\n{script}</script>\n</body>', 1)
+
+
+def frame(page: Path) -> str:
+    """The frame, in a page of a subfolder, that holds a widget's page; its title is that page's."""
+    title = re.search("<title>(.*?)</title>", page.read_text(encoding="utf-8"), re.DOTALL)
+    name = html.escape(html.unescape(title[1] if title else page.stem))
+    return f'<iframe class="kvviz-frame" src="../widgets/{page.name}" loading="lazy" title="{name}"></iframe>'
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("|", r"\|") + "`"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")

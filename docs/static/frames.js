@@ -1,0 +1,18 @@
+// Frames that hold a widget's page: as high as that page, in the theme that the reader chose. framed.js is the other side.
+const frames = [...document.querySelectorAll("iframe.kvviz-frame")];
+const media = window.matchMedia("(prefers-color-scheme: dark)");
+
+function tell(frame) {
+  const chosen = document.body.dataset.theme; // furo's: light, dark or auto
+  const theme = chosen === "light" || chosen === "dark" ? chosen : media.matches ? "dark" : "light";
+  frame.contentWindow.postMessage({ kvvizTheme: theme }, "*"); // pages from disk have no origin to name
+}
+
+window.addEventListener("message", ({ source, data }) => {
+  const frame = frames.find((own) => own.contentWindow === source);
+  if (!frame || !Number.isFinite(data?.kvvizHeight)) return;
+  frame.style.height = `${Math.min(Math.max(data.kvvizHeight, 200), 4000)}px`;
+  tell(frame);
+});
+new MutationObserver(() => frames.forEach(tell)).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
+media.addEventListener("change", () => frames.forEach(tell));
