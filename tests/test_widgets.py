@@ -39,7 +39,7 @@ def kept_recording():
 def test_what_is_drawn_is_what_was_recorded():
     made = kept_recording()
     for layer in made.layers:
-        rows = view.layer_arrays(made, layer)
+        rows = [view.row_arrays(made, layer, row) for row in range(2)]
         assert len(rows) == 2
         for head, arrays in enumerate(rows):
             for step in range(made.steps):
@@ -77,7 +77,7 @@ def test_what_is_drawn_is_what_was_recorded():
 
 def test_clusters_are_ranked_by_score_with_their_known_sizes():
     made = recording()
-    arrays = view.layer_arrays(made, 2)[1]
+    arrays = view.row_arrays(made, 2, 1)
     for step in range(made.steps):
         groups, scores = made.groups(step, 2)[1], made.scores(step, 2)[1]
         indices, weights = made.indices(step, 2)[1], made.attention(step, 2)[1]
@@ -106,7 +106,7 @@ def test_a_page_that_fills_up_later_is_not_called_trimmed():
     for layer, old in made.events.items():
         groups = np.where(old.indices >= 120, 100 + (old.indices - 120) // 3, old.groups).astype(np.int32)
         events[layer] = type(old)(**{**vars(old), "groups": groups})
-    arrays = view.layer_arrays(made.replace(events=events), 2)[0]
+    arrays = view.row_arrays(made.replace(events=events), 2, 0)
     for step in range(made.steps):
         at = slice(arrays["group_offsets"][step], arrays["group_offsets"][step + 1])
         known = dict(zip(arrays["group_ids"][at].tolist(), arrays["group_known"][at].tolist(), strict=True))
@@ -121,7 +121,7 @@ def test_a_cluster_keeps_its_hue_and_neighbours_differ():
     assert (hues[1:] < view.HUES).all()
     assert all(len(set(hues[start : start + view.HUES])) == view.HUES for start in range(1, 150))
     for made in (recording(), recording(seed=5)):
-        for arrays in view.layer_arrays(made, 2):
+        for arrays in [view.row_arrays(made, 2, row) for row in range(2)]:
             chosen = arrays["groups"] >= 0
             assert (arrays["looks"][chosen] // view.LEVELS == view.hue(arrays["groups"][chosen])).all()
 
@@ -146,7 +146,7 @@ def test_pooling_keeps_the_largest_of_each_run(length, columns):
 
 def test_the_map_shows_attended_before_missed_before_others():
     made = recording(prompt_length=2000, budget=64)
-    arrays = view.layer_arrays(made, 3)[0]
+    arrays = view.row_arrays(made, 3, 0)
     assert arrays["map_looks"].shape == (made.steps, view.MAP_COLUMNS)
     for step in range(made.steps):
         own, oracle = set(made.indices(step, 3)[0].tolist()), set(made.oracle(step, 3)[0].tolist())
@@ -289,7 +289,7 @@ def test_a_missing_anywidget_is_named():
 
 def test_a_merging_methods_centroids_are_listed_by_the_attention_of_their_tokens():
     made = replay(made_trace(120), "centroidkv", queries=3, budget=40, sinks=4, recent=8)
-    arrays = view.layer_arrays(made, 3)[1]
+    arrays = view.row_arrays(made, 3, 1)
     for step in range(made.steps):
         members, weights = made.members(step, 3)[1], made.attention(step, 3)[1]
         masses = {label: weights[members == label].sum() for label in set(members.tolist()) - {-1}}

@@ -27,6 +27,7 @@ from .selected import (
     output_error,
     pool_argmax,
     rank_groups,
+    ranked_tokens,
     recall,
     top_tokens,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "power_law",
     "random_page_counts",
     "rank_groups",
+    "ranked_tokens",
     "recall",
     "similarity_by_distance",
     "similarity_map",

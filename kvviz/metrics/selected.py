@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,25 @@ def top_tokens(weights: Array, count: int) -> NDArray[np.int64]:
     """
     if count < 0:
         raise InvalidInputError("top_tokens: count", count, "0 or more")
+    return np.sort(ranked_tokens(weights, count), axis=-1)
+
+
+def ranked_tokens(weights: Array, count: int) -> NDArray[np.int64]:
+    """Positions of the `count` largest weights, the largest first, [..., min(count, L)]; ties: the earlier token first.
+
+    `weights` [..., L]. Only the weights that can be among them are sorted.
+    """
     weights = np.asarray(weights)
-    order = np.argsort(-weights.astype(np.float64), axis=-1, kind="stable")
-    return np.sort(order[..., :count], axis=-1).astype(np.int64)
+    weights = weights if weights.dtype.kind == "f" else weights.astype(np.float64)
+    *rows, length = weights.shape
+    count = min(count, length)
+    found = np.empty((math.prod(rows), count), np.int64)
+    for row, own in zip(found, -weights.reshape(-1, length), strict=True):
+        inside = np.arange(length)
+        if 0 < count < length:
+            inside = np.flatnonzero(~(own > np.partition(own, count - 1)[count - 1]))  # NaN is the last, if at all
+        row[:] = inside[np.argsort(own[inside], kind="stable")[:count]]
+    return found.reshape(*rows, count)
 
 
 def pool_argmax(values: Array, columns: int) -> NDArray[np.int64]:

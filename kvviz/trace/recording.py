@@ -109,7 +109,7 @@ class Recording:
         """The tokens with the largest exact weights, as many as the method attended, int64 [R, S], -1 pads."""
         chosen = self.indices(step, layer)
         counts = (chosen >= 0).sum(-1, keepdims=True)
-        ranked = np.argsort(-self.attention(step, layer), axis=-1, kind="stable")[:, : chosen.shape[-1]]
+        ranked = metrics.ranked_tokens(self.attention(step, layer), chosen.shape[-1])
         found: NDArray[np.int64] = np.full_like(chosen, -1)  # [R, S]: there may be more slots than visible tokens
         found[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
         return found

@@ -15,7 +15,7 @@ from ..trace import Recording
 from . import assets, content, static_page, view
 from .live import AnyWidget
 
-CACHED_LAYERS = 4  # a layer of 64 steps over 8,192 tokens packs to about 1 MB a head
+CACHED = 12  # layers and heads; 64 steps over 8,192 tokens pack to about 1 MB a head
 
 
 class DecodeStepper(AnyWidget):
@@ -44,7 +44,7 @@ class DecodeStepper(AnyWidget):
 
     def __init__(self, recording: Recording, *, step: int = 0, layer: int | None = None, head: int = 0) -> None:
         self.recording = content.check(recording)
-        self._arrays = lru_cache(CACHED_LAYERS)(lambda number: view.layer_arrays(recording, number))
+        self._arrays = lru_cache(CACHED)(lambda number, row: view.row_arrays(recording, number, row))
         content.check_step(recording, step)
         layer = recording.layers[0] if layer is None else layer
         packed = self._pack(layer, head)
@@ -89,4 +89,4 @@ class DecodeStepper(AnyWidget):
     def _pack(self, layer: int, head: int) -> bytes:
         content.check_layer(self.recording, layer)
         content.check_head(self.recording, head)
-        return view.pack(self._arrays(layer)[head], layer, head)
+        return view.pack(self._arrays(layer, head), layer, head)

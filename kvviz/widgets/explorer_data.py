@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from . import content, view
@@ -78,12 +77,8 @@ def curve_point(point: Point, head: int) -> list[float | None]:
 
 def arrays(explored: Explored, head: int) -> dict[str, Array]:
     """The tokens of one row at the last step, as js/slice.js reads them, and a map of one row over all positions."""
-    recording = explored.recording
-    whole = view.layer_arrays(recording, explored.layer)[head]
-    last = slice(*whole["offsets"][-2:])
-    found = {name: whole[name][last] for name in FRAME}
-    found["offsets"] = np.array([0, len(found["positions"])], np.int32)
-    return found | {name: whole[name][-1:] for name in ("map_positions", "map_looks")}
+    last = view.row_arrays(explored.recording, explored.layer, head, explored.recording.steps - 1)
+    return {name: last[name] for name in (*FRAME, "offsets", "map_positions", "map_looks")}
 
 
 def pack(explored: Explored, head: int) -> bytes:

@@ -13,7 +13,7 @@ from ..trace import Recording
 from . import assets, comparer_content, comparer_page, comparer_view, view
 from .live import AnyWidget
 
-CACHED_LAYERS = 4  # a layer of 64 steps over 8,192 tokens is about 3 MB a method, three heads
+CACHED = 12  # layers and heads; 64 steps over 8,192 tokens are about 1 MB a method
 
 
 class MethodComparer(AnyWidget):
@@ -59,7 +59,7 @@ class MethodComparer(AnyWidget):
         sort: str = "given",
     ) -> None:
         self.common = comparer_content.compared(recordings)
-        self._columns = lru_cache(CACHED_LAYERS)(self._layer)
+        self._columns = lru_cache(CACHED)(self._compared)
         token = -1 if token is None else token
         self.common.check("step", step)
         self.common.check("token", token)
@@ -74,9 +74,8 @@ class MethodComparer(AnyWidget):
 
         Raises InvalidInputError for a layer or head that one of the recordings lacks.
         """
-        columns = self._columns(self.common.check("layer", layer))
-        self.common.check("head", head)
-        return [view.pack(rows[self.common.row(number, head)], layer, head) for number, rows in enumerate(columns)]
+        columns = self._columns(self.common.check("layer", layer), self.common.check("head", head))
+        return [view.pack(arrays, layer, head) for arrays in columns]
 
     def to_html(
         self,
@@ -92,13 +91,13 @@ class MethodComparer(AnyWidget):
         """
         return comparer_page.to_html(self, path=path, layers=layers, heads=heads)
 
-    def _layer(self, layer: int) -> list[list[dict[str, Any]]]:
-        """Columns of every recording and row at a layer."""
-        steps = self.common.steps
+    def _compared(self, layer: int, head: int) -> list[dict[str, Any]]:
+        """The column of every recording at a layer and head."""
         return [
-            [comparer_view.column(arrays, steps, run.prompt_length) for arrays in view.layer_arrays(run, layer)]
-            for run in self.common.recordings
-        ]
+            comparer_view.column(view.row_arrays(run, layer, self.common.row(number, head)), self.common.steps,
+                                 run.prompt_length)
+            for number, run in enumerate(self.common.recordings)
+        ]  # fmt: skip
 
     @traitlets.validate("step", "layer", "head", "token")
     def _check(self, proposal: Any) -> int:

@@ -67,8 +67,8 @@ def _fitting(recording: Recording, first: int, heads: Sequence[int]) -> dict[int
 
 
 def _slices(recording: Recording, layer: int, heads: Iterable[int]) -> list[str]:
-    arrays = view.layer_arrays(recording, layer)
-    return [blob(view.pack(arrays[head], layer, head), f"{layer}/{head}") for head in heads]
+    packed = {head: view.pack(view.row_arrays(recording, layer, head), layer, head) for head in heads}
+    return [blob(data, f"{layer}/{head}") for head, data in packed.items()]
 
 
 def _size(tags: Iterable[str]) -> int:

@@ -30,6 +30,7 @@ ATTENDED, ORACLE, SINK, RECENT, GENERATED, MERGED = 1, 2, 4, 8, 16, 32
 
 MAP_COLUMNS = 384  # what a panel of a 960 px page has room for
 MOST_CENTROIDS = 32  # listed at a step; a merging method attends all of them, and ranks none
+WHOLE_LAYER = ("read_bytes", "moved_bytes", "output_error")  # numbers of a step that its rows share
 DENSE_LIMIT = 16_000_000  # steps × tokens up to which the weight of every token travels along
 
 
@@ -54,43 +55,43 @@ def rounded_weights(weights: Array) -> NDArray[np.uint8]:
     return np.asarray(np.clip(np.rint(255 + 10 * np.log2(weights)), 0, 255), dtype=np.uint8)
 
 
-def layer_arrays(recording: Recording, layer: int) -> list[dict[str, Array]]:
-    """What the stepper needs of one layer, a dict of arrays for each of its rows (KV heads, or query heads).
+def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> dict[str, Array]:
+    """What the stepper needs of one layer and row (KV head, or query head), as arrays by name.
 
-    Per-step lists lie end to end: `offsets` [T+1] bounds the tokens shown at a step (attended or the oracle's,
-    ascending), `group_offsets` [T+1] its recalled clusters, best score first; where tokens were merged, the centroids
-    whose tokens have the most attention. `recall` and `mass` are of the row,
-    `read_bytes`, `moved_bytes` and `output_error` of the whole layer. Raises InvalidInputError for a layer that was
-    not recorded.
+    The steps are those from `first` on, T of them. Per-step lists lie end to end: `offsets` [T+1] bounds the tokens
+    shown at a step (attended or the oracle's, ascending), `group_offsets` [T+1] its recalled clusters, best score
+    first; where tokens were merged, the centroids whose tokens have the most attention. `recall` and `mass` are of
+    the row, `read_bytes`, `moved_bytes` and `output_error` of the whole layer.
+
+    Raises InvalidInputError for attention that is not finite.
     """
-    steps = range(recording.steps)
-    chosen = [recording.indices(step, layer) for step in steps]
-    attention = [recording.attention(step, layer) for step in steps]
-    oracle = [recording.oracle(step, layer) for step in steps]
-    events = recording.events[layer]
+    steps, events = range(first, recording.steps), recording.events[layer]
     if not np.isfinite(events.attention).all():
         got = f"NaN or infinity in the attention of layer {layer}"
         raise InvalidInputError("show a recording", got, "finite weights: record again, in float32 or bfloat16")
-    recall = np.stack([metrics.recall(*pair) for pair in zip(chosen, oracle, strict=True)])  # [T, R]
-    mass = np.stack([metrics.attention_mass(*pair) for pair in zip(attention, chosen, strict=True)])  # [T, R]
-    names = ("read_bytes", "moved_bytes", "output_error")
-    whole_layer = {name: getattr(events, name).astype(np.float64) for name in names}
-    rows = []
-    for row in range(chosen[0].shape[0]):
-        frames = [_frame(recording, layer, step, row, attention[step][row], oracle[step][row]) for step in steps]
-        arrays = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0] if name != "map"}
-        arrays |= {
-            "offsets": _offsets([len(frame["positions"]) for frame in frames]),
-            "group_offsets": _offsets([len(frame["group_ids"]) for frame in frames]),
-            "group_known": _known_sizes(recording, events, row, [frame["group_ids"] for frame in frames]),
-            "map_positions": np.stack([frame["map"][0] for frame in frames]).astype(np.int32),  # [T, columns]
-            "map_looks": np.stack([frame["map"][1] for frame in frames]).astype(np.uint8),
-            "recall": recall[:, row], "mass": mass[:, row], **whole_layer,
-        }  # fmt: skip
-        if recording.steps * len(recording.tokens) <= DENSE_LIMIT:
-            arrays["all_weights"] = rounded_weights(events.attention[:, row])  # [T, N]
-        rows.append(arrays)
-    return rows
+    chosen = [recording.indices(step, layer)[row] for step in steps]
+    attention = [recording.attention(step, layer)[row] for step in steps]
+    oracle = [
+        np.sort(metrics.ranked_tokens(weights, int((own >= 0).sum())))
+        for own, weights in zip(chosen, attention, strict=True)
+    ]
+    frames = [_frame(recording, layer, step, row, attention[at], oracle[at]) for at, step in enumerate(steps)]
+    arrays = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0] if name != "map"}
+    arrays |= {
+        "offsets": _offsets([len(frame["positions"]) for frame in frames]),
+        "group_offsets": _offsets([len(frame["group_ids"]) for frame in frames]),
+        "group_known": _known_sizes(recording, events, row, {
+            step: frame["group_ids"] for step, frame in zip(steps, frames, strict=True)
+        }),
+        "map_positions": np.stack([frame["map"][0] for frame in frames]).astype(np.int32),  # [T, columns]
+        "map_looks": np.stack([frame["map"][1] for frame in frames]).astype(np.uint8),
+        "recall": np.stack([metrics.recall(*pair) for pair in zip(chosen, oracle, strict=True)]),  # [T]
+        "mass": np.stack([metrics.attention_mass(*pair) for pair in zip(attention, chosen, strict=True)]),  # [T]
+        **{name: getattr(events, name)[first:].astype(np.float64) for name in WHOLE_LAYER},
+    }  # fmt: skip
+    if len(steps) * len(recording.tokens) <= DENSE_LIMIT:
+        arrays["all_weights"] = rounded_weights(events.attention[first:, row])  # [T, N]
+    return arrays
 
 
 def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
@@ -164,11 +165,13 @@ def _map_row(length: int, positions: Array, attended: Array, looks: Array, weigh
     return drawn, look[drawn]
 
 
-def _known_sizes(recording: Recording, events: LayerEvents, row: int, recalled: list[Array]) -> NDArray[np.int32]:
+def _known_sizes(
+    recording: Recording, events: LayerEvents, row: int, recalled: Mapping[int, Array]
+) -> NDArray[np.int32]:
     """Members of each recalled cluster that the recording shows at any step and that this step could see."""
     groups, positions = metrics.group_members(events.indices[:, row], events.groups[:, row])
     known = []
-    for step, ids in enumerate(recalled):
+    for step, ids in recalled.items():
         sizes = np.bincount(groups[positions < recording.visible(step)], minlength=ids.max(initial=-1) + 1)
         known.append(sizes[ids])
     return np.concatenate(known).astype(np.int32)

@@ -82,15 +82,22 @@ def jupyterlab(folder: Path, private: Path, env: Mapping[str, str]) -> Iterator[
 
 @contextmanager
 def lab_page(notebook: Path, browser: Browser, private: Path, env: Mapping[str, str] | None = None) -> Iterator[Page]:
-    """`notebook`, a file that may be written to, open and with its kernel ready in a JupyterLab of its own."""
+    """`notebook`, a file that may be written to, open and with its kernel ready in a JupyterLab of its own.
+
+    Raises AssertionError at the end where a script failed or an error was logged to the browser's console meanwhile.
+    """
     with jupyterlab(notebook.parent, private, {"PYTHONPATH": str(ROOT), **(env or {})}) as address:
         context = browser.new_context(viewport={"width": 1400, "height": 1000})
         page = context.new_page()
         page.set_default_timeout(START_S * 1000)
         page.goto(address.format(name=notebook.name))
         page.wait_for_function(READY)
+        troubles: list[str] = []
+        page.on("pageerror", lambda error: troubles.append(error.stack or str(error)))
+        page.on("console", lambda line: troubles.append(line.text) if line.type == "error" else None)
         try:
             yield page
+            assert not troubles, "\n".join(troubles)
         finally:
             context.close()
 
@@ -108,6 +115,8 @@ def set_theme(page: Page, theme: str) -> None:
     """Change JupyterLab's theme, as its settings menu does."""
     page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
     page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+    # JupyterLab takes its splash away once for each change, and fails where two share one.
+    page.wait_for_selector("#jupyterlab-splash", state="detached")
 
 
 def write_notebook(path: Path, *cells: str) -> Path:
