@@ -40,3 +40,8 @@ def browser_type_launch_args(browser_type_launch_args):
     from tests.browser.lab import chromium_arguments
 
     return browser_type_launch_args | chromium_arguments()
+
+
+def pytest_collection_modifyitems(items):
+    """The notebooks come first: one of two processes is busy with them as long as the other with all the rest."""
+    items.sort(key=lambda item: "test_notebook.py" not in item.nodeid)

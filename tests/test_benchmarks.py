@@ -173,8 +173,14 @@ class TestRecall:
         assert found["auxiliary_bytes"] == 0
 
     def test_orders(self):
-        masses = {"clusterkv": 0.8, "quest": 0.7, "streaming_llm": 0.75}
-        assert recall.orders(masses) == {"clusterkv > quest": True, "quest > streaming_llm": False}
+        def rows(**masses):
+            return [{"label": label, "attention_mass": {"mean": mass}} for label, mass in masses.items()]
+
+        old = {"rows": rows(clusterkv=0.8, quest=0.9, streaming_llm=0.75), "left_out": {"a": "b"}, "tokens": 64}
+        found = recall.merged(old, {"rows": rows(quest=0.7, ctkvr=0.6), "left_out": {}, "tokens": 64})
+        assert found["rows"] == rows(clusterkv=0.8, quest=0.7, streaming_llm=0.75, ctkvr=0.6)
+        orders = {"clusterkv > quest": True, "quest > streaming_llm": False, "ctkvr > quest": False}
+        assert found == old | {"rows": found["rows"], "orders_of_mass": orders}
 
 
 def test_needles_are_summed_by_label_and_budget():

@@ -2,6 +2,7 @@
 
     python data/benchmarks/run.py                    everything
     python data/benchmarks/run.py --only decode      one part; the others keep their last results
+    python data/benchmarks/run.py --only needle --methods quest    some rows of a part; the others stay
     python data/benchmarks/run.py --gpu --out …      the parts that need a GPU, into a file of their own
     python data/benchmarks/run.py --readme           only writes the last results into the Markdown files again
 
@@ -29,6 +30,7 @@ from parts import (
     decode,
     end_to_end,
     imports,
+    inputs,
     iterations,
     kernels,
     long_layers,
@@ -54,6 +56,8 @@ PARTS = {
     "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
     "cache": cache.run, "store": store.run, "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
+# Parts whose rows are methods, with what puts rows measured anew among the others.
+BY_METHOD = {"recall": recall.merged, "needle": inputs.merged}
 ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 
 
@@ -106,20 +110,28 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="the parts for a machine with a GPU")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="the Markdown files show the default file alone")
     parser.add_argument("--readme", action="store_true", help="only write the last results into the Markdown files")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help=f"measure only these, in {' or '.join(BY_METHOD)}")
     options = parser.parse_args()
+    if options.methods and not (options.only and set(options.only) <= BY_METHOD.keys()):
+        parser.error(f"--methods needs --only {' or '.join(BY_METHOD)}")
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     every = {**PARTS, **ON_GPU}
     for name in () if options.readme else options.only or (ON_GPU if options.gpu else PARTS):
         started = time.perf_counter()
-        results[name] = every[name]()
+        if options.methods:
+            results[name] = BY_METHOD[name](results[name], every[name](options.methods))
+        else:
+            results[name] = every[name]()
         print(json.dumps({name: results[name]}, indent=2))
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         results["machine"] = machine()
         # Parts may come from several runs.
-        results.setdefault("runs", {})[name] = {
+        run = {
             "commit": results["machine"]["commit"], "threads": results["machine"]["threads"],
             "seconds": round(time.perf_counter() - started),
         }  # fmt: skip
+        runs = results.setdefault("runs", {})
+        runs[name] = runs[name] | {"again": {"methods": options.methods, **run}} if options.methods else run
         options.out.write_text(json.dumps(results, indent=2) + "\n")
     if options.out == DEFAULT_OUT:
         write_markdown(results)

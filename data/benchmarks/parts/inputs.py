@@ -42,8 +42,10 @@ class Configuration:
         return "seed" in kvviz.methods.get(self.name).__dataclass_fields__
 
 
-def configurations(presets_of: Container[str] | None = None) -> list[Configuration]:
-    """Every method at the preset "paper", in the order of the tables.
+def configurations(
+    presets_of: Container[str] | None = None, methods: Container[str] | None = None
+) -> list[Configuration]:
+    """Every method, or those of `methods`, at the preset "paper", in the order of the tables.
 
     Behind those of `presets_of`, by default behind all, come their other presets and variants.
     """
@@ -51,12 +53,21 @@ def configurations(presets_of: Container[str] | None = None) -> list[Configurati
 
     found = []
     for name in sorted(kvviz.methods.names(), key=_place):
+        if methods is not None and name not in methods:
+            continue
         found.append(Configuration(name, name, {}))
         if presets_of is None or name in presets_of:
             others = [preset for preset in kvviz.methods.get(name).presets if preset != "paper"]
             found += [Configuration(f"{name}, {preset}", name, {"preset": preset}) for preset in others]
             found += [Configuration(label, name, dict(own)) for label, (of, own) in VARIANTS.items() if of == name]
     return found
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """A part's old results with the rows that were measured anew; rows are told apart by label and budget."""
+    fresh = {(row["label"], row.get("budget")): row for row in new["rows"]}
+    rows = [fresh.pop((row["label"], row.get("budget")), row) for row in old["rows"]]
+    return old | {"rows": [*rows, *fresh.values()], "left_out": old["left_out"] | new["left_out"]}
 
 
 def _place(name: str) -> tuple[int, int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Container
 from typing import Any
 
 from .inputs import SYSTEMS, Configuration, configurations, model, prose
@@ -12,14 +13,17 @@ TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 16, 0, 8
 MEANS = ("recall", "attention_mass", "output_error", "attended_tokens", "metadata_bytes", "build_s")
 
 
-def run() -> dict[str, Any]:
-    """For every configuration and budget: needles found, and means over samples of what `kvviz.compare` measures."""
+def run(methods: Container[str] | None = None) -> dict[str, Any]:
+    """For every configuration and budget: needles found, and means over samples of what `kvviz.compare` measures.
+
+    `methods` names those that are measured, all by default.
+    """
     import kvviz
     from kvviz.tasks import needle_samples
 
     lm = model()
     samples = needle_samples(lm, prose(), count=COUNT, tokens=TOKENS, seed=SEED)
-    labelled, left_out = _allowed(configurations(presets_of=SYSTEMS))
+    labelled, left_out = _allowed(configurations(SYSTEMS, methods))
     tables, seconds = [], []
     for sample in samples:
         started = time.perf_counter()

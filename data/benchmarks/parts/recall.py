@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Container
 from typing import Any
 
+from . import inputs
 from .inputs import PROMPT_TOKENS, Configuration, configurations, real_trace
 from .spread import over_seeds_and_windows
 
@@ -24,13 +26,16 @@ BY_BUDGET = ("oracle", "clusterkv", "quest", "streaming_llm")  # on the first wi
 ORDERS = (("clusterkv", "quest"), ("quest", "streaming_llm"), ("ctkvr", "quest"))
 
 
-def run() -> dict[str, Any]:
-    """Means over windows, layers, heads, steps and seeds; least and largest over seeds and over windows."""
+def run(methods: Container[str] | None = None) -> dict[str, Any]:
+    """Means over windows, layers, heads, steps and seeds; least and largest over seeds and over windows.
+
+    `methods` names those that are measured, without the curves by budget; all by default.
+    """
     import kvviz
 
     traces = {start: real_trace(TOKENS, LAYERS, start) for start in WINDOWS}
     rows, left_out = [], {}
-    for configuration in configurations():
+    for configuration in configurations(methods=methods):
         try:
             row = _row(configuration, traces)
         except kvviz.InvalidInputError as error:
@@ -41,15 +46,22 @@ def run() -> dict[str, Any]:
         else:
             rows.append(row)
             print(f"{row['label']}: recall {row['recall']['mean']:.3f}, {row['replay_s']:.1f} s a replay", flush=True)
-    masses = {row["label"]: row["attention_mass"]["mean"] for row in rows}
     return {
         "tokens": TOKENS, "layers": LAYERS, "steps": STEPS, "budget": BUDGET, "windows": WINDOWS, "rows": rows,
-        "left_out": left_out, "orders_of_mass": orders(masses), "methods": _by_budget(traces[WINDOWS[0]]),
+        "left_out": left_out, "orders_of_mass": orders(rows),
+        "methods": _by_budget(traces[WINDOWS[0]]) if methods is None else {},
     }  # fmt: skip
 
 
-def orders(masses: dict[str, float]) -> dict[str, bool]:
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The old results with the rows that were measured anew."""
+    found = inputs.merged(old, new)
+    return found | {"orders_of_mass": orders(found["rows"])}
+
+
+def orders(rows: list[dict[str, Any]]) -> dict[str, bool]:
     """Whether each expected order of attention masses held, where both methods were measured."""
+    masses = {row["label"]: row["attention_mass"]["mean"] for row in rows}
     return {
         f"{better} > {worse}": masses[better] > masses[worse]
         for better, worse in ORDERS
