@@ -18,17 +18,18 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import nbformat
+from nbclient.exceptions import CellExecutionError
+from plotly.offline import get_plotlyjs
+from sphinx.cmd.build import build_main
+
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "notebooks")]
 
-import nbformat  # noqa: E402  # what follows is found by the line above
-import pages  # noqa: E402
-import references  # noqa: E402
-import run as notebooks  # noqa: E402
-from nbclient.exceptions import CellExecutionError  # noqa: E402
-from plotly.offline import get_plotlyjs  # noqa: E402
-from sphinx.cmd.build import build_main  # noqa: E402
+import pages  # noqa: E402  # in a folder that is no package: found by the line above
+import references  # noqa: E402  # likewise
+import run as notebooks  # noqa: E402  # likewise
 
 NAMES = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")))
 # The repository's documents that are pages, where they stand, so that links between them need no change.

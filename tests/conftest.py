@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 if WORKERS > 1:  # set before torch is imported: the workers, and what they start, share the cores
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
 
-import pytest  # noqa: E402 - see above
-import torch  # noqa: E402
+import torch  # noqa: E402  # reads OMP_NUM_THREADS when it is imported
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton

@@ -175,7 +175,7 @@ def enabled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """A google.colab in memory; holds an entry for each time that the widget manager was enabled."""
     calls: list[bool] = []
     colab = ModuleType("google.colab")
-    colab.output = SimpleNamespace(enable_custom_widget_manager=lambda: calls.append(True))  # type: ignore[attr-defined]
+    colab.output = SimpleNamespace(enable_custom_widget_manager=lambda: calls.append(True))
     monkeypatch.setitem(sys.modules, "google.colab", colab)
     return calls
 

@@ -171,6 +171,10 @@ class TestCompare:
         ]
         assert set(recordings) == {("quest", 64), ("quest", 100), ("oracle", 64), ("oracle", 100), ("full", 200)}
 
+    def test_full_attention_attends_what_an_oracle_with_room_for_all_is_seen_to(self, tiny):
+        table = kvviz.compare(tiny, prompt(200), ["full", "oracle"], [200], max_new_tokens=8).set_index("method")
+        assert table.attended_tokens["full"] == table.attended_tokens["oracle"]
+
     def test_labels_tell_configurations_apart(self, tiny):
         few, many = (kvviz.methods.create("clusterkv", n_clusters=count, dense_layers=0) for count in (4, 40))
         table = kvviz.compare(tiny, prompt(200), {"few": few, "many": many}, [64], max_new_tokens=4)

@@ -19,7 +19,7 @@ from .browser.lab import NO_BROWSER, NO_BROWSER_REASON
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 import pages  # noqa: E402  # found by the line above
-import references  # noqa: E402
+import references  # noqa: E402  # likewise
 
 RUN = "00_quickstart"
 NEEDS_BROWSER = pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)

@@ -9,7 +9,8 @@ export function pageStyle() {
 
 export async function readBlob(key) {
   const text = document.querySelector(`script[data-slice="${key}"]`).textContent;
-  const bytes = Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (character) => character.charCodeAt(0)); // before 2025
+  // Browsers from before 2025 have no fromBase64.
+  const bytes = Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
