@@ -108,6 +108,23 @@ def extension_equals_one_build(method: type[Method]) -> None:
     )
 
 
+def a_state_serves_every_budget(method: type[Method]) -> None:
+    """Where a class `builds_for_any_budget`, a state built under another budget chooses what its own would."""
+    if not method.builds_for_any_budget:
+        return
+    small = smallest(method)
+    for budget in (small.budget + 16, small.budget + 100):
+        large = replace(small, budget=budget)
+        for built, chosen in ((small, large), (large, small)):
+            own, other = (_build(by, *_tensors(6, 2, 400)) for by in (chosen, built))
+            for step in range(20):
+                own, expected = _step(chosen, own, 6, 2, seed=step)
+                other, selection = _step(chosen, other, 6, 2, seed=step)
+                assert torch.equal(selection.indices, expected.indices), (
+                    f"{method.name}: built for a budget of {built.budget}, it chooses otherwise with {chosen.budget}"
+                )
+
+
 def decoding_goes_on(method: type[Method]) -> None:
     """Hundreds of decoded tokens later, selections are still valid."""
     chosen = smallest(method)
@@ -287,6 +304,7 @@ CHECKS: dict[str, Check] = {
         generated_tokens_are_seen,
         sinks_and_recent_are_kept,
         extension_equals_one_build,
+        a_state_serves_every_budget,
         decoding_goes_on,
         dropped_tokens_stay_dropped,
         later_prompts_are_taken_in,

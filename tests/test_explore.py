@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from kvviz import Trace, replay
+from kvviz import Trace, methods, replay
 from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.explore import Explorer, select, selections
 from kvviz.geometry import Geometry
+from kvviz.replay import record
 
 METHODS = ("quest", "clusterkv", "pqcache", "ctkvr", "centroidkv", "streaming_llm", "oracle", "snapkv")
 SMALL = {"ctkvr": {"sinks": 8, "recent": 8}, "centroidkv": {"recent": 16}}  # room to choose in a short trace
@@ -114,7 +115,7 @@ def test_each_query_head_has_an_oracle_of_its_own(trace):
 
 def test_results_are_remembered_up_to_a_limit(trace, monkeypatch):
     runs = []
-    monkeypatch.setattr(selections, "replay", lambda *args: runs.append(args[1].budget) or replay(*args))
+    monkeypatch.setattr(selections, "record", lambda *args: runs.append(args[1].budget) or record(*args))
     monkeypatch.setattr(selections, "REMEMBERED", 2)
     explorer = Explorer(trace)
     first = explorer.select(3, "quest", budget=64)
@@ -127,6 +128,27 @@ def test_results_are_remembered_up_to_a_limit(trace, monkeypatch):
     explorer.point(3, "quest", budget=64)  # its numbers are not
     assert runs == [64, 96, 128, 64, 96] or runs == [64, 96, 128, 64]
     np.testing.assert_array_equal(explorer.select(3, "quest", budget=64).indices, first.indices)
+
+
+@pytest.mark.parametrize("method", ["quest", "clusterkv", "pqcache", "infinigen", "magicpig", "ctkvr", "snapkv"])
+def test_a_built_layer_serves_other_budgets_as_one_of_its_own(trace, monkeypatch, method):
+    """What a method's state and the layer's tokens hold after eight steps must not reach the next budget."""
+    fields = {"dense_layers": 0, **SMALL.get(method, {})}
+    chosen = methods.get(method)
+    builds = []
+    build = chosen.build
+    monkeypatch.setattr(chosen, "build", lambda *args: builds.append(args[0].budget) or build(*args))
+    explorer = Explorer(trace)
+    budgets = (80, 200, 96, 80)
+    monkeypatch.setattr(selections, "REMEMBERED", 1)
+    found = [explorer.select(3, method, budget=budget, **fields) for budget in budgets]
+    assert len(builds) == (1 if chosen.builds_for_any_budget else len(budgets))
+    for explored, budget in zip(found, budgets, strict=True):
+        ledgers = {}
+        whole = replay(trace, method, 8, ledgers, budget=budget, **fields)
+        for name in ("indices", "groups", "output_error", "attention"):
+            np.testing.assert_array_equal(getattr(explored.recording.events[3], name), getattr(whole.events[3], name))
+        assert explored.ledger == ledgers[3]
 
 
 def test_bad_questions_say_what_to_do(trace):

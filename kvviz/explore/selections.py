@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,13 +15,14 @@ from ..ledger import Ledger
 from ..methods import resolve
 from ..methods.base import Method
 from ..metrics import member_mask
-from ..replay import replay
+from ..replay import LayerReplay, record
 from ..trace import Recording, Trace
 from .numbers import check_finite
 
 # Steps of a replay: 15 to 60 ms a change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, one core).
 QUERIES = 8
 REMEMBERED = 8  # explored selections: each holds its exact attention, 0.4 MB at 4,096 tokens of SmolLM2
+BUILT = 2  # built layers, a method's and the oracle's: each holds the layer's tokens, 6 MB there
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -152,6 +153,7 @@ class Explorer:
         self.queries = queries
         self._found: OrderedDict[tuple[int, str], Explored] = OrderedDict()
         self._checked: set[int] = set()
+        self._built: OrderedDict[tuple[int, str], LayerReplay] = OrderedDict()
         self._points: OrderedDict[tuple[int, str], Point] = OrderedDict()
 
     @property
@@ -212,16 +214,23 @@ class Explorer:
                 f"layer {layer}, where it attends everything ({dense})",
                 wanted + ("; or dense_layers=0" if method.dense_layers else ""),
             )
-        whole = self.trace
-        own = replace(
-            whole,
-            queries={layer: whole.queries[layer]},
-            keys={layer: whole.keys[layer]},
-            values={layer: whole.values[layer]},
-        )
         ledgers: dict[int, Ledger] = {}
-        recording = replay(own, method, self.queries, ledgers)
+        recording = record(self.trace, method, self.queries, [self._layer(layer, method)], ledgers)
         return Explored(method, layer, recording, ledgers[layer])
+
+    def _layer(self, layer: int, method: Method) -> LayerReplay:
+        """The layer with its prompt taken in: what no budget changes, k-means above all, is done once for all of them.
+
+        The first to ask gets a copy too: what it plays must not stay in the layer kept.
+        """
+        if not method.builds_for_any_budget:
+            return LayerReplay(self.trace, layer, method, self.queries)
+        fields = {name: value for name, value in method.config.items() if name != "budget"}
+        built = _remembered(
+            self._built, (layer, f"{method.name} {fields}"),
+            lambda: LayerReplay(self.trace, layer, method, self.queries), BUILT,
+        )  # fmt: skip
+        return built.copy_for(method)
 
 
 def select(trace: Trace, layer: int, method: str | Method, *, queries: int = QUERIES, **values: Any) -> Explored:

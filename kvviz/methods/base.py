@@ -124,6 +124,7 @@ class Method(ABC):
     needs_queries: ClassVar[bool] = True
     overlaps_build: ClassVar[bool] = False
     speculates: ClassVar[bool] = False
+    builds_for_any_budget: ClassVar[bool] = False  # a state built under one budget serves every other; not inherited
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # what stays on the device, where a store offloads
 
     budget: int | float = 1024
@@ -134,6 +135,7 @@ class Method(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.builds_for_any_budget = cls.__dict__.get("builds_for_any_budget", False)  # a subclass may build otherwise
         name = cls.__dict__.get("name")
         if name is None:
             return

@@ -63,6 +63,7 @@ class InfLLM(Method):
     title = "InfLLM"
     paper = "arXiv 2402.04617"
     kind = "retrieval"
+    builds_for_any_budget = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "official": {"measure": "weights", "group": "each", "across_heads": True},

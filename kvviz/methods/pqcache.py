@@ -149,6 +149,7 @@ class PQCache(Method):
     kind = "retrieval"
     needs_queries = False
     overlaps_build = True
+    builds_for_any_budget = True
     device_cache = BlockCache()
     expected_failures: ClassVar[Mapping[str, str]] = {
         "extension_equals_one_build": "centroids are the prompt's, and generated tokens only join them (section 3.4)",

@@ -46,6 +46,7 @@ class Quest(Method):
     paper = "arXiv 2406.10774"
     kind = "retrieval"
     needs_queries = False
+    builds_for_any_budget = True
 
     dense_layers: int = 2
     page_size: int = 16

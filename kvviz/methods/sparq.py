@@ -66,6 +66,7 @@ class SparQ(Method):
     paper = "arXiv 2312.04985"
     kind = "retrieval"
     needs_queries = False
+    builds_for_any_budget = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "official": {"rank": 0.125, "local_share": 0.0, "group": "each", "mean_value": True},

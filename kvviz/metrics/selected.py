@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -96,13 +97,16 @@ def pool_argmax(values: Array, columns: int) -> NDArray[np.int64]:
     position.
     """
     values = np.asarray(values)
-    length = values.shape[-1]
+    starts, inside = _runs(values.shape[-1], columns)
+    return starts + values[..., inside].argmax(-1)
+
+
+@lru_cache(16)
+def _runs(length: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First position of each run, and all of its positions [columns, width]; a shorter run repeats its last one."""
     edges = np.linspace(0, length, min(columns, length) + 1).astype(np.int64)
     starts, widths = edges[:-1], np.diff(edges)
-    inside = starts[:, None] + np.minimum(np.arange(widths.max(initial=1)), widths[:, None] - 1)  # [columns, width]
-    return np.take_along_axis(
-        np.broadcast_to(inside, (*values.shape[:-1], *inside.shape)), values[..., inside].argmax(-1)[..., None], axis=-1
-    )[..., 0]
+    return starts, starts[:, None] + np.minimum(np.arange(widths.max(initial=1)), widths[:, None] - 1)
 
 
 def rank_groups(
@@ -134,5 +138,6 @@ def group_members(indices: Array, groups: Array) -> tuple[NDArray[np.int64], NDA
     """
     indices, groups = np.asarray(indices), np.asarray(groups)
     known = (groups >= 0) & (indices >= 0)
-    pairs = np.unique(np.stack([groups[known], indices[known]]).astype(np.int64), axis=1)
-    return pairs[0], pairs[1]
+    length = int(indices.max(initial=-1)) + 1
+    pairs = np.unique(groups[known].astype(np.int64) * length + indices[known])  # by axis=1 it is far slower
+    return pairs // max(length, 1), pairs % max(length, 1)

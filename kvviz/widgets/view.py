@@ -31,6 +31,7 @@ ATTENDED, ORACLE, SINK, RECENT, GENERATED, MERGED = 1, 2, 4, 8, 16, 32
 MAP_COLUMNS = 384  # what a panel of a 960 px page has room for
 MOST_CENTROIDS = 32  # listed at a step; a merging method attends all of them, and ranks none
 WHOLE_LAYER = ("read_bytes", "moved_bytes", "output_error")  # numbers of a step that its rows share
+BLOCK = 4_000_000  # steps × tokens arranged at once, which bounds the memory: 30 bytes for each
 DENSE_LIMIT = 16_000_000  # steps × tokens up to which the weight of every token travels along
 
 
@@ -51,7 +52,7 @@ def level(weights: Array) -> NDArray[np.uint8]:
 
 def rounded_weights(weights: Array) -> NDArray[np.uint8]:
     """Attention weights in one byte, ten steps an octave: 255 is 1, q is 2^((q - 255) / 10), 0 is 2⁻²⁵·⁵ and less."""
-    weights = np.maximum(np.asarray(weights, dtype=np.float64), 2.0**-40)
+    weights = np.maximum(weights, 2.0**-40)
     return np.asarray(np.clip(np.rint(255 + 10 * np.log2(weights)), 0, 255), dtype=np.uint8)
 
 
@@ -69,26 +70,16 @@ def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> di
     if not np.isfinite(events.attention).all():
         got = f"NaN or infinity in the attention of layer {layer}"
         raise InvalidInputError("show a recording", got, "finite weights: record again, in float32 or bfloat16")
-    chosen = [recording.indices(step, layer)[row] for step in steps]
-    attention = [recording.attention(step, layer)[row] for step in steps]
-    oracle = [
-        np.sort(metrics.ranked_tokens(weights, int((own >= 0).sum())))
-        for own, weights in zip(chosen, attention, strict=True)
-    ]
-    frames = [_frame(recording, layer, step, row, attention[at], oracle[at]) for at, step in enumerate(steps)]
-    arrays = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0] if name != "map"}
+    at_once = max(1, BLOCK // len(recording.tokens))
+    blocks = [_frames(recording, layer, row, steps[at : at + at_once]) for at in range(0, len(steps), at_once)]
+    arrays = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
     arrays |= {
-        "offsets": _offsets([len(frame["positions"]) for frame in frames]),
-        "group_offsets": _offsets([len(frame["group_ids"]) for frame in frames]),
-        "group_known": _known_sizes(recording, events, row, {
-            step: frame["group_ids"] for step, frame in zip(steps, frames, strict=True)
-        }),
-        "map_positions": np.stack([frame["map"][0] for frame in frames]).astype(np.int32),  # [T, columns]
-        "map_looks": np.stack([frame["map"][1] for frame in frames]).astype(np.uint8),
-        "recall": np.stack([metrics.recall(*pair) for pair in zip(chosen, oracle, strict=True)]),  # [T]
-        "mass": np.stack([metrics.attention_mass(*pair) for pair in zip(attention, chosen, strict=True)]),  # [T]
+        "offsets": _offsets(arrays.pop("shown")),
+        "group_offsets": _offsets(arrays.pop("recalled")),
         **{name: getattr(events, name)[first:].astype(np.float64) for name in WHOLE_LAYER},
-    }  # fmt: skip
+    }
+    ids = np.split(arrays["group_ids"], arrays["group_offsets"][1:-1])
+    arrays["group_known"] = _known_sizes(recording, events, row, dict(zip(steps, ids, strict=True)))
     if len(steps) * len(recording.tokens) <= DENSE_LIMIT:
         arrays["all_weights"] = rounded_weights(events.attention[first:, row])  # [T, N]
     return arrays
@@ -100,42 +91,80 @@ def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"place": place})
 
 
-def _frame(recording: Recording, layer: int, step: int, row: int, weights: Array, oracle: Array) -> dict[str, Any]:
-    here = recording.indices(step, layer)[row] >= 0
-    indices, groups, scores = (
-        array[row][here]
-        for array in (recording.indices(step, layer), recording.groups(step, layer), recording.scores(step, layer))
-    )
-    positions = np.union1d(indices, oracle[oracle >= 0])
-    attended, wanted = np.isin(positions, indices), np.isin(positions, oracle)
+def _frames(recording: Recording, layer: int, row: int, steps: range) -> dict[str, Array]:
+    """`row_arrays` of a run of T steps; `shown` and `recalled` [T] count each step's tokens and clusters."""
+    events, part = recording.events[layer], slice(steps.start, steps.stop)
+    indices, scores = events.indices[part, row], events.scores[part, row]  # [T, S]
+    groups, weights = events.groups[part, row], events.attention[part, row]  # [T, S], [T, N]
+    here = indices >= 0
+    oracle = _oracle(recording, weights, here.sum(-1), steps)
+    chosen, true = (metrics.member_mask(tokens, weights.shape[-1]) for tokens in (indices, oracle))
+    step, positions = np.nonzero(chosen | true)
+    attended, wanted = chosen[step, positions], true[step, positions]
     shown_groups = np.full(len(positions), -1, np.int32)
     shown_scores = np.full(len(positions), np.nan, np.float32)
-    shown_groups[attended], shown_scores[attended] = groups, scores  # both ascend by position
-    centroids = _centroids(recording, layer, step, row)
-    merged = ~attended & (centroids[positions] >= 0)
-    shown_groups[merged] = centroids[positions[merged]]
-    prompt, kept = recording.prompt_length, attended & (shown_groups < 0) & np.isnan(shown_scores)
+    shown_groups[attended], shown_scores[attended] = groups[here], scores[here]  # all ascend by step and position
+    centroids = _centroids(recording, layer, row, steps)
+    merged = np.zeros_like(attended)
+    if centroids is not None:
+        merged = ~attended & (centroids[step, positions] >= 0)
+        shown_groups[merged] = centroids[step, positions][merged]
+    shown = weights[step, positions]
+    kept = attended & (shown_groups < 0) & np.isnan(shown_scores)
+    prompt, always = recording.prompt_length, np.zeros_like(chosen)
+    always[step, positions] = kept
     marks = attended * ATTENDED | wanted * ORACLE | (positions >= prompt) * GENERATED | merged * MERGED
     marks |= (kept & (positions < recording.config.get("sinks", 0))) * SINK
-    marks |= (kept & (positions < prompt) & (positions >= _window_start(positions[kept], prompt))) * RECENT
-    shown = weights[positions]
-    tinted = hue(shown_groups) * LEVELS + level(shown)
-    looks = np.where(attended | merged, tinted, NOTHING).astype(np.uint8)
-    ranked = metrics.rank_groups(groups, scores, weights[indices])
-    ids, counts, best, masses = _largest(centroids, weights) if (centroids >= 0).any() else ranked
+    marks |= (kept & (positions < prompt) & (positions >= _window_starts(always[:, :prompt])[step])) * RECENT
+    looks = np.where(attended | merged, hue(shown_groups) * LEVELS + level(shown), NOTHING).astype(np.uint8)
+    map_positions, map_looks = _map(weights.shape, (step, positions), attended, looks, shown)
     return {
         "positions": positions.astype(np.int32), "groups": shown_groups, "scores": shown_scores,
         "weights": shown.astype(np.float32), "looks": looks, "marks": marks.astype(np.uint8),
-        "group_ids": ids.astype(np.int32), "group_counts": counts.astype(np.int32),
-        "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
-        "map": _map_row(len(recording.tokens), positions, attended, looks, shown),
+        "shown": np.bincount(step, minlength=len(steps)),
+        "map_positions": map_positions, "map_looks": map_looks,
+        "recall": metrics.recall(indices, oracle), "mass": metrics.attention_mass(weights, indices),
+        **_clusters(indices, groups, scores, weights, centroids),
     }  # fmt: skip
 
 
-def _centroids(recording: Recording, layer: int, step: int, row: int) -> NDArray[np.int32]:
-    """The centroid of each token visible at a step, -1 for none and where the recording does not say."""
-    members = recording.members(step, layer)
-    return np.full(recording.visible(step), -1, np.int32) if members is None else members[row]
+def _oracle(recording: Recording, weights: Array, counts: Array, steps: range) -> NDArray[np.int64]:
+    """The tokens of largest weight, as many as each step attended, [T, S], -1 pads."""
+    found = np.full((len(steps), counts.max(initial=0)), -1, np.int64)
+    for row, step, own, count in zip(found, steps, weights, counts, strict=True):
+        row[:count] = metrics.ranked_tokens(own[: recording.visible(step)], int(count))
+    return found
+
+
+def _centroids(recording: Recording, layer: int, row: int, steps: range) -> NDArray[np.int32] | None:
+    """The centroid of each token [T, N], -1 for none; None where no step tells of any."""
+    if recording.events[layer].members is None:
+        return None
+    found = np.full((len(steps), len(recording.tokens)), -1, np.int32)
+    for own, step in zip(found, steps, strict=True):
+        members = recording.members(step, layer)
+        if members is not None:
+            own[: members.shape[-1]] = members[row]
+    return found
+
+
+def _clusters(
+    indices: Array, groups: Array, scores: Array, weights: Array, centroids: Array | None
+) -> dict[str, Array]:
+    """The recalled clusters of each step, best score first; in their place merged centroids, where there are any."""
+    ranked = []
+    for at, tokens in enumerate(indices):
+        if centroids is not None and (centroids[at] >= 0).any():
+            ranked.append(_largest(centroids[at], weights[at]))
+            continue
+        here = tokens >= 0
+        ranked.append(metrics.rank_groups(groups[at, here], scores[at, here], weights[at, tokens[here]]))
+    ids, counts, best, masses = (np.concatenate(column) for column in zip(*ranked, strict=True))
+    return {
+        "group_ids": ids.astype(np.int32), "group_counts": counts.astype(np.int32),
+        "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
+        "recalled": np.array([len(step[0]) for step in ranked]),
+    }  # fmt: skip
 
 
 def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
@@ -146,23 +175,27 @@ def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Arr
     return ids, counts[ids], np.full(len(ids), np.nan), masses[ids]
 
 
-def _window_start(kept: Array, prompt: int) -> int:
-    """First position of the recent window: of the run up to the prompt's end of tokens `kept` without being chosen.
+def _window_starts(kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """First position [T] of the recent window: of the run up to the prompt's end of tokens `kept` [T, prompt].
 
     Not every method's window is its field `recent`: StreamingLLM's is what the sinks leave of the budget.
     """
-    before = kept[kept < prompt][::-1]  # the newest first
-    run = int((before == prompt - 1 - np.arange(len(before))).sum())
-    return prompt - run
+    run = np.logical_and.accumulate(kept[:, ::-1], axis=1).sum(1)
+    return np.asarray(kept.shape[1] - run)
 
 
-def _map_row(length: int, positions: Array, attended: Array, looks: Array, weights: Array) -> tuple[Array, Array]:
-    """Of each column: the token drawn for it (attended before missed before others, then by weight) and its look."""
-    rank, look = np.zeros(length), np.full(length, NOTHING)
-    rank[positions] = weights + 1 + attended
-    look[positions] = np.where(looks == NOTHING, MISSED_LOOK + level(weights), looks)
+def _map(
+    shape: tuple[int, ...], at: tuple[Array, Array], attended: Array, looks: Array, weights: Array
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """Of each step and column: the token drawn for it (attended before missed before others, then by weight), its look.
+
+    `at`: step and position of every token shown; `shape` [T, N].
+    """
+    rank, look = np.zeros(shape), np.full(shape, NOTHING, np.uint8)
+    rank[at] = weights + 1 + attended
+    look[at] = np.where(looks == NOTHING, MISSED_LOOK + level(weights), looks)
     drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
-    return drawn, look[drawn]
+    return drawn.astype(np.int32), np.take_along_axis(look, drawn, axis=-1)
 
 
 def _known_sizes(
@@ -177,5 +210,5 @@ def _known_sizes(
     return np.concatenate(known).astype(np.int32)
 
 
-def _offsets(counts: list[int]) -> NDArray[np.int32]:
+def _offsets(counts: Array) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -11,6 +11,8 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   const frame = inner.appendChild(element("div", "kv-row"));
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);
+  const painted = element("canvas"), wide = element("canvas");
+  let image = null; // kept from one matrix to the next: new ones are 16 MB for 2048², and the browser stops to collect them
   let values = new Uint8Array(), rows = 0, columns = 0, colours = null, rowHeight = TALLEST_ROW, framed = -1;
 
   function draw() {
@@ -20,11 +22,15 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
     const scale = window.devicePixelRatio || 1;
     rowHeight = Math.max(SHORTEST_ROW, Math.min(TALLEST_ROW, Math.floor(height / rows)));
     canvas.style.height = inner.style.height = `${rows * rowHeight}px`;
-    canvas.width = Math.round(width * scale);
-    canvas.height = Math.round(rows * rowHeight * scale);
-    const wide = widened(imageOf(values, rows, columns, colours), canvas.width);
+    // A tall matrix gets one pixel a row, which the style sheet stretches: to paint all of them takes half of the time.
+    size(canvas, Math.round(width * scale), rowHeight > SHORTEST_ROW ? Math.round(rows * rowHeight * scale) : rows);
+    if (image?.width !== columns || image.height !== rows) image = new ImageData(columns, rows);
+    fill(image, values, colours);
+    putInto(painted, image);
+    widen(wide, painted, canvas.width);
     const context = canvas.getContext("2d");
     context.imageSmoothingEnabled = false; // rows stay apart
+    context.clearRect(0, 0, canvas.width, canvas.height);
     context.drawImage(wide, 0, 0, canvas.width, canvas.height);
     place();
   }
@@ -69,24 +75,27 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   };
 }
 
-function imageOf(values, rows, columns, colours) {
-  const canvas = element("canvas");
-  canvas.width = columns;
-  canvas.height = rows;
-  const image = new ImageData(columns, rows);
+function fill(image, values, colours) {
   const pixels = new Uint32Array(image.data.buffer), table = new Uint32Array(colours.buffer, colours.byteOffset, 256);
   for (let index = 0; index < pixels.length; index++) pixels[index] = table[values[index]];
+}
+
+function putInto(canvas, image) {
+  size(canvas, image.width, image.height);
   canvas.getContext("2d").putImageData(image, 0, 0);
-  return canvas;
 }
 
 // Columns are stretched smoothly where they come out 1 or 2 pixels wide: whole pixels would make some twice as wide.
-function widened(image, width) {
-  const canvas = element("canvas");
-  canvas.width = width;
-  canvas.height = image.height;
+function widen(canvas, image, width) {
+  size(canvas, width, image.height);
   const context = canvas.getContext("2d");
+  context.clearRect(0, 0, width, image.height);
   context.imageSmoothingEnabled = width < 3 * image.width;
   context.drawImage(image, 0, 0, width, image.height);
-  return canvas;
+}
+
+// A canvas whose size is set loses its pixels and gets new ones, even where the size is the same.
+function size(canvas, width, height) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
 }

@@ -8,7 +8,7 @@ function render({ model, el }) {
   host.className = "kv-panel";
   const bytes = (name) => {
     const view = model.get(name);
-    return new Uint8Array(view.buffer, view.byteOffset, view.byteLength).slice();
+    return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
   };
   const tell = (name) => (row, column) => {
     model.set(name, row === null ? [-1, -1] : [row, column]);
@@ -16,7 +16,7 @@ function render({ model, el }) {
   };
   const matrix = createMatrix(host, {
     label: model.get("label"),
-    palette: () => (model.get("colours").byteLength ? bytes("colours") : mapColours(root)),
+    palette: () => (model.get("colours").byteLength ? bytes("colours").slice() : mapColours(root)),
     onHover: (cell) => tell("hovered")(...(cell ?? [null])),
     onPick: tell("clicked"),
   });
