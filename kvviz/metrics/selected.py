@@ -98,7 +98,7 @@ def pool_argmax(values: Array, columns: int) -> NDArray[np.int64]:
     """
     values = np.asarray(values)
     starts, inside = _runs(values.shape[-1], columns)
-    return starts + values[..., inside].argmax(-1)
+    return np.asarray(starts + values[..., inside].argmax(-1), np.int64)
 
 
 @lru_cache(16)

@@ -25,7 +25,7 @@ _CURVES = {
 
 
 def column(arrays: Mapping[str, Array], steps: int, prompt_length: int) -> dict[str, Array]:
-    """A column's arrays from those of `view.row_arrays`, cut to its first `steps` steps.
+    """A column's arrays from those of `view.token_arrays`, cut to its first `steps` steps.
 
     Per-step lists lie end to end, bounded by `offsets` [steps+1]; `looks` carry the level of attention alone. The
     numbers by step, [steps] each, are recall, mass, attended, read, moved and error. `map_positions` and `map_looks`

@@ -94,7 +94,7 @@ class MethodComparer(AnyWidget):
     def _compared(self, layer: int, head: int) -> list[dict[str, Any]]:
         """The column of every recording at a layer and head."""
         return [
-            comparer_view.column(view.row_arrays(run, layer, self.common.row(number, head)), self.common.steps,
+            comparer_view.column(view.token_arrays(run, layer, self.common.row(number, head)), self.common.steps,
                                  run.prompt_length)
             for number, run in enumerate(self.common.recordings)
         ]  # fmt: skip

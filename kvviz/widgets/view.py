@@ -59,30 +59,53 @@ def rounded_weights(weights: Array) -> NDArray[np.uint8]:
 def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> dict[str, Array]:
     """What the stepper needs of one layer and row (KV head, or query head), as arrays by name.
 
-    The steps are those from `first` on, T of them. Per-step lists lie end to end: `offsets` [T+1] bounds the tokens
-    shown at a step (attended or the oracle's, ascending), `group_offsets` [T+1] its recalled clusters, best score
-    first; where tokens were merged, the centroids whose tokens have the most attention. `recall` and `mass` are of
-    the row, `read_bytes`, `moved_bytes` and `output_error` of the whole layer.
+    The steps are those from `first` on, T of them. To what `token_arrays` gives come a map of steps × columns, the
+    recalled clusters of each step, bounded by `group_offsets` [T+1], best score first (where tokens were merged, the
+    centroids whose tokens have the most attention), and the weight of every token where there are not too many.
+    Raises as `token_arrays`.
+    """
+    steps, events, length = range(first, recording.steps), recording.events[layer], len(recording.tokens)
+    arrays = token_arrays(recording, layer, row, first)
+    maps, clusters = [], []
+    for block in _blocks(steps, length):
+        own = slice(*arrays["offsets"][[block.start - first, block.stop - first]])
+        at = np.repeat(np.arange(len(block)), np.diff(arrays["offsets"])[block.start - first : block.stop - first])
+        tokens = {name: arrays[name][own] for name in ("positions", "marks", "looks", "weights")}
+        maps.append(_map((len(block), length), (at, tokens["positions"]), tokens))
+        clusters += _clusters(recording, layer, row, block)
+    positions, looks = (np.concatenate(column) for column in zip(*maps, strict=True))
+    ids, counts, best, masses = (np.concatenate(column) for column in zip(*clusters, strict=True))
+    arrays |= {
+        "map_positions": positions, "map_looks": looks,  # [T, columns]
+        "group_offsets": _offsets(np.array([len(step[0]) for step in clusters])),
+        "group_ids": ids.astype(np.int32), "group_counts": counts.astype(np.int32),
+        "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
+        "group_known": _known_sizes(recording, events, row, {
+            step: own[0] for step, own in zip(steps, clusters, strict=True)
+        }),
+    }  # fmt: skip
+    if len(steps) * length <= DENSE_LIMIT:
+        arrays["all_weights"] = rounded_weights(events.attention[first:, row])  # [T, N]
+    return arrays
+
+
+def token_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> dict[str, Array]:
+    """The tokens shown at each step from `first` on, T of them, and the numbers of the steps, as arrays by name.
+
+    Lists lie end to end: `offsets` [T+1] bounds the tokens shown at a step (attended or the oracle's, ascending).
+    `recall` and `mass` [T] are of the row, `read_bytes`, `moved_bytes` and `output_error` [T] of the whole layer.
 
     Raises InvalidInputError for attention that is not finite.
     """
-    steps, events = range(first, recording.steps), recording.events[layer]
+    events = recording.events[layer]
     if not np.isfinite(events.attention).all():
         got = f"NaN or infinity in the attention of layer {layer}"
         raise InvalidInputError("show a recording", got, "finite weights: record again, in float32 or bfloat16")
-    at_once = max(1, BLOCK // len(recording.tokens))
-    blocks = [_frames(recording, layer, row, steps[at : at + at_once]) for at in range(0, len(steps), at_once)]
+    steps = range(first, recording.steps)
+    blocks = [_tokens(recording, layer, row, block) for block in _blocks(steps, len(recording.tokens))]
     arrays = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    arrays |= {
-        "offsets": _offsets(arrays.pop("shown")),
-        "group_offsets": _offsets(arrays.pop("recalled")),
-        **{name: getattr(events, name)[first:].astype(np.float64) for name in WHOLE_LAYER},
-    }
-    ids = np.split(arrays["group_ids"], arrays["group_offsets"][1:-1])
-    arrays["group_known"] = _known_sizes(recording, events, row, dict(zip(steps, ids, strict=True)))
-    if len(steps) * len(recording.tokens) <= DENSE_LIMIT:
-        arrays["all_weights"] = rounded_weights(events.attention[first:, row])  # [T, N]
-    return arrays
+    arrays["offsets"] = _offsets(arrays.pop("shown"))
+    return arrays | {name: getattr(events, name)[first:].astype(np.float64) for name in WHOLE_LAYER}
 
 
 def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
@@ -91,8 +114,13 @@ def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"place": place})
 
 
-def _frames(recording: Recording, layer: int, row: int, steps: range) -> dict[str, Array]:
-    """`row_arrays` of a run of T steps; `shown` and `recalled` [T] count each step's tokens and clusters."""
+def _blocks(steps: range, length: int) -> list[range]:
+    at_once = max(1, BLOCK // length)
+    return [steps[at : at + at_once] for at in range(0, len(steps), at_once)]
+
+
+def _tokens(recording: Recording, layer: int, row: int, steps: range) -> dict[str, Array]:
+    """The lists of `token_arrays` for a run of T steps; `shown` [T] counts each step's tokens."""
     events, part = recording.events[layer], slice(steps.start, steps.stop)
     indices, scores = events.indices[part, row], events.scores[part, row]  # [T, S]
     groups, weights = events.groups[part, row], events.attention[part, row]  # [T, S], [T, N]
@@ -116,15 +144,12 @@ def _frames(recording: Recording, layer: int, row: int, steps: range) -> dict[st
     marks = attended * ATTENDED | wanted * ORACLE | (positions >= prompt) * GENERATED | merged * MERGED
     marks |= (kept & (positions < recording.config.get("sinks", 0))) * SINK
     marks |= (kept & (positions < prompt) & (positions >= _window_starts(always[:, :prompt])[step])) * RECENT
-    looks = np.where(attended | merged, hue(shown_groups) * LEVELS + level(shown), NOTHING).astype(np.uint8)
-    map_positions, map_looks = _map(weights.shape, (step, positions), attended, looks, shown)
+    looks = np.where(attended | merged, hue(shown_groups) * LEVELS + level(shown), NOTHING)
     return {
         "positions": positions.astype(np.int32), "groups": shown_groups, "scores": shown_scores,
-        "weights": shown.astype(np.float32), "looks": looks, "marks": marks.astype(np.uint8),
+        "weights": shown.astype(np.float32), "looks": looks.astype(np.uint8), "marks": marks.astype(np.uint8),
         "shown": np.bincount(step, minlength=len(steps)),
-        "map_positions": map_positions, "map_looks": map_looks,
         "recall": metrics.recall(indices, oracle), "mass": metrics.attention_mass(weights, indices),
-        **_clusters(indices, groups, scores, weights, centroids),
     }  # fmt: skip
 
 
@@ -148,23 +173,19 @@ def _centroids(recording: Recording, layer: int, row: int, steps: range) -> NDAr
     return found
 
 
-def _clusters(
-    indices: Array, groups: Array, scores: Array, weights: Array, centroids: Array | None
-) -> dict[str, Array]:
-    """The recalled clusters of each step, best score first; in their place merged centroids, where there are any."""
-    ranked = []
-    for at, tokens in enumerate(indices):
+def _clusters(recording: Recording, layer: int, row: int, steps: range) -> list[tuple[Array, ...]]:
+    """Ids, tokens, scores and attention of each step's clusters, or of merged centroids, where there are any."""
+    events, centroids = recording.events[layer], _centroids(recording, layer, row, steps)
+    ranked: list[tuple[Array, ...]] = []
+    for at, step in enumerate(steps):
+        weights, tokens = events.attention[step, row], events.indices[step, row]
         if centroids is not None and (centroids[at] >= 0).any():
-            ranked.append(_largest(centroids[at], weights[at]))
+            ranked.append(_largest(centroids[at], weights))
             continue
         here = tokens >= 0
-        ranked.append(metrics.rank_groups(groups[at, here], scores[at, here], weights[at, tokens[here]]))
-    ids, counts, best, masses = (np.concatenate(column) for column in zip(*ranked, strict=True))
-    return {
-        "group_ids": ids.astype(np.int32), "group_counts": counts.astype(np.int32),
-        "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
-        "recalled": np.array([len(step[0]) for step in ranked]),
-    }  # fmt: skip
+        groups, scores = events.groups[step, row, here], events.scores[step, row, here]
+        ranked.append(metrics.rank_groups(groups, scores, weights[tokens[here]]))
+    return ranked
 
 
 def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
@@ -185,15 +206,16 @@ def _window_starts(kept: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _map(
-    shape: tuple[int, ...], at: tuple[Array, Array], attended: Array, looks: Array, weights: Array
+    shape: tuple[int, int], at: tuple[Array, Array], tokens: Mapping[str, Array]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """Of each step and column: the token drawn for it (attended before missed before others, then by weight), its look.
 
-    `at`: step and position of every token shown; `shape` [T, N].
+    `at`: step and position of the tokens shown, whose marks, looks and weights are `tokens`; `shape` [T, N].
     """
     rank, look = np.zeros(shape), np.full(shape, NOTHING, np.uint8)
-    rank[at] = weights + 1 + attended
-    look[at] = np.where(looks == NOTHING, MISSED_LOOK + level(weights), looks)
+    rank[at] = tokens["weights"] + 1 + (tokens["marks"] & ATTENDED > 0)
+    missed = MISSED_LOOK + level(tokens["weights"])
+    look[at] = np.where(tokens["looks"] == NOTHING, missed, tokens["looks"])
     drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
     return drawn.astype(np.int32), np.take_along_axis(look, drawn, axis=-1)
 

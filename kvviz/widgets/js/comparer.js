@@ -127,8 +127,9 @@ export function createComparer(root, page, { step, sort, token, css, request, st
     show(blocks) {
       const opening = !shown;
       shown = true;
-      delete root.dataset.busy;
       columns.forEach((column, index) => column.show(unpack(blocks[index])));
+      columns.forEach((column) => column.describe());
+      delete root.dataset.busy;
       drawCurves();
       paint();
       if (opening) requestAnimationFrame(open); // a notebook attaches the root first

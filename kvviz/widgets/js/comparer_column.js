@@ -86,11 +86,14 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     get slice() {
       return slice;
     },
+    // Reads the layout, so that it comes before `describe` changes any column.
     show(shown) {
       slice = shown;
+      map.paint(slice.map_looks, ...slice.shapes.map_looks);
+    },
+    describe() {
       const row = slice.head * method.rows_a_head;
       note.textContent = [`budget ${format(method.budget)}`, method.rows_a_head > 1 ? `query head ${row}` : ""].filter(Boolean).join(" · ");
-      map.paint(slice.map_looks, ...slice.shapes.map_looks);
       for (const name of NAMES) numbers[name].mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
     },
     curve(name, all, front, top) {

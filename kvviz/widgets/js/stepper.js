@@ -132,8 +132,8 @@ export function createStepper(root, page, { step: first, css, request, stepped }
     show(bytes) {
       const opening = slice === null;
       slice = unpack(bytes);
+      map.paint(slice.map_looks, ...slice.shapes.map_looks); // reads the layout, before anything changes it
       delete root.dataset.busy;
-      map.paint(slice.map_looks, ...slice.shapes.map_looks);
       paint();
       if (opening) requestAnimationFrame(() => prompt.focus(strongest(frame), false)); // a notebook attaches the root first
     },
