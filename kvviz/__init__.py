@@ -35,8 +35,10 @@ _EXPORTS = {
     "capture": "capture",
     "compare": "compare",
     "detach": "hf",
+    "evaluate": "evaluation",
     "generate": "generation",
     "load": "models",
+    "load_results": "evaluation",
     "open_runs": "runs",
     "replay": "replay",
 }
@@ -45,6 +47,7 @@ _MODULES = (
     "capture",
     "clustering",
     "errors",
+    "evaluation",
     "generation",
     "hf",
     "kernels",
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
         UnknownNameError,
         UnsupportedModelError,
     )
+    from .evaluation import evaluate, load_results
     from .generation import Generation, generate
     from .hf import SelectiveCache, attach, detach
     from .methods import Method

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .errors import InvalidInputError
-from .generation import Generation, decode, encoded, fill, wait_for_states
-from .hf import SelectiveCache, attached
-from .methods import get, resolve, resolve_prefill
+from .generation import Generation, decode, encoded
+from .hf import attached
+from .methods import get, resolve
 from .methods.base import Method
+from .prefill import SharedPrefill
 from .trace import Recording
 
 if TYPE_CHECKING:
@@ -57,32 +57,13 @@ def compare(
     ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
     cells = _cells(methods, budgets, ids.shape[1])
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    sparse_prefill = None if prefill is None else resolve_prefill(prefill)
     retain_queries = any(method.needs_queries for method in cells.values())
-    filled: dict[str, tuple[SelectiveCache, int, float]] = {}  # by whose attention the prompt was prefilled with
-
-    def base(method: Method) -> tuple[SelectiveCache, int, float]:
-        """The prefilled prompt, its first next token and the seconds it took; methods share a prefill."""
-        own = method if sparse_prefill is None or method.name == "full" else sparse_prefill
-        sparse = own.prefills_sparsely
-        key = repr(own) if sparse else "exact"
-        if key not in filled:
-            cache = SelectiveCache(
-                lm.model, "full", prefill=own if sparse else None, details=True, retain_queries=retain_queries
-            )
-            started = time.perf_counter()
-            first = fill(lm, cache, ids)
-            filled[key] = (cache, first, time.perf_counter() - started)
-        return filled[key]
+    shared = SharedPrefill(lm, ids, retain_queries=retain_queries, prefill=prefill, details=True)
 
     with attached(lm.model):
 
         def run(method: Method) -> Generation:
-            source, first, prefill_s = base(method)
-            started = time.perf_counter()
-            cache = source.fork(method)
-            wait_for_states(cache)
-            ready_s = prefill_s + time.perf_counter() - started
+            cache, first, ready_s = shared.cache(method)
             selects = any(not layer.dense for layer in cache.selective_layers)  # `full` has no layer to record
             record = layers if layers is not None and selects else True
             return decode(lm, cache, ids, first, question_ids, max_new_tokens, ready_s, record)

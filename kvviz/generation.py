@@ -165,7 +165,7 @@ def decode(
     if record is not False:
         recorder = Recorder(None if record is True else record)
         recorder.watch([layer for layer in cache.selective_layers if not layer.dense])
-    stops = _stop_tokens(lm)
+    stops = stop_tokens(lm)
     done = _Decoded(list(question_ids), [] if question_ids else [first], [] if question_ids else [prefill_s])
     written, started, step = done.written, time.perf_counter() - prefill_s, 0
     with tqdm(total=len(question_ids) + max_new_tokens, desc=cache.method.name, leave=False, disable=None) as progress:
@@ -229,6 +229,7 @@ def _timings(clock: list[float], cache: SelectiveCache) -> Timings:
     return Timings(clock[0] if clock else nan, tt2t, tpot, sum(layer.build_s for layer in cache.selective_layers))
 
 
-def _stop_tokens(lm: LanguageModel) -> set[int]:
+def stop_tokens(lm: LanguageModel) -> set[int]:
+    """Ids of the tokens that end an answer."""
     stops = lm.model.generation_config.eos_token_id
     return set() if stops is None else set(stops if isinstance(stops, list) else [stops])

@@ -64,7 +64,8 @@ class LanguageModel:
     """A transformers causal language model and its tokenizer, with the shape of its attention.
 
     `name` is what plots and recordings call the model; left out, it is the last part of the path or hub id that the
-    model came from. The model is used as it is: `load` gives one in evaluation mode without gradients.
+    model came from. The model is used as it is: `load` gives one in evaluation mode without gradients. `source` is the
+    name, directory or file that `load` was given, None for a model that it did not load.
 
     Raises UnsupportedModelError for a model that is no decoder alone, or has no attention layer (Mamba), no rotary
     position embedding, or keys and values of different widths.
@@ -73,6 +74,7 @@ class LanguageModel:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.source: str | None = None
         self.name = name or Path(model.config._name_or_path).name or type(model).__name__
         self.geometry = _geometry(model, self.name)
 
@@ -171,7 +173,9 @@ def load(
     with _errors_of(str(name)):
         model, tokenizer = _read(source, dtype)
     torch.nn.Module.to(model, device)  # transformers' own `to` is typed as taking no device
-    return LanguageModel(model, tokenizer, title)
+    loaded = LanguageModel(model, tokenizer, title)
+    loaded.source = str(name)
+    return loaded
 
 
 def _read(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

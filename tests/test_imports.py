@@ -14,9 +14,10 @@ ROOT = Path(__file__).parents[1]
 
 # A module of kvviz may import those before it, and no others: what computes, from the errors up to whole runs.
 COMPUTES = (
-    "errors", "storage", "metrics", "geometry", "trace", "spans", "timeline", "operations", "kernels", "attention",
-    "selection", "clustering", "background", "offload", "decoding", "methods", "checks", "layer", "ledger",
-    "recorder", "hf", "model_cache", "models", "tasks", "generation", "replay", "compare", "capture", "explore", "runs",
+    "errors", "storage", "provenance", "metrics", "geometry", "trace", "spans", "timeline", "operations", "kernels",
+    "attention", "selection", "clustering", "background", "offload", "decoding", "methods", "checks", "layer", "ledger",
+    "recorder", "hf", "model_cache", "models", "tasks", "generation", "prefill", "replay", "compare", "evaluation",
+    "capture", "explore", "runs", "command",
 )  # fmt: skip
 # What draws sees stored data only.
 DRAWS = {

@@ -18,7 +18,6 @@ import json
 import platform
 import subprocess
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def machine() -> dict[str, Any]:
     """The hardware, versions, commit and seed that the results belong to."""
     import torch
 
-    from kvviz.runs.recipes import hardware
+    from kvviz.provenance import hardware, installed
 
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     packages = ("torch", "transformers", "scikit-learn", "faiss-cpu", "numpy", "plotly", "ipywidgets", "anywidget")
@@ -75,14 +74,6 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(), "versions": {name: installed(name) for name in packages},
         "commit": commit.stdout.strip() or "unknown", "seed": SEED,
     }  # fmt: skip
-
-
-def installed(name: str) -> str:
-    """The version of a package; a machine with a GPU may not have all."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def between(text: str, marker: str, content: str) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..provenance import hardware
 from ..trace import Recording, Trace
 
 if TYPE_CHECKING:
@@ -143,17 +142,6 @@ def overlap(lm: LanguageModel) -> dict[str, Timeline]:
         out.timeline.description += f" · {where}"
         found[name] = out.timeline
     return found
-
-
-def hardware(device: str) -> str:
-    """The name of the GPU, or that of the processor and the number of its cores."""
-    if device == "cuda":
-        import torch
-
-        return torch.cuda.get_device_name()
-    lines = info.read_text().splitlines() if (info := Path("/proc/cpuinfo")).exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]}, {len(names)} cores" if names else platform.processor() or platform.machine()
 
 
 @recipe("table", text=f"{TEXT}; the hidden sentences are kvviz's own")

@@ -1,0 +1,143 @@
+"""One sample: prefilled once, then answered by every method and budget."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import InvalidInputError
+from ..generation import decode, stop_tokens
+from ..hf import attached
+from ..ledger import Ledger
+from ..methods.base import Method
+from ..prefill import SharedPrefill
+from ..tasks.base import Sample, Task, Turn
+from ..tasks.prompts import Prompt, fed_ids, render
+from .grid import Cell, Unit
+
+if TYPE_CHECKING:
+    from ..models import LanguageModel
+
+Row = dict[str, Any]
+
+
+@torch.no_grad()
+def run_unit(
+    lm: LanguageModel,
+    unit: Unit,
+    cells: Iterable[Cell],
+    provenance: Mapping[str, Any],
+    done: Callable[[str, list[Row]], None],
+) -> int:
+    """Run the cells on one sample, which is prefilled once for all; `done` gets the key and the rows of each at once.
+
+    Returns how many prefills it took. A row a turn; a cell whose budget the method refuses has one row without a score.
+    Raises InvalidInputError for a sample that does not fit into the model's positions.
+    """
+    task, wanted = unit.task, list(cells)
+    sample = task.sample(lm, unit.length, unit.index, unit.seed)
+    likelihood = task.measures == "likelihood"
+    prompt = render(lm, sample, task.placement, plain=likelihood)
+    ids = lm.encode(prompt.text)
+    if likelihood:
+        ids = ids[:, :-1]  # the last token is fed, so that every prediction comes from what the method kept
+    _check_positions(lm, unit, ids.shape[1], sample, prompt)
+    retain = any(cell.method is not None and cell.method.needs_queries for cell in wanted)
+    shared = SharedPrefill(lm, ids, retain_queries=retain)
+    with attached(lm.model):
+        for cell in wanted:
+            about = {**_about(unit, cell), **provenance, "prompt_tokens": ids.shape[1]}
+            found = _refused(cell, ids.shape[1])
+            if found:
+                done(unit.key(cell), [{**about, **_row(0, sample.turns[0], sample), "refused": found}])
+                continue
+            assert cell.method is not None
+            measured = _likelihood if likelihood else _answers
+            rows = measured(lm, shared, cell.method, task, sample, prompt)
+            tokens = cell.method.budget_tokens(ids.shape[1])
+            done(unit.key(cell), [{**about, **row, "budget_tokens": tokens} for row in rows])
+    return shared.count
+
+
+def _answers(
+    lm: LanguageModel, shared: SharedPrefill, method: Method, task: Task, sample: Sample, prompt: Prompt
+) -> list[Row]:
+    cache, first, _ = shared.cache(method)
+    rows: list[Row] = []
+    pending: list[int] = []  # the last token written, where it has not been fed
+    for number, (turn, words) in enumerate(zip(sample.turns, prompt.turns, strict=True)):
+        asked = [*pending, *fed_ids(lm, words)]
+        out = decode(lm, cache, shared.ids, first, asked, turn.max_new_tokens, 0.0, False)
+        ended = out.token_ids[-1] in stop_tokens(lm)
+        pending = [] if ended else out.token_ids[-1:]
+        score = float(task.score(turn, out.text))
+        if not 0 <= score <= 1:
+            raise InvalidInputError(f"score of task {task.name}", score, "a number from 0 to 1")
+        kept = _kept(out.ledger)
+        rows.append({**_row(number, turn, sample), **kept, "score": score, "text": out.text})
+    return rows
+
+
+def _likelihood(
+    lm: LanguageModel, shared: SharedPrefill, method: Method, task: Task, sample: Sample, prompt: Prompt
+) -> list[Row]:
+    """Mean negative log likelihood of the answer's tokens, each fed after it was predicted."""
+    cache, _, _ = shared.cache(method)
+    (turn,) = sample.turns
+    last = lm.encode(prompt.text)[:, -1:].tolist()[0]
+    ids = [*last, *fed_ids(lm, turn.answers[0])][: turn.max_new_tokens + 1]
+    total = 0.0
+    for token, following in itertools.pairwise(ids):
+        logits = lm.model(
+            torch.tensor([[token]], device=shared.ids.device), past_key_values=cache, use_cache=True, logits_to_keep=1
+        ).logits
+        total -= float(logits[0, -1].float().log_softmax(-1)[following])
+    score = total / (len(ids) - 1)
+    return [{**_row(0, turn, sample), **_kept(cache.ledger()), "score": score, "text": ""}]
+
+
+def _kept(ledger: Ledger) -> Row:
+    return {"metadata_bytes": ledger.metadata_bytes, "kept_bytes": sum(ledger.kept_bytes.values())}
+
+
+def _about(unit: Unit, cell: Cell) -> Row:
+    return {
+        "task": unit.task.name, "placement": unit.task.placement, "metric": unit.task.metric,
+        "higher_is_better": unit.task.higher_is_better,
+        "task_config": json.dumps(unit.task.config, sort_keys=True), "length": unit.length, "sample": unit.index,
+        "seed": unit.seed, "method": cell.label, "method_name": cell.name, "preset": cell.preset,
+        "method_config": json.dumps(dict(cell.config), sort_keys=True, default=str),
+        "budget": math.nan if cell.budget is None else float(cell.budget),
+    }  # fmt: skip
+
+
+def _row(number: int, turn: Turn, sample: Sample) -> Row:
+    return {
+        "turn": number, "answers": json.dumps(turn.answers, ensure_ascii=False),
+        "details": json.dumps(dict(sample.details), sort_keys=True), "refused": "", "budget_tokens": 0,
+        "score": math.nan, "text": "", "metadata_bytes": 0, "kept_bytes": 0,
+    }  # fmt: skip
+
+
+def _refused(cell: Cell, prompt_length: int) -> str:
+    """Why the method cannot take this budget; a share of the prompt may turn out too small for its sinks."""
+    if cell.method is None:
+        return cell.refused
+    try:
+        cell.method.budget_tokens(prompt_length)
+    except InvalidInputError as error:
+        return str(error)
+    return ""
+
+
+def _check_positions(lm: LanguageModel, unit: Unit, prompt_length: int, sample: Sample, prompt: Prompt) -> None:
+    fed = sum(len(fed_ids(lm, words)) for words in prompt.turns)
+    total = prompt_length + fed + sum(turn.max_new_tokens for turn in sample.turns)
+    if total > lm.geometry.max_positions:
+        got = f"{total} tokens with questions and answers, of {unit.task.name} at length {unit.length}"
+        raise InvalidInputError("evaluate: length", got, f"at most the model's {lm.geometry.max_positions} positions")

@@ -1,0 +1,60 @@
+"""Where numbers come from: hardware, versions, commit and the model's weights."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .models import LanguageModel
+
+
+@cache
+def hardware(device: str) -> str:
+    """The name of the GPU, or that of the processor and the number of its cores."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name()
+    lines = info.read_text().splitlines() if (info := Path("/proc/cpuinfo")).exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {len(names)} cores" if names else platform.processor() or platform.machine()
+
+
+def installed(package: str) -> str:
+    """The version of a package, "not installed" without it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@cache
+def commit() -> str:
+    """The commit of kvviz's source, with "+" where files differ from it; "unknown" for an installed package."""
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        return "unknown"
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--abbrev=7", "--dirty=+"], capture_output=True, text=True
+        )
+    except OSError:  # no git here
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
+def model_hash(lm: LanguageModel) -> str:
+    """BLAKE2b of every weight of the model, by name, dtype and shape: 16 hexadecimal digits."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(lm.model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
