@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -127,8 +128,12 @@ class LayerCache:
     def fork(self, method: Method) -> LayerCache:
         """An independent copy of the stored tokens, built for another method.
 
+        What this layer has built is copied where it serves: the method is the same but for its budget, which its state
+        does not depend on, and nothing has been decoded.
         Raises InvalidInputError where tokens were dropped, or where queries are needed that were not kept.
         """
+        if self._serves(method):
+            return self._copied(method)
         if not self.store.complete:
             raise InvalidInputError(
                 "fork of a cache", f"one whose tokens {self.method.name} dropped", "a cache with every token"
@@ -144,6 +149,18 @@ class LayerCache:
         if self.built:
             starts = [row.start for row in self._rows]
             other.build(starts if any(starts) else None)
+        return other
+
+    def _serves(self, method: Method) -> bool:
+        same = type(method) is type(self.method) and replace(method, budget=self.method.budget) == self.method
+        untouched = self.built and self.store.length == self.prompt_length and not self.store.offloads
+        return same and untouched and method.builds_for_any_budget
+
+    def _copied(self, method: Method) -> LayerCache:
+        _ = self.states  # work that is still under way cannot be copied
+        speculate = self.context.speculate  # belongs to the model, whose weights must not be copied
+        other = copy.deepcopy(self, {id(speculate): speculate, id(self.observer): self.observer})
+        other.method, other.observer = method, None
         return other
 
     def prompt_inputs(self, new: int) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -51,14 +51,9 @@ class LayerReplay:
         self._steps = q[:, :, prompt - unread :], k[:, :, prompt:], v[:, :, prompt:]
 
     def copy_for(self, method: Method) -> LayerReplay:
-        """An independent copy, as if built by `method`, which differs in its budget alone.
-
-        Right only where the method `builds_for_any_budget`.
-        """
-        _ = self.cache.states  # work that is still under way cannot be copied
+        """An independent copy, built for `method`: without building where the two differ in a budget alone."""
         other = copy.copy(self)  # the steps' tensors are only read, and shared
-        other.cache = copy.deepcopy(self.cache)
-        other.cache.method = method
+        other.cache = self.cache.fork(method)
         return other
 
     def play(self) -> None:
