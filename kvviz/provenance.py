@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .models import LanguageModel
+    from torch import nn
 
 
 @cache
@@ -49,12 +49,12 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def model_hash(lm: LanguageModel) -> str:
+def model_hash(model: nn.Module) -> str:
     """BLAKE2b of every weight of the model, by name, dtype and shape: 16 hexadecimal digits."""
     import torch
 
     digest = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(lm.model.state_dict().items()):
+    for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

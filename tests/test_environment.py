@@ -38,7 +38,7 @@ def test_conda_installs_what_pyproject_asks_for() -> None:
     ranges = {spec.name.as_package_name().normalized: spec.version or "" for spec in conda}
     python = ranges.pop("python")
     offered = {name: SpecifierSet(line) for name, line in ranges.items()}
-    lines = [*DEPENDENCIES, *EXTRAS["lab"], *EXTRAS["ann"]]
+    lines = [*DEPENDENCIES, *EXTRAS["lab"], *EXTRAS["ann"], *EXTRAS["evaluate"]]
     wanted = {CONDA_NAMES.get(line.name, line.name): line.specifier for line in lines}
     assert offered == wanted | {"pip": SpecifierSet()}
     assert f">={python}" == f"{PROJECT['requires-python']}.*"  # the oldest admitted
