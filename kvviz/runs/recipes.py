@@ -74,9 +74,9 @@ def recipe(kind: Kind, text: str = TEXT) -> Callable[[Callable[[LanguageModel], 
 
 def manual() -> str:
     """English reference prose that comes with Python (`pydoc_data.topics`), sections in alphabetical order."""
-    from pydoc_data.topics import topics
+    from ..tasks.windows import manual as text  # loads torch, which a stored recording does not need
 
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    return text()
 
 
 @recipe("trace")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..models import LanguageModel
+from .base import Turn
+from .prompts import fed_ids
+from .windows import manual, window
 
 THINGS = ("special magic number", "secret access code", "lucky number", "locker number")
 PLACES = (
@@ -17,7 +22,32 @@ PLACES = (
     "Prague", "Rome", "Tokyo", "Vienna",
 )  # fmt: skip
 DIGITS = 5
+ROOM = 6  # tokens to write beyond the number's
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+@dataclass(frozen=True)
+class Needle:
+    """What a hidden sentence says, with the question for its number and the first words of the answer."""
+
+    thing: str
+    place: str
+    number: str
+
+    @property
+    def opening(self) -> str:
+        """The first words of the sentence, and of the answer: all but the number."""
+        return f"The {self.thing} of {self.place} is"
+
+    @property
+    def sentence(self) -> str:
+        """The sentence that is hidden."""
+        return f"{self.opening} {self.number}."
+
+    @property
+    def question(self) -> str:
+        """The question for the number."""
+        return f"What is the {self.thing} of {self.place}?"
 
 
 @dataclass(frozen=True)
@@ -68,25 +98,63 @@ def needle_sample(
     ids = lm.encode(haystack) if isinstance(haystack, str) else haystack
     drawn = random.Random(seed)
     place, thing = PLACES[drawn.randrange(len(PLACES))], THINGS[drawn.randrange(len(THINGS))]
-    number = str(drawn.randrange(10 ** (DIGITS - 1), 10**DIGITS))
-    opening = f"The {thing} of {place} is"
-    needle = f"{opening} {number}."
-    wanted = tokens - lm.encode(needle).shape[1]
+    needle = Needle(thing, place, _number(drawn))
+    wanted = tokens - lm.encode(needle.sentence).shape[1]
     if not 1 <= wanted <= ids.shape[1]:
         raise InvalidInputError(
             "needle_sample: tokens", tokens, f"more than the needle's, and at most the haystack's {ids.shape[1]} more"
         )
     start = drawn.randrange(ids.shape[1] - wanted + 1)
     text = str(lm.tokenizer.decode(ids[0, start : start + wanted], skip_special_tokens=True))
-    while number in text:  # a haystack may hold numbers too
-        number = str(drawn.randrange(10 ** (DIGITS - 1), 10**DIGITS))
-        needle = f"{opening} {number}."
-    question = f"\n\nWhat is the {thing} of {place}? {opening}"
-    return NeedleSample(_hidden(needle, text, depth), question, number, needle, depth, seed)
+    while needle.number in text:  # a haystack may hold numbers too
+        needle = Needle(thing, place, _number(drawn))
+    context = _hidden([needle], [depth], text)
+    question = f"\n\n{needle.question} {needle.opening}"
+    return NeedleSample(context, question, needle.number, needle.sentence, depth, seed)
 
 
-def _hidden(needle: str, text: str, depth: float) -> str:
-    """The text with the needle at the end of the sentence nearest to `depth`."""
+def hide_needles(
+    lm: LanguageModel, depths: Sequence[float], length: int, index: int, seed: int, drawn: random.Random
+) -> Callable[[int], tuple[str, tuple[Turn, ...]]]:
+    """A function that hides needles in n tokens of Python's reference manual, and the turns that ask for them.
+
+    The haystack is window `index` of the manual, at least `length` tokens long, from its beginning on. The needles, one
+    for each of the depths, are drawn once: no two are of the same thing and place, or have the same number. All the
+    texts are the same for the same n.
+    """
+    _, text = window(lm, manual(), length, index, seed)
+    ids = fed_ids(lm, text)
+    needles: list[Needle] = []
+    for place, thing in drawn.sample(list(itertools.product(PLACES, THINGS)), len(depths)):
+        number = _number(drawn)
+        while number in text or number in [needle.number for needle in needles]:
+            number = _number(drawn)
+        needles.append(Needle(thing, place, number))
+    turns = tuple(
+        Turn(
+            f"\n\n{needle.question}", (needle.number,), needle.opening,
+            max_new_tokens=len(fed_ids(lm, f" {needle.number}.")) + ROOM,
+        )
+        for needle in needles
+    )  # fmt: skip
+
+    def hide(tokens: int) -> tuple[str, tuple[Turn, ...]]:
+        cut = str(lm.tokenizer.decode(ids[:tokens], skip_special_tokens=True))
+        return _hidden(needles, depths, cut), turns
+
+    return hide
+
+
+def _number(drawn: random.Random) -> str:
+    return str(drawn.randrange(10 ** (DIGITS - 1), 10**DIGITS))
+
+
+def _hidden(needles: Sequence[Needle], depths: Sequence[float], text: str) -> str:
+    """The text with every needle at the end of the sentence nearest to its depth."""
     ends = [0, *(match.end() for match in SENTENCE_END.finditer(text)), len(text)]
-    at = min(ends, key=lambda end: abs(end - depth * len(text)))
-    return " ".join(part for part in (text[:at].rstrip(), needle, text[at:].lstrip()) if part)
+    places = [min(ends, key=lambda end: abs(end - depth * len(text))) for depth in depths]
+    parts, done = [], 0
+    for at, needle in sorted(zip(places, needles, strict=True), key=lambda pair: pair[0]):
+        parts += [text[done:at].rstrip(), needle.sentence]
+        done = at
+    return " ".join(part for part in (*parts, text[done:].lstrip()) if part)

@@ -1,0 +1,62 @@
+"""Key-value retrieval: a JSON object of random pairs, one of which is asked for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from .base import Sample, Task, Turn
+from .prompts import fed_ids, fit
+from .scores import found_any
+
+if TYPE_CHECKING:
+    from ..models import LanguageModel
+
+LEAST_TOKENS_A_PAIR = 8  # below any tokenizer's: a pair is two times 36 characters that no vocabulary holds whole
+ROOM = 4  # tokens to write beyond the value's
+
+
+@dataclass
+class KVRetrieval(Task):
+    """As many pairs of random UUIDs as fit into the length, one JSON object; the value of one key is asked for.
+
+    `details`: `pairs`, how many there are, and `depth`, where the asked one stands (0 the first, 1 the last). A score
+    is 1 where the value occurs in the answer.
+
+    Source: InfiniteBench (arXiv 2402.13718), section 3.2.1, Retrieve.KV, which takes it from Liu et al. (arXiv
+    2307.03172). The wording is kvviz's own, and so is an opening that begins the answer.
+    """
+
+    name: ClassVar[str] = "kv_retrieval"
+    title: ClassVar[str] = "the value of one key in a JSON object"
+    source: ClassVar[str] = "InfiniteBench, section 3.2.1"
+    metric: ClassVar[str] = "value found"
+
+    def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
+        """A sample of the most pairs that fit; raises InvalidInputError where not even one does."""
+        drawn = self.drawn(length, index, seed)
+        most = max(1, length // LEAST_TOKENS_A_PAIR)
+        share = drawn.random()
+        pairs = [(_identifier(drawn.getrandbits(128)), _identifier(drawn.getrandbits(128))) for _ in range(most)]
+
+        def make(units: int) -> Sample:
+            asked = int(share * units)
+            key, value = pairs[asked]
+            turn = Turn(
+                f'\n\nWhich value belongs to the key "{key}"?', (value,), opening=f'The value of the key "{key}" is "',
+                max_new_tokens=len(fed_ids(lm, value)) + ROOM,
+            )  # fmt: skip
+            context = f"Here is a JSON object of keys and values.\n\n{json.dumps(dict(pairs[:units]))}"
+            return Sample(context, (turn,), {"pairs": units, "depth": (asked + 0.5) / units})
+
+        return fit(lm, length, self.placement, make, most=most)
+
+    def score(self, turn: Turn, text: str) -> float:
+        """1 where the value occurs in the text, else 0."""
+        return found_any(text, turn.answers)
+
+
+def _identifier(bits: int) -> str:
+    return str(uuid.UUID(int=bits, version=4))

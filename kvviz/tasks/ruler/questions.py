@@ -1,0 +1,222 @@
+"""Questions on short articles about invented towns, firms and people: RULER's question answering, generated.
+
+RULER asks SQuAD's and HotpotQA's questions, which do not ship with a package. Here an article is a few sentences, each
+a fact; names are made up, so that nothing can be known without the text.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ..base import Sample, Turn
+from ..prompts import fit
+from ..scores import found_any
+from ..text import distinct, invented_name
+from .base import RulerTask, asked, depths
+
+if TYPE_CHECKING:
+    from ...models import LanguageModel
+
+INTRO = "Read the following articles. You will be asked a question about them."
+NAMES = 8  # of a place: town, river, firm, product, and two each of the mayor and the person
+PLACE_TOKENS = 60  # the three articles of a place are more in any tokenizer
+
+
+@dataclass(frozen=True)
+class Town:
+    """What an article tells of a town."""
+
+    name: str
+    river: str
+    founded: int
+    mayor: str
+
+    @property
+    def text(self) -> str:
+        """The article, a fact a sentence."""
+        return (
+            f"{self.name} is a town on the river {self.river}. "
+            f"The town of {self.name} was founded in {self.founded}. "
+            f"The mayor of {self.name} is {self.mayor}."
+        )
+
+
+@dataclass(frozen=True)
+class Firm:
+    """What an article tells of a firm."""
+
+    name: str
+    town: str
+    founded: int
+    product: str
+
+    @property
+    def text(self) -> str:
+        """The article, a fact a sentence."""
+        return (
+            f"{self.name} is a firm in the town of {self.town}. "
+            f"The firm {self.name} was set up in {self.founded}. "
+            f"{self.name} makes a machine called the {self.product}."
+        )
+
+
+@dataclass(frozen=True)
+class Person:
+    """What an article tells of a person."""
+
+    name: str
+    town: str
+    firm: str
+    born: int
+
+    @property
+    def text(self) -> str:
+        """The article, a fact a sentence."""
+        return (
+            f"{self.name} was born in the town of {self.town}. "
+            f"{self.name} came into the world in {self.born}. "
+            f"{self.name} works for the firm {self.firm}."
+        )
+
+
+Article = Town | Firm | Person
+
+
+class Place(NamedTuple):
+    """Three articles that belong together: the person was born in the town and works for the firm."""
+
+    town: Town
+    firm: Firm
+    person: Person
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its answer, how the answer begins, and the articles that it takes."""
+
+    text: str
+    opening: str
+    answer: str
+    articles: tuple[Article, ...]
+
+
+@dataclass
+class OneHop(RulerTask):
+    """A question that one article answers; others fill the length, the last of them cut where it ends.
+
+    In place of RULER's SQuAD (section 3). The score is 1 where the answer occurs in the text, ignoring case.
+
+    `details`: "articles", how many, and "depth", the share of the context before the article that answers.
+    """
+
+    name: ClassVar[str] = "qa_1"
+    title: ClassVar[str] = "question on one of many generated articles (RULER: SQuAD)"
+    metric: ClassVar[str] = "answer found"
+    chance: ClassVar[float] = 0.0  # invented names, and years out of hundreds
+
+    def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
+        """As for every task; raises InvalidInputError for a length that has no room for the articles it takes."""
+        drawn = self.drawn(length, index, seed)
+        places = _world(drawn, 2 + length // PLACE_TOKENS)
+        articles = [article for place in places for article in place]
+        question = drawn.choice(self.questions(*places[0], places[1].town))
+        others = [article for article in articles if article not in question.articles]
+        drawn.shuffle(others)
+        ranks = {article.name: drawn.random() for article in articles}
+        turn = asked(lm, question.text, [question.answer], question.opening)
+
+        def make(units: int) -> Sample:
+            texts = {article.name: article.text for article in question.articles}
+            texts |= _first_words(others, units)
+            ordered = sorted(texts, key=ranks.__getitem__)
+            text = "\n\n".join([INTRO, *(texts[name] for name in ordered)])
+            found = [text.index(article.text) / len(text) for article in question.articles]
+            return Sample(text, (turn,), {"articles": len(texts), **depths(found)})
+
+        return fit(lm, length, self.placement, make, most=sum(len(article.text.split()) for article in others))
+
+    def questions(self, town: Town, firm: Firm, person: Person, seat: Town) -> list[Question]:
+        """What can be asked about these four; the firm is in `seat`, and the person was born in `town`."""
+        return [
+            Question(f"On which river is the town of {town.name}?", f"{town.name} is a town on the river",
+                     town.river, (town,)),
+            Question(f"In which year was the town of {town.name} founded?", f"The town of {town.name} was founded in",
+                     str(town.founded), (town,)),
+            Question(f"Who is the mayor of {town.name}?", f"The mayor of {town.name} is", town.mayor, (town,)),
+            Question(f"In which year was the firm {firm.name} set up?", f"The firm {firm.name} was set up in",
+                     str(firm.founded), (firm,)),
+            Question(f"What is the machine called that {firm.name} makes?", f"{firm.name} makes a machine called the",
+                     firm.product, (firm,)),
+            Question(f"In which town was {person.name} born?", f"{person.name} was born in the town of",
+                     person.town, (person,)),
+            Question(f"For which firm does {person.name} work?", f"{person.name} works for the firm",
+                     person.firm, (person,)),
+        ]  # fmt: skip
+
+    def score(self, turn: Turn, text: str) -> float:
+        """1 where the answer occurs in the text, ignoring case, else 0."""
+        return found_any(text, turn.answers)
+
+
+@dataclass
+class TwoHops(OneHop):
+    """A question that takes two articles: the second is found by what the first one tells.
+
+    In place of RULER's HotpotQA (section 3). The score is as for `OneHop`.
+
+    `details`: "articles", how many, and "first_depth" and "last_depth" of the two, as for `OneHop`.
+    """
+
+    name: ClassVar[str] = "qa_2"
+    title: ClassVar[str] = "question that takes two of many generated articles (RULER: HotpotQA)"
+
+    def questions(self, town: Town, firm: Firm, person: Person, seat: Town) -> list[Question]:
+        """What can be asked about these four by way of another."""
+        birthplace = f"the town where {person.name} was born"
+        home = f"the town where the firm {firm.name} is"
+        employer = f"the firm that {person.name} works for"
+        return [
+            Question(f"On which river is {birthplace}?", "That town is on the river", town.river, (person, town)),
+            Question(f"In which year was {birthplace} founded?", "That town was founded in", str(town.founded),
+                     (person, town)),
+            Question(f"Who is the mayor of {birthplace}?", "The mayor of that town is", town.mayor, (person, town)),
+            Question(f"In which year was {home} founded?", "That town was founded in", str(seat.founded), (firm, seat)),
+            Question(f"Who is the mayor of {home}?", "The mayor of that town is", seat.mayor, (firm, seat)),
+            Question(f"In which town is {employer}?", "That firm is in the town of", firm.town, (person, firm)),
+            Question(f"In which year was {employer} set up?", "That firm was set up in", str(firm.founded),
+                     (person, firm)),
+            Question(f"What is the machine called that {employer} makes?", "That firm makes a machine called the",
+                     firm.product, (person, firm)),
+        ]  # fmt: skip
+
+
+def _world(drawn: random.Random, count: int) -> list[Place]:
+    """`count` places, no two names in them the same. A place's firm is in the town of the next one."""
+    names = iter(distinct(lambda: invented_name(drawn), NAMES * count))
+    towns = [next(names) for _ in range(count)]
+    places: list[Place] = []
+    for number, town in enumerate(towns):
+        river, product, firm = next(names), next(names), f"{next(names)} Works"
+        mayor, person = (f"{next(names)} {next(names)}" for _ in range(2))
+        places.append(
+            Place(
+                Town(town, river, drawn.randrange(1100, 1800), mayor),
+                Firm(firm, towns[(number + 1) % count], drawn.randrange(1810, 1990), product),
+                Person(person, town, firm, drawn.randrange(1920, 2000)),
+            )
+        )
+    return places
+
+
+def _first_words(articles: list[Article], count: int) -> dict[str, str]:
+    """The texts by name of as many articles as hold `count` words, the last one cut."""
+    texts: dict[str, str] = {}
+    for article in articles:
+        if count <= 0:
+            break
+        words = article.text.split()[:count]
+        texts[article.name] = " ".join(words)
+        count -= len(words)
+    return texts

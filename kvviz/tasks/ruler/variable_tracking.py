@@ -1,0 +1,75 @@
+"""Variable tracking: chains of assignments, scattered over a text of noise; which variables hold a value?"""
+
+from __future__ import annotations
+
+import random
+import string
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from ..base import Sample
+from ..prompts import fit
+from ..text import NOISE, distinct, repeated, woven
+from .base import RulerTask, asked
+
+if TYPE_CHECKING:
+    from ...models import LanguageModel
+
+NAME_LETTERS = 5
+VALUE_DIGITS = 5
+INTRO = "Variables are assigned in the following text. Keep track of the value of each one."
+
+
+@dataclass
+class VariableTracking(RulerTask):
+    """All variables of a chain: the first is given a number, every other one the variable before it.
+
+    `chains` chains of `hops` such steps stand in a text of repeated sentences, each in its order; the first chain is
+    asked for by its number. Source: RULER, section 3: the form of the assignments, names of five letters, numbers of
+    five digits, one chain, four hops.
+
+    `details`: "chains", "hops" and "first_depth" and "last_depth", the shares of the text's sentences before the first
+    and the last assignment of the chain asked for.
+    """
+
+    name: ClassVar[str] = "vt"
+    title: ClassVar[str] = "variable tracking: all names of one value, over four hops"
+    chance: ClassVar[float] = 0.0  # five random letters
+
+    chains: int = 1
+    hops: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.at_least(chains=1, hops=1)
+
+    def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
+        """As for every task; raises InvalidInputError for a length that has no room for the assignments."""
+        drawn = self.drawn(length, index, seed)
+        size = self.hops + 1
+        names = distinct(lambda: "".join(drawn.choices(string.ascii_uppercase, k=NAME_LETTERS)), self.chains * size)
+        values = distinct(lambda: _number(drawn), self.chains)
+        statements: list[str] = []
+        depths: list[float] = []
+        for chain, value in enumerate(values):
+            mine = names[chain * size : (chain + 1) * size]
+            statements += [f"VAR {mine[0]} = {value}."]
+            statements += [f"VAR {name} = VAR {before}." for before, name in pairwise(mine)]
+            depths += sorted(drawn.random() for _ in mine)
+        question = f"Which {size} variables hold the value {values[0]}, whether directly or through other variables?"
+        turn = asked(lm, question, names[:size], f"The {size} variables that hold the value {values[0]} are:")
+        details = {
+            "chains": self.chains, "hops": self.hops, "first_depth": round(depths[0], 4),
+            "last_depth": round(depths[size - 1], 4),
+        }  # fmt: skip
+
+        def make(units: int) -> Sample:
+            text = " ".join(woven(statements, depths, repeated(NOISE, units)))
+            return Sample(f"{INTRO}\n\n{text}", (turn,), details)
+
+        return fit(lm, length, self.placement, make)
+
+
+def _number(drawn: random.Random) -> str:
+    return str(drawn.randrange(10 ** (VALUE_DIGITS - 1), 10**VALUE_DIGITS))
