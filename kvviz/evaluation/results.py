@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ VERSION = 1
 KEY = "key"
 # What rows are sorted by: the same order whoever finished first.
 ORDER = ["task", "placement", "length", "sample", "seed", "method", "budget", "turn", KEY]
+BATCH = 200  # cells that are Python objects at a time; Arrow holds all rows in a fraction of their memory
 Row = dict[str, Any]
 Writer = Callable[[str, list[Row]], None]
 
@@ -28,12 +30,13 @@ Writer = Callable[[str, list[Row]], None]
 class Journal:
     """The folder beside a results file that holds the cells finished so far, while a grid runs.
 
-    Every process that runs cells appends to a file of its own, one line a cell, which is on the disk before the next
-    cell starts. What a crash cuts off is one line without an end, which is not read.
+    Whoever runs a sample appends to a file of its own, one line a cell, which is on the disk before the next cell
+    starts. What a crash cuts off is one line without an end, which is not read.
     """
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
-        self.folder = Path(f"{os.fspath(out)}.cells")
+        self.folder = Path(f"{os.fspath(out)}.cells").absolute()  # a worker may have another working directory
+        self.header = self.folder / "header.json"
 
     def writer(self, sample: str) -> Writer:
         """A function that puts a finished cell's rows on the disk; nothing of them is there where that fails.
@@ -44,31 +47,41 @@ class Journal:
 
         def write(key: str, rows: list[Row]) -> None:
             line = json.dumps({KEY: key, "rows": rows}, ensure_ascii=False) + "\n"
-            with path.open("ab", buffering=0) as file:
-                before = file.tell()
-                try:
-                    _write_all(file.fileno(), line.encode())
-                    os.fsync(file.fileno())
-                except OSError as error:
-                    os.ftruncate(file.fileno(), before)
-                    error.add_note(f"The cells finished before are in {self.folder}; the same call goes on from there.")
-                    raise
+            with self.kept():
+                _append(path, line.encode())
 
         return write
 
-    def read(self, sample: str = "*") -> dict[str, list[Row]]:
-        """The rows of every finished cell, or of a sample's, by key; one that two processes finished counts once."""
-        found: dict[str, list[Row]] = {}
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """A block that a full disk may stop: its error says where the finished cells are."""
+        try:
+            yield
+        except OSError as error:
+            error.add_note(f"The cells finished before are in {self.folder}; the same call goes on from there.")
+            raise
+
+    def cells(self, sample: str = "*") -> Iterator[tuple[str, list[Row]]]:
+        """Key and rows of every finished cell, or of a sample's; one that two processes finished comes once.
+
+        Raises IncompatibleFileError for a whole line that holds no cell.
+        """
+        seen = set()
         for path in sorted(self.folder.glob(f"{sample}-*.jsonl")):
-            *lines, _unfinished = path.read_bytes().split(b"\n")
-            for number, line in enumerate(lines):
+            for number, line in enumerate(_whole_lines(path)):
                 try:
                     cell = json.loads(line)
-                    found.setdefault(cell[KEY], cell["rows"])
+                    key, rows = cell[KEY], cell["rows"]
                 except (ValueError, KeyError, TypeError) as error:
                     got = f"line {number + 1}, which is no finished cell ({error})"
                     raise IncompatibleFileError(f"read {path}", got, "lines that kvviz.evaluate wrote") from error
-        return found
+                if key not in seen:
+                    seen.add(key)
+                    yield key, rows
+
+    def keys(self, sample: str = "*") -> set[str]:
+        """The keys of all finished cells, or of a sample's."""
+        return {key for key, _ in self.cells(sample)}
 
 
 class Results:
@@ -86,55 +99,69 @@ class Results:
         Raises IncompatibleFileError for a file of another version or model, or of something else, which is left as it
         is, and InvalidInputError where another process is at work on it or there is no such folder.
         """
-        from filelock import FileLock, Timeout
-
-        _parquet()  # before anything runs
+        _, _, parquet = packages()
         if not self.path.parent.is_dir():
             raise InvalidInputError("evaluate: out", f"no folder {self.path.parent}", "an existing folder")
-        finished = self._finished()
-        self.journal.folder.mkdir(exist_ok=True)
-        try:
-            with FileLock(self.journal.folder / "lock", timeout=0):
-                self._check_header(self.journal.folder / "header.json")
-                yield finished | set(self.journal.read())
-        except Timeout as error:
-            raise InvalidInputError(
-                "evaluate: out", f"{self.path}, which another process writes", "another file"
-            ) from error
+        if self.path.is_dir():
+            raise InvalidInputError("evaluate: out", f"the folder {self.path}", "a file")
+        self._check_file()
+        with self._locked():
+            self._check_file()  # what another process may have written in between
+            self._start_journal()
+            finished = self.journal.keys()
+            if self.path.exists():
+                finished.update(parquet.read_table(self.path, columns=[KEY])[KEY].to_pylist())
+            yield finished
 
     def finish(self) -> None:
-        """Write all rows, sorted, to the Parquet file, whole or not at all, and remove the journal."""
-        pandas, arrow, parquet = _parquet()
-        rows = [] if not self.path.exists() else parquet.read_table(self.path).to_pylist()
-        known = {row[KEY] for row in rows}
-        for key, cell in self.journal.read().items():
-            rows += [{KEY: key, **row} for row in cell if key not in known]
-        table = pandas.DataFrame(rows).sort_values(ORDER, kind="stable", ignore_index=True)
-        stored = arrow.Table.from_pandas(table, preserve_index=False)
-        stored = stored.replace_schema_metadata({"kvviz": json.dumps(self.header, sort_keys=True)})
-        with replacing(self.path) as partial:
-            parquet.write_table(stored, partial, compression="zstd")
-        shutil.rmtree(self.journal.folder)
+        """Write all rows, sorted, to the Parquet file, whole or not at all, and remove the journal.
 
-    def _finished(self) -> set[str]:
-        if not self.path.exists():
-            return set()
-        _, _, parquet = _parquet()
-        self._check_same(_read_header(self.path))
-        return set(parquet.read_table(self.path, columns=[KEY])[KEY].to_pylist())
+        A file that has them all already is left as it is.
+        """
+        _, _, parquet = packages()
+        if not self.path.exists() or self.journal.keys():
+            header = {"kvviz": json.dumps(self.header, sort_keys=True)}
+            whole = self.journal.folder / "whole.parquet"  # goes with the journal, whatever stops this
+            with self.journal.kept():
+                parquet.write_table(_rows(self.path, self.journal, header), whole, compression="zstd")
+                with whole.open("rb+") as file:
+                    os.fsync(file.fileno())  # before the journal, which is on the disk, is removed
+                os.replace(whole, self.path)
+        # Workers of a cluster whose grid was stopped may write on for a while: what is left goes with the next call.
+        shutil.rmtree(self.journal.folder, ignore_errors=True)
 
-    def _check_header(self, path: Path) -> None:
-        if path.exists():
-            self._check_same(_json_header(path))
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        from filelock import FileLock, Timeout
+
+        self.journal.folder.mkdir(exist_ok=True)
+        file = self.journal.folder / "lock"
+        busy = InvalidInputError("evaluate: out", f"{self.path}, which another process writes", "another file")
+        try:
+            held = FileLock(file, timeout=0).acquire()
+        except Timeout as error:
+            raise busy from error
+        with held:
+            if not file.exists():  # the other process has finished in between, and removed it
+                raise busy
+            yield
+
+    def _start_journal(self) -> None:
+        if self.journal.header.exists():
+            self._check_same(self.journal.folder, _journal_header(self.journal.header))
             return
-        with replacing(path) as partial:
+        with replacing(self.journal.header) as partial:
             partial.write_text(json.dumps(self.header, sort_keys=True))
 
-    def _check_same(self, header: Mapping[str, Any]) -> None:
+    def _check_file(self) -> None:
+        if self.path.exists():
+            self._check_same(self.path, _file_header(self.path))
+
+    def _check_same(self, path: Path, header: Mapping[str, Any]) -> None:
         for name, value in self.header.items():
             if header.get(name) != value:
                 raise IncompatibleFileError(
-                    f"evaluate: out {self.path}", f"{name} {header.get(name)!r}", f"{value!r}, or another file"
+                    f"evaluate: out {path}", f"{name} {header.get(name)!r}", f"{value!r}, or another file"
                 )
 
 
@@ -143,51 +170,92 @@ def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
 
     One row a turn: the columns of the file, and one for each of the samples' `details` ("depth"). `attrs` has the
     file's header: model, model_hash, version. Raises IncompatibleFileError for a file that `kvviz.evaluate` did not
-    write, and InvalidInputError where there is none.
+    write, or wrote in another version, and InvalidInputError where there is none or no cell is finished.
     """
-    pandas, _, parquet = _parquet()
+    pandas, _, _ = packages()
     path, journal = Path(path), Journal(path)
-    if not path.exists() and not journal.folder.exists():
+    header = _file_header(path) if path.exists() else {}
+    if not header and journal.header.exists():
+        header = _journal_header(journal.header)
+    if not header and not path.exists():  # a grid may have finished just now
         raise InvalidInputError("load results", f"no file {path}", "one that kvviz.evaluate wrote")
-    header = _read_header(path) if path.exists() else _json_header(journal.folder / "header.json")
-    rows = parquet.read_table(path).to_pylist() if path.exists() else []
-    known = {row[KEY] for row in rows}
-    for key, cell in journal.read().items():
-        rows += [{KEY: key, **row} for row in cell if key not in known]
-    if not rows:
+    header = header or _file_header(path)
+    if header.get("version") != VERSION:
+        raise IncompatibleFileError(f"read {path}", f"version {header.get('version')!r}", f"version {VERSION}")
+    table = _rows(path, journal).to_pandas()
+    if table.empty:
         raise InvalidInputError("load results", f"{path} without a finished cell", "at least one")
-    table = pandas.DataFrame([{**json.loads(row["details"]), **row} for row in rows])
-    ordered: pd.DataFrame = table.sort_values(ORDER, kind="stable", ignore_index=True)
-    ordered.attrs.update(header)
-    return ordered
+    details = pandas.DataFrame([json.loads(text) for text in table["details"]])
+    whole: pd.DataFrame = pandas.concat([table, details[details.columns.difference(table.columns, sort=False)]], axis=1)
+    whole.attrs.update(header)
+    return whole
 
 
-def _write_all(file: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(file, data) :]
+def _rows(path: Path, journal: Journal, header: Mapping[str, str] | None = None) -> Any:
+    """All rows of the file and its journal, each cell once, sorted, as an Arrow table with `header` as its metadata."""
+    _, arrow, parquet = packages()
+    cells = ([{KEY: key, **row} for row in rows] for key, rows in journal.cells())
+    tables = []
+    while batch := list(itertools.chain.from_iterable(itertools.islice(cells, BATCH))):
+        tables.append(arrow.Table.from_pylist(batch))
+    if path.exists():  # asked after the journal is read, which is removed once the file is there
+        whole = parquet.read_table(path).replace_schema_metadata(None)
+        known = whole[KEY].combine_chunks()
+        tables = [table.filter(arrow.compute.invert(arrow.compute.is_in(table[KEY], known))) for table in tables]
+        tables.insert(0, whole)
+    if not tables:
+        return arrow.table({})
+    table = arrow.concat_tables(tables).sort_by([(name, "ascending") for name in ORDER])
+    return table.combine_chunks().replace_schema_metadata(header)
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    _, arrow, parquet = _parquet()
+def _append(path: Path, data: bytes) -> None:
+    """Put `data` at the end of a file and on the disk, whole or not at all."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            left = data
+            while left:
+                left = left[os.write(file.fileno(), left) :]
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), before)
+            raise
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    try:
+        *lines, _unfinished = path.read_bytes().split(b"\n")
+    except FileNotFoundError:  # the grid has just finished: all rows are in its file
+        return []
+    return lines
+
+
+def _file_header(path: Path) -> dict[str, Any]:
+    _, arrow, parquet = packages()
     try:
         metadata = parquet.read_schema(path).metadata or {}
         return dict(json.loads(metadata[b"kvviz"]))
-    except (arrow.ArrowInvalid, KeyError, ValueError) as error:
+    except (arrow.ArrowInvalid, KeyError, OSError, TypeError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's, such as no permission; Arrow's, of a damaged file, have no number
         raise IncompatibleFileError(f"read {path}", "another kind of file", "one that kvviz.evaluate wrote") from error
 
 
-def _json_header(path: Path) -> dict[str, Any]:
+def _journal_header(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise IncompatibleFileError(f"read {path}", error, "the header that kvviz.evaluate wrote") from error
 
 
-def _parquet() -> tuple[Any, Any, Any]:
+def packages() -> tuple[Any, Any, Any]:
+    """pandas, pyarrow and pyarrow.parquet; raises MissingDependencyError without pyarrow."""
     import pandas
 
     try:
         import pyarrow
+        import pyarrow.compute
         import pyarrow.parquet
     except ImportError as error:
         raise MissingDependencyError("evaluate", "pyarrow", "evaluate") from error

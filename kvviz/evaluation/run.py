@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -12,19 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
-from ..errors import InvalidInputError
+from ..errors import IncompatibleFileError, InvalidInputError
 from ..methods.base import Method
 from ..models import LanguageModel, load
 from ..provenance import commit, hardware, installed, model_hash
 from ..tasks import Task
 from .grid import Cell, Unit, cells, units
-from .results import Journal, Results, load_results
+from .results import Journal, Results, load_results, packages
 from .unit import run_unit
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PACKAGES = ("torch", "transformers", "numpy")
+Source = tuple[str, str, Any, str]  # name, device, dtype and hash of a model
+_loading = threading.Lock()
 
 
 def evaluate(
@@ -48,7 +51,8 @@ def evaluate(
     before the next one starts: the same call goes on where a crash or a kill stopped it, and a call with more of
     anything adds what is missing. `jobs` processes share the samples through joblib, each with a model of its own; for
     them `lm` has to be a name that `kvviz.load` takes, or a model that came from it. Inside
-    `joblib.parallel_config(backend="dask")`, or "ray", they are the cluster's, which has to see the folder of `out`.
+    `joblib.parallel_config(backend="dask")`, or "ray", they are the cluster's, which has to see the folder of `out`,
+    and `jobs` says no more than that there are several. Where one of them dies, dask runs its sample elsewhere.
     On a CPU every process computes with one thread, so that the rows are the same for any number of jobs.
 
     A cell whose budget the method refuses has a row without a score; its column `refused` says why.
@@ -57,11 +61,12 @@ def evaluate(
     UnknownNameError for unknown tasks, methods or presets, IncompatibleFileError for an `out` of another model or
     version, and MissingDependencyError without pyarrow.
     """
+    packages()  # what is missing is said before anything is loaded
     wanted_units, wanted_cells = units(tasks, lengths, samples, seed), cells(methods, budgets)
+    _check_jobs(lm, jobs)
     model = load(lm) if isinstance(lm, str) else lm
     _check_lengths(model, lengths)
-    source = _source(lm, jobs)
-    provenance = _provenance(model, seed)
+    provenance = _provenance(model)
     header = {"model": model.name, "model_hash": provenance["model_hash"]}
     with tempfile.TemporaryDirectory() as folder:
         results = Results(Path(folder) / "results.parquet" if out is None else out, header)
@@ -71,13 +76,14 @@ def evaluate(
                 for unit in wanted_units
                 if (missing := [cell for cell in wanted_cells if unit.key(cell) not in finished])
             ]
-            _run(model if jobs == 1 else source, left, provenance, results.journal, jobs)
+            with _one_thread(model):
+                _run(model, left, provenance, results.journal, jobs)
             results.finish()
         return load_results(results.path)
 
 
 def _run(
-    lm: LanguageModel | tuple[Any, ...],
+    lm: LanguageModel,
     left: list[tuple[Unit, list[Cell]]],
     provenance: Mapping[str, Any],
     journal: Journal,
@@ -90,23 +96,36 @@ def _run(
             return
         import joblib
 
-        calls = (joblib.delayed(_work)(lm, unit, missing, provenance, journal) for unit, missing in left)
-        for count in joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls):
+        source = _source(lm, provenance["model_hash"])
+        calls = (joblib.delayed(_work)(source, unit, missing, provenance, journal) for unit, missing in left)
+        for count in _parallel(jobs)(calls):
             progress.update(count)
 
 
+def _parallel(jobs: int) -> Any:
+    """joblib's Parallel, which gives results as they come where its backend can: "multiprocessing" and Ray cannot."""
+    import joblib
+
+    try:
+        return joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")
+    except ValueError:
+        return joblib.Parallel(n_jobs=jobs, batch_size=1)
+
+
 def _work(
-    lm: LanguageModel | tuple[Any, ...],
+    lm: LanguageModel | Source,
     unit: Unit,
     missing: list[Cell],
     provenance: Mapping[str, Any],
     journal: Journal,
     progress: Any = None,
 ) -> int:
-    """Run a sample's cells, leaving out those that are on disk by now: a cluster runs a dead worker's sample again."""
-    model = lm if isinstance(lm, LanguageModel) else _loaded(*lm)
-    before = journal.read(unit.name)
-    missing = [cell for cell in missing if unit.key(cell) not in before]
+    """Run a sample's cells, leaving out those that are on disk by now: a cluster runs a dead worker's sample again.
+
+    Returns how many cells it was given.
+    """
+    model = lm if isinstance(lm, LanguageModel) else _loaded(lm)
+    before = journal.keys(unit.name)
     write = journal.writer(unit.name)
 
     def done(key: str, rows: list[dict[str, Any]]) -> None:
@@ -114,14 +133,28 @@ def _work(
         if progress is not None:
             progress.update()
 
-    with _one_thread(model):
-        run_unit(model, unit, missing, {**provenance, "hardware": hardware(model.device.type)}, done)
+    try:
+        with _one_thread(model):
+            still = [cell for cell in missing if unit.key(cell) not in before]
+            run_unit(model, unit, still, {**provenance, "hardware": hardware(model.device.type)}, done)
+    except Exception as error:
+        error.add_note(f"In sample {unit.index} of {unit.task.name} at {unit.length} tokens, seed {unit.seed}.")
+        raise
     return len(missing)
 
 
+def _loaded(source: Source) -> LanguageModel:
+    with _loading:  # transformers loads in one thread at a time
+        return _load(*source)
+
+
 @lru_cache(1)
-def _loaded(name: str, device: str, dtype: Any) -> LanguageModel:
-    return load(name, device, dtype)
+def _load(name: str, device: str, dtype: Any, wanted: str) -> LanguageModel:
+    lm = load(name, device, dtype)
+    found = model_hash(lm.model)
+    if found != wanted:
+        raise IncompatibleFileError(f"evaluate: load {name} again", f"weights {found}", f"{wanted}, the given model's")
+    return lm
 
 
 @contextmanager
@@ -137,16 +170,19 @@ def _one_thread(lm: LanguageModel) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _source(lm: LanguageModel | str, jobs: int) -> tuple[Any, ...]:
-    """What a process loads the model from."""
+def _check_jobs(lm: LanguageModel | str, jobs: int) -> None:
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs == 0:
         raise InvalidInputError("evaluate: jobs", repr(jobs), "an int >= 1, or -1 for every processor")
-    if isinstance(lm, str):
-        return (lm, None, None)
-    if lm.source is None and jobs != 1:
+    if jobs != 1 and isinstance(lm, LanguageModel) and lm.source is None:
         got = f"jobs={jobs} with a model that kvviz.load did not load"
         raise InvalidInputError("evaluate", got, "jobs=1, or a name, directory or file for kvviz.load")
-    return () if lm.source is None else (lm.source, str(lm.device), lm.model.dtype)
+
+
+def _source(lm: LanguageModel, weights: str) -> Source:
+    """What a process loads the same model from, whatever its working directory and devices."""
+    assert lm.source is not None
+    path = Path(lm.source)
+    return str(path.absolute() if path.exists() else path), str(lm.device), lm.model.dtype, weights
 
 
 def _check_lengths(lm: LanguageModel, lengths: Sequence[int]) -> None:
@@ -155,11 +191,11 @@ def _check_lengths(lm: LanguageModel, lengths: Sequence[int]) -> None:
         raise InvalidInputError("evaluate: lengths", max(lengths), f"at most the model's {most} positions")
 
 
-def _provenance(lm: LanguageModel, seed: int) -> dict[str, Any]:
+def _provenance(lm: LanguageModel) -> dict[str, Any]:
     import kvviz
 
     versions = {name: installed(name) for name in PACKAGES}
     return {
-        "model": lm.name, "model_hash": model_hash(lm), "dtype": str(lm.model.dtype).removeprefix("torch."),
+        "model": lm.name, "model_hash": model_hash(lm.model), "dtype": str(lm.model.dtype).removeprefix("torch."),
         "kvviz": kvviz.__version__, "commit": commit(), **versions,
     }  # fmt: skip

@@ -37,7 +37,8 @@ def run_unit(
     """Run the cells on one sample, which is prefilled once for all; `done` gets the key and the rows of each at once.
 
     Returns how many prefills it took. A row a turn; a cell whose budget the method refuses has one row without a score.
-    Raises InvalidInputError for a sample that does not fit into the model's positions.
+    Raises InvalidInputError for a sample that does not fit into the model's positions, and for a score outside 0 to 1,
+    or nats per token that are no finite number. A note on an error in a cell names its method and budget.
     """
     task, wanted = unit.task, list(cells)
     sample = task.sample(lm, unit.length, unit.index, unit.seed)
@@ -58,7 +59,11 @@ def run_unit(
                 continue
             assert cell.method is not None
             measured = _likelihood if likelihood else _answers
-            rows = measured(lm, shared, cell.method, task, sample, prompt)
+            try:
+                rows = measured(lm, shared, cell.method, task, sample, prompt)
+            except Exception as error:
+                error.add_note(f"By {cell.label} at budget {cell.budget}.")
+                raise
             tokens = cell.method.budget_tokens(ids.shape[1])
             done(unit.key(cell), [{**about, **row, "budget_tokens": tokens} for row in rows])
     return shared.count
@@ -78,8 +83,7 @@ def _answers(
         score = float(task.score(turn, out.text))
         if not 0 <= score <= 1:
             raise InvalidInputError(f"score of task {task.name}", score, "a number from 0 to 1")
-        kept = _kept(out.ledger)
-        rows.append({**_row(number, turn, sample), **kept, "score": score, "text": out.text})
+        rows.append({**_row(number, turn, sample), **_kept(out.ledger), "score": score, "text": out.text})
     return rows
 
 
@@ -98,6 +102,8 @@ def _likelihood(
         ).logits
         total -= float(logits[0, -1].float().log_softmax(-1)[following])
     score = total / (len(ids) - 1)
+    if not math.isfinite(score):
+        raise InvalidInputError(f"score of task {task.name}", score, "a finite number of nats per token")
     return [{**_row(0, turn, sample), **_kept(cache.ledger()), "score": score, "text": ""}]
 
 

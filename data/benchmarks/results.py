@@ -1,0 +1,80 @@
+"""Scores of every method on every task: fills results.parquet beside this script, and writes README.md from it.
+
+    python data/benchmarks/results.py           the whole grid on a GPU, the part for two cores without one
+    python data/benchmarks/results.py --whole   the whole grid, wherever
+    python data/benchmarks/results.py --page    only README.md, from the results there are
+
+Stopped, it goes on where it was; cells that are in the file are never run again, so the part for two cores counts
+towards the whole grid. On the same machine and the same commit a second run from nothing writes the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import kvviz
+from kvviz.evaluation import report
+from kvviz.tasks import Task
+
+HERE = Path(__file__).resolve().parent
+OUT, PAGE = HERE / "results.parquet", HERE / "README.md"
+MODEL, SEED, JOBS = "smollm2-135m", 0, 2
+RULER = (
+    "niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
+    "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What one call of `kvviz.evaluate` runs, with every method."""
+
+    tasks: tuple[str | Task, ...]
+    lengths: tuple[int, ...]
+    budgets: tuple[int | float, ...]
+    samples: int
+
+
+BUDGETS = (128, 256, 512)
+TWO_CORES = (
+    Grid(("needle", "niah_single_2", "niah_multikey_1"), (1024,), BUDGETS, 20),
+    Grid(("perplexity",), (1024,), BUDGETS, 8),
+)
+# 400 samples keep a 95 % interval of a share within 10 points: 2 * 1.96 * sqrt(0.25 / 400) = 0.098.
+WHOLE = (
+    Grid(
+        (*RULER, "needle", "needle_multi_turn", "kv_retrieval", "perplexity"), (1024, 2048, 4096),
+        (128, 256, 512, 1024, 0.25, 0.5, 0.75), 400,
+    ),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Run the grid asked for, then write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--whole", action="store_true", help="the whole grid, without a GPU too")
+    parser.add_argument("--samples", type=int, help="samples of each task and length, instead of the grid's own")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes; {JOBS} by default, 1 on a GPU")
+    parser.add_argument("--out", type=Path, default=OUT, help="another results file; README.md is written beside it")
+    parser.add_argument("--page", action="store_true", help="only write the page from the results there are")
+    options = parser.parse_args()
+    gpu = torch.cuda.is_available()
+    for grid in () if options.page else WHOLE if options.whole or gpu else TWO_CORES:
+        started = time.perf_counter()
+        table = kvviz.evaluate(
+            MODEL, grid.tasks, kvviz.methods.names(), grid.budgets, grid.lengths,
+            samples=options.samples or grid.samples, seed=SEED, out=options.out, jobs=1 if gpu else options.jobs,
+        )  # fmt: skip
+        seconds = round(time.perf_counter() - started)
+        print(json.dumps({"tasks": grid.tasks, "cells in the file": table["key"].nunique(), "seconds": seconds}))
+    options.out.with_name(PAGE.name).write_text(report(options.out))
+
+
+if __name__ == "__main__":
+    main()
