@@ -285,3 +285,14 @@ def test_the_question_may_come_first_or_last():
     assert render(lm, sample, "after").text == "<|user|>\nA text."
     assert render(lm, sample, "after").turns == (f"\n\nWhich?{asks}", later)
     assert render(lm, sample, "first").turns == render(lm, sample, "last").turns == ("", later)
+
+
+def test_another_content_of_a_file_is_another_configuration(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("one " * 100)
+    task = tasks.create("perplexity", file=str(file))
+    before = task.config
+    assert before == task.config
+    file.write_text("two " * 100)
+    assert {name for name, value in task.config.items() if value != before[name]} == {"file_hash"}
+    assert "file_hash" not in tasks.create("perplexity").config

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import tasks
 from .results import load_results
 from .statistics import SETTING, differences, orderings, summary, wins, without_budget
 
@@ -49,7 +48,7 @@ def report(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 0
 def markdown(table: pd.DataFrame) -> str:
     """The table of `summary` or `differences` as Markdown: one table a task, placement and length.
 
-    Methods are rows, budgets columns, "any" that of methods that ignore the budget. A cell has the value and its
+    Methods are rows, budgets columns, "any" for NaN: methods that ignore the budget. A cell has the value and its
     interval, "refused" where the method refused the budget on all samples, and `n` where it has fewer samples than
     others. In bold: differences whose interval has a width and leaves out 0. A summary of nats per token is written as
     perplexity, the exponential of mean and interval; differences stay in nats.
@@ -143,18 +142,23 @@ def _run(table: pd.DataFrame) -> str:
 
 
 def _tasks(table: pd.DataFrame) -> str:
-    known = set(tasks.names())
     lines = []
     for (task, placement), own in table.groupby(["task", "placement"]):
         samples = own.drop_duplicates(["length", "seed", "sample"])["length"].value_counts().sort_index()
-        chance = tasks.get(str(task)).chance if task in known else math.nan
+        chance = own["chance"].iloc[0]
         lines.append([
             f"`{task}`", PLACES.get(str(placement), str(placement)), own["metric"].iloc[0],
-            "" if math.isnan(chance) else f"{chance:g}", ", ".join(f"{at:,} ({n})" for at, n in samples.items()),
-            _values(own["task_config"]),
+            "" if math.isnan(chance) else f"{chance:g}", _of_full(own),
+            ", ".join(f"{at:,} ({n})" for at, n in samples.items()), _values(own["task_config"]),
         ])  # fmt: skip
-    head = ["task", "question", "score", "chance", "lengths in tokens (samples)", "fields"]
+    head = ["task", "question", "score", "by chance", "full attention", "lengths in tokens (samples)", "fields"]
     return "Tasks:\n\n" + _lines(head, lines)
+
+
+def _of_full(rows: pd.DataFrame) -> str:
+    """The mean score of full attention at each length, which says what the model itself can do."""
+    means = rows[rows["method_name"] == "full"].groupby("length")["score"].mean()
+    return ", ".join(f"{mean:.2f} at {length:,}" for length, mean in means.items())
 
 
 def _methods(table: pd.DataFrame) -> str:

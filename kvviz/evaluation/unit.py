@@ -114,6 +114,7 @@ def _kept(ledger: Ledger) -> Row:
 def _about(unit: Unit, cell: Cell) -> Row:
     return {
         "task": unit.task.name, "placement": unit.task.placement, "metric": unit.task.metric,
+        "chance": float(unit.task.chance),
         "higher_is_better": unit.task.higher_is_better,
         "task_config": json.dumps(unit.task.config, sort_keys=True), "length": unit.length, "sample": unit.index,
         "seed": unit.seed, "method": cell.label, "method_name": cell.name, "preset": cell.preset,

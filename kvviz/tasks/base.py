@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..errors import KVVizError, UnknownNameError
+from ..provenance import content_hash
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -86,8 +87,9 @@ class Task(ABC):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The fields and their values."""
-        return asdict(self)
+        """The fields and their values, and what tells the content of a `file` of the user's from another."""
+        values = asdict(self)
+        return values | {"file_hash": content_hash(values["file"])} if values.get("file") else values
 
     @abstractmethod
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:

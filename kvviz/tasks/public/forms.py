@@ -1,0 +1,81 @@
+"""How a row becomes a prompt and how its answer is scored; the cut in the middle of a text that is too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import UnknownNameError
+from .. import scores
+from ..base import Placement, Sample
+from ..prompts import fit
+
+if TYPE_CHECKING:
+    from ...models import LanguageModel
+
+F1, ROUGE, LINE, CLASS = "token F1", "ROUGE-L", "edit similarity of a line", "class found"
+NUMBERS, NUMBER, WORD, LETTER = "right numbers", "first number", "words found", "letter chosen"
+METRICS: Mapping[str, Callable[..., float]] = {
+    F1: scores.token_f1, ROUGE: scores.rouge_l, LINE: scores.line_similarity, CLASS: scores.class_found,
+    NUMBERS: scores.number_share, NUMBER: scores.first_number, WORD: scores.found_words, LETTER: scores.chosen_letter,
+}  # fmt: skip
+NEEDS = {ROUGE: ("rouge_score",), LINE: ("rapidfuzz",)}
+HALF_CHARACTER = "\ufffd"  # what a token decodes to that holds a part of a character
+
+
+@dataclass(frozen=True)
+class Form:
+    """The prompt of one subset, and how its answer is scored.
+
+    `lead` stands before the text, `ask` behind it, with the row's input in the place of {input}; `cue` begins the
+    answer. Without a cue, a last line of the question that ends with a colon is it: so do rows that continue a list of
+    examples. `first_line`: only the answer's first line is scored, as what follows is a further example.
+
+    Raises UnknownNameError, with near matches, for a metric that is not in METRICS.
+    """
+
+    metric: str
+    max_new_tokens: int
+    lead: str
+    ask: str = "{input}"
+    cue: str = ""
+    chance: float = 0.0
+    first_line: bool = False
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise UnknownNameError("form of a subset: metric", self.metric, METRICS)
+
+    def asked(self, given: str) -> tuple[str, str]:
+        """The question on a row's input, and the first words of the answer."""
+        question = f"\n\n{self.ask.replace('{input}', given)}"
+        last = question.rstrip().rpartition("\n")[2]
+        if self.cue or not last.endswith(":"):
+            return question, self.cue
+        return question.rstrip().removesuffix(last).rstrip(" "), last.strip()
+
+
+def cut_middle(
+    lm: LanguageModel, text: str, length: int, placement: Placement, make: Callable[[str, int], Sample]
+) -> Sample:
+    """The sample `make(kept, dropped)` of at most `length` tokens, with most of the text.
+
+    Of a text that is too long, `dropped` tokens in the middle go, and both ends stay, each with half of the rest.
+    Source: LongBench (arXiv 2308.14508), section 4.1. It cuts the whole prompt; here the instruction and the question
+    stay whole. Raises InvalidInputError where they alone are too long.
+    """
+    ids = lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+
+    def shortened(kept: int) -> Sample:
+        if kept >= len(ids):
+            return make(text, 0)
+        head, tail = ids[: kept - kept // 2], ids[len(ids) - kept // 2 :]
+        ends = _decoded(lm, head).rstrip(HALF_CHARACTER) + _decoded(lm, tail).lstrip(HALF_CHARACTER)
+        return make(ends, len(ids) - kept)
+
+    return fit(lm, length, placement, shortened, most=max(1, len(ids)))
+
+
+def _decoded(lm: LanguageModel, ids: list[int]) -> str:
+    return str(lm.tokenizer.decode(ids, clean_up_tokenization_spaces=False))

@@ -1,0 +1,62 @@
+"""PG-19: how well the continuation of a book is predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...errors import InvalidInputError
+from ..base import Sample, Turn
+from ..language_modelling import MARGIN, Perplexity
+from ..windows import window
+from . import rows
+
+if TYPE_CHECKING:
+    from ...models import LanguageModel
+
+HUB = "emozilla/pg19-test"
+SOURCE = rows.Source(
+    "PG-19", "test", ("text",),
+    "download the Parquet file of the dataset emozilla/pg19-test from the Hugging Face hub, or write books of your own "
+    'as {"text": ...}, one a line, and pass PG19(file=...)',
+    HUB,
+)  # fmt: skip
+
+
+@dataclass
+class PG19(Perplexity):
+    """`tokens` tokens of a book behind a context of `length` tokens of it, in nats a token: `Perplexity` on books.
+
+    `file`: a .jsonl or .parquet file with a column `text`, a book a row, or a directory that has test.jsonl or
+    test.parquet. Without it, the test split is read from the hub (emozilla/pg19-test, PG-19's 100 test books without a
+    loading script). Sample `index` is a window of the book that `seed` puts at `index`; behind the last book the first
+    one comes again, with another window (`details`: `row`, and `start`, the window's first character).
+
+    Source: PG-19 (arXiv 1911.05507), as ClusterKV (arXiv 2412.03213), fig. 10, uses it.
+
+    Raises as `Perplexity` does; MissingDependencyError without the extra `data`; for `file` what `rows.files` raises;
+    when a sample is made, what `rows.read` raises.
+    """
+
+    name: ClassVar[str] = "pg19"
+    title: ClassVar[str] = "PG-19: the tokens behind a long part of a book"
+    source: ClassVar[str] = "arXiv 1911.05507"
+
+    def __post_init__(self) -> None:
+        Perplexity(self.placement, self.tokens)  # checks both; `file` is no plain text here
+        rows.require("pg19", "datasets")
+        if self.file is not None:
+            rows.files(SOURCE, self.file)
+
+    def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
+        """A window of a book: a context of at most `length` tokens, and the `tokens` tokens that follow it."""
+        if length < 2:
+            raise InvalidInputError("pg19: length", length, "at least 2 tokens")
+        found = rows.read(SOURCE, self.file)
+        turns, place = divmod(index, found.num_rows)
+        number = rows.number(found, place, seed)
+        book = rows.text(found[number], "text")
+        start, text = window(lm, book, length + self.tokens + MARGIN, turns, seed)
+        context, answer = self._cut(lm, text, length)
+        turn = Turn("", (answer,), max_new_tokens=self.tokens)
+        return Sample(context, (turn,), {"row": number, "start": start})

@@ -1,0 +1,70 @@
+"""What the benchmarks of several subsets share: a prompt and a metric for each, on rows with one long text."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...errors import UnknownNameError
+from ..base import Sample, Task, Turn
+from . import rows
+from .forms import METRICS, NEEDS, Form, cut_middle
+
+if TYPE_CHECKING:
+    from ...models import LanguageModel
+
+
+@dataclass
+class SubsetTask(Task):
+    """One subset of a benchmark; `forms` has them all. In results it has a name of its own, the benchmark's_subset's.
+
+    Raises UnknownNameError for an unknown subset, MissingDependencyError without the extra `data`, and for `file` what
+    `rows.files` raises; when a sample is made, what `rows.read` raises.
+    """
+
+    forms: ClassVar[Mapping[str, Form]]
+
+    subset: str = ""
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.subset not in self.forms:
+            raise UnknownNameError(f"{self.name}: subset", str(self.subset), self.forms)
+        rows.require(f"{self.name}, {self.subset}", "datasets", *NEEDS.get(self.form.metric, ()))
+        if self.file is not None:
+            rows.files(self.where, self.file)
+        # Of this object, not of the class: several subsets have their own place in one table of results.
+        self.__dict__.update(name=f"{self.name}_{self.subset}", metric=self.form.metric, chance=self.form.chance)
+
+    @property
+    def form(self) -> Form:
+        """The subset's prompt and metric."""
+        return self.forms[self.subset]
+
+    @property
+    @abstractmethod
+    def where(self) -> rows.Source:
+        """Where the subset is on the hub, and what it must have."""
+
+    @abstractmethod
+    def turn(self, lm: LanguageModel, row: rows.Row) -> Turn:
+        """The question of a row, and what counts as right."""
+
+    def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
+        """The row that `seed` puts at `index`; its text (`context`) loses its middle where it is too long."""
+        found = rows.read(self.where, self.file)
+        number = rows.number(found, index, seed)
+        row = found[number]
+        turn, text = self.turn(lm, row), rows.text(row, "context")
+
+        def make(kept: str, dropped: int) -> Sample:
+            return Sample(self.form.lead + kept, (turn,), {"row": number, "dropped": dropped})
+
+        return cut_middle(lm, text, length, self.placement, make)
+
+    def score(self, turn: Turn, text: str) -> float:
+        """The subset's metric, from 0 to 1; the best of several right answers counts."""
+        return METRICS[self.form.metric](text, turn.answers)
