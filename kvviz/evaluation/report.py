@@ -157,7 +157,7 @@ def _tasks(table: pd.DataFrame) -> str:
 
 def _of_full(rows: pd.DataFrame) -> str:
     """The mean score of full attention at each length, which says what the model itself can do."""
-    means = rows[rows["method_name"] == "full"].groupby("length")["score"].mean()
+    means = rows[rows["method_name"] == "full"].groupby("length")["score"].mean().dropna()
     return ", ".join(f"{mean:.2f} at {length:,}" for length, mean in means.items())
 
 

@@ -10,9 +10,10 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
+from .axes import one_value
 from .labels import SEPARATOR, escape, set_title
 from .panels import panels, tiles
-from .score_curves import about, budget_text, numbers, rows_of
+from .score_curves import about, budget_text, ignoring_budget, numbers, rows_of
 from .theme import MAP
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ def needle_grid(
     """A map of length × depth a method: the share of needles found, in cividis.
 
     As in PQCache (arXiv 2407.12820) fig. 9 and CTkvr fig. 5, 6 and 14. `table` has the columns method, length (tokens,
-    at most 24 different), depth (0 the beginning of the text, 1 its end) and `found` (booleans or shares, "correct" in
-    `kvviz.compare`'s tables), and may have budget: then each method and budget has a panel of its own, except for
-    methods in `levels`, which ignore it. More than 10 different depths are put into tenths. Cells of few samples have
-    their numbers written in; places without a sample stay empty. `across` panels stand in a row.
+    at most 24 different), depth (0 the beginning of the text, 1 its end) and `found` (booleans or shares: "correct" in
+    `kvviz.compare`'s tables, "score" in those of `kvviz.load_results`), and may have budget: then each method and
+    budget has a panel of its own, except for methods in `levels` and those whose budget is NaN in all rows, which
+    ignore it. Rows without a depth or a share are left out. More than 10 different depths are put into tenths. Cells of
+    few samples have their numbers written in; places without a sample stay empty. `across` panels stand in a row.
 
-    Raises InvalidInputError for missing columns, depths or shares outside 0 to 1, or more than 24 lengths.
+    Raises InvalidInputError for missing columns, depths or shares outside 0 to 1, more than 24 lengths, or needles of
+    several tasks or placements, where the table has these columns.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"method": "quest", "length": [512, 512], "depth": [0.1, 0.1], "found": [True, False]})
@@ -48,7 +51,9 @@ def needle_grid(
     ([0.5], ('1/2',))
     """
     budget = ["budget"] if "budget" in table.columns else []
-    rows = rows_of("needle_grid", table, ["method", *budget, "length", "depth", found])
+    one = [name for name in ("task", "placement") if name in table.columns]
+    rows = rows_of("needle_grid", table, [*one, "method", *budget, "length", "depth", found], levels)
+    one_value("needle_grid", rows, *one)
     for name in ("length", "depth", found):
         rows = numbers("needle_grid", rows, name)
         if name != "length" and not rows[name].between(0, 1).all():
@@ -59,7 +64,7 @@ def needle_grid(
             "needle_grid: length", f"{len(lengths)} lengths", f"at most {_MOST_LENGTHS}: round them"
         )
     rows, depths = _by_depth(rows)
-    cells = _cells_of_needles(rows, budget, levels)
+    cells = _cells_of_needles(rows, budget, ignoring_budget(rows, levels) if budget else levels)
     budgets = {tokens for _, tokens in cells if tokens is not None}
     names = []
     for (method, tokens), own in cells.items():

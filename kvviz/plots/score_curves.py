@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,18 +20,31 @@ Array = NDArray[Any]
 _MAX_TICKS = 8
 
 
-def rows_of(operation: str, table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+def rows_of(
+    operation: str, table: pd.DataFrame, columns: Sequence[str], levels: Collection[str] | None = None
+) -> pd.DataFrame:
     """Those columns of the rows that have a value in each of them.
 
-    Raises InvalidInputError where a column is missing or no row is left.
+    With `levels`, the budget may be missing in rows of the methods that `ignoring_budget` returns. Raises
+    InvalidInputError where a column is missing or no row is left.
     """
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise InvalidInputError(f"{operation}: columns", list(table.columns), f"also {', '.join(missing)}")
-    rows = table[list(dict.fromkeys(columns))].dropna()
+    rows = table[list(dict.fromkeys(columns))]
+    if levels is None or "budget" not in columns:
+        rows = rows.dropna()
+    else:
+        rows = rows.dropna(subset=[name for name in rows.columns if name != "budget"])
+        rows = rows[rows["budget"].notna() | rows["method"].isin(ignoring_budget(rows, levels))]
     if rows.empty:
         raise InvalidInputError(operation, f"no row with a value of {columns[-1]}", "at least one")
     return rows
+
+
+def ignoring_budget(rows: pd.DataFrame, levels: Collection[str]) -> set[Any]:
+    """The methods in `levels`, and those whose rows all lack a budget."""
+    return {name for name, own in rows.groupby("method") if name in levels or own["budget"].isna().all()}
 
 
 def numbers(operation: str, rows: pd.DataFrame, column: str) -> pd.DataFrame:

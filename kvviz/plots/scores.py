@@ -11,9 +11,21 @@ from numpy.typing import NDArray
 
 from .. import metrics
 from ..errors import InvalidInputError
+from .axes import one_value
 from .labels import escape, set_title
 from .panels import panels
-from .score_curves import about, band, budget_axis, check_positive, curve, error_bars, numbers, rows_of, spread_aside
+from .score_curves import (
+    about,
+    band,
+    budget_axis,
+    check_positive,
+    curve,
+    error_bars,
+    ignoring_budget,
+    numbers,
+    rows_of,
+    spread_aside,
+)
 from .theme import method_style, template_name
 
 if TYPE_CHECKING:
@@ -41,14 +53,17 @@ def score_by_budget(
     PQCache (arXiv 2407.12820) fig. 10. `table` has the columns method, budget and `score` (numbers; booleans become a
     share), and may have task and sample. The bars are the interval of the mean over samples that holds `confidence` of
     the resamples drawn with `seed` (`metrics.bootstrap_interval`); several rows of one sample (a method's other seeds)
-    are averaged first. Without a column sample every row is a sample. Rows without a value are left out.
+    are averaged first. Without a column sample every row is a sample. Rows without a value are left out. The table of
+    `kvviz.load_results` is such a table: a sample's seeds, lengths, placements and turns are averaged; to see one of
+    them, give its rows alone. There, tasks of likelihood have nats per token as their score: lower is better.
 
-    Methods in `levels` ignore the budget: each is a horizontal line at its mean in the task. `budget` counts tokens a
-    key/value head, or is a share of the prompt where all are below 1; points stand a little aside, so that bars can be
-    told apart. `across` panels stand in a row. `kinds` and `title` as for `recall_by_budget`.
+    Methods in `levels`, and those whose budget is NaN in all rows, ignore the budget: each is a horizontal line at its
+    mean in the task. `budget` counts tokens a key/value head, or is a share of the prompt where all are below 1; points
+    stand a little aside, so that bars can be told apart. `across` panels stand in a row. `kinds` and `title` as for
+    `recall_by_budget`.
 
     Raises InvalidInputError for missing columns, scores that are not finite numbers, no method with budgets, or budgets
-    that are not positive.
+    that are not positive, or are tokens in some rows and shares in others.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"method": ["full", "quest", "quest"], "budget": [900, 128, 256], "score": [1, 0.3, 0.4]})
@@ -56,12 +71,16 @@ def score_by_budget(
     [[0.3, 0.4], [1.0, 1.0]]
     """
     optional = [name for name in ("task", "sample") if name in table.columns]
-    rows = numbers("score_by_budget", rows_of("score_by_budget", table, [*optional, "method", "budget", score]), score)
-    of_budget = rows[~rows["method"].isin(list(levels))]
+    columns = [*optional, "method", "budget", score]
+    rows = numbers("score_by_budget", rows_of("score_by_budget", table, columns, levels), score)
+    levels = ignoring_budget(rows, levels)
+    of_budget = rows[~rows["method"].isin(levels)]
     if of_budget.empty:
         raise InvalidInputError("score_by_budget: method", sorted(set(rows["method"])), "one beside those in levels")
     check_positive("score_by_budget: budget", of_budget["budget"], "budgets")
     budgets = of_budget["budget"].to_numpy(float)
+    if (budgets < 1).any() and (budgets >= 1).any():
+        raise InvalidInputError("score_by_budget: budget", "tokens and shares of the prompt", "rows of one kind")
     tasks = list(rows["task"].unique()) if "task" in rows else [""]
     figure, places = panels([escape(str(task)) for task in tasks], across, 260 if len(tasks) > 1 else 300, dark)
     methods = sorted(rows["method"].unique(), key=lambda method: method in levels)  # levels are drawn over the others
@@ -110,7 +129,8 @@ def perplexity_by_length(
     legend says how far above it the others get: at most over the lengths, or at the last position. `kinds` and `title`
     as for `recall_by_budget`.
 
-    Raises InvalidInputError for missing columns, both length and position, or a perplexity that is not above 0.
+    Raises InvalidInputError for missing columns, both length and position, a perplexity that is not above 0, or several
+    budgets in a column budget, NaN aside.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"method": ["full", "quest"], "length": [512, 512], "perplexity": [10.0, 10.5]})
@@ -120,6 +140,7 @@ def perplexity_by_length(
     given = [name for name in ("length", "position") if name in table.columns]
     if len(given) == 2:
         raise InvalidInputError("perplexity_by_length: columns", "both length and position", "one of the two")
+    one_value("perplexity_by_length", table, "budget")
     by = given[0] if given else "length"
     rows = rows_of("perplexity_by_length", table, ["method", by, "perplexity"])
     rows = numbers("perplexity_by_length", numbers("perplexity_by_length", rows, "perplexity"), by)
