@@ -300,6 +300,17 @@ def test_the_page_says_what_was_run_and_how_sure_it_is(path):
     assert "## Differences to `oracle`" not in page
 
 
+def test_placements_are_ranked_apart(path):
+    table = load_results(path)
+    last = table.assign(placement="last", score=1 - table["score"])
+    ranked = report(pd.concat([table, last])).partition("## Rankings")[2].partition("## Refused")[0]
+    parts = ranked.split("### Question ")
+    assert [part.partition("\n")[0] for part in parts[1:]] == ["after the compressed context", "last"]
+    alone = report(table).partition("## Rankings")[2].partition("## Refused")[0]
+    assert parts[1].strip() == alone.partition("### Question ")[2].strip() != ""
+    assert parts[2].partition("\n")[2] != parts[1].partition("\n")[2]
+
+
 def test_the_page_of_a_real_grid_has_every_section(tmp_path):
     run_grid(save_model(tmp_path / "model"), tmp_path / "results.parquet")
     page = report(tmp_path / "results.parquet")

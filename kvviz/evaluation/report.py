@@ -60,7 +60,7 @@ def _setting(rows: pd.DataFrame) -> str:
     first, most = rows.iloc[0], int(rows["n"].max())
     apart = "difference" in rows.columns
     unit = first["metric"] if apart or first["higher_is_better"] else "perplexity, less is better"
-    title = f"### {first['task']}, {first['length']:,} tokens, {PLACES.get(first['placement'], first['placement'])}"
+    title = f"### {first['task']}, {first['length']:,} tokens, {_place(first['placement'])}"
     cells = {
         (row["method"], _budget(row["budget"])): _difference(row, most) if apart else _mean(row, most)
         for _, row in rows.iterrows()
@@ -95,7 +95,7 @@ def _widths(means: pd.DataFrame) -> str:
     lengths = sorted(set(scored["length"]))
     cells = {place: _widest(own) for place, own in scored.groupby(SETTING)}
     lines = [
-        [f"`{task}`", PLACES.get(str(place), str(place)), *(cells.get((task, place, length), "") for length in lengths)]
+        [f"`{task}`", _place(place), *(cells.get((task, place, length), "") for length in lengths)]
         for task, place in sorted({(task, place) for task, place, _ in cells})
     ]
     flat = int((scored["low"] == scored["high"]).sum())
@@ -120,7 +120,9 @@ def _widest(rows: pd.DataFrame) -> str:
 
 
 def _by_budget(rows: pd.DataFrame, cells: dict[tuple[str, str], str]) -> str:
-    """Methods as rows, those that ignore the budget first; budgets as columns."""
+    """Methods as rows, those that ignore the budget first; budgets as columns. No text for no row."""
+    if rows.empty:
+        return ""
     budgets = [_budget(value) for value in sorted(set(rows["budget"].dropna()))]
     ignoring = sorted(set(rows.loc[rows["budget"].isna(), "method"]))
     methods = [*ignoring, *sorted(set(rows["method"]) - set(ignoring))]
@@ -147,7 +149,7 @@ def _tasks(table: pd.DataFrame) -> str:
         samples = own.drop_duplicates(["length", "seed", "sample"])["length"].value_counts().sort_index()
         chance = own["chance"].iloc[0]
         lines.append([
-            f"`{task}`", PLACES.get(str(placement), str(placement)), own["metric"].iloc[0],
+            f"`{task}`", _place(placement), own["metric"].iloc[0],
             "" if math.isnan(chance) else f"{chance:g}", _of_full(own),
             ", ".join(f"{at:,} ({n})" for at, n in samples.items()), _values(own["task_config"]),
         ])  # fmt: skip
@@ -180,27 +182,42 @@ def _differences_heading(reference: str) -> str:
 
 
 def _wins(table: pd.DataFrame) -> str:
-    pairs = wins(table)
-    if pairs.empty:
-        return ""
-    sums = pairs.groupby(["method", "budget"], dropna=False)[list(COUNTS)].sum().reset_index()
     text = (
         "## Wins, ties and losses\n\nAgainst every other method at the same budget, sample by sample, all tasks and "
-        "lengths together: one with more samples counts more. Of nats per token the lower ones win."
+        "lengths of a placement together: one with more samples counts more. Of nats per token the lower ones win."
     )
-    return f"{text}\n\n{_by_budget(sums, _cells(sums, lambda row: ' / '.join(str(row[name]) for name in COUNTS)))}"
+
+    def counted(own: pd.DataFrame) -> str:
+        sums = wins(own)
+        if not sums.empty:
+            sums = sums.groupby(["method", "budget"], dropna=False)[list(COUNTS)].sum().reset_index()
+        return _by_budget(sums, _cells(sums, lambda row: " / ".join(str(row[name]) for name in COUNTS)))
+
+    return _by_placement(text, table, counted)
 
 
 def _orderings(table: pd.DataFrame) -> str:
-    ranks = orderings(table)
-    if ranks.empty:
-        return ""
     text = (
         "## Rankings\n\nBy the mean of the tasks' means at each budget, in brackets with the number of tasks; without "
         "tasks in nats per token, and without methods that lack a task or length which most have."
     )
-    places = _cells(ranks, lambda row: f"{row['rank']} ({row['mean']:.3f} of {row['tasks']})")
-    return f"{text}\n\n{_by_budget(ranks, places)}"
+
+    def ranked(own: pd.DataFrame) -> str:
+        ranks = orderings(own)
+        return _by_budget(ranks, _cells(ranks, lambda row: f"{row['rank']} ({row['mean']:.3f} of {row['tasks']})"))
+
+    return _by_placement(text, table, ranked)
+
+
+def _by_placement(text: str, table: pd.DataFrame, written: Callable[[pd.DataFrame], str]) -> str:
+    """A table for each place of the question, which are different settings; nothing where all are empty."""
+    parts = {_place(name): written(own) for name, own in table.groupby("placement")}
+    found = [f"### {_capital(place)}\n\n{part}" for place, part in parts.items() if part]
+    return "\n\n".join([text, *found]) if found else ""
+
+
+def _place(placement: object) -> str:
+    return PLACES.get(str(placement), str(placement))
 
 
 def _cells(rows: pd.DataFrame, text: Callable[[Any], str]) -> dict[tuple[str, str], str]:
