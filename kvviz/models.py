@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Geometry", "LanguageModel", "load"]
 
 
+SHARED = "auto"  # a device: layers shared out among devices
+
+
 @dataclass(frozen=True)
 class BundledModel:
     """A model that a Python package ships as a .gguf file."""
@@ -148,17 +151,20 @@ def load(
 ) -> LanguageModel:
     """A LanguageModel by alias ("smollm2-135m"), directory, .gguf file or Hugging Face hub id.
 
-    `device`: CUDA where there is one, else the CPU. `dtype`: bfloat16 on CUDA, else float32. A .gguf file is
-    de-quantised once and kept in the user's cache folder, or in the one that the environment variable KVVIZ_CACHE
-    names: 15 s the first time for SmolLM2-135M, 0.6 s then (two cores, imports aside). Code that comes with a model is
-    never run.
+    `device`: CUDA where there is one, else the CPU. "auto" shares the layers out among all GPUs and then host memory,
+    by accelerate's `device_map`, for a model that one GPU does not hold. `dtype`: bfloat16 on CUDA, else float32. A
+    .gguf file is de-quantised once and kept in the user's cache folder, or in the one that the environment variable
+    KVVIZ_CACHE names: 15 s the first time for SmolLM2-135M, 0.6 s then (two cores, imports aside). Code that comes with
+    a model is never run.
 
     Raises UnknownNameError for a name that nothing answers to, MissingDependencyError where the bundled model is not
     installed, UnsupportedModelError for a model that kvviz cannot serve, IncompatibleFileError for damaged files, and
     KVVizError where the cache folder cannot be written or the hub does not answer.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    gpu = torch.cuda.is_available()
+    shared = device == SHARED
+    placed = torch.device("cuda" if gpu else "cpu") if shared or device is None else torch.device(device)
+    dtype = dtype or (torch.bfloat16 if placed.type == "cuda" else torch.float32)
     bundled = BUNDLED.get(str(name))
     path = bundled.path() if bundled else Path(name)
     title = bundled.title if bundled else path.stem if path.suffix == ".gguf" else str(name)
@@ -171,20 +177,23 @@ def load(
     else:
         source = Path(name)
     with _errors_of(str(name)):
-        model, tokenizer = _read(source, dtype)
-    torch.nn.Module.to(model, device)  # transformers' own `to` is typed as taking no device
+        model, tokenizer = _read(source, dtype, SHARED if shared else None)
+    if not shared:
+        torch.nn.Module.to(model, placed)  # transformers' own `to` is typed as taking no device
     loaded = LanguageModel(model, tokenizer, title)
     loaded.source = str(name)
     return loaded
 
 
-def _read(source: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _read(source: Path, dtype: torch.dtype, device_map: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = str(source)
     config = AutoConfig.from_pretrained(where, trust_remote_code=False)
     _check_decoder(config, where)  # before gigabytes of weights are read
-    model = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=dtype, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(
+        where, config=config, dtype=dtype, device_map=device_map, trust_remote_code=False
+    )
     model.train(False).requires_grad_(False)
     return model, AutoTokenizer.from_pretrained(where, trust_remote_code=False)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @cache
@@ -74,11 +74,25 @@ def _content(file: Path, _changed_ns: int, _size: int) -> str:
 
 
 def model_hash(model: nn.Module) -> str:
-    """BLAKE2b of every weight of the model, by name, dtype and shape: 16 hexadecimal digits."""
+    """BLAKE2b of every weight of the model, by name, dtype and shape: 16 hexadecimal digits.
+
+    The same wherever accelerate has put the weights; those it keeps elsewhere are brought in one at a time.
+    """
     import torch
 
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        found = _brought_in(model, name) if tensor.is_meta else tensor
+        digest.update(found.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _brought_in(model: nn.Module, name: str) -> Tensor:
+    from accelerate.utils import align_module_device
+
+    path, _, own = name.rpartition(".")
+    module = model.get_submodule(path)
+    with align_module_device(module):
+        found: Tensor = getattr(module, own).detach().cpu().clone()
+    return found
