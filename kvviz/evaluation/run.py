@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from ..errors import IncompatibleFileError, InvalidInputError
 from ..methods.base import Method
-from ..models import LanguageModel, load
+from ..models import SHARED, LanguageModel, load
 from ..provenance import commit, hardware, installed, model_hash
 from ..tasks import Task
 from .grid import Cell, Unit, cells, units
@@ -50,7 +50,8 @@ def evaluate(
     `out`, a Parquet file, appears once all is done. Until then every finished cell is on disk in a folder beside it
     before the next one starts: the same call goes on where a crash or a kill stopped it, and a call with more of
     anything adds what is missing. `jobs` processes share the samples through joblib, each with a model of its own; for
-    them `lm` has to be a name that `kvviz.load` takes, or a model that came from it. Inside
+    them `lm` has to be a name that `kvviz.load` takes, or a model that came from it. Give a model that one GPU does not
+    hold as `kvviz.load(name, device="auto")`, which shares its layers out. Inside
     `joblib.parallel_config(backend="dask")`, or "ray", they are the cluster's, which has to see the folder of `out`,
     and `jobs` says no more than that there are several. Where one of them dies, dask runs its sample elsewhere.
     On a CPU every process computes with one thread, so that the rows are the same for any number of jobs.
@@ -97,7 +98,10 @@ def _run(
         import joblib
 
         source = _source(lm, provenance["model_hash"])
-        calls = (joblib.delayed(_work)(source, unit, missing, provenance, journal) for unit, missing in left)
+        caller = os.getpid()
+        calls = (
+            joblib.delayed(_work)(source, unit, missing, provenance, journal, caller=caller) for unit, missing in left
+        )
         for count in _parallel(jobs)(calls):
             progress.update(count)
 
@@ -119,17 +123,20 @@ def _work(
     provenance: Mapping[str, Any],
     journal: Journal,
     progress: Any = None,
+    caller: int | None = None,
 ) -> int:
     """Run a sample's cells, leaving out those that are on disk by now: a cluster runs a dead worker's sample again.
 
-    Returns how many cells it was given.
+    Returns how many cells it was given. A process that `caller` started ends with the cell at which that one is gone.
     """
+    _end_if_deserted(caller)
     model = lm if isinstance(lm, LanguageModel) else _loaded(lm)
     before = journal.keys(unit.name)
     write = journal.writer(unit.name)
 
     def done(key: str, rows: list[dict[str, Any]]) -> None:
         write(key, rows)
+        _end_if_deserted(caller)
         if progress is not None:
             progress.update()
 
@@ -141,6 +148,18 @@ def _work(
         error.add_note(f"In sample {unit.index} of {unit.task.name} at {unit.length} tokens, seed {unit.seed}.")
         raise
     return len(missing)
+
+
+@cache
+def _parent() -> int:
+    """The process that started this one: whoever was its parent when this was first asked."""
+    return os.getppid()
+
+
+def _end_if_deserted(caller: int | None) -> None:
+    """End this process if `caller` started it and is gone: loky's would go on with all samples handed to them."""
+    if _parent() == caller != os.getppid():
+        os._exit(1)  # nobody waits for results or an error
 
 
 def _loaded(source: Source) -> LanguageModel:
@@ -182,7 +201,9 @@ def _source(lm: LanguageModel, weights: str) -> Source:
     """What a process loads the same model from, whatever its working directory and devices."""
     assert lm.source is not None
     path = Path(lm.source)
-    return str(path.absolute() if path.exists() else path), str(lm.device), lm.model.dtype, weights
+    places = set((getattr(lm.model, "hf_device_map", None) or {}).values())  # accelerate's
+    device = SHARED if len(places) > 1 else str(lm.device)
+    return str(path.absolute() if path.exists() else path), device, lm.model.dtype, weights
 
 
 def _check_lengths(lm: LanguageModel, lengths: Sequence[int]) -> None:
