@@ -37,17 +37,19 @@ def installed(package: str) -> str:
 
 @cache
 def commit() -> str:
-    """The commit of kvviz's source, with "+" where files differ from it; "unknown" for an installed package."""
+    """The commit of kvviz's source, with "+" where its code differs from it; "unknown" for an installed package."""
     root = Path(__file__).parents[1]
     if not (root / ".git").exists():
         return "unknown"
+    found = _git(root, "rev-parse", "--short=7", "HEAD")
+    return found + "+" * bool(_git(root, "status", "--porcelain", "--", "kvviz", "kernels")) if found else "unknown"
+
+
+def _git(root: Path, *command: str) -> str:
     try:
-        found = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--abbrev=7", "--dirty=+"], capture_output=True, text=True
-        )
+        return subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True).stdout.strip()
     except OSError:  # no git here
-        return "unknown"
-    return found.stdout.strip() or "unknown"
+        return ""
 
 
 def content_hash(path: str | os.PathLike[str]) -> str:
