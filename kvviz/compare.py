@@ -102,7 +102,7 @@ def _cells(
 
 def _ignores_budget(method: str | Method) -> bool:
     """Whether decode steps attend everything: `full`, and methods that only prefill."""
-    return _name(method) == "full" or get(_name(method)).kind == "prefill"
+    return _name(method) == "full" or (get(method) if isinstance(method, str) else method).kind == "prefill"
 
 
 def _name(method: str | Method) -> str:

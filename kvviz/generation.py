@@ -136,6 +136,8 @@ def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int 
 
     `new_tokens` says how many will follow, where that is known.
     """
+    if cache.get_seq_length() == 0:
+        cache.prompt.ids = ids
     cache.expect(ids.shape[1], new_tokens)
     chunks = ids.split(PREFILL_CHUNK, dim=1)
     for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):

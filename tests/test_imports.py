@@ -17,7 +17,7 @@ COMPUTES = (
     "errors", "storage", "provenance", "metrics", "geometry", "trace", "spans", "timeline", "operations", "kernels",
     "attention", "selection", "clustering", "background", "offload", "decoding", "methods", "checks", "layer", "ledger",
     "recorder", "hf", "model_cache", "models", "tasks", "generation", "prefill", "replay", "compare", "evaluation",
-    "capture", "explore", "runs", "command",
+    "interop", "capture", "explore", "runs", "command",
 )  # fmt: skip
 # What draws sees stored data only.
 DRAWS = {

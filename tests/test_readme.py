@@ -18,6 +18,10 @@ def test_the_table_of_methods_is_the_registrys() -> None:
     assert f"<!-- methods -->\n{kvviz.methods.table()}\n<!-- /methods -->" in README
 
 
+def test_the_table_of_tasks_is_the_registrys() -> None:
+    assert f"<!-- tasks -->\n{kvviz.tasks.table()}\n<!-- /tasks -->" in README
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_what_the_documents_point_to_is_there(document: str) -> None:
     text = (ROOT / document).read_text()

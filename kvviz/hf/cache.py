@@ -15,7 +15,7 @@ from ..errors import CacheMismatchError, UnsupportedModelError
 from ..layer import LayerCache, layer_store
 from ..ledger import Ledger, ledger_of
 from ..methods import resolve, resolve_prefill
-from ..methods.base import LayerContext, Method
+from ..methods.base import LayerContext, Method, Prompt
 from ..offload.kvstore import KVStore, resolve_store
 from ..timeline import Timeline
 from .layer import SelectiveLayer
@@ -55,6 +55,7 @@ class SelectiveCache(Cache):
         self.method = resolve(method)
         self.prefill = self.method if prefill is None else resolve_prefill(prefill)
         self._inputs = AttentionInputs() if self.method.speculates else None
+        self.prompt = Prompt(weakref.ref(model))  # shared with the forks, which are of the same prompt
         layers = DynamicCache(config=model.config).layers
         has_heads = getattr(self.config, "num_attention_heads", None) is not None
         if not has_heads or not any(isinstance(layer, DynamicLayer) for layer in layers):
@@ -63,7 +64,7 @@ class SelectiveCache(Cache):
             )
         for index, layer in enumerate(layers):
             if type(layer) is DynamicLayer:
-                context = _context(self.config, index, details)
+                context = _context(self.config, index, details, self.prompt)
                 kept = layer_store(self.store, context, self.method)
                 kept.timeline = None if timeline is None else timeline.of(index)
                 layers[index] = self._selective(LayerCache(context, self.method, kept, retain_queries=retain_queries))
@@ -172,8 +173,10 @@ def _link(layers: list[Any]) -> None:
         layer.following = weakref.ref(following)
 
 
-def _context(config: Any, index: int, details: bool) -> LayerContext:
+def _context(config: Any, index: int, details: bool, prompt: Prompt) -> LayerContext:
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return LayerContext(index, config.num_hidden_layers, heads, kv_heads, head_dim, head_dim**-0.5, details=details)
+    return LayerContext(
+        index, config.num_hidden_layers, heads, kv_heads, head_dim, head_dim**-0.5, details=details, prompt=prompt
+    )

@@ -151,6 +151,8 @@ class SelectiveLayer(DynamicLayer):
         """Forget every token."""
         old, store = self.cache, self.cache.store.renewed()
         store.timeline = old.store.timeline
+        if old.context.prompt is not None:
+            old.context.prompt.ids = None
         self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
         self.awaiting = False
 

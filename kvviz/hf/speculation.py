@@ -30,11 +30,7 @@ class AttentionInputs:
         Raises UnsupportedModelError where the model's attention modules cannot be told apart.
         """
         of_this = weakref.ref(cache)
-        modules = [m for m in model.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "layer_idx")]
-        if not modules:
-            raise UnsupportedModelError(
-                "speculation", f"{type(model).__name__}, without numbered attention modules", "a plain decoder"
-            )
+        modules = attention_modules("speculation", model)
         noted = weakref.WeakMethod(self._note)
 
         # torch adds and removes a hook in two steps: between them another thread calls it without keyword arguments.
@@ -92,6 +88,18 @@ class AttentionInputs:
         if not found:
             raise UnsupportedModelError("speculation", type(module).__name__, "attention that kvviz is attached to")
         return found[0][:, :, -1]
+
+
+def attention_modules(operation: str, model: nn.Module) -> list[nn.Module]:
+    """The attention modules of a model, each with its `layer_idx`.
+
+    Raises UnsupportedModelError, naming `operation`, where they cannot be told apart.
+    """
+    found = [m for m in model.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "layer_idx")]
+    if not found:
+        got = f"{type(model).__name__}, without numbered attention modules"
+        raise UnsupportedModelError(operation, got, "a plain decoder")
+    return found
 
 
 def note_queries(queries: Tensor) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -16,9 +17,24 @@ from ..offload.block_cache import BlockCache
 from ..offload.store import TokenCache
 from ..selection import GROUPS, Group, Merged, Selection, attend_all
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
 
 REGISTRY: dict[str, type[Method]] = {}
+
+
+@dataclass(eq=False)
+class Prompt:
+    """The prompt that a cache was filled with, for what has to run the model on it once more (`kvviz.interop`).
+
+    `model` is a weak reference. `ids` are the tokens [1, L] of the first prompt; None until `kvviz.generate`, `compare`
+    or `evaluate` fills the cache, and where transformers' own `generate` does.
+    """
+
+    model: weakref.ref[PreTrainedModel]
+    ids: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class LayerContext:
     `scale` multiplies the logits, `softcap` bounds them (Gemma 2) or is None. With `details`, selections carry groups
     and scores. `cached` looks up the layer's own keys and values; it is None on stored tensors (see `token_cache`).
     `speculate` gives this layer's queries [B, Q, D] as guessed from the attention input of the layer before, for a
-    method that `speculates`; it is None without a running model.
+    method that `speculates`; it is None without a running model. So is `prompt`, which methods on tensors do not need.
     """
 
     index: int
@@ -41,6 +57,7 @@ class LayerContext:
     details: bool = False
     cached: TokenCache | None = None
     speculate: Callable[[], Tensor] | None = None
+    prompt: Prompt | None = None
 
     def rows(self, group: Group) -> int:
         """Rows of choice: KV heads, or query heads where each chooses for itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from dataclasses import fields
 from functools import cache
@@ -67,5 +68,6 @@ def table() -> str:
     rows = ["| name | task | metric | chance | source |", "|---|---|---|---|---|"]
     for name in names():
         task = REGISTRY[name]
-        rows.append(f"| `{name}` | {task.title} | {task.metric} | {task.chance:g} | {task.source} |")
+        chance = "" if math.isnan(task.chance) else f"{task.chance:g}"
+        rows.append(f"| `{name}` | {task.title} | {task.metric} | {chance} | {task.source} |")
     return "\n".join(rows)

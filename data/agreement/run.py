@@ -1,0 +1,212 @@
+"""Compares the tokens that kvviz's eviction methods keep with those that NVIDIA's kvpress keeps, layer by layer.
+
+    make agreement
+
+kvpress 0.5.5 requires transformers>=4.56.0,<5.3 and kvviz transformers>=5.0,<6, so the command makes an environment of
+its own with both (in build/). It writes kvpress.json and README.md beside this script.
+
+One prompt, the first tokens of Python's reference manual, is prefilled on SmolLM2-135M in float32: once through kvviz's
+cache, and once under each press. Which tokens a press kept is read off the keys and values that it left in the cache
+(`kvviz.interop.kvpress.kept_positions`). Agreement is the share of the smaller of both sets that is in the other, by
+layer and KV head.
+
+What differs, and why; for each reason a pair is measured in which it is taken away:
+
+- `snapkv` and SnapKVPress have the same window (64), average pooling over 5 and mean over the query heads of a KV head.
+  kvpress takes means over the window's queries where kvviz takes sums, which rank alike.
+- `streaming_llm` and StreamingLLMPress keep 4 sinks and the most recent tokens.
+- `pyramidkv` and PyramidKVPress rank tokens alike and give layers different budgets, so that the smaller set lies in
+  the larger. kvviz shares out what the budget leaves beside the window; kvpress shares out the whole budget, so that
+  its pyramid is steeper. Where its last layer would get less than the window, it gives all layers one budget. "window
+  8" makes both windows smaller, so that this happens at smaller budgets only; "budgets of the press" takes kvviz's
+  ranking at the press's budget of each layer.
+- `h2o` and ObservedAttentionPress are kin only. kvpress divides the attention that a token received by the number of
+  queries that saw it, which favours late tokens; kvviz takes the paper's plain sum, which favours early ones, and keeps
+  half of the budget for the most recent tokens. "no window" leaves that half out; "no window, mean" also divides the
+  sums that h2o computed as kvpress does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from kvviz import LanguageModel, Method
+
+HERE = Path(__file__).resolve().parent
+MODEL, TOKENS, BUDGETS, SEED = "smollm2-135m", 1024, (128, 256, 512), 0
+Kept = list[list[set[int]]]  # positions by layer and KV head
+Keeping = Callable[["LanguageModel", "torch.Tensor"], Kept]
+
+
+def main() -> int:
+    """Compare and write; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=HERE, help="the folder for kvpress.json and README.md")
+    folder = parser.parse_args().out
+    import torch
+    from page import page
+    from presses import as_methods
+
+    import kvviz
+    from kvviz.runs.recipes import manual
+
+    lm = kvviz.load(MODEL, device="cpu", dtype=torch.float32)
+    ids = lm.encode(manual())[:, :TOKENS]
+    found = {**provenance(lm), "pairs": agreements(lm, ids), "presses": as_methods(lm, ids, SEED)}
+    (folder / "kvpress.json").write_text(json.dumps(found, indent=1) + "\n")
+    (folder / "README.md").write_text(page(found, text()))
+    print((folder / "README.md").read_text())
+    return 0
+
+
+def text() -> str:
+    """How it is compared and what differs: this file's own words from its third paragraph on."""
+    return (__doc__ or "").split("\n\n", 2)[2]
+
+
+def provenance(lm: LanguageModel) -> dict[str, Any]:
+    """Where the numbers come from."""
+    import kvviz
+    from kvviz.provenance import commit, hardware, installed, model_hash
+
+    packages = {name: installed(name) for name in ("kvpress", "transformers", "torch", "numpy")}
+    return {
+        "model": lm.name, "model_hash": model_hash(lm.model), "dtype": "float32", "prompt_tokens": TOKENS, "seed": SEED,
+        "hardware": hardware("cpu"), "kvviz": kvviz.__version__, "commit": commit(), **packages,
+    }  # fmt: skip
+
+
+def agreements(lm: LanguageModel, ids: torch.Tensor) -> list[dict[str, Any]]:
+    """A row a pair and budget: the agreement of every layer and head, and how many tokens each layer's heads keep."""
+    rows = []
+    for budget in BUDGETS:
+        theirs = {name: keeping(lm, ids) for name, keeping in presses(budget).items()}
+        for (method, press), keeping in methods(budget, theirs).items():
+            kept, others = keeping(lm, ids), theirs[press]
+            shares = [
+                [len(one & other) / min(len(one), len(other)) for one, other in zip(*heads, strict=True)]
+                for heads in zip(kept, others, strict=True)
+            ]
+            sizes = {"kept": [len(layer[0]) for layer in kept], "kept_by_press": [len(layer[0]) for layer in others]}
+            rows.append({"method": method, "press": press, "budget": budget, "agreement": shares, **sizes})
+    return rows
+
+
+def presses(budget: int) -> Mapping[str, Keeping]:
+    """The presses, by name, at one budget."""
+    import kvpress
+
+    from kvviz.interop.kvpress import MARGIN
+
+    ratio = 1 - (budget + MARGIN) / TOKENS
+    return {
+        "SnapKVPress": pressed(kvpress.SnapKVPress(ratio)),
+        "PyramidKVPress": pressed(kvpress.PyramidKVPress(ratio)),
+        "PyramidKVPress, window 8": pressed(kvpress.PyramidKVPress(ratio, window_size=8)),
+        "StreamingLLMPress": pressed(kvpress.StreamingLLMPress(ratio)),
+        "ObservedAttentionPress": pressed(kvpress.ObservedAttentionPress(ratio), "eager"),
+    }
+
+
+def methods(budget: int, theirs: Mapping[str, Kept]) -> Mapping[tuple[str, str], Keeping]:
+    """kvviz's methods, by their name and that of the press they are compared with, at one budget."""
+    from kvviz.methods import create
+
+    def at(name: str, **fields: Any) -> Keeping:
+        return kept_by(create(name, budget=budget, **fields))
+
+    def of_press(press: str, **fields: Any) -> Keeping:
+        return by_layer([create("snapkv", budget=len(layer[0]), **fields) for layer in theirs[press]])
+
+    wide, narrow, observed = "PyramidKVPress", "PyramidKVPress, window 8", "ObservedAttentionPress"
+    return {
+        ("snapkv", "SnapKVPress"): at("snapkv"),
+        ("streaming_llm", "StreamingLLMPress"): at("streaming_llm"),
+        ("pyramidkv", wide): at("pyramidkv"),
+        ("pyramidkv, budgets of the press", wide): of_press(wide),
+        ("pyramidkv, window 8", narrow): at("pyramidkv", recent=8),
+        ("pyramidkv, window 8, budgets of the press", narrow): of_press(narrow, recent=8),
+        ("h2o", observed): at("h2o"),
+        ("h2o, no window", observed): at("h2o", recent_share=0.0),
+        ("h2o, no window, mean", observed): by_mean_received(budget),
+    }
+
+
+def kept_by(method: Method) -> Keeping:
+    """What a kvviz method keeps of a prompt."""
+
+    def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
+        return [positions(layer.method.keeps(layer.states[0])) for layer in prefilled(lm, ids, method).selective_layers]
+
+    return kept
+
+
+def by_layer(every: list[Method]) -> Keeping:
+    """What methods keep of a prompt, each in the layer of its place."""
+
+    def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
+        whole = prefilled(lm, ids, "full", retain_queries=True).selective_layers
+        forks = [layer.fork(method) for layer, method in zip(whole, every, strict=True)]
+        return [positions(fork.method.keeps(fork.states[0])) for fork in forks]
+
+    return kept
+
+
+def by_mean_received(budget: int) -> Keeping:
+    """The tokens with the most attention a query that sees them, from the sums that h2o keeps at a full budget."""
+
+    def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
+        import torch
+
+        from kvviz.methods import create
+
+        cache, length = prefilled(lm, ids, create("h2o", budget=ids.shape[1])), ids.shape[1]
+        found = []
+        for layer in cache.selective_layers:
+            received = layer.states[0].received / torch.arange(length, 0, -1)
+            found.append(positions(received.unflatten(1, (layer.context.n_kv_heads, -1)).mean(2).topk(budget).indices))
+        return found
+
+    return kept
+
+
+def prefilled(lm: LanguageModel, ids: torch.Tensor, method: str | Method, **options: Any) -> Any:
+    """A SelectiveCache that has taken in the prompt."""
+    import torch
+
+    import kvviz
+    from kvviz.hf import attached
+
+    cache = kvviz.SelectiveCache(lm.model, method, **options)
+    with torch.no_grad(), attached(lm.model):
+        lm.model(ids, past_key_values=cache, logits_to_keep=1)
+    return cache
+
+
+def pressed(press: Any, attention: str = "sdpa") -> Keeping:
+    """What a press keeps of a prompt."""
+
+    def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
+        from kvviz.interop.kvpress import kept_positions
+
+        found = kept_positions(lm.model, ids, press, attention)
+        return [positions(found[layer]) for layer in sorted(found)]
+
+    return kept
+
+
+def positions(kept: torch.Tensor) -> list[set[int]]:
+    """The positions [1, H, K] of each head as a set, without pads."""
+    return [set(head) - {-1} for head in kept[0].tolist()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
