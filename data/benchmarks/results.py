@@ -33,46 +33,47 @@ RULER = (
 
 @dataclass(frozen=True)
 class Grid:
-    """What one call of `kvviz.evaluate` runs, with every method."""
+    """What one call of `kvviz.evaluate` runs: every method, unless some are named."""
 
     tasks: tuple[str | Task, ...]
     lengths: tuple[int, ...]
     budgets: tuple[int | float, ...]
     samples: int
+    methods: tuple[str, ...] = (*kvviz.methods.names(), "clusterkv:official")  # whose clusters are many more
 
 
-BUDGETS = (128, 256, 512)
+NEEDLES, OTHERS = ("needle", "niah_single_2", "niah_multikey_1"), ("needle_multi_turn", "kv_retrieval", "perplexity")
+# The question at the end of the prompt, as most papers have it: what drops tokens then knows what is asked for.
+LAST = create("needle", placement="last")
+LENGTHS, SHORT = (1024, 2048, 4096), (1024,)
+BUDGETS, SMALL = (128, 256, 512, 1024, 0.25, 0.5, 0.75), (128, 256, 512)
 TWO_CORES = (
-    Grid(("needle", "niah_single_2", "niah_multikey_1"), (1024,), BUDGETS, 20),
-    Grid(("perplexity",), (1024,), BUDGETS, 8),
-    # The question at the end of the prompt, as most papers have it: what drops tokens then knows what is asked for.
-    Grid((create("needle", placement="last"),), (1024,), BUDGETS, 10),
+    Grid(NEEDLES, SHORT, SMALL, 12),
+    Grid((LAST,), SHORT, SMALL, 8),
+    Grid(NEEDLES, SHORT, (0.5, 0.75), 6, ("centroidkv", "snapkv", "pyramidkv", "streaming_llm")),
+    Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, (), 3, ("full",)),  # what the model itself can do
+    Grid(("perplexity",), SHORT, SMALL, 4),
 )
 # 400 samples keep a 95 % interval of a share within 10 points: 2 * 1.96 * sqrt(0.25 / 400) = 0.098.
-WHOLE = (
-    Grid(
-        (*RULER, "needle", create("needle", placement="last"), "needle_multi_turn", "kv_retrieval", "perplexity"),
-        (1024, 2048, 4096),
-        (128, 256, 512, 1024, 0.25, 0.5, 0.75), 400,
-    ),
-)  # fmt: skip
+WHOLE = (Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, BUDGETS, 400),)
 
 
 def main() -> None:
     """Run the grid asked for, then write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--whole", action="store_true", help="the whole grid, without a GPU too")
-    parser.add_argument("--samples", type=int, help="samples of each task and length, instead of the grid's own")
+    parser.add_argument("--samples", type=int, help="at most so many samples of each task and length")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes; {JOBS} by default, 1 on a GPU")
     parser.add_argument("--out", type=Path, default=OUT, help="another results file; README.md is written beside it")
     parser.add_argument("--page", action="store_true", help="only write the page from the results there are")
     options = parser.parse_args()
     gpu = torch.cuda.is_available()
+    lm = kvviz.load(MODEL, dtype=torch.float32)  # on a GPU too: one file holds the results of one model
     for grid in () if options.page else WHOLE if options.whole or gpu else TWO_CORES:
         started = time.perf_counter()
         table = kvviz.evaluate(
-            MODEL, grid.tasks, kvviz.methods.names(), grid.budgets, grid.lengths,
-            samples=options.samples or grid.samples, seed=SEED, out=options.out, jobs=1 if gpu else options.jobs,
+            lm, grid.tasks, grid.methods, grid.budgets, grid.lengths, seed=SEED, out=options.out,
+            samples=min(grid.samples, options.samples or grid.samples), jobs=1 if gpu else options.jobs,
         )  # fmt: skip
         seconds = round(time.perf_counter() - started)
         print(json.dumps({"tasks": list(map(str, grid.tasks)), "cells": table["key"].nunique(), "seconds": seconds}))

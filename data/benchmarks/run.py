@@ -28,6 +28,7 @@ from parts import (
     causes,
     decode,
     end_to_end,
+    grid,
     imports,
     inputs,
     iterations,
@@ -53,7 +54,7 @@ PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run, "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "iterations": iterations.run,
     "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
-    "cache": cache.run, "store": store.run, "widget": pages.widget, "notebooks": notebooks.run,
+    "cache": cache.run, "store": store.run, "grid": grid.run, "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
 # Parts whose rows are methods, with what puts rows measured anew among the others.
 BY_METHOD = {"recall": recall.merged, "needle": inputs.merged}

@@ -15,7 +15,7 @@ def summary(results: Results) -> str:
     rows: list[list[str]] = []
     lines = {
         "imports": _imports, "decode": _decode, "kernels": _kernels, "recall": _recall_lines,
-        "cache": offload_tables.cache_lines, "store": offload_tables.store_lines,
+        "cache": offload_tables.cache_lines, "store": offload_tables.store_lines, "grid": _grid,
         "widget": widgets.lines, "notebooks": notebooks.lines,
     }  # fmt: skip
     for name, part in lines.items():
@@ -31,6 +31,14 @@ def origin(machine: Results) -> str:
         f"{machine['versions']['transformers']}, Python {machine['python']}, seed {machine['seed']}. "
         "Written by `make bench`."
     )
+
+
+def _grid(part: Results) -> list[list[str]]:
+    what = (
+        f"a grid of {len(part['methods'])} methods and {len(part['budgets'])} budgets on one sample, {part['task']}, "
+        f"{part['length']:,} tokens, one thread: `generate` for each cell, as a multiple of `evaluate`"
+    )
+    return [[what, f"{part['ratio']:.1f}, with {part['prefills']} prefill for {part['cells']} cells"]]
 
 
 def recall(part: Results) -> str:
