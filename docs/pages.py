@@ -20,7 +20,7 @@ PAPERS = {"arXiv": "https://arxiv.org/abs/{}", "OpenReview": "https://openreview
 # What is public beside the names of kvviz itself.
 MODULES = (
     "methods", "clustering", "selection", "metrics", "plots", "widgets", "runs", "explore", "offload", "kernels",
-    "tasks", "checks",
+    "tasks", "evaluation", "interop.kvpress", "checks",
 )  # fmt: skip
 
 

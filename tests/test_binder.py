@@ -30,7 +30,8 @@ BUILD_FILES = ("environment.yml", "postBuild", "pyproject.toml")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 COLAB = (ROOT / "notebooks" / "colab.txt").read_text()
 # What a notebook that says this needs beyond its imports.
-USES = {"kvviz.kernels": "kernels", "kvviz_kernels": "kernels", "plots.save": "export", "retrieval_attention": "ann"}
+USES = {"kvviz.kernels": "kernels", "kvviz_kernels": "kernels", "plots.save": "export", "retrieval_attention": "ann",
+        "load_results": "evaluate"}  # fmt: skip
 
 
 def dockerfile(repository: Path) -> tuple[str, str]:

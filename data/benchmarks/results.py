@@ -68,9 +68,9 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="only write the page from the results there are")
     options = parser.parse_args()
     gpu = torch.cuda.is_available()
-    lm = kvviz.load(MODEL, dtype=torch.float32)  # on a GPU too: one file holds the results of one model
     for grid in () if options.page else WHOLE if options.whole or gpu else TWO_CORES:
         started = time.perf_counter()
+        lm = kvviz.load(MODEL, dtype=torch.float32)  # on a GPU too: one file holds the results of one model
         table = kvviz.evaluate(
             lm, grid.tasks, grid.methods, grid.budgets, grid.lengths, seed=SEED, out=options.out,
             samples=min(grid.samples, options.samples or grid.samples), jobs=1 if gpu else options.jobs,
