@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import joblib
@@ -156,6 +157,15 @@ def test_an_interrupted_grid_can_be_read_and_goes_on(tiny, out, monkeypatch):
     pd.testing.assert_frame_equal(evaluate(*asked, samples=2, out=out), whole, check_exact=True)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts, even where tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_a_model_computes(tiny, out, tmp_path):
     task = Deadly(mark=str(tmp_path / "mark"), sent=2)
     with pytest.raises(KeyboardInterrupt):

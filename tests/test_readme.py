@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ def test_the_table_of_methods_is_the_registrys() -> None:
 
 
 def test_the_table_of_tasks_is_the_registrys() -> None:
-    assert f"<!-- tasks -->\n{kvviz.tasks.table()}\n<!-- /tasks -->" in README
+    command = [sys.executable, "-c", "import kvviz; print(kvviz.tasks.table())"]  # other tests register tasks of theirs
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"<!-- tasks -->\n{table}<!-- /tasks -->" in README
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

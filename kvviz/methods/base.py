@@ -92,7 +92,8 @@ class State:
 
     def metadata_bytes(self) -> int:
         """Bytes of every tensor the method keeps beside the keys and values themselves."""
-        return sum(tensor_bytes(getattr(self, field.name)) for field in fields(self))
+        own = (field.name for field in fields(self) if field.name != "layer")  # what the method was told, the prompt
+        return sum(tensor_bytes(getattr(self, name)) for name in own)
 
     def auxiliary_bytes(self) -> int:
         """Bytes of the keys kept a second time, a part of `metadata_bytes`."""
