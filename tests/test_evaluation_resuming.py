@@ -105,22 +105,53 @@ def test_a_killed_grid_goes_on_where_it_was(folder, undisturbed, server, out, mo
     assert os.listdir(out.parent) == [out.name]
 
 
+def loky_workers(process):
+    return [found for found in psutil.Process(process.pid).children() if "LokyProcess" in str(found.cmdline())]
+
+
 def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
+    """The one at work, and the one that is given its first sample when the grid is dead."""
     process = server.Process(target=run_grid, args=(folder, out, 2))
     process.start()
+    workers = []
     try:
+        while len(workers) < 2:
+            assert process.is_alive()
+            workers = loky_workers(process)
+        workers[1].suspend()
         while not finished_keys(out):
             assert process.is_alive()
             time.sleep(0.01)
     finally:
-        workers = [found for found in psutil.Process(process.pid).children() if "LokyProcess" in str(found.cmdline())]
         process.kill()
         ended(process)
-    assert len(workers) == 2
-    assert psutil.wait_procs(workers, timeout=30)[1] == [], "each ends with the cell that it is at"
+        for worker in workers[1:]:
+            worker.resume()
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
     assert load_results(out).key.nunique() < 56
     run_grid(folder, out)
     assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def test_an_idle_process_of_a_killed_grid_ends(folder, server, out):
+    """loky keeps it for five minutes, with its model."""
+    process = server.Process(target=run_and_wait, args=(folder, out))
+    process.start()
+    try:
+        while not out.exists():
+            assert process.is_alive()
+            time.sleep(0.05)
+        workers = loky_workers(process)
+    finally:
+        process.kill()
+        ended(process)
+    assert len(workers) == 2
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+
+
+def run_and_wait(folder, out):
+    run_grid(folder, out, 2)
+    signal.pause()
 
 
 def test_one_process_at_a_time(folder, undisturbed, server, out):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from multiprocessing import current_process, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +54,9 @@ def evaluate(
     anything adds what is missing. `jobs` processes share the samples through joblib, each with a model of its own; for
     them `lm` has to be a name that `kvviz.load` takes, or a model that came from it. Give a model that one GPU does not
     hold as `kvviz.load(name, device="auto")`, which shares its layers out. Inside
-    `joblib.parallel_config(backend="dask")`, or "ray", they are the cluster's, which has to see the folder of `out`,
-    and `jobs` says no more than that there are several. Where one of them dies, dask runs its sample elsewhere.
+    `joblib.parallel_config(backend="dask")`, or "ray" behind `ray.util.joblib.register_ray()`, they are the cluster's,
+    which has to see the folder of `out`, and `jobs` says no more than that there are several. Where one of them dies,
+    dask runs its sample elsewhere; any other backend gives up with its own error, and the same call goes on.
     On a CPU every process computes with one thread, so that the rows are the same for any number of jobs.
 
     A cell whose budget the method refuses has a row without a score; its column `refused` says why.
@@ -127,16 +130,16 @@ def _work(
 ) -> int:
     """Run a sample's cells, leaving out those that are on disk by now: a cluster runs a dead worker's sample again.
 
-    Returns how many cells it was given. A process that `caller` started ends with the cell at which that one is gone.
+    Returns how many cells it was given. A process that `caller` started for it ends with that one.
     """
-    _end_if_deserted(caller)
+    if caller is not None:
+        _end_with(caller)
     model = lm if isinstance(lm, LanguageModel) else _loaded(lm)
     before = journal.keys(unit.name)
     write = journal.writer(unit.name)
 
     def done(key: str, rows: list[dict[str, Any]]) -> None:
         write(key, rows)
-        _end_if_deserted(caller)
         if progress is not None:
             progress.update()
 
@@ -151,15 +154,22 @@ def _work(
 
 
 @cache
-def _parent() -> int:
-    """The process that started this one: whoever was its parent when this was first asked."""
-    return os.getppid()
+def _end_with(caller: int) -> None:
+    """Let a process that loky started for `caller` end with it, at once if it is gone already.
+
+    It would go on with all samples handed to it, and then wait for more.
+    """
+    from joblib.externals.loky.backend.process import LokyProcess
+
+    parent = parent_process()
+    if isinstance(current_process(), LokyProcess) and parent is not None and parent.pid == caller:
+        threading.Thread(target=_watch, args=(caller,), daemon=True).start()
 
 
-def _end_if_deserted(caller: int | None) -> None:
-    """End this process if `caller` started it and is gone: loky's would go on with all samples handed to them."""
-    if _parent() == caller != os.getppid():
-        os._exit(1)  # nobody waits for results or an error
+def _watch(caller: int) -> None:
+    while os.getppid() == caller:
+        time.sleep(0.1)
+    os._exit(1)  # nobody waits for results or an error; of a line half written the journal takes no notice
 
 
 def _loaded(source: Source) -> LanguageModel:
