@@ -54,7 +54,7 @@ def test_an_error_in_a_process_reaches_the_caller(folder, out):
 
 
 class NoGenerator(ThreadingBackend):
-    """As Ray's backend: results come when all is done."""
+    """As the backend "multiprocessing": results come when all is done."""
 
     supports_return_generator = False
 
@@ -98,5 +98,30 @@ def test_a_cluster_whose_worker_is_killed(folder, tmp_path):
     assert not table.duplicated(["key", "turn"]).any()
     assert answers_scored(mark) == 48 + 1, "the first answer of the cell that the worker died in, and no other, twice"
     assert "of wrong at 40 tokens, seed 0." in found.value.__notes__[-1]
+    deadly_grid(folder, here, mark, 1)
+    assert there.read_bytes() == here.read_bytes()
+
+
+def test_ray_whose_worker_is_killed(folder, tmp_path, monkeypatch):
+    """Ray gives the rest up, as loky does; the same call on Ray goes on and writes the same bytes."""
+    ray = pytest.importorskip("ray")
+    register = pytest.importorskip("ray.util.joblib").register_ray
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # or it writes a token into the home folder
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # or it tells its makers of the run
+    mark, there, here = tmp_path / "mark", tmp_path / "there.parquet", tmp_path / "here.parquet"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        register()
+        with joblib.parallel_config(backend="ray"):
+            with pytest.raises(ray.exceptions.ActorDiedError):
+                deadly_grid(folder, there, mark, 2)
+            finished, scored = load_results(there).key.nunique(), answers_scored(mark)
+            table = deadly_grid(folder, there, mark, 2)
+    finally:
+        ray.shutdown()
+    assert 3 <= finished < 24
+    again = answers_scored(mark) - scored - 2 * (24 - finished)
+    assert abs(again) <= 1, "nothing is computed twice but in the cell that Ray stopped the other worker in"
+    assert table.key.nunique() == 24
     deadly_grid(folder, here, mark, 1)
     assert there.read_bytes() == here.read_bytes()
