@@ -135,6 +135,14 @@ def test_a_larger_grid_runs_only_what_is_new(tiny, out, monkeypatch):
     assert len(load_results(out)) == 2 * 4
 
 
+def test_a_prompt_is_no_metadata_of_a_method(tiny):
+    asked = few("quest", "streaming_llm") | {"full": "full", "oracle": "oracle"}
+    table = evaluate(tiny, [Letters()], asked, [20], [60], samples=1)
+    found = table.groupby("method")["metadata_bytes"].max()
+    assert found.drop("quest").eq(0).all()
+    assert found["quest"] > 0
+
+
 def test_an_interrupted_grid_can_be_read_and_goes_on(tiny, out, monkeypatch):
     asked = (tiny, [Letters()], few(), BUDGETS, [40])
     whole = evaluate(*asked, samples=2)

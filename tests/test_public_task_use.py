@@ -70,7 +70,7 @@ def test_a_real_model_finds_a_pass_key(lm, tmp_path):
     ],
     ids=["longbench", "infinitebench", "gsm8k", "pg19"],
 )
-def test_the_hub_gives_data_and_no_code(tiny, monkeypatch, task, path, name, file, split):  # noqa: F811  # the fixture
+def test_the_hub_gives_data_and_no_code(tiny, monkeypatch, task, path, name, file, split):  # noqa: F811  # pytest's way to ask for it
     calls = []
 
     def no_network(*values, **fields):
@@ -91,7 +91,7 @@ def test_the_hub_gives_data_and_no_code(tiny, monkeypatch, task, path, name, fil
     assert task.sample(tiny, 900, 0, 0).details["row"] == 0
 
 
-def test_bad_input_says_what_to_do(tiny, tmp_path):  # noqa: F811  # the fixture
+def test_bad_input_says_what_to_do(tiny, tmp_path):  # noqa: F811  # pytest's way to ask for it
     def file(name, content):
         (tmp_path / name).write_bytes(content)
         return str(tmp_path / name)

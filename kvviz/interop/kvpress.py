@@ -193,7 +193,7 @@ def kept_positions(model: PreTrainedModel, ids: Tensor, press: Any, attention: s
             model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         found = {}
         for module in modules:
-            index = int(module.layer_idx)  # type: ignore[arg-type]  # likewise
+            index = int(module.layer_idx)  # type: ignore[arg-type]  # checked in attention_modules
             if index in whole and whole[index][0].shape[2] == ids.shape[1]:
                 left = layers[index].keys, layers[index].values
                 places = _places(left, whole[index], f"kvpress.{type(press).__name__} in layer {index}")
