@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
 import kvviz
 from kvviz.evaluation import report
+from kvviz.evaluation.grid import cells, units
 
 BENCHMARKS = Path(__file__).parents[1] / "data" / "benchmarks"
 
@@ -27,9 +29,20 @@ def test_every_row_says_where_it_comes_from(table):
     assert not table["commit"].str.contains(r"\+|unknown").any(), "of code that is in the repository"
     assert table["model_hash"].nunique() == 1
     assert not table.duplicated(["key", "turn"]).any()
-    missing = table[table["score"].isna()]
-    assert (missing["refused"] != "").all()
+    ran = table[table["refused"] == ""]
+    assert ran[["score", "metadata_bytes", "kept_bytes"]].notna().all(axis=None)
     assert set(kvviz.methods.names()) <= set(table["method"])
+
+
+def test_the_file_holds_what_the_command_runs_on_two_cores(table):
+    script = runpy.run_path(str(BENCHMARKS / "results.py"))
+    wanted = {
+        unit.key(cell)
+        for grid in script["TWO_CORES"]
+        for unit in units(grid.tasks, grid.lengths, grid.samples, script["SEED"])
+        for cell in cells(grid.methods, grid.budgets)
+    }
+    assert wanted <= set(table["key"])
 
 
 @pytest.mark.model

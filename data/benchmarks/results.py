@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import torch
 
 import kvviz
 from kvviz.evaluation import report
+from kvviz.methods import Method
 from kvviz.tasks import Task, create
 
 HERE = Path(__file__).resolve().parent
@@ -39,12 +41,19 @@ class Grid:
     lengths: tuple[int, ...]
     budgets: tuple[int | float, ...]
     samples: int
-    methods: tuple[str, ...] = (*kvviz.methods.names(), "clusterkv:official")  # whose clusters are many more
+    # The official preset of ClusterKV makes many more clusters.
+    methods: Sequence[str] | Mapping[str, Method] = (*kvviz.methods.names(), "clusterkv:official")
 
 
 NEEDLES, OTHERS = ("needle", "niah_single_2", "niah_multikey_1"), ("needle_multi_turn", "kv_retrieval", "perplexity")
 # The question at the end of the prompt, as most papers have it: what drops tokens then knows what is asked for.
 LAST = create("needle", placement="last")
+# Two methods with other fields, to tell the method from its settings. InfiniGen's threshold lies below the largest
+# weight, which is often an attention sink's: here sinks are kept apart. CTkvr's preset has 64 sinks, 64 recent tokens.
+FIELDS = {
+    "infinigen, sinks kept": kvviz.methods.create("infinigen", sinks=4, recent=32),
+    "ctkvr, small window": kvviz.methods.create("ctkvr", sinks=16, recent=16),
+}
 LENGTHS, SHORT = (1024, 2048, 4096), (1024,)
 BUDGETS, SMALL = (128, 256, 512, 1024, 0.25, 0.5, 0.75), (128, 256, 512)
 TWO_CORES = (
@@ -53,6 +62,9 @@ TWO_CORES = (
     Grid(NEEDLES, SHORT, (0.5, 0.75), 6, ("centroidkv", "snapkv", "pyramidkv", "streaming_llm")),
     Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, (), 3, ("full",)),  # what the model itself can do
     Grid(("perplexity",), SHORT, SMALL, 4),
+    Grid(("perplexity",), SHORT, SMALL, 4, FIELDS),
+    Grid(NEEDLES, SHORT, SMALL, 12, FIELDS),
+    Grid(("niah_single_2",), (4096,), (*SMALL, 1024), 4),  # which full attention solves at this length too
 )
 # 400 samples keep a 95 % interval of a share within 10 points: 2 * 1.96 * sqrt(0.25 / 400) = 0.098.
 WHOLE = (Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, BUDGETS, 400),)
@@ -68,9 +80,10 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="only write the page from the results there are")
     options = parser.parse_args()
     gpu = torch.cuda.is_available()
-    for grid in () if options.page else WHOLE if options.whole or gpu else TWO_CORES:
+    # In float32 on a GPU too: one file holds the results of one model.
+    lm = None if options.page else kvviz.load(MODEL, dtype=torch.float32)
+    for grid in () if lm is None else WHOLE if options.whole or gpu else TWO_CORES:
         started = time.perf_counter()
-        lm = kvviz.load(MODEL, dtype=torch.float32)  # on a GPU too: one file holds the results of one model
         table = kvviz.evaluate(
             lm, grid.tasks, grid.methods, grid.budgets, grid.lengths, seed=SEED, out=options.out,
             samples=min(grid.samples, options.samples or grid.samples), jobs=1 if gpu else options.jobs,
