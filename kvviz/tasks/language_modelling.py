@@ -49,19 +49,22 @@ class Perplexity(Task):
     file: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_fields()
+        if self.file is not None:
+            running_text(f"{self.name}: file", self.file)
+
+    def _check_fields(self) -> None:
         super().__post_init__()
         if self.placement != "after":
-            raise InvalidInputError("perplexity: placement", repr(self.placement), "'after': there is no question")
+            raise InvalidInputError(f"{self.name}: placement", repr(self.placement), "'after': there is no question")
         if not isinstance(self.tokens, int) or self.tokens < 1:
-            raise InvalidInputError("perplexity: tokens", repr(self.tokens), "an int >= 1")
-        if self.file is not None:
-            running_text("perplexity: file", self.file)
+            raise InvalidInputError(f"{self.name}: tokens", repr(self.tokens), "an int >= 1")
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
         """A window of the text: a context of at most `length` tokens, and the `tokens` tokens that follow it."""
         if length < 2:
-            raise InvalidInputError("perplexity: length", length, "at least 2 tokens")
-        text = running_text("perplexity: file", self.file)
+            raise InvalidInputError(f"{self.name}: length", length, "at least 2 tokens")
+        text = running_text(f"{self.name}: file", self.file)
         start, text = window(lm, text, length + self.tokens + MARGIN, index, seed)
         context, answer = self._cut(lm, text, length)
         return Sample(context, (Turn("", (answer,), max_new_tokens=self.tokens),), {"start": start})
@@ -77,7 +80,7 @@ class Perplexity(Task):
             if len(before) <= length and len(after) == self.tokens and together == [*before, *after]:
                 return context, answer
         got = f"a tokenizer that cuts this text ({text[:20]!r}...) otherwise when it comes in two parts"
-        raise UnsupportedModelError("perplexity: cut the text", got, "another text, or a byte-level tokenizer")
+        raise UnsupportedModelError(f"{self.name}: cut the text", got, "another text, or a byte-level tokenizer")
 
 
 def _decoded(lm: LanguageModel, ids: list[int]) -> str:

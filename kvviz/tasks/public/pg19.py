@@ -43,7 +43,7 @@ class PG19(Perplexity):
     source: ClassVar[str] = "arXiv 1911.05507"
 
     def __post_init__(self) -> None:
-        Perplexity(self.placement, self.tokens)  # checks both; `file` is no plain text here
+        self._check_fields()  # not `file`, which is no plain text here
         rows.require("pg19", "datasets")
         if self.file is not None:
             rows.files(SOURCE, self.file)
