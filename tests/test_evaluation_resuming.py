@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import joblib
 import pandas as pd
 import psutil
 import pytest
@@ -117,6 +118,7 @@ def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
     try:
         while len(workers) < 2:
             assert process.is_alive()
+            time.sleep(0.01)
             workers = loky_workers(process)
         workers[1].suspend()
         while not finished_keys(out):
@@ -150,8 +152,16 @@ def test_an_idle_process_of_a_killed_grid_ends(folder, server, out):
 
 
 def run_and_wait(folder, out):
+    joblib.Parallel(n_jobs=2)(joblib.delayed(meet)(out.parent) for _ in range(2))  # or one may do it all
     run_grid(folder, out, 2)
     signal.pause()
+
+
+def meet(folder):
+    """Wait for another process that is here too."""
+    (folder / f"{os.getpid()}.here").touch()
+    while len(list(folder.glob("*.here"))) < 2:
+        time.sleep(0.01)
 
 
 def test_one_process_at_a_time(folder, undisturbed, server, out):
