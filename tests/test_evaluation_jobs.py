@@ -108,6 +108,7 @@ def test_ray_whose_worker_is_killed(folder, tmp_path, monkeypatch):
     register = pytest.importorskip("ray.util.joblib").register_ray
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # or it writes a token into the home folder
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # or it tells its makers of the run
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # or its workers, at 15, wait minutes for a processor that is shared
     mark, there, here = tmp_path / "mark", tmp_path / "there.parquet", tmp_path / "here.parquet"
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
