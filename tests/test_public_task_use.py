@@ -164,5 +164,7 @@ def test_tasks_are_listed_without_the_libraries_they_need():
     names, table, loaded = json.loads(done.stdout)
     assert set(NAMES) <= set(names)
     assert all(f"| `{name}` |" in table for name in NAMES)
+    assert "| by subset | 0 to 0.25 | arXiv 2402.13718 |" in table, "InfiniteBench: one of four answers"
+    assert "| by subset | 0 to 0.033 | arXiv 2308.14508 |" in table, "LongBench: one of 30 paragraphs, or of 50 types"
     assert "kvviz.tasks.public.gsm8k" in loaded
     assert not {"datasets", "rouge_score", "rapidfuzz"} & set(loaded)

@@ -68,6 +68,7 @@ def table() -> str:
     rows = ["| name | task | metric | chance | source |", "|---|---|---|---|---|"]
     for name in names():
         task = REGISTRY[name]
-        chance = "" if math.isnan(task.chance) else f"{task.chance:g}"
+        ends = dict.fromkeys((min(task.chances()), max(task.chances())))
+        chance = " to ".join(f"{end:.2g}" for end in ends if not math.isnan(end))
         rows.append(f"| `{name}` | {task.title} | {task.metric} | {chance} | {task.source} |")
     return "\n".join(rows)

@@ -85,6 +85,11 @@ class Task(ABC):
         if self.placement not in PLACEMENTS:
             raise UnknownNameError(f"{self.name}: placement", str(self.placement), PLACEMENTS)
 
+    @classmethod
+    def chances(cls) -> tuple[float, ...]:
+        """What guessing reaches: `chance`, or one number for each subset of a task that has several."""
+        return (cls.chance,)
+
     @property
     def config(self) -> dict[str, Any]:
         """The fields and their values, and what tells the content of a `file` of the user's from another."""

@@ -39,6 +39,11 @@ class SubsetTask(Task):
         # Of this object, not of the class: several subsets have their own place in one table of results.
         self.__dict__.update(name=f"{self.name}_{self.subset}", metric=self.form.metric, chance=self.form.chance)
 
+    @classmethod
+    def chances(cls) -> tuple[float, ...]:
+        """What guessing reaches in each subset."""
+        return tuple(form.chance for form in cls.forms.values())
+
     @property
     def form(self) -> Form:
         """The subset's prompt and metric."""
