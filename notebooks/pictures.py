@@ -40,7 +40,7 @@ def add(outputs: list[nbformat.NotebookNode], figure_type: str, pages: Mapping[i
 
 
 def of_page(path: Path, scheme: str = "light") -> bytes:
-    """PNG of a widget's page once its text is painted, in a "light" or "dark" browser; an error of its script raises."""
+    """PNG of a widget's page once its text is painted, in a "light" or "dark" browser; its script's errors raise."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])

@@ -33,7 +33,7 @@ from tqdm import tqdm
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 600
 BINDER_GIB = 2.0  # mybinder.org restarts what takes more
-SERVER_GIB = 0.25  # of it for JupyterLab's server, which tests/test_binder.py measures
+SERVER_GIB = 0.25  # of it for JupyterLab's server, which tests/repository/test_binder.py measures
 PICTURES = HERE.parent / "data" / "pictures"
 # Notebooks whose first widget's picture the README shows.
 README_PICTURES = {

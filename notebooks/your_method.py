@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kvviz.methods import LayerContext, Method, State
-from kvviz.selection import Selection, group_scores, surround, take_tokens
+from kvviz.methods.selection import Selection, group_scores, surround, take_tokens
 
 
 @dataclass

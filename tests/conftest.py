@@ -30,7 +30,7 @@ def lm():
 @pytest.fixture(scope="session")
 def prose() -> str:
     """English reference prose that comes with Python."""
-    from kvviz.runs.recipes import manual
+    from notebooks.runs.recipes import manual
 
     return manual()
 

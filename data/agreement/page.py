@@ -24,7 +24,7 @@ def page(found: Mapping[str, Any], text: str) -> str:
         _pairs(found["pairs"]),
         "## Presses as methods",
         f"Every press that can be made from its defaults (wrappers around a SnapKVPress), at a budget of {BUDGET} "
-        f"tokens, run by `kvviz.interop.kvpress.as_method` in `kvviz.generate`. `kept`: tokens that a head keeps, mean "
+        f"tokens, run by `kvviz.cache.kvpress.as_method` in `kvviz.generate`. `kept`: tokens that a head keeps, mean "
         f"over layers and KV heads, with the least and the most of any layer. `same tokens`: how many of the "
         f"{NEW_TOKENS} tokens written are those that transformers' own cache leads to under the same press. Presses "
         "that work while decoding are left out: kvviz asks a press for a prompt alone.",

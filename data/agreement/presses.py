@@ -35,8 +35,8 @@ def _row(lm: LanguageModel, ids: torch.Tensor, name: str, seed: int) -> dict[str
     import torch
 
     import kvviz
+    from kvviz.cache.kvpress import as_method, kept_positions
     from kvviz.errors import KVVizError
-    from kvviz.interop.kvpress import as_method, kept_positions
 
     attention = "eager" if name in EAGER else "sdpa"
     try:

@@ -7,7 +7,7 @@ its own with both (in build/). It writes kvpress.json and README.md beside this 
 
 One prompt, the first tokens of Python's reference manual, is prefilled on SmolLM2-135M in float32: once through kvviz's
 cache, and once under each press. Which tokens a press kept is read off the keys and values that it left in the cache
-(`kvviz.interop.kvpress.kept_positions`). Agreement is the share of the smaller of both sets that is in the other, by
+(`kvviz.cache.kvpress.kept_positions`). Agreement is the share of the smaller of both sets that is in the other, by
 layer and KV head.
 
 What differs, and why; for each reason a pair is measured in which it is taken away:
@@ -56,7 +56,7 @@ def main() -> int:
     from presses import as_methods
 
     import kvviz
-    from kvviz.runs.recipes import manual
+    from notebooks.runs.recipes import manual
 
     lm = kvviz.load(MODEL, device="cpu", dtype=torch.float32)
     ids = lm.encode(manual())[:, :TOKENS]
@@ -75,7 +75,7 @@ def text() -> str:
 def provenance(lm: LanguageModel) -> dict[str, Any]:
     """Where the numbers come from."""
     import kvviz
-    from kvviz.provenance import commit, hardware, installed, model_hash
+    from kvviz.models.provenance import commit, hardware, installed, model_hash
 
     packages = {name: installed(name) for name in ("kvpress", "transformers", "torch", "numpy")}
     return {
@@ -104,7 +104,7 @@ def presses(budget: int) -> Mapping[str, Keeping]:
     """The presses, by name, at one budget."""
     import kvpress
 
-    from kvviz.interop.kvpress import MARGIN
+    from kvviz.cache.kvpress import MARGIN
 
     ratio = 1 - (budget + MARGIN) / TOKENS
     return {
@@ -183,7 +183,7 @@ def prefilled(lm: LanguageModel, ids: torch.Tensor, method: str | Method, **opti
     import torch
 
     import kvviz
-    from kvviz.hf import attached
+    from kvviz.cache.attachment import attached
 
     cache = kvviz.SelectiveCache(lm.model, method, **options)
     with torch.no_grad(), attached(lm.model):
@@ -195,7 +195,7 @@ def pressed(press: Any, attention: str = "sdpa") -> Keeping:
     """What a press keeps of a prompt."""
 
     def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
-        from kvviz.interop.kvpress import kept_positions
+        from kvviz.cache.kvpress import kept_positions
 
         found = kept_positions(lm.model, ids, press, attention)
         return [positions(found[layer]) for layer in sorted(found)]

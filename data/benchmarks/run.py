@@ -65,7 +65,7 @@ def machine() -> dict[str, Any]:
     """The hardware, versions, commit and seed that the results belong to."""
     import torch
 
-    from kvviz.provenance import hardware, installed
+    from kvviz.models.provenance import hardware, installed
 
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     packages = ("torch", "transformers", "scikit-learn", "faiss-cpu", "numpy", "plotly", "ipywidgets", "anywidget")

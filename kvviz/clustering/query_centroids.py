@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 from kvviz_kernels.inverted_file import best_first, ivf_lists, ivf_union
+from kvviz_kernels.selection import GROUPS, Group
 from torch import Tensor
 
 from ..errors import InvalidInputError, UnknownNameError
-from ..selection import GROUPS, Group
 
 __all__ = [
     "CHOICES",

@@ -10,7 +10,7 @@ from kvviz_kernels.matching import count_links, link_sources
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..selection import Merged
+from .merged import Merged
 
 __all__ = ["chunked_soft_matching", "count_links"]
 

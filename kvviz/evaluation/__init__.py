@@ -1,10 +1,10 @@
-"""Grids of tasks, lengths, methods and budgets: run, kept on disk, resumed, read again and reported."""
+"""Grids of tasks, lengths, methods and budgets: run, kept on disk, resumed, read again and reported.
 
-from .report import markdown, report
-from .results import load_results
-from .run import evaluate
-from .statistics import differences, orderings, perplexity_table, summary, wins
+It imports tasks, generation and what lies below them, and loads on first use, so that `kvviz --help` answers at once.
+"""
 
-__all__ = [
-    "differences", "evaluate", "load_results", "markdown", "orderings", "perplexity_table", "report", "summary", "wins",
-]  # fmt: skip
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

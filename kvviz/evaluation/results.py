@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import IncompatibleFileError, InvalidInputError, MissingDependencyError
-from ..storage import replacing
+from ..trace.storage import replacing
 
 if TYPE_CHECKING:
     import pandas as pd

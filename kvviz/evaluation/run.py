@@ -17,8 +17,9 @@ from tqdm.auto import tqdm
 
 from ..errors import IncompatibleFileError, InvalidInputError
 from ..methods.base import Method
-from ..models import SHARED, LanguageModel, load
-from ..provenance import commit, hardware, installed, model_hash
+from ..models import LanguageModel, load
+from ..models.loading import SHARED
+from ..models.provenance import commit, hardware, installed, model_hash
 from ..tasks import Task
 from .grid import Cell, Unit, cells, units
 from .results import Journal, Results, load_results, packages

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..cache.attachment import attached
+from ..cache.ledger import Ledger
 from ..errors import InvalidInputError
-from ..generation import decode, stop_tokens
-from ..hf import attached
-from ..ledger import Ledger
+from ..generation.generating import decode, stop_tokens
+from ..generation.prefill import SharedPrefill
 from ..methods.base import Method
-from ..prefill import SharedPrefill
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, fed_ids, render
 from .grid import Cell, Unit

@@ -11,8 +11,11 @@ from typing import Any
 
 from ..errors import InvalidInputError, UnknownNameError
 from .base import REGISTRY, LayerContext, Method, State
+from .selection import Selection
 
-__all__ = ["LayerContext", "Method", "State", "create", "get", "names", "resolve", "resolve_prefill", "table"]
+__all__ = [
+    "LayerContext", "Method", "Selection", "State", "create", "get", "names", "resolve", "resolve_prefill", "table",
+]  # fmt: skip
 
 
 @cache

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
+from ..clustering.merged import Merged
 from ..errors import InvalidInputError, KVVizError, UnknownNameError
 from ..offload.arena import StepCache
 from ..offload.block_cache import BlockCache
 from ..offload.store import TokenCache
-from ..selection import GROUPS, Group, Merged, Selection, attend_all
+from .selection import GROUPS, Group, Selection, attend_all
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +28,7 @@ REGISTRY: dict[str, type[Method]] = {}
 
 @dataclass(eq=False)
 class Prompt:
-    """The prompt that a cache was filled with, for what has to run the model on it once more (`kvviz.interop`).
+    """The prompt that a cache was filled with, for what has to run the model on it once more (`kvviz.cache.kvpress`).
 
     `model` is a weak reference. `ids` are the tokens [1, L] of the first prompt; None until `kvviz.generate`, `compare`
     or `evaluate` fills the cache, and where transformers' own `generate` does.

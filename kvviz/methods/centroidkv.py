@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..clustering.merged import Merged
 from ..clustering.soft_matching import chunked_soft_matching, count_links
 from ..offload.store import TokenCache
-from ..selection import Merged, Selection, attend_all, positions, surround
 from .base import LayerContext, Method, State, tensor_bytes
+from .selection import Selection, attend_all, positions, surround
 
 LEAST_RATIO = 0.01  # bounds the number of rounds
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..clustering.kmeans import METRICS, kmeans
 from ..errors import UnknownNameError
-from ..selection import Selection, surround
 from .base import LayerContext, Method, State
+from .selection import Selection, surround
 
 
 @dataclass

@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 from ..clustering.query_centroids import CHOICES, UnionOfLists, best_first, query_centroids, union_of_lists
 from ..errors import UnknownNameError
 from ..offload.store import TokenCache
-from ..selection import Group, Selection, reduce_group, surround
 from .base import LayerContext, Method, State, tensor_bytes
+from .selection import Group, Selection, reduce_group, surround
 
 UPDATES = ("fifo",)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..offload.store import TokenCache
-from ..selection import Selection, positions, surround, take_tokens
 from .base import LayerContext, Method, State
+from .selection import Selection, positions, surround, take_tokens
 
 
 @dataclass

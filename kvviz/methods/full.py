@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..selection import Selection, attend_all
 from .base import LayerContext, Method, State
+from .selection import Selection, attend_all
 
 
 @dataclass

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..attention import attention_received
-from ..selection import reduce_group, rows_of_heads
+from .attention import attention_received
 from .base import LayerContext, State, tensor_bytes
 from .eviction import Eviction, EvictionState
+from .selection import reduce_group, rows_of_heads
 
 
 @dataclass

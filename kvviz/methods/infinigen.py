@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
-from ..selection import Selection, reduce_group, stack_rows, surround, take_tokens
 from .base import LayerContext, Method, State, tensor_bytes
+from .selection import Selection, reduce_group, stack_rows, surround, take_tokens
 
 
 @dataclass

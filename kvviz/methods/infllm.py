@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..attention import QUERY_BLOCK
 from ..errors import UnknownNameError
 from ..offload.store import TokenCache
-from ..selection import Selection, group_scores, positions, reduce_group, surround, take_groups
+from .attention import QUERY_BLOCK
 from .base import LayerContext, Method, State
+from .selection import Selection, group_scores, positions, reduce_group, surround, take_groups
 
 MEASURES = ("logits", "weights")
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ..offload.store import TokenCache
-from ..selection import Group, Selection, rows_of_heads, surround
 from .base import LayerContext, Method, State
+from .selection import Group, Selection, rows_of_heads, surround
 
 LEAST_COLLISIONS = 2
 TOKEN_BLOCK = 1024  # tokens hashed at a time: bounds the memory of their projections

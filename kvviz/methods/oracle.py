@@ -8,10 +8,10 @@ from typing import ClassVar, cast
 
 from torch import Tensor
 
-from ..attention import attention_weights
 from ..offload.store import TokenCache
-from ..selection import Selection, reduce_group, surround, take_tokens
+from .attention import attention_weights
 from .base import LayerContext, Method, State, tensor_bytes
+from .selection import Selection, reduce_group, surround, take_tokens
 
 
 @dataclass

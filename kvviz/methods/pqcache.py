@@ -17,8 +17,8 @@ from ..errors import InvalidInputError
 from ..offload.block_cache import BlockCache
 from ..offload.prefetch import PrefetchedTensor
 from ..offload.store import TokenCache
-from ..selection import Group, Selection, reduce_group, surround, take_tokens
 from .base import LayerContext, Method, State
+from .selection import Group, Selection, reduce_group, surround, take_tokens
 
 CODE_INTERVAL = 64  # generated tokens that are coded together, unless the window is left earlier
 BLOCK_SIZE = 128  # tokens of a block of the paper's device cache (section 4.1.4)

@@ -10,8 +10,8 @@ from kvviz_kernels.selection import page_scores, take_best
 from torch import Tensor
 
 from ..clustering.growing import GrowingTensor
-from ..selection import Selection, positions, surround
 from .base import LayerContext, Method, State, tensor_bytes
+from .selection import Selection, positions, surround
 
 LEAST_PAGES = 3
 

@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 
 from ..errors import InvalidInputError, MissingDependencyError
 from ..offload.store import TokenCache
-from ..selection import Selection, reduce_group, surround, take_tokens
 from .base import LayerContext, Method, State
+from .selection import Selection, reduce_group, surround, take_tokens
 
 BLOCK = 1024  # rows of a score matrix held at a time while a graph is built
 _counting = threading.Lock()  # faiss counts the work of searches in one place for the whole process

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from ..attention import attention_weights
 from ..errors import InvalidInputError
 from ..offload.store import TokenCache
-from ..selection import Group, Selection, reduce_group, rows_of_heads, surround
+from .attention import attention_weights
 from .base import LayerContext, Method, State, tensor_bytes
+from .selection import Group, Selection, reduce_group, rows_of_heads, surround
 
 
 @dataclass

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
-from ..attention import attention_received
 from ..errors import InvalidInputError, UnknownNameError
-from ..selection import reduce_group
+from .attention import attention_received
 from .eviction import Eviction, EvictionState
+from .selection import reduce_group
 
 POOLINGS = ("avg", "max")
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
-from ..selection import Blend, Group, Selection, reduce_group, rows_of_heads, surround, take_tokens
 from .base import LayerContext, Method, State, tensor_bytes
+from .selection import Blend, Group, Selection, reduce_group, rows_of_heads, surround, take_tokens
 
 TINY = 1e-30  # keeps the coverage of a query of zeros defined
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..clustering.kmeans import kmeans
-from ..selection import Selection, reduce_group, rows_of_heads, surround, take_groups
 from .base import LayerContext, Method, State
+from .selection import Selection, reduce_group, rows_of_heads, surround, take_groups
 
 
 @dataclass

@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..selection import Selection, attend_all, surround
 from .base import LayerContext, Method, State
+from .selection import Selection, attend_all, surround
 
 
 @dataclass

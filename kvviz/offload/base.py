@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..timeline import LayerTimeline
+from ..trace.timeline import LayerTimeline
 
 ALL_ROWS = slice(None)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from ..timeline import span, waiting
+from ..trace.timeline import span, waiting
 from .arena import Arena
 from .base import ALL_ROWS, Fetched, LayerStore
 from .outside import MakesRows, OutsideTokens, RowShape

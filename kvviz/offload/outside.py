@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..background import Pending
-from ..timeline import LayerTimeline, span, waiting
+from ..trace.timeline import LayerTimeline, span, waiting
+from .background import Pending
 from .base import ALL_ROWS, row_places
 from .outer import HostRows
 from .store import SPARE_TOKENS

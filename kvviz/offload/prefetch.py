@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..timeline import span, waiting
+from ..trace.timeline import span, waiting
 from .base import LayerStore
 from .transfer import Underway, begin
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from ..background import Pending
+from .background import Pending
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from ..errors import InvalidInputError, KVVizError, MissingDependencyError
-from ..storage import replacing
+from ..trace.storage import replacing
 from .labels import title_pad, top_margin, wrap
 
 WIDTHS = {"column": 3.3, "page": 7.0}  # inches

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..errors import InvalidInputError, UnknownNameError
-from ..timeline import PHASES, Timeline
+from ..trace.timeline import PHASES, Timeline
 from .axes import amounts, log_ticks, one_value, run_title, several, size_axis, unit_of
 from .labels import SEPARATOR, escape, heading, set_title
 from .parts import END_TO_END, in_order, part_marker, part_of

@@ -132,7 +132,7 @@ def kv_memory(
 
     Raises InvalidInputError for no model, length or batch, and for what `kv_bytes` refuses.
 
-    >>> from kvviz.geometry import Geometry
+    >>> from kvviz.trace.geometry import Geometry
     >>> models = {"Llama 3 8B": Geometry(n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128, max_positions=8192)}
     >>> kv_memory(models, lengths=[1024, 2048]).data[0].y.tolist()
     [134217728.0, 268435456.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..timeline import Event
+from ..trace.timeline import Event
 from .theme import cluster_color, ink, oklch
 
 END_TO_END = "end to end"

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..errors import InvalidInputError, UnknownNameError
-from ..timeline import PHASES, Event, Timeline
+from ..trace.timeline import PHASES, Event, Timeline
 from .axes import unit_of
 from .labels import escape, heading, set_title
 from .labels import title as join
@@ -61,7 +61,7 @@ def timeline(
     Raises UnknownNameError for an unknown phase, InvalidInputError for two windows, a range that holds nothing, or a
     timeline without events.
 
-    >>> from kvviz.timeline import Timeline
+    >>> from kvviz.trace.timeline import Timeline
     >>> run = Timeline("two streams")
     >>> with run.span("compute", "attention", layer=0), run.span("clustering", "build", layer=0):
     ...     pass

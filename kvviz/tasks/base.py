@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..errors import KVVizError, UnknownNameError
-from ..provenance import content_hash
+from ..models.provenance import content_hash
 
 if TYPE_CHECKING:
     from ..models import LanguageModel

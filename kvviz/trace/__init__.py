@@ -1,8 +1,12 @@
-"""Trace (captured tensors) and Recording (decode events): the seam between what computes and what draws."""
+"""Trace (captured tensors), Recording (decode events) and Timeline: the seam between what computes and what draws.
 
-from ..geometry import Geometry
+NumPy and versioned safetensors only; it imports the errors and `kvviz.metrics`.
+"""
+
 from .captured import Trace
 from .events import LayerEvents
+from .geometry import Geometry
 from .recording import Recording
+from .timeline import Timeline
 
-__all__ = ["Geometry", "LayerEvents", "Recording", "Trace"]
+__all__ = ["Geometry", "LayerEvents", "Recording", "Timeline", "Trace"]

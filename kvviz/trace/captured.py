@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IncompatibleFileError, InvalidInputError
-from ..geometry import Geometry, check_layers, load_geometry
-from ..storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
+from .geometry import Geometry, check_layers, load_geometry
+from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 
 if TYPE_CHECKING:
     from .recording import Recording

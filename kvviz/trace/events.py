@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IncompatibleFileError
-from ..geometry import Geometry
-from ..storage import check_shape
+from .geometry import Geometry
+from .storage import check_shape
 
 Array = NDArray[Any]
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from .. import metrics
 from ..errors import IncompatibleFileError, InvalidInputError
-from ..geometry import Geometry, check_layers, load_geometry
-from ..storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 from .events import LayerEvents
+from .geometry import Geometry, check_layers, load_geometry
+from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 
 Array = NDArray[Any]
 

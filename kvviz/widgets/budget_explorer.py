@@ -17,7 +17,7 @@ from . import assets, content, explorer_data, explorer_fields
 from .live import AnyWidget
 
 if TYPE_CHECKING:
-    from ..explore import Explored, Point
+    from ..generation.explore import Explored, Point
 
 DEFAULT_SHARE = 8  # of the prompt, where no budget is given
 ANY_BUDGET = 1 << 40
@@ -58,7 +58,7 @@ class BudgetExplorer(AnyWidget):
         self, trace: Trace, *, method: str = "clusterkv", budget: float | None = None,
         layer: int | None = None, head: int = 0, tokens: int | None = None, **fields: Any,
     ) -> None:  # fmt: skip
-        from ..explore import Explorer
+        from ..generation.explore import Explorer
 
         beginning = _beginning(trace, tokens)
         self.explorer = Explorer(beginning)
@@ -99,7 +99,7 @@ class BudgetExplorer(AnyWidget):
 
     @property
     def explored(self) -> Explored:
-        """What is shown, with all its numbers (`kvviz.explore.Explored`)."""
+        """What is shown, with all its numbers (`kvviz.generation.explore.Explored`)."""
         return self.explored_at(self.budget, self.layer, self.head, self.settings)
 
     def highlighted(self) -> NDArray[np.int64]:

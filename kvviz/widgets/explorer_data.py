@@ -1,4 +1,4 @@
-"""What the budget explorer shows, as numbers and arrays; all computed by `kvviz.explore`."""
+"""What the budget explorer shows, as numbers and arrays; all computed by `kvviz.generation.explore`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import content, view
 from .explorer_fields import Slider
 
 if TYPE_CHECKING:
-    from ..explore import Explored, Point
+    from ..generation.explore import Explored, Point
 
 Array = NDArray[Any]
 FRAME = ("positions", "groups", "scores", "weights", "looks", "marks")
@@ -53,8 +53,8 @@ def numbers(explored: Explored, point: Point, oracle: Point, head: int) -> dict[
     """The numbers of one row (KV head, or query head); JSON-able.
 
     `point` is what the method keeps, `oracle` what the oracle keeps with the same budget. `parts` as in
-    `kvviz.explore.Parts`, at the last step; recall, mass and error are means over the steps, the error and the bytes
-    of the whole layer.
+    `kvviz.generation.explore.Parts`, at the last step; recall, mass and error are means over the steps, the error and
+    the bytes of the whole layer.
     """
     ledger = explored.ledger
     return {

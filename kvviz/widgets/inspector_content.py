@@ -15,7 +15,7 @@ from ..trace import Recording, Trace
 from . import content
 
 if TYPE_CHECKING:
-    from ..explore import KeyClusters
+    from ..generation.explore import KeyClusters
 
 CACHED = 32  # clusterings of one inspector: 16 kB each at 4,096 tokens
 SLIDER_REACH = 5  # times ClusterKV's own number of clusters
@@ -56,7 +56,7 @@ class Source:
             content.check(recording, f"{operation}: recording")
         if not trace.layers:
             raise InvalidInputError(operation, "a trace without layers", "a captured layer: capture(..., layers=[14])")
-        from ..explore import METRICS, cluster_limits, prompt_length
+        from ..generation.explore import METRICS, cluster_limits, prompt_length
 
         self.metrics: tuple[str, ...] = tuple(METRICS)
         self.trace, self.recording = trace, recording
@@ -67,7 +67,7 @@ class Source:
         self.places = lru_cache(CACHED)(self._places)
 
     def _clusters(self, settings: Settings) -> KeyClusters:
-        from ..explore import cluster_keys
+        from ..generation.explore import cluster_keys
 
         return cluster_keys(
             self.trace, settings.layer, settings.head, n_clusters=settings.n_clusters, metric=settings.metric,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .. import __version__
-from ..storage import replacing
+from ..trace.storage import replacing
 from . import assets
 
 _PAGE = """<!doctype html>

@@ -82,7 +82,7 @@ def measure_all(
 ) -> Iterator[dict[str, Any]]:
     """The rows of `measure` in a browser of their own, over a trace of the model's that is captured for them."""
     import kvviz
-    from kvviz.runs.recipes import MODEL, manual
+    from notebooks.runs.recipes import MODEL, manual
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder) / "trace.safetensors"

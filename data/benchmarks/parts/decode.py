@@ -55,8 +55,9 @@ def _measured(device: str, dtype: Any) -> dict[str, Any]:
     import torch
 
     import kvviz
-    from kvviz.generation import fill, wait_for_states
-    from kvviz.hf import SelectiveCache, attached
+    from kvviz.cache.attachment import attached
+    from kvviz.cache.selective_cache import SelectiveCache
+    from kvviz.generation.generating import fill, wait_for_states
 
     lm = kvviz.load(MODEL, device=device, dtype=dtype)
     ids = lm.encode(prose())[:, : PROMPT_TOKENS - STEPS * TURNS].to(lm.device)

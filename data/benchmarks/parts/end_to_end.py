@@ -191,7 +191,7 @@ def prefilled(model: Any, name: str, length: int) -> dict[str, Any]:
     import torch
 
     import kvviz
-    from kvviz.generation import PREFILL_CHUNK
+    from kvviz.generation.generating import PREFILL_CHUNK
 
     ids = torch.randint(3, 100, (1, length), generator=torch.Generator().manual_seed(0)).to(model.device)
     times = []

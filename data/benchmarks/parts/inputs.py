@@ -80,7 +80,7 @@ def _place(name: str) -> tuple[int, int, str]:
 
 def prose() -> str:
     """English reference prose that comes with Python, as the recorded runs have it."""
-    from kvviz.runs.recipes import manual
+    from notebooks.runs.recipes import manual
 
     return manual()
 

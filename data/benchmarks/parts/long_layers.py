@@ -49,7 +49,7 @@ def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtyp
     from torch.nn.functional import scaled_dot_product_attention
 
     import kvviz
-    from kvviz.layer import LayerCache
+    from kvviz.cache.layer_cache import LayerCache
     from kvviz.methods.base import LayerContext
 
     method = kvviz.methods.create(name, **CONTENDERS[name])

@@ -37,7 +37,7 @@ def run() -> dict[str, Any]:
 
 def _measured(layer: Layer, method: Any) -> dict[str, float]:
     """Median seconds of the steps, and the operations of the last."""
-    from kvviz.operations import counted
+    from notebooks.operations import counted
 
     times = []
     for state, queries in layer.steps(method, STEPS):

@@ -44,7 +44,7 @@ def measure(
     """
     import torch
 
-    from kvviz.hf import attached
+    from kvviz.cache.attachment import attached
 
     rows: list[dict[str, Any]] = []
     held: dict[str, float] = dict.fromkeys(STORES, 0.0)  # bytes of a text on the device, as counted at the last batch

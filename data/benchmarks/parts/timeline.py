@@ -15,8 +15,9 @@ def run() -> dict[str, Any]:
     import torch
 
     import kvviz
-    from kvviz.generation import fill, wait_for_states
-    from kvviz.hf import SelectiveCache, attached
+    from kvviz.cache.attachment import attached
+    from kvviz.cache.selective_cache import SelectiveCache
+    from kvviz.generation.generating import fill, wait_for_states
     from kvviz.offload import LinkModel
 
     lm, timeline = model(), kvviz.Timeline()

@@ -15,7 +15,7 @@ from typing import Literal
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvviz.runs import Runs
+from notebooks.runs import Runs
 
 Draw = Callable[[Runs], go.Figure]
 

@@ -8,7 +8,7 @@ import torch
 from families import figure, title
 from kvviz import plots
 from kvviz.clustering import kmeans
-from kvviz.runs import Runs
+from notebooks.runs import Runs
 
 
 @figure("ClusterKV fig. 3a")

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from families import benchmarks, figure, title
 from kvviz import Geometry, plots
 from kvviz.offload import LinkModel
-from kvviz.runs import Runs
+from notebooks.runs import Runs
 
 
 @figure("ClusterKV fig. 13, PQCache fig. 12a and b, CTkvr table 13, CentroidKV tables 6 and 7")

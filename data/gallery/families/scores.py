@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from families import figure
 from kvviz import plots
-from kvviz.runs import Runs
+from notebooks.runs import Runs
 
 
 @figure("ClusterKV fig. 11a")

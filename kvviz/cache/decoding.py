@@ -1,0 +1,112 @@
+"""Decode attention over what a selection names: tokens, merged tokens, and parts attended where they are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from kvviz_kernels import gather_attention
+from torch import Tensor
+
+from ..clustering.merged import Merged
+from ..methods.attention import merge_attention
+from ..methods.selection import Blend, Selection
+from ..offload.base import Fetched, LayerStore
+from ..trace.timeline import span
+
+
+def attend_selection(
+    queries: Tensor, store: LayerStore, selection: Selection, scale: float, softcap: float | None = None
+) -> Tensor:
+    """Attention output [B, Q, D] of queries [B, Q, D] over what a selection names, in the dtype of the queries.
+
+    Slots that the selection sets `apart` are attended on the host where their tokens are kept there, while the device
+    attends the others, and merged by log-sum-exp. Source: CTkvr (arXiv 2512.15550), section 3.2, algorithm 2.
+    """
+    outside = _Outside.of(queries, store, selection)  # before the device begins: its work would hold up the copy
+    outputs, lses = [], []
+    for part in _parts(selection, store, outside is not None):
+        output, lse = gather_attention(
+            queries,
+            *store.fetch(selection.indices[..., part], padded=selection.padded),
+            scale=scale,
+            bias=None if selection.bias is None else selection.bias[..., part],
+            softcap=softcap,
+            padded=selection.padded,
+        )
+        outputs.append(output)
+        lses.append(lse)
+    if outside is not None:
+        with span(store.timeline, "host", "attention"):
+            output, lse = outside.attend(scale, softcap)
+        outputs.append(output.to(queries.device))
+        lses.append(lse.to(queries.device))
+        store.moved_bytes += sum(part.numel() * part.element_size() for part in (queries, output, lse))
+    if selection.merged is not None:
+        output, lse = merged_attention(queries, selection.merged, scale, softcap)
+        outputs.append(output)
+        lses.append(lse)
+    output = outputs[0] if len(outputs) == 1 else merge_attention(outputs, lses)[0]
+    return output if selection.blend is None else _blended(output, selection.blend)
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """What the host attends: queries [B, Q, D] in its memory, the tokens there, and their bias."""
+
+    queries: Tensor
+    fetched: Fetched
+    bias: Tensor | None
+    padded: bool
+
+    @classmethod
+    def of(cls, queries: Tensor, store: LayerStore, selection: Selection) -> _Outside | None:
+        """What a selection sets apart, where all of it is kept outside the device."""
+        if selection.apart is None or not store.offloads or selection.apart[0] == selection.apart[1]:
+            return None
+        slots = slice(*selection.apart)
+        fetched = store.outside(selection.indices[..., slots])
+        if fetched is None:
+            return None
+        bias = None if selection.bias is None else selection.bias[..., slots].cpu()
+        return cls(queries.cpu(), fetched, bias, selection.padded)
+
+    def attend(self, scale: float, softcap: float | None) -> tuple[Tensor, Tensor]:
+        """Output [B, Q, D] and log-sum-exp [B, Q] on the host."""
+        return gather_attention(
+            self.queries, *self.fetched, scale=scale, bias=self.bias, softcap=softcap, padded=self.padded
+        )
+
+
+def merged_attention(
+    queries: Tensor, merged: Merged, scale: float, softcap: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention over merged tokens, softmax(q·k̂·scale + log degree)·v̂: output [B, Q, D], log-sum-exp [B, Q].
+
+    Source: CentroidKV (OpenReview T3EeupQhGj), eq. 3. A degree of 0 is a pad.
+    """
+    count = merged.keys.shape[2]
+    every = torch.arange(count, device=queries.device).expand(*merged.degree.shape)
+    bias = merged.degree.float().log()
+    return gather_attention(
+        queries, merged.keys, merged.values, every, scale=scale, bias=bias, softcap=softcap, padded=False
+    )
+
+
+def _parts(selection: Selection, store: LayerStore, outside: bool) -> list[slice | Tensor]:
+    """The slots that the device attends together: all, or those `apart` and the others, or as many as it takes."""
+    every = selection.indices.shape[-1]
+    if selection.apart is None:
+        return [*(store.parts(selection.indices) or [slice(0, every)])]
+    slots, (start, stop) = torch.arange(every, device=selection.indices.device), selection.apart
+    others = torch.cat([slots[:start], slots[stop:]])
+    together = [others] if outside else [others, slots[start:stop]]
+    return [
+        some[part] for some in together for part in store.parts(selection.indices[..., some]) or [slice(0, len(some))]
+    ]
+
+
+def _blended(output: Tensor, blend: Blend) -> Tensor:
+    share = blend.share[..., None]
+    values = blend.values.repeat_interleave(output.shape[1] // blend.values.shape[1], dim=1)
+    return (output * (1 - share) + values * share).to(output.dtype)

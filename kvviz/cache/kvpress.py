@@ -1,0 +1,267 @@
+"""Presses of NVIDIA's kvpress as methods of `compare`, `evaluate` and `generate`, wherever kvpress is installed.
+
+    from kvpress import SnapKVPress
+    from kvviz.cache.kvpress import as_method
+    kvviz.compare(lm, prompt, ["snapkv", as_method(SnapKVPress())], budgets=[256])
+
+kvpress 0.5.5 requires transformers>=4.56.0,<5.3, and kvviz transformers>=5.0,<6: the releases 5.0, 5.1 and 5.2 serve
+both. `make agreement` makes such an environment. This module imports nothing of kvpress: it needs what kvpress's pages
+document, a dataclass with a `compression_ratio` whose instances, called with a model, compress the cache of a prefill.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
+
+from ..errors import InvalidInputError
+from ..methods.base import LayerContext, Method, State
+from ..methods.eviction import EvictionState
+from ..methods.selection import Selection, positions
+from .speculation import attention_modules
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Added to the tokens of a budget before it becomes a share: presses turn it back with int() and with round().
+MARGIN = 0.25
+
+
+@dataclass
+class Pressed(Method):
+    """A press as a method (`as_method`): keeps of a prompt what the press keeps, and attends it as every eviction does.
+
+    `press` is asked for the budget through its `compression_ratio`, and may share it out among layers and heads. One
+    that keeps over a token a head more is refused, because budgets would not be equal. `attention` is the
+    implementation that the press runs under, "eager" for presses that need attention weights.
+
+    A press needs modules and hidden states, which a method is not given. So each prompt is prefilled once more for each
+    press and budget, under the press, whole and not in chunks, and what it kept is read off transformers' own cache.
+    `build_s` holds that prefill. Meanwhile no other thread may run the model: a press works on all that runs on it.
+
+    A later prompt of a session is kept whole, as kvpress compresses the first alone. Stored tensors have no model and
+    are refused. The class is not in `kvviz.methods.names()`, since a press cannot be made from a name.
+    """
+
+    title = "a press of kvpress"
+    paper = "github.com/NVIDIA/kvpress"
+    kind = "eviction"
+    presets: ClassVar = {}
+    needs_queries = False
+
+    press: Any = None
+    attention: str = "sdpa"
+
+    def __post_init__(self) -> None:
+        name = type(self.press).__name__
+        # Of the instance: a name of the class would register it.
+        vars(self)["name"] = f"kvpress.{name}"
+        super().__post_init__()
+        if self.sinks or self.recent:
+            got = f"sinks={self.sinks}, recent={self.recent}"
+            raise InvalidInputError(self.name, got, "neither: they are fields of the press, where it has them")
+        if isinstance(self.press, type) or not is_dataclass(self.press) or not callable(self.press):
+            raise InvalidInputError("kvpress: press", name, "an instance of one of kvpress's presses")
+        self.press = _with_ratio(self.press, 0)  # a copy, so that equal budgets of equal presses are equal methods
+        self._last: tuple[Tensor, dict[int, Tensor]] | None = None  # a prompt, and what was kept of it
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The budget, the press with the presses that it wraps, as text, and the fields that all methods share."""
+        own = {name: getattr(self, name) for name in ("budget", "dense_layers", "attention")}
+        return {**own, "press": repr(self.press)}
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
+        """The state with what the press keeps; the first layer of a prompt pays for the prefill under the press."""
+        batch, _, length, _ = keys.shape
+        if batch > 1:
+            raise InvalidInputError(self.name, f"a batch of {batch} prompts", "one prompt")
+        if self.budget_tokens(length) < length:
+            kept = self._kept(layer, length).to(keys.device)
+        else:
+            kept = positions(0, length, batch, layer.n_kv_heads, keys.device)
+        scores = torch.full_like(kept, torch.nan, dtype=torch.float32) if layer.details else None
+        return EvictionState(layer, length, length, layer.token_cache(keys, values), kept, scores)
+
+    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
+        """The state with the new tokens, all of them kept."""
+        state = cast(EvictionState, state)
+        state.tokens.append(keys, values)
+        end = state.length + keys.shape[2]
+        new = positions(state.length, end, *state.kept.shape[:2], keys.device)
+        state.kept = torch.cat([state.kept, new], dim=-1)
+        if state.scores is not None:
+            state.scores = nn.functional.pad(state.scores, (0, keys.shape[2]), value=torch.nan)
+        state.length = end
+        return state
+
+    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
+        """The state with all tokens of the later prompt."""
+        state = self.extend(state, queries, keys, values)
+        state.prompt_length = state.length
+        return state
+
+    def select(self, state: State, queries: Tensor) -> Selection:
+        """Every token that is kept."""
+        state = cast(EvictionState, state)
+        if state.scores is None:
+            return Selection(state.kept, padded=True)  # heads may keep different numbers
+        groups = torch.full_like(state.kept, -1, dtype=torch.int32)
+        return Selection(state.kept, groups, state.scores, padded=True)
+
+    def keeps(self, state: State) -> Tensor:
+        """What is kept."""
+        return cast(EvictionState, state).kept
+
+    def recent_window(self, state: State) -> int:
+        """Every token generated since the prompt."""
+        return state.generated
+
+    def _kept(self, layer: LayerContext, length: int) -> Tensor:
+        prompt = layer.prompt
+        model, ids = (None, None) if prompt is None else (prompt.model(), prompt.ids)
+        if model is None or ids is None or ids.shape[1] != length:
+            got = "a prompt whose model or tokens are not known"
+            raise InvalidInputError(self.name, got, "a prompt of kvviz.generate, compare or evaluate")
+        if self._last is None or self._last[0] is not ids:
+            budget = self.budget_tokens(length)
+            press = _with_ratio(self.press, 1 - (budget + MARGIN) / length)
+            kept = kept_positions(model, ids, press, self.attention)
+            self._check_count(kept, budget)
+            self._last = ids, kept
+        return self._last[1][layer.index]
+
+    def _check_count(self, kept: Mapping[int, Tensor], budget: int) -> None:
+        count = sum(int((heads >= 0).sum()) for heads in kept.values()) / sum(heads.shape[1] for heads in kept.values())
+        if count > budget + 1:  # presses round
+            got = f"{count:.1f} tokens a head at a budget of {budget}"
+            raise InvalidInputError(self.name, got, "a press that follows the compression_ratio it is given")
+
+
+def as_method(press: Any, budget: int | float | None = None, attention: str = "sdpa") -> Pressed:
+    """A press as a method for `compare`, `evaluate` and `generate`: `Pressed`, named after the press's class.
+
+    `budget` is by default what the press's own `compression_ratio` leaves, where that is above 0; `compare` and
+    `evaluate` set theirs. `attention="eager"` is for presses that need attention weights (ObservedAttentionPress).
+    Give two presses of one class labels of their own: `{"alpha 0.2": as_method(AdaKVPress(...)), ...}`.
+
+    Any press serves that drops tokens in each layer of the prefill, for a whole layer or each head by itself, and has a
+    `compression_ratio` that can be set. Raises InvalidInputError for one without, and, once it has run, for one that
+    alters keys or values or adds some (ThinKPress, KeyRerotationPress, presses that merge).
+    """
+    if budget is not None:
+        return Pressed(press=press, attention=attention, budget=budget)
+    method = Pressed(press=press, attention=attention)
+    return replace(method, budget=1 - press.compression_ratio) if press.compression_ratio else method
+
+
+@torch.no_grad()
+def kept_positions(model: PreTrainedModel, ids: Tensor, press: Any, attention: str = "sdpa") -> dict[int, Tensor]:
+    """The positions [1, H, K] that a press keeps of a prompt `ids` [1, L], by layer: ascending, -1 pads.
+
+    The prompt is prefilled into transformers' DynamicCache under the press, with the implementation `attention`. The
+    keys and values left are found among the whole ones bit for bit; of tokens alike in both, the earlier count. What a
+    press leaves in the cache and masks for single heads (`masked_key_indices` of the attention module: AdaKVPress) is
+    not kept, and the mask is taken off the module. Layers that cache a part of the prompt (sliding windows) have no
+    entry. Needs the memory of both caches.
+
+    Raises InvalidInputError for keys or values that are not the prompt's own.
+    """
+    modules = attention_modules("kvpress", model)
+    cache = DynamicCache(config=model.config)
+    layers: list[Any] = cache.layers
+    whole: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if any(value is cache for value in (*args, *kwargs.values())):
+            index = int(module.layer_idx)  # type: ignore[arg-type]  # checked in attention_modules
+            if index not in whole:  # a press may run the model on more than the prompt
+                whole[index] = layers[index].keys.clone(), layers[index].values.clone()
+
+    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]  # before the press's own
+    try:
+        with _implementation(model, attention), press(model):
+            model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        found = {}
+        for module in modules:
+            index = int(module.layer_idx)  # type: ignore[arg-type]  # checked in attention_modules
+            if index in whole and whole[index][0].shape[2] == ids.shape[1]:
+                left = layers[index].keys, layers[index].values
+                places = _places(left, whole[index], f"kvpress.{type(press).__name__} in layer {index}")
+                found[index] = _padded(places, getattr(module, "masked_key_indices", None)).to(ids.device)
+        return found
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module in modules:
+            if getattr(module, "masked_key_indices", None) is not None:
+                module.masked_key_indices = None  # type: ignore[assignment]  # an attribute of kvpress
+
+
+def _with_ratio(press: Any, ratio: float) -> Any:
+    """A copy of the press with this compression ratio."""
+    changed, name = copy.deepcopy(press), type(press).__name__
+    wanted = "a press whose compression_ratio can be set"
+    # Not asked of the press itself: a ratio that is known after a prefill alone raises until then.
+    if "compression_ratio" not in vars(changed) and not hasattr(type(changed), "compression_ratio"):
+        raise InvalidInputError("kvpress: press", f"{name} without a compression_ratio", wanted)
+    try:
+        changed.compression_ratio = ratio
+    except (AttributeError, AssertionError, ValueError) as error:
+        raise InvalidInputError("kvpress: press", f"{name}: {error}", wanted) from error
+    return changed
+
+
+@contextmanager
+def _implementation(model: PreTrainedModel, attention: str) -> Iterator[None]:
+    before = str(model.config._attn_implementation)
+    model.set_attn_implementation(attention)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _places(left: tuple[Tensor, Tensor], whole: tuple[Tensor, Tensor], operation: str) -> list[list[int]]:
+    """Where what is left of one layer stood, in the order of the cache, for each KV head."""
+    wanted = "a press that drops tokens and leaves the keys and values of the others as they are"
+    if left[0].shape[1] != whole[0].shape[1] or left[0].shape[-1] != whole[0].shape[-1]:
+        raise InvalidInputError(operation, f"keys of shape {list(left[0].shape)}", wanted)
+    heads = []
+    for head in range(whole[0].shape[1]):
+        where: defaultdict[bytes, deque[int]] = defaultdict(deque)
+        for place, row in enumerate(_rows(*whole, head)):
+            where[row].append(place)
+        try:
+            heads.append([where[row].popleft() for row in _rows(*left, head)])
+        except IndexError as error:
+            raise InvalidInputError(operation, "a key or value that the prompt does not have", wanted) from error
+    return heads
+
+
+def _rows(keys: Tensor, values: Tensor, head: int) -> list[bytes]:
+    """Key and value of each token of a head as bytes."""
+    both = torch.cat([keys[0, head], values[0, head]], dim=-1).contiguous().view(torch.uint8).cpu().numpy()
+    return [row.tobytes() for row in both]
+
+
+def _padded(places: list[list[int]], masked: Any) -> Tensor:
+    """The positions of each head without those masked, ascending, as [1, H, K] with -1 pads.
+
+    `masked` is kvpress's triple of batch, head and place in the cache of each masked key, or None.
+    """
+    kept = [dict(enumerate(head)) for head in places]
+    if masked is not None:
+        for head, place in zip(masked[1].tolist(), masked[2].tolist(), strict=True):
+            kept[head].pop(place, None)
+    rows = [torch.tensor(sorted(head.values()), dtype=torch.int64) for head in kept]
+    return pad_sequence(rows, batch_first=True, padding_value=-1)[None]

@@ -1,0 +1,334 @@
+"""One layer's cache: its store, the method's state, and the step from a query to an attention output."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..clustering.merged import stack_merged
+from ..errors import InvalidInputError
+from ..methods.base import LayerContext, Method, State
+from ..methods.selection import Selection, positions, stack_positions, stack_rows
+from ..offload.background import Pending
+from ..offload.base import LayerStore
+from ..offload.kvstore import KVStore
+from ..offload.store import DeviceStore, TokenCache
+from ..trace.timeline import span
+from .decoding import attend_selection
+
+FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies what is kept
+
+
+class StepObserver(Protocol):
+    """Is told of every decode step of a layer; recorders implement it."""
+
+    def __call__(
+        self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float
+    ) -> None:
+        """`queries` [B, Q, D] attended `selection` and gave `output` [B, Q, D]; selecting took `select_s` seconds."""
+
+
+@dataclass
+class _Row:
+    """A run of batch rows that share their left padding, and the method's state for them."""
+
+    rows: slice
+    start: int
+    state: State | Pending[State] | None = None
+
+
+class LayerCache:
+    """Keys and values of one layer, what the method knows of them, and decode attention over what it selects.
+
+    With left padding each batch row gets a state of its own over its real tokens, so that methods never see padding.
+    `observer`, if set, is told of every decode step. Where the context asks for details, `history` also keeps the
+    tokens that the method drops, so that a recorder can compare with exact attention; otherwise it is the store.
+    """
+
+    def __init__(
+        self, context: LayerContext, method: Method, store: LayerStore | None = None, *, retain_queries: bool = False
+    ) -> None:
+        self.context = context
+        self.method = method
+        self.store: LayerStore = store or DeviceStore()
+        self.history: LayerStore = self.store
+        rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
+        self.retain_queries = retain_queries or rebuilds  # of every token, for a fork or for building anew
+        self.observer: StepObserver | None = None
+        self.build_s = 0.0
+        self.prompt_length = 0
+        self.last: Selection | None = None
+        self._queries: list[Tensor] = []
+        self._rows: list[_Row] = []
+        self._retained = 0  # slots in use after the last round of freeing
+
+    @property
+    def dense(self) -> bool:
+        """Whether this layer attends everything by the method's choice."""
+        return self.method.is_dense(self.context.index)
+
+    @property
+    def built(self) -> bool:
+        """Whether a whole prompt has been seen."""
+        return bool(self._rows)
+
+    @property
+    def states(self) -> list[State]:
+        """The method's states, one for the batch or one for each padded row; waits for their building."""
+        return [] if self.dense else [self._state(row) for row in self._rows]
+
+    def runs(self) -> list[tuple[slice, int, State]]:
+        """Batch rows, their left padding and their state, for each run of rows that share it."""
+        return [(row.rows, row.start, self._state(row)) for row in self._rows]
+
+    def bind(self, scale: float, softcap: float | None, speculate: Callable[[], Tensor] | None = None) -> None:
+        """Take over the logits' scale and bound that the model's attention uses, and its speculated queries."""
+        self.context = replace(self.context, scale=scale, softcap=softcap, speculate=speculate)
+
+    def keep_queries(self, queries: Tensor) -> None:
+        """Remember the queries [B, Q, n, D] of a part of the prompt, where they will be needed."""
+        if self.retain_queries or (self.method.needs_queries and not self.dense):
+            self._queries.append(queries)
+
+    def build(self, starts: list[int] | None = None) -> None:
+        """Build the method's state from the stored tokens and the queries kept, or take a later prompt into it.
+
+        `starts` [B] counts each row's left padding, None where there is none.
+        """
+        keys = self.store.keys
+        check_finite(f"prefill of layer {self.context.index}", keys)
+        self.prompt_length = self.store.length
+        if not self._rows:
+            self._rows = [_Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
+            self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
+        if self.dense:
+            return
+        if self.context.details and (self.method.drops_tokens or self.store.offloads):
+            if self.history is self.store:
+                self.history = DeviceStore()
+            new = self.store.length - self.history.length
+            self.history.append(*self.store.last(new))
+        if self.method.needs_queries:
+            queries = torch.cat(self._queries, dim=2)
+        else:
+            queries = keys.new_empty((keys.shape[0], self.context.n_heads, 0, self.context.head_dim))
+        for row in self._rows:
+            if row.state is None or not self._continue(row, queries):
+                self._build(row, queries)
+        if not self.retain_queries:
+            self._queries = []
+        self._free()
+        self._settle()
+
+    def fork(self, method: Method) -> LayerCache:
+        """An independent copy of the stored tokens, built for another method.
+
+        What this layer has built is copied where it serves: the method is the same but for its budget, which its state
+        does not depend on, and nothing has been decoded.
+        Raises InvalidInputError where tokens were dropped, or where queries are needed that were not kept.
+        """
+        if self._serves(method):
+            return self._copied(method)
+        if not self.store.complete:
+            raise InvalidInputError(
+                "fork of a cache", f"one whose tokens {self.method.name} dropped", "a cache with every token"
+            )
+        if method.needs_queries and not self._queries:
+            raise InvalidInputError(
+                "fork of a cache",
+                f"{method.name}, which needs the prompt's queries",
+                "a cache made with retain_queries=True",
+            )
+        other = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries)
+        other._queries = list(self._queries)
+        if self.built:
+            starts = [row.start for row in self._rows]
+            other.build(starts if any(starts) else None)
+        return other
+
+    def _serves(self, method: Method) -> bool:
+        same = type(method) is type(self.method) and replace(method, budget=self.method.budget) == self.method
+        untouched = self.built and self.store.length == self.prompt_length and not self.store.offloads
+        return same and untouched and method.builds_for_any_budget
+
+    def _copied(self, method: Method) -> LayerCache:
+        _ = self.states  # work that is still under way cannot be copied
+        speculate = self.context.speculate  # belongs to the model, whose weights must not be copied
+        other = copy.deepcopy(self, {id(speculate): speculate, id(self.observer): self.observer})
+        other.method, other.observer = method, None
+        return other
+
+    def prompt_inputs(self, new: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Keys, values [B, H, K, D] and an additive mask that a later prompt's `new` tokens attend with.
+
+        The new tokens come last; the mask is [B or 1, Q or 1, new, K] and holds the merged tokens' log degree. None
+        where no token was dropped: then the model's own mask is right.
+        """
+        if self.built and not self.dense:
+            self._free()  # what was dropped since the last round is not attended any more
+        if self.store.complete:
+            return None
+        keys, values = self.store.keys, self.store.values
+        used, lowest = keys.shape[2], torch.finfo(keys.dtype).min
+        mask = torch.full((new, used), lowest, dtype=keys.dtype, device=keys.device).triu(used - new + 1)[None, None]
+        group = self.context.n_heads // self.context.n_kv_heads
+        assert isinstance(self.store, DeviceStore)  # no other drops tokens
+        pads = self.store.pads()
+        if pads is not None:
+            mask = mask.masked_fill(pads.repeat_interleave(group, dim=1)[:, :, None], lowest)
+        merged = stack_merged([self.method.merged(self._state(row)) for row in self._rows])
+        if merged is None:
+            return keys, values, mask
+        bias = merged.degree.to(keys.dtype).log().clamp(min=lowest).repeat_interleave(group, dim=1)  # [B, Q, C]
+        mask = torch.cat([bias[:, :, None].expand(-1, -1, new, -1), mask.expand(*bias.shape[:2], -1, -1)], dim=-1)
+        return torch.cat([merged.keys.to(keys), keys], dim=2), torch.cat([merged.values.to(values), values], 2), mask
+
+    def decode(self, queries: Tensor) -> Tensor:
+        """Attention output [B, Q, D] of one query token [B, Q, D] over what the method selects.
+
+        The token's own key and value are in the store already.
+        """
+        _ = self.states  # waiting for them is no selection
+        started = time.perf_counter()
+        with span(self.store.timeline, "compute", "select"):
+            selection = self._select(queries)
+        select_s = time.perf_counter() - started
+        if selection.groups is not None and selection.apart is None:
+            self.store.count_groups(selection.indices, selection.groups)
+        with span(self.store.timeline, "compute", "attention"):
+            output = attend_selection(queries, self.store, selection, self.context.scale, self.context.softcap)
+        self.last = selection
+        if self.retain_queries:
+            self._queries.append(queries[:, :, None])
+        if self.history is not self.store:
+            self.history.append(*self.store.last(1))
+        if self.observer is not None:
+            self.observer(self, queries, selection, output, select_s)
+        if self.store.used - self._retained >= FREE_INTERVAL:
+            self._free()
+        if self.store.offloads:
+            with span(self.store.timeline, "compute", "store"):
+                self.store.settle(max(self.method.local_window(self._state(row)) for row in self._rows))
+        return output
+
+    def prefetch(self) -> None:
+        """Begin to bring to the device what the next step reads of metadata kept outside it."""
+        for row in self._rows:
+            if isinstance(row.state, State):  # one that is still being built comes when it is read
+                row.state.prefetch()
+
+    def _select(self, queries: Tensor) -> Selection:
+        keys, values = self.store.last(1)
+        asking = queries
+        if self.method.speculates and self.context.speculate is not None:
+            asking = self.context.speculate()
+        selections = []
+        for row in self._rows:
+            state = self.method.extend(self._state(row), queries[row.rows, :, None], keys[row.rows], values[row.rows])
+            row.state = state
+            selections.append(self.method.select(state, asking[row.rows]))
+        if len(selections) == 1 and self._rows[0].start == 0:
+            return selections[0]
+        return stack_rows(selections, [row.start for row in self._rows])
+
+    def _settle(self) -> None:
+        """Leave sinks and recent window of a prompt on the device, where the store keeps the rest outside."""
+        if not self.store.offloads:
+            return
+        length = self.store.length
+        starts = torch.tensor([row.start for row in self._rows], device=self.store.keys.device)
+        pinned = (starts[:, None] + torch.arange(self.method.sinks, device=starts.device)).clamp(max=length - 1)
+        if len(self._rows) < self.store.batch:
+            pinned = pinned.expand(self.store.batch, -1)
+        windows = [State(self.context, length - row.start, length - row.start) for row in self._rows]
+        with span(self.store.timeline, "compute", "store"):
+            self.store.settle(max(map(self.method.recent_window, windows)), pinned)
+
+    def _continue(self, row: _Row, queries: Tensor) -> bool:
+        """Let the method take a later prompt into its state; False where it wants to build anew."""
+        state = self._state(row)
+        new = self.store.length - row.start - state.length
+        keys, values = self.store.last(new)
+        started = time.perf_counter()
+        own = queries[row.rows, :, queries.shape[2] - new :] if queries.shape[2] else queries[row.rows]
+        with span(self.store.timeline, "clustering", "build"):
+            later = self.method.continue_prompt(state, own, keys[row.rows], values[row.rows])
+        self.build_s += time.perf_counter() - started
+        if later is None:
+            return False
+        row.state = later
+        return True
+
+    def _build(self, row: _Row, queries: Tensor) -> None:
+        keys, values = self.store.keys[row.rows, :, row.start :], self.store.values[row.rows, :, row.start :]
+        own = queries[row.rows, :, row.start :]
+        context = replace(self.context, cached=TokenCache(self.store, row.rows, row.start))
+        recorded = span(self.store.timeline, "clustering", "build")
+
+        def build() -> State:
+            started = time.perf_counter()
+            with torch.no_grad(), recorded:  # no_grad is a mode of the thread, so a worker sets its own
+                state = self.method.build(context, own, keys, values)
+            self.build_s += time.perf_counter() - started
+            return state
+
+        row.state = Pending(build, (own, keys, values), stream="build") if self.method.overlaps_build else build()
+
+    def _state(self, row: _Row) -> State:
+        if isinstance(row.state, Pending):
+            row.state = row.state.result()
+        assert row.state is not None
+        return row.state
+
+    def _free(self) -> None:
+        """Free the keys and values that the method will never attend again; tokens it has not seen yet stay."""
+        self._retained = self.store.used
+        if not self.method.drops_tokens:
+            return
+        kept: list[Tensor] = []
+        for row in self._rows:
+            state = self._state(row)
+            wanted = self.method.keeps(state)
+            if wanted is None:
+                batch = row.rows.stop - row.rows.start
+                wanted = positions(0, state.length, batch, self.context.n_kv_heads, self.store.keys.device)
+            unseen = positions(state.length, self.store.length - row.start, *wanted.shape[:2], wanted.device)
+            kept.append(torch.cat([wanted, unseen], dim=-1))
+        if max(wanted.shape[-1] for wanted in kept) < self.store.used:
+            assert isinstance(self.store, DeviceStore)  # no other is given to a method that drops tokens
+            self.store.retain(stack_positions(kept, [row.start for row in self._rows]))
+            self._retained = self.store.used
+
+
+def layer_store(kept: KVStore, context: LayerContext, method: Method) -> LayerStore:
+    """An empty store for a layer that `method` serves.
+
+    Raises InvalidInputError where an outer tier gains nothing: a method that drops tokens keeps no more than its
+    budget, and one that attends everything would fetch it all at every step.
+    """
+    attends_all = method.is_dense(context.n_layers - 1)
+    if kept.tier != "device" and (method.drops_tokens or attends_all):
+        why = "attends everything at every step" if attends_all else "keeps no more than its budget"
+        wanted = 'a method that retrieves, or store="device"'
+        raise InvalidInputError(f"store={kept.tier!r}", f"{method.name}, which {why}", wanted)
+    rows_a_head = context.rows(method.group) // context.n_kv_heads
+
+    def budget(prompt_length: int) -> int:
+        return method.budget_tokens(prompt_length) * rows_a_head
+
+    return kept.layer(budget, stays=method.is_dense(context.index), cache=method.device_cache)
+
+
+def check_finite(operation: str, keys: Tensor) -> None:
+    """Raise InvalidInputError where keys hold NaN or infinity."""
+    finite = torch.isfinite(keys)
+    if not bool(finite.all()):
+        raise InvalidInputError(
+            operation, f"NaN or infinity in the keys, first at {(~finite).nonzero()[0].tolist()}", "finite keys"
+        )

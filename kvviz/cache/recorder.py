@@ -1,0 +1,175 @@
+"""Collects what each layer attended at each decode step into a Recording."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import metrics
+from ..clustering.merged import Merged
+from ..errors import InvalidInputError
+from ..methods.attention import attention_weights, weighted_values
+from ..methods.base import Method
+from ..methods.selection import Selection
+from ..trace import Geometry, LayerEvents, Recording
+from .layer_cache import LayerCache
+
+
+class Recorder:
+    """Observes layers and keeps, for every decode step, the selection beside the exact attention weights.
+
+    `layers` limits what is recorded. `spent_s` is the time that recording itself took, so that timings can leave it
+    out. A batch of more than one prompt is refused.
+    """
+
+    def __init__(self, layers: Collection[int] | None = None) -> None:
+        self.layers = layers
+        self.spent_s = 0.0
+        self._moved_bytes: dict[int, int] = defaultdict(int)
+        self._steps: dict[int, list[dict[str, Any]]] = defaultdict(list)
+
+    def watch(self, layers: Sequence[LayerCache]) -> None:
+        """Observe these layers; raises InvalidInputError for a wanted layer that is not among them."""
+        for wanted in self.layers or ():
+            if wanted not in {layer.context.index for layer in layers}:
+                raise InvalidInputError("record: layer", wanted, f"one of {[layer.context.index for layer in layers]}")
+        for layer in layers:
+            if self.layers is None or layer.context.index in self.layers:
+                layer.observer = self
+
+    def __call__(
+        self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float
+    ) -> None:
+        """Note one decode step of one layer."""
+        if queries.shape[0] != 1:
+            raise InvalidInputError("record", f"a batch of {queries.shape[0]}", "one prompt")
+        started = time.perf_counter()
+        context, store, history = layer.context, layer.store, layer.history
+        weights = attention_weights(queries, history.keys, context.scale, context.softcap)  # [1, Q, L]
+        exact = weighted_values(weights, history.values)
+        rows = selection.indices.shape[1]
+        errors = metrics.output_error(_array(output, torch.float32), _array(exact, torch.float32))  # [1, Q]
+        merged = torch.zeros(context.n_kv_heads)
+        if selection.merged is not None:
+            merged = (selection.merged.degree[0] > 0).sum(-1)  # [H]
+        count = int((selection.indices >= 0).sum()) + int(merged.sum())
+        assert selection.groups is not None
+        assert selection.scores is not None
+        self._steps[context.index].append(
+            {
+                "indices": _array(selection.indices[0], torch.int32),
+                "groups": _array(selection.groups[0], torch.int32),
+                "scores": _array(selection.scores[0], torch.float32),
+                "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
+                "merged": _array(merged, torch.int32),
+                "members": self._members(context.index, selection.merged),
+                "output_error": np.float32(errors.mean()),
+                "read_bytes": np.int64(count * store.token_bytes),
+                "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
+                "select_s": np.float32(select_s),
+            }
+        )
+        self._moved_bytes[context.index] = store.moved_bytes
+        self.spent_s += time.perf_counter() - started
+
+    def _members(self, layer: int, merged: Merged | None) -> np.ndarray | None:
+        """Members int32 [H, n] up to the last merged token: the very array of the step before where they are the same.
+
+        None where nothing is merged, or where the method does not tell.
+        """
+        if merged is None or merged.members is None:
+            return None
+        members = _array(merged.members[0], torch.int32)
+        joined = np.flatnonzero((members >= 0).any(0))
+        members = members[:, : joined[-1] + 1 if joined.size else 0]
+        before = self._steps[layer][-1]["members"] if self._steps[layer] else None
+        return before if before is not None and np.array_equal(before, members) else members.copy()
+
+    def keep_steps(self, count: int) -> None:
+        """Forget what was noted after the first `count` steps, of a step that some layers did not come to."""
+        for layer, steps in list(self._steps.items()):
+            del steps[count:]
+            if not steps:
+                del self._steps[layer]
+
+    def events(self, length: int) -> dict[int, LayerEvents]:
+        """Events by layer, padded to a common number of slots and to `length` tokens."""
+        return {layer: _stack(steps, length) for layer, steps in sorted(self._steps.items())}
+
+    def recording(
+        self,
+        method: Method,
+        *,
+        model: str,
+        geometry: Geometry,
+        tokens: list[str],
+        token_ids: Sequence[int],
+        next_tokens: list[str],
+        prompt_length: int,
+        question_length: int = 0,
+        exact_layers: tuple[int, ...] = (),
+        answer: str = "",
+    ) -> Recording:
+        """Everything noted so far as a Recording."""
+        return Recording(
+            method=method.name,
+            title=method.title,
+            config=method.config,
+            budget=method.budget_tokens(prompt_length),
+            model=model,
+            geometry=geometry,
+            tokens=tokens,
+            token_ids=np.asarray(token_ids, dtype=np.int64),
+            next_tokens=next_tokens,
+            prompt_length=prompt_length,
+            events=self.events(len(tokens)),
+            question_length=question_length,
+            answer=answer,
+            exact_layers=exact_layers,
+            dense_layers=tuple(
+                layer for layer in range(geometry.n_layers) if method.is_dense(layer) and layer not in exact_layers
+            ),
+        )
+
+
+def _array(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    return tensor.to("cpu", dtype).numpy()
+
+
+def _stack(steps: list[dict[str, Any]], length: int) -> LayerEvents:
+    slots = max(step["indices"].shape[-1] for step in steps)
+    widths = {"indices": (slots, -1), "groups": (slots, -1), "scores": (slots, np.nan), "attention": (length, 0)}
+
+    def column(name: str) -> np.ndarray:
+        if name not in widths:
+            return np.array([step[name] for step in steps])
+        width, fill = widths[name]
+        padded = [
+            np.pad(step[name], ((0, 0), (0, width - step[name].shape[-1])), constant_values=fill) for step in steps
+        ]
+        return np.stack(padded)
+
+    return LayerEvents(**{name: column(name) for name in LayerEvents.FIELDS}, **_memberships(steps, length))
+
+
+def _memberships(steps: list[dict[str, Any]], length: int) -> dict[str, np.ndarray]:
+    """LayerEvents' `members` and `members_of_step`; none where nothing was merged, or a step did not tell what."""
+    told: list[np.ndarray | None] = [step["members"] for step in steps]
+    if any(own is None and step["merged"].any() for own, step in zip(told, steps, strict=True)):
+        return {}
+    different: list[np.ndarray] = []
+    of_step = []
+    for own in told:
+        if own is not None and not (different and own is different[-1]):
+            different.append(own)
+        of_step.append(-1 if own is None else len(different) - 1)
+    if not different:
+        return {}
+    padded = [np.pad(own, ((0, 0), (0, length - own.shape[-1])), constant_values=-1) for own in different]
+    return {"members": np.stack(padded), "members_of_step": np.array(of_step, np.int32)}

@@ -1,0 +1,182 @@
+"""SelectiveCache: a transformers cache that attends what a method selects."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from ..errors import CacheMismatchError, UnsupportedModelError
+from ..methods import resolve, resolve_prefill
+from ..methods.base import LayerContext, Method, Prompt
+from ..offload.background import device_clock
+from ..offload.kvstore import KVStore, resolve_store
+from ..trace.timeline import Timeline
+from .layer_cache import LayerCache, layer_store
+from .ledger import Ledger, ledger_of
+from .passes import watch_passes
+from .selective_layer import SelectiveLayer
+from .speculation import AttentionInputs
+
+
+class SelectiveCache(Cache):
+    """A cache for `model.generate(..., past_key_values=cache)` that attends what `method` selects.
+
+    Call `kvviz.attach(model)` once before. Prompts are prefilled with exact attention; each decoded token then attends
+    the selection. Later prompts on the same cache (multi-turn) are prefilled over everything and indexed anew.
+    Layers that no method can serve (sliding windows, linear attention) stay as transformers makes them and are named
+    in `exact_layers`. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names
+    a method whose attention prompts use ("minference"); without it prompts use the method's own, which is exact for
+    nearly all. Methods that drop tokens take a later prompt into what they kept; it then attends that exactly, whatever
+    the prefill. `timeline`, a new one, records when compute, clustering and transfers run; a fork is not recorded.
+
+    Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
+    InvalidInputError for an unknown store, one that does not suit the method, a prefill that is exact, or a timeline
+    with events.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        method: str | Method,
+        store: str | KVStore = "device",
+        *,
+        prefill: str | Method | None = None,
+        details: bool = False,
+        retain_queries: bool = False,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self.store = resolve_store(store)
+        self.config = model.config.get_text_config(decoder=True)
+        self.method = resolve(method)
+        self.prefill = self.method if prefill is None else resolve_prefill(prefill)
+        self._inputs = AttentionInputs() if self.method.speculates else None
+        self.prompt = Prompt(weakref.ref(model))  # shared with the forks, which are of the same prompt
+        layers = DynamicCache(config=model.config).layers
+        has_heads = getattr(self.config, "num_attention_heads", None) is not None
+        if not has_heads or not any(isinstance(layer, DynamicLayer) for layer in layers):
+            raise UnsupportedModelError(
+                "SelectiveCache", f"{type(model).__name__}, which has no attention layers", "a decoder with attention"
+            )
+        for index, layer in enumerate(layers):
+            if type(layer) is DynamicLayer:
+                context = _context(self.config, index, details, self.prompt)
+                kept = layer_store(self.store, context, self.method)
+                kept.timeline = None if timeline is None else timeline.of(index)
+                layers[index] = self._selective(LayerCache(context, self.method, kept, retain_queries=retain_queries))
+        super().__init__(layers=layers)
+        _link(layers)
+        self._last: SelectiveLayer | None = None
+        self._model = weakref.ref(model)
+        if self._inputs is not None:
+            self._inputs.watch(model, self)
+        self.timeline, self._expected = timeline, 0
+        if timeline is not None:
+            timeline.use(device_clock(model.device))
+            watch_passes(model, self, timeline)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """As transformers' own; raises CacheMismatchError where the model lost the link to this cache."""
+        if self._last is not None and self._last.awaiting:
+            raise CacheMismatchError(
+                f"attention of layer {self._last.cache.context.index}",
+                "keys of a SelectiveCache that did not reach kvviz's attention",
+                "kvviz.attach(model) before, a model that hands its cached keys on unchanged, "
+                "and a new cache after an interrupted step",
+            )
+        if layer_idx >= len(self.layers):
+            raise CacheMismatchError(
+                "update of the cache", f"layer {layer_idx}", f"a model of {len(self.layers)} layers"
+            )
+        if self.timeline is not None:
+            decodes = key_states.shape[2] == 1 and self.get_seq_length(layer_idx) >= max(self._expected, 1)
+            self.timeline.arrive(layer_idx, "decode" if decodes else "prefill")
+        updated: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        layer = self.layers[layer_idx]
+        self._last = layer if isinstance(layer, SelectiveLayer) else None
+        if self.timeline is not None and self._last is None:
+            self.timeline.leave(layer_idx, "exact layer")
+        return updated
+
+    @property
+    def selective_layers(self) -> list[LayerCache]:
+        """The layers that the method serves, ascending."""
+        return [layer.cache for layer in self.layers if isinstance(layer, SelectiveLayer)]
+
+    @property
+    def exact_layers(self) -> tuple[int, ...]:
+        """The layers that no method can serve and that attend as the model does."""
+        return tuple(index for index, layer in enumerate(self.layers) if not isinstance(layer, SelectiveLayer))
+
+    def expect(self, prompt_length: int, new_tokens: int = 0) -> None:
+        """Announce the length of the prompt, so that one fed in chunks is indexed once, at its end.
+
+        `new_tokens` announces how many may follow it: a tier too small for all says so while the prompt is prefilled.
+        """
+        self._expected = prompt_length
+        for layer in self.layers:
+            if isinstance(layer, SelectiveLayer):
+                layer.expected_length = prompt_length
+                layer.cache.store.expect(prompt_length + new_tokens if new_tokens else 0)
+
+    def fork(self, method: str | Method) -> SelectiveCache:
+        """An independent copy of the cached prompt, indexed for another method.
+
+        A method that needs the prompt's queries can only be forked to where this cache was made with `retain_queries`.
+        """
+        other = copy.copy(self)
+        other.method, other._last, other.timeline = resolve(method), None, None
+        other.prefill = other.method if self.prefill is self.method else self.prefill
+        other._inputs = AttentionInputs() if other.method.speculates else None
+        other.layers = [
+            other._selective(layer.cache.fork(other.method))
+            if isinstance(layer, SelectiveLayer)
+            else copy.deepcopy(layer)
+            for layer in self.layers
+        ]
+        _link(other.layers)
+        model = self._model()
+        if other._inputs is not None and model is not None:
+            other._inputs.watch(model, other)
+        return other
+
+    def wait(self) -> None:
+        """Wait until every state is built and every token is where it is kept."""
+        for layer in self.selective_layers:
+            _ = layer.states
+            layer.store.wait()
+
+    def ledger(self) -> Ledger:
+        """Where this cache's tokens and bytes went."""
+        return ledger_of(self.selective_layers, self.exact_layers)
+
+    def _selective(self, cache: LayerCache) -> SelectiveLayer:
+        layer = SelectiveLayer(cache, self.prefill, self._inputs)
+        if self._inputs is not None:
+            context = cache.context
+            cache.bind(context.scale, context.softcap, self._inputs.speculate(context.index))
+        layer.config = self.config
+        layer.is_initialized = cache.store.length > 0
+        return layer
+
+
+def _link(layers: list[Any]) -> None:
+    """Tell each layer that selects which one follows it, the first again behind the last."""
+    selecting = [layer for layer in layers if isinstance(layer, SelectiveLayer) and not layer.cache.dense]
+    for layer, following in zip(selecting, selecting[1:] + selecting[:1], strict=True):
+        layer.following = weakref.ref(following)
+
+
+def _context(config: Any, index: int, details: bool, prompt: Prompt) -> LayerContext:
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return LayerContext(
+        index, config.num_hidden_layers, heads, kv_heads, head_dim, head_dim**-0.5, details=details, prompt=prompt
+    )

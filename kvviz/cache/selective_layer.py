@@ -1,0 +1,181 @@
+"""A transformers cache layer that decodes over what a method selects."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import DynamicLayer
+
+from ..errors import CacheMismatchError, InvalidInputError
+from ..methods.base import Method
+from ..offload.store import SPARE_TOKENS
+from ..trace.timeline import span
+from .exact import exact_attention, left_padding
+from .layer_cache import LayerCache
+from .speculation import AttentionInputs
+
+
+class SelectiveLayer(DynamicLayer):
+    """A transformers cache layer whose decode steps attend what a method selects."""
+
+    is_croppable = False
+
+    def __init__(self, cache: LayerCache, prefill: Method, inputs: AttentionInputs | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
+        self.cache = cache
+        self.prefill = prefill  # whose attention prompts use
+        self.inputs = inputs  # what attention modules were called with, where the method speculates
+        self.awaiting = False  # keys were handed to the model and have not come back to our attention function
+        self.config: Any = None
+        self.expected_length = 0
+        self.following: weakref.ref[SelectiveLayer] | None = None  # the next one that selects; weak: they form a ring
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store new keys and values [B, H, n, D]; returns all of them, the keys marked with this layer."""
+        store, context = self.cache.store, self.cache.context
+        batch, heads, _, dim = key_states.shape
+        wanted = (store.batch if store.length else batch, context.n_kv_heads, context.head_dim)
+        if (batch, heads, dim) != wanted:
+            raise CacheMismatchError(
+                f"update of cache layer {context.index}",
+                f"batch, KV heads, head_dim = {(batch, heads, dim)}",
+                f"{wanted}; use a new SelectiveCache for another model or batch size",
+            )
+        if store.length < self.expected_length:  # with room for decoding, so that the first decode step copies nothing
+            store.reserve(key_states, value_states, self.expected_length + SPARE_TOKENS)
+        with span(store.timeline, "compute", "store"):
+            store.append(key_states, value_states)
+        self.is_initialized = True
+        self.awaiting = True
+        if self._selects(key_states.shape[2]):  # attention looks the tokens up itself
+            keys, values = key_states, value_states
+        else:
+            keys, values = store.keys, store.values
+        # How the attention function finds its layer. Weak: a state that keeps a view of the keys would keep the layer,
+        # and with it all its tokens, in a circle that Python's garbage collection cannot see.
+        keys.kv_layer = weakref.ref(self)  # type: ignore[attr-defined]  # an attribute of ours
+        return keys, values
+
+    def attend(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        scaling: float | None,
+        softcap: float | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Attention output [B, n, Q, D]: exact over a prompt, over the selection for a single decoded token."""
+        self.awaiting = False
+        if getattr(module, "config", None) is not self.config:
+            raise CacheMismatchError(
+                "attention",
+                f"layer {self.cache.context.index} of another model",
+                "the model that this SelectiveCache was made for",
+            )
+        length, new, timeline = self.cache.store.length, query.shape[2], self.cache.store.timeline
+        if self._selects(new):
+            output = self.cache.decode(query[:, :, 0])[:, None]
+            following = self.following() if self.following is not None else None
+            if following is not None:
+                following.cache.prefetch()
+        elif self._decodes(new):
+            with span(timeline, "compute", "attention"):
+                output = exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+        else:
+            speculate = self.inputs.speculate(self.cache.context.index) if self.inputs is not None else None
+            self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap, speculate)
+            with span(timeline, "compute", "attention"):
+                output = self._attend_prompt(module, query, keys, values, mask, scaling, softcap, **kwargs)
+            self.cache.keep_queries(query)
+            if length >= self.expected_length:
+                self.cache.build(left_padding(mask, length))
+            else:
+                with span(timeline, "compute", "store"):
+                    self.cache.store.park()
+        if timeline is not None:
+            timeline.leave()
+        return output
+
+    def _decodes(self, new: int) -> bool:
+        """Whether `new` tokens, stored already, are a decode step and no prompt."""
+        return new == 1 and self.cache.built and self.cache.store.length > self.expected_length
+
+    def _selects(self, new: int) -> bool:
+        """Whether `new` tokens, stored already, attend what the method selects."""
+        return not self.cache.dense and self._decodes(new)
+
+    def _attend_prompt(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        scaling: float | None,
+        softcap: float | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Attention of a prompt [B, n, Q, D]: over all that is cached, or as the prefill method approximates it."""
+        inputs = self.cache.prompt_inputs(query.shape[2])
+        if inputs is not None:
+            keys, values, mask = inputs
+        elif self.prefill.prefills_sparsely:
+            starts = left_padding(mask, self.cache.store.length, whole=False)
+            return self._attend_sparsely(query, keys, values, starts)
+        return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+
+    def _attend_sparsely(self, query: Tensor, keys: Tensor, values: Tensor, starts: list[int] | None) -> Tensor:
+        output = torch.zeros_like(query)
+        new, length = query.shape[2], keys.shape[2]
+        batch = [(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
+        for rows, start in batch or [(slice(None), 0)]:
+            first = max(0, start - (length - new))  # queries before it are padding
+            own = self.prefill.attend_prompt(
+                self.cache.context, query[rows, :, first:], keys[rows, :, start:], values[rows, :, start:]
+            )
+            assert own is not None
+            output[rows, :, first:] = own
+        return output.transpose(1, 2)
+
+    def get_seq_length(self) -> int:
+        """Tokens stored."""
+        return self.cache.store.length
+
+    def reset(self) -> None:
+        """Forget every token."""
+        old, store = self.cache, self.cache.store.renewed()
+        store.timeline = old.store.timeline
+        if old.context.prompt is not None:
+            old.context.prompt.ids = None
+        self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
+        self.awaiting = False
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Refused: a method's state is not reordered between beams."""
+        raise InvalidInputError(
+            "generate with SelectiveCache", "beam search", "greedy decoding or sampling (num_beams=1)"
+        )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refused: what a method has seen cannot be taken back."""
+        raise InvalidInputError(
+            "generate with SelectiveCache",
+            "a crop of the cache (assisted decoding)",
+            "plain greedy decoding or sampling",
+        )
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Refused, as `reorder_cache`."""
+        raise InvalidInputError(
+            "generate with SelectiveCache", "a batch repeated after the prefill", "num_return_sequences without it"
+        )
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Refused, as `reorder_cache`."""
+        raise InvalidInputError("generate with SelectiveCache", "a part of the batch", "the whole batch")

@@ -1,0 +1,208 @@
+"""The command `kvviz`: runs grids, lists tasks and methods, and prints reports. Nothing is computed here.
+
+Everything heavy is imported when a command needs it, so that `kvviz --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidInputError, KVVizError, MissingDependencyError
+
+if TYPE_CHECKING:
+    import click
+    import pandas as pd
+
+    from ..tasks import Task
+
+REFUSED, INTERRUPTED = 2, 130  # exit codes: as click's own for a wrong call, and as shells count signal 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command with these arguments, the process's own by default, and exit.
+
+    Exit codes: 0; 2 for a wrong call and for what kvviz refuses, with one line on stderr; 130 after Ctrl-C.
+    """
+    try:
+        commands = group()
+    except MissingDependencyError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
+    commands.main(None if arguments is None else list(arguments), prog_name="kvviz")
+
+
+def group() -> click.Group:
+    """The commands evaluate, tasks, methods and report; raises MissingDependencyError without click."""
+    try:
+        import click
+    except ImportError as error:
+        raise MissingDependencyError("the command kvviz", "click", "evaluate") from error
+    commands = {
+        "evaluate": click.Command("evaluate", callback=_evaluate, params=_options(), help=_help(_evaluate)),
+        "tasks": click.Command("tasks", callback=_tasks, help=_help(_tasks)),
+        "methods": click.Command("methods", callback=_methods, help=_help(_methods)),
+        "report": click.Command(
+            "report", callback=_report, params=[click.Argument(["results"])], help=_help(_report)
+        ),
+    }  # fmt: skip
+    return click.Group("kvviz", commands=commands, help="Evaluate KV-cache retrieval and compression.")
+
+
+def budget(text: str) -> int | float:
+    """A budget as `kvviz.evaluate` takes it: "128" tokens; "25%" or "0.25" of the prompt.
+
+    Raises InvalidInputError for a text that is no number; whether a number suits is the method's to say.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:  # decimal, so that "33.3%" and "0.333" are the same float, and their cells the same cells
+        return float(Decimal(text[:-1]) / 100 if text.endswith("%") else Decimal(text))
+    except InvalidOperation as error:
+        raise InvalidInputError(
+            "--budget", repr(text), "tokens (128) or a share of the prompt (25% or 0.25)"
+        ) from error
+
+
+def task(text: str) -> Task:
+    """A task from "needle", or with fields from "needle:depths=5,placement=last".
+
+    A value is JSON ("5", "0.5", "true", "[0, 1]") or else a text as it is. Raises InvalidInputError for a field without
+    a value, and what `kvviz.tasks.create` raises.
+    """
+    from ..tasks import create
+
+    name, _, settings = text.partition(":")
+    values: dict[str, Any] = {}
+    for setting in re.split(r",(?=\w+=)", settings) if settings else ():
+        field, equals, value = setting.partition("=")
+        if not equals:
+            raise InvalidInputError("--task", repr(text), f"{name}:field=value,field=value")
+        try:
+            values[field] = json.loads(value)
+        except json.JSONDecodeError:
+            values[field] = value
+    return create(name, **values)
+
+
+def means(table: pd.DataFrame) -> str:
+    """Mean scores of a table of `kvviz.load_results` as text: a row a method on a task and length, a column a budget.
+
+    The means are those of `kvviz.evaluation.summary`, which says what it raises. Methods that ignore the budget stand
+    under "any"; a budget that a method refuses is "refused", one not run "".
+    """
+    from . import summary
+
+    found = summary(table)
+    named = found.assign(
+        budget=[_budget_name(value) for value in found["budget"]],
+        shown=found["mean"].map("{:.3f}".format).where(found["n"] > 0, "refused"),
+    )
+    columns = [name for _, name in sorted(set(zip(found["budget"].fillna(0), named["budget"], strict=True)))]
+    wide = named.pivot(index=["task", "placement", "length", "method"], columns="budget", values="shown")
+    return str(wide[columns].fillna("").reset_index().to_string(index=False))
+
+
+def _budget_name(value: float) -> str:
+    if value != value:
+        return "any"
+    return f"{100 * value:g}%" if value < 1 else f"{value:g}"
+
+
+def _options() -> list[click.Parameter]:
+    import click
+
+    def many(flag: str, kind: Any, words: str, **more: Any) -> click.Option:
+        return click.Option([flag, f"{flag[2:]}s"], multiple=True, type=kind, help=f"{words} May be repeated.", **more)
+
+    count = click.IntRange(1)
+    return [
+        click.Option(["--model"], default="smollm2-135m", show_default=True, help="A name, directory or .gguf file."),
+        many("--task", str, "A task: niah_single_1, or with fields needle:depths=5,placement=last.", required=True),
+        many("--method", str, "A method, or with its preset pqcache:official, or all.", required=True),
+        many("--budget", str, "Tokens a head attends, 128, or a share of the prompt, 25% or 0.25."),
+        many("--length", count, "Tokens of the prompt with its question.", required=True),
+        click.Option(["--samples"], type=count, default=10, show_default=True, help="Samples of a task and length."),
+        click.Option(["--seed"], type=int, default=0, show_default=True, help="What samples are drawn with."),
+        click.Option(["--jobs"], type=int, default=1, show_default=True, help="Processes; -1 for every processor."),
+        click.Option(["--out"], default="results.parquet", show_default=True, help="The results file."),
+    ]
+
+
+def _help(callback: Any) -> str:
+    return re.sub(r"\s*\n\s*", " ", str(callback.__doc__))
+
+
+def _evaluate(
+    model: str,
+    tasks: Sequence[str],
+    methods: Sequence[str],
+    budgets: Sequence[str],
+    lengths: Sequence[int],
+    samples: int,
+    seed: int,
+    jobs: int,
+    out: str,
+) -> None:
+    """Run methods at budgets on samples of tasks, and print the mean scores of all that is in the results file.
+
+    Every finished cell is on disk at once: the same command goes on where one was stopped.
+    """
+    with _one_line(f"Stopped. What is finished is kept: the same command goes on from there, into {out}."):
+        from ..methods import names
+        from . import evaluate
+
+        every = dict.fromkeys(name for method in methods for name in (names() if method == "all" else [method]))
+        chosen = [task(text) for text in tasks]
+        asked = [budget(text) for text in budgets]
+        table = evaluate(model, chosen, list(every), asked, lengths, samples, seed, out, jobs)
+        print(means(table))
+
+
+def _tasks() -> None:
+    """List the tasks as a Markdown table."""
+    with _one_line():
+        from ..tasks import table
+
+        print(table())
+
+
+def _methods() -> None:
+    """List the methods as a Markdown table."""
+    with _one_line():
+        from ..methods import table
+
+        print(table())
+
+
+def _report(results: str) -> None:
+    """Print a results file as a Markdown page: what was run, scores with intervals, differences, refusals."""
+    with _one_line():
+        from .report import report
+
+        print(report(results), end="")
+
+
+@contextlib.contextmanager
+def _one_line(interrupted: str = "Stopped.") -> Iterator[None]:
+    """Turn what kvviz refuses, and Ctrl-C, into one line on stderr and an exit code."""
+    import click
+
+    try:
+        yield
+    except KVVizError as error:
+        said = [str(error), *getattr(error, "__notes__", [])]  # notes name the sample, the method and the budget
+        message, code = " ".join(" ".join(said).split()), REFUSED
+    except KeyboardInterrupt:
+        message, code = interrupted, INTERRUPTED
+    else:
+        return
+    click.echo(f"Error: {message}" if code == REFUSED else message, err=True)
+    raise click.exceptions.Exit(code)

@@ -1,0 +1,120 @@
+"""Run one prefill of a model and keep what its attention saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ..cache.attachment import attention_observer
+from ..errors import InvalidInputError, KVVizError
+from ..models import LanguageModel
+from ..trace import Trace
+from .generating import PREFILL_CHUNK
+
+__all__ = ["capture"]
+
+
+@torch.inference_mode()
+def capture(
+    lm: LanguageModel, prompt: str | Tensor, layers: Iterable[int] | None = None, max_tokens: int | None = None
+) -> Trace:
+    """A Trace of `prompt`: float16 queries [Q, L, D], keys and values [H, L, D] after RoPE, for each chosen layer.
+
+    `prompt` is text or int64 [1, L]; `max_tokens` cuts it to its first tokens. `layers` are counted from 0; left out,
+    all that have attention are kept, which is 59 kB a token for SmolLM2-135M. Prompts over 2,048 tokens are fed in
+    chunks of that many.
+
+    Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not a single row of
+    the model's token ids, `max_tokens` below 1 and layers out of range; KVVizError for NaN, infinity or a number beyond
+    float16's largest, 65,504, in a captured tensor.
+    """
+    ids = _prompt_ids(lm, prompt, max_tokens)
+    kept = _Kept(_layers(lm, layers), length=ids.shape[1])
+    cache = None  # the first chunk makes the one that suits the model
+    chunks = torch.split(ids, PREFILL_CHUNK, dim=1)
+    with attention_observer(lm.model, kept.add):
+        for chunk in tqdm(chunks, desc="capture", leave=False, disable=None if len(chunks) > 1 else True):
+            cache = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+            kept.start += chunk.shape[1]
+    kept.check_complete(required=layers is not None)
+    return Trace(
+        model=lm.name, geometry=lm.geometry, tokens=lm.tokens(ids), token_ids=ids[0].cpu().numpy(),
+        queries=kept.arrays["queries"], keys=kept.arrays["keys"], values=kept.arrays["values"],
+        scale=kept.scale, softcap=kept.softcap,
+    )  # fmt: skip
+
+
+class _Kept:
+    """Host arrays that fill up chunk by chunk, each attention layer writing its own."""
+
+    def __init__(self, layers: tuple[int, ...], length: int) -> None:
+        self.layers, self.length = layers, length
+        self.start = 0  # tokens of the chunks before this one
+        self.scale: float | None = None
+        self.softcap: float | None = None
+        self.arrays: dict[str, dict[int, NDArray[Any]]] = {"queries": {}, "keys": {}, "values": {}}
+
+    def add(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None, softcap: float | None
+    ) -> None:
+        """Keep one layer's chunk: queries [1, Q, n, D]; keys and values [1, H, L, D], of which the last n are new."""
+        if layer not in self.layers:
+            return
+        self.scale, self.softcap = (None if factor is None else float(factor) for factor in (scale, softcap))
+        new = queries.shape[2]
+        for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
+            half = tensor[0, :, -new:].to(torch.float16)  # [heads, n, D]
+            if not torch.isfinite(half).all():
+                raise _not_finite(f"capture {name} of layer {layer}", tensor)
+            if layer not in self.arrays[name]:
+                self.arrays[name][layer] = np.empty((half.shape[0], self.length, half.shape[2]), np.float16)
+            self.arrays[name][layer][:, self.start : self.start + new] = half.cpu().numpy()
+
+    def check_complete(self, *, required: bool) -> None:
+        """Raise where a layer that was asked for has no attention."""
+        missing = sorted(set(self.layers) - set(self.arrays["keys"]))
+        if missing and (required or not self.arrays["keys"]):
+            got = f"{missing}, which have no attention"
+            raise InvalidInputError("capture: layers", got, f"layers that have: {sorted(self.arrays['keys'])}")
+
+
+def _not_finite(operation: str, tensor: Tensor) -> KVVizError:
+    wanted = "finite numbers up to 65,504, float16's largest"
+    if not torch.isfinite(tensor).all():
+        return KVVizError(operation, "NaN or infinity", wanted)
+    return KVVizError(operation, f"numbers up to {tensor.abs().max().item():,.0f}", wanted)
+
+
+def _prompt_ids(lm: LanguageModel, prompt: str | Tensor, max_tokens: int | None) -> Tensor:
+    """Checked token ids, int64 [1, L], on the model's device."""
+    if max_tokens is not None and max_tokens < 1:
+        raise InvalidInputError("capture: max_tokens", max_tokens, "an int >= 1, or None for the whole prompt")
+    ids = lm.encode(prompt) if isinstance(prompt, str) else prompt
+    if ids.dim() != 2 or ids.shape[0] != 1 or ids.is_floating_point():
+        got = f"{ids.dtype} of shape {list(ids.shape)}"
+        raise InvalidInputError("capture: prompt", got, "text, or token ids of one prompt, int64 [1, L]")
+    if ids.shape[1] == 0:
+        raise InvalidInputError("capture: prompt", "an empty prompt", "at least one token")
+    ids = ids[:, :max_tokens].to(lm.device, torch.int64)
+    if ids.shape[1] > lm.geometry.max_positions:
+        wanted = f"at most the model's {lm.geometry.max_positions} positions; max_tokens cuts the prompt"
+        raise InvalidInputError("capture: prompt", f"{ids.shape[1]} tokens", wanted)
+    vocabulary: int = lm.model.config.get_text_config().vocab_size
+    if not 0 <= ids.min() <= ids.max() < vocabulary:
+        got = f"token ids from {int(ids.min())} to {int(ids.max())}"
+        raise InvalidInputError("capture: prompt", got, f"token ids from 0 to {vocabulary - 1}")
+    return ids
+
+
+def _layers(lm: LanguageModel, layers: Iterable[int] | None) -> tuple[int, ...]:
+    count = lm.geometry.n_layers
+    chosen = tuple(range(count)) if layers is None else tuple(layers)
+    if not chosen or any(layer not in range(count) for layer in chosen):
+        raise InvalidInputError("capture: layers", chosen, f"at least one of 0 to {count - 1}")
+    return chosen

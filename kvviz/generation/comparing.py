@@ -1,0 +1,138 @@
+"""compare(): several methods and budgets side by side on one prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ..cache.attachment import attached
+from ..errors import InvalidInputError
+from ..methods import get, resolve
+from ..methods.base import Method
+from ..trace import Recording
+from .generating import Generation, decode, encoded
+from .prefill import SharedPrefill
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..models import LanguageModel
+
+
+@torch.no_grad()
+def compare(
+    lm: LanguageModel,
+    prompt: str | Tensor,
+    methods: Sequence[str | Method] | Mapping[str, str | Method],
+    budgets: Sequence[int | float],
+    question: str | None = None,
+    answer: str | None = None,
+    max_new_tokens: int = 64,
+    recordings: dict[tuple[str, int], Recording] | None = None,
+    prefill: str | Method | None = None,
+    layers: Collection[int] | None = None,
+) -> pd.DataFrame:
+    """One row for each method and budget on the same prompt, which is prefilled once for all that share a prefill.
+
+    `methods` are names or instances; an instance keeps its fields and takes each budget in turn, or its own where
+    `budgets` is empty. A mapping gives labels, for several configurations of one method. `full` and `minference` ignore
+    the budget and have one row; `full` always has the exact prefill: it is what token_agreement compares with.
+    `prefill` as for `generate`. `layers` are those recorded and measured, all that select by default.
+
+    Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
+    select and heads), token_agreement (share of positions at which the written token is full attention's), correct
+    (whether `answer` occurs in the text, ignoring case; None without one), attended_tokens, metadata_bytes,
+    moved_bytes, build_s, ttft_s, tpot_s, text. A dict given as `recordings` receives the recording of each row under
+    (label, budget in tokens).
+
+    Raises InvalidInputError for two configurations under one label, and whatever `generate` raises.
+    """
+    import pandas as pd
+
+    ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
+    cells = _cells(methods, budgets, ids.shape[1])
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    retain_queries = any(method.needs_queries for method in cells.values())
+    shared = SharedPrefill(lm, ids, retain_queries=retain_queries, prefill=prefill, details=True)
+
+    with attached(lm.model):
+
+        def run(method: Method) -> Generation:
+            cache, first, ready_s = shared.cache(method)
+            selects = any(not layer.dense for layer in cache.selective_layers)  # `full` has no layer to record
+            record = layers if layers is not None and selects else True
+            return decode(lm, cache, ids, first, question_ids, max_new_tokens, ready_s, record)
+
+        full = run(resolve("full"))
+        for (label, budget), method in tqdm(cells.items(), desc="compare", leave=False, disable=None):
+            out = full if method == resolve("full") else run(method)
+            assert out.recording is not None
+            if recordings is not None:
+                recordings[label, budget] = out.recording
+            rows[label, budget] = {"method": label, "budget": budget} | _measured(out, full.token_ids, answer)
+    table = pd.DataFrame(list(rows.values()))
+    table.attrs = {"model": lm.name, "prompt_length": ids.shape[1]}  # what the figures put into their titles
+    return table
+
+
+def _cells(
+    methods: Sequence[str | Method] | Mapping[str, str | Method], budgets: Sequence[int | float], prompt_length: int
+) -> dict[tuple[str, int], Method]:
+    """Every method at every budget, by label and budget in tokens."""
+    labelled = methods.items() if isinstance(methods, Mapping) else [(_name(method), method) for method in methods]
+    cells: dict[tuple[str, int], Method] = {}
+    for label, method in labelled:
+        every = () if _ignores_budget(method) else budgets
+        changed: list[dict[str, Any]] = [{"budget": budget} for budget in every]
+        for changes in changed or [{}]:
+            cell = resolve(method, **changes) if isinstance(method, str) else replace(method, **changes)
+            key = (label, cell.budget_tokens(prompt_length))
+            if key in cells:
+                raise InvalidInputError(
+                    "compare", f"{label!r} with a budget of {key[1]} twice", "a mapping of labels to methods"
+                )
+            cells[key] = cell
+    return cells
+
+
+def _ignores_budget(method: str | Method) -> bool:
+    """Whether decode steps attend everything: `full`, and methods that only prefill."""
+    return _name(method) == "full" or (get(method) if isinstance(method, str) else method).kind == "prefill"
+
+
+def _name(method: str | Method) -> str:
+    return method if isinstance(method, str) else method.name
+
+
+def _measured(out: Generation, reference: list[int], answer: str | None) -> dict[str, Any]:
+    assert out.recording is not None
+    recording, timings = out.recording, out.timings
+    measured = recording.summary()
+    if not recording.layers:  # every layer attended everything
+        measured |= {
+            "recall": 1.0,
+            "attention_mass": 1.0,
+            "output_error": 0.0,
+            "attended_tokens": recording.prompt_length + (recording.steps + 1) / 2,  # the mean over steps
+            "moved_bytes": 0.0,
+        }
+    same = sum(mine == theirs for mine, theirs in zip(out.token_ids, reference, strict=False))
+    return {
+        "recall": measured["recall"],
+        "attention_mass": measured["attention_mass"],
+        "output_error": measured["output_error"],
+        "token_agreement": same / max(len(out.token_ids), len(reference)),
+        "correct": None if answer is None else answer.casefold() in out.text.casefold(),
+        "attended_tokens": measured["attended_tokens"],
+        "metadata_bytes": out.ledger.metadata_bytes,
+        "moved_bytes": int(measured["moved_bytes"]),
+        "build_s": timings.build_s,
+        "ttft_s": timings.ttft_s,
+        "tpot_s": timings.tpot_s,
+        "text": out.text,
+    }

@@ -1,0 +1,238 @@
+"""generate(): a method at work on a model."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ..cache.attachment import attached
+from ..cache.ledger import Ledger
+from ..cache.recorder import Recorder
+from ..cache.selective_cache import SelectiveCache
+from ..errors import DamagedOffloadError, InvalidInputError, OutOfSpaceError
+from ..methods import resolve
+from ..methods.base import Method
+from ..offload.kvstore import KVStore, resolve_store
+from ..trace import Recording
+from ..trace.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ..models import LanguageModel
+
+PREFILL_CHUNK = 2048  # tokens a forward pass: bounds the mask and the activations of long prompts
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds, recording left out. `ttft_s` until the first token (prefill, building, question), `tt2t_s` until the
+    second, `tpot_s` a token after the first (NaN for one token), `build_s` of work that built the method's states,
+    overlapped or not.
+    """
+
+    ttft_s: float
+    tt2t_s: float
+    tpot_s: float
+    build_s: float
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a prompt led to: text, token ids, timings, where tokens and bytes went, and what was recorded.
+
+    `recording` holds what each step attended, `timeline` when compute, clustering and transfers ran; None where not
+    asked for.
+    """
+
+    text: str
+    token_ids: list[int]
+    timings: Timings
+    ledger: Ledger
+    recording: Recording | None = field(default=None, repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
+
+
+@torch.no_grad()
+def generate(
+    lm: LanguageModel,
+    prompt: str | Tensor,
+    method: str | Method = "clusterkv",
+    budget: int | float | None = None,
+    question: str | None = None,
+    max_new_tokens: int = 64,
+    store: str | KVStore = "device",
+    record: bool | Collection[int] = False,
+    prefill: str | Method | None = None,
+    timeline: bool = False,
+    **values: Any,
+) -> Generation:
+    """Greedy continuation of `prompt` with a method choosing what each step attends.
+
+    With a `question`, the prompt is prefilled and indexed before the question is seen; the question is then fed as
+    decode steps. `record` keeps every decode step as a Recording: True for all layers, or a collection of layers.
+    `prefill` names a method whose sparse attention the prompt uses ("minference"); it combines with every method.
+    `timeline` records when compute, clustering and transfers ran.
+    `values` are fields of the method, or `preset`. Recording costs exact attention at every step; timings leave it out.
+
+    Raises InvalidInputError for an empty prompt, one longer than the model's positions, or a field out of range, and
+    UnknownNameError for an unknown method, preset or field. Where a tier runs out of space, or gives back damaged keys
+    and values, OutOfSpaceError or DamagedOffloadError carries the Generation so far as `error.generation`. It is None
+    during the prompt, which is also when a tier too small for prompt and `max_new_tokens` says so. The model's
+    attention implementation is put back whatever happens, Ctrl-C included.
+    """
+    chosen = _method(method, budget, values)
+    ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
+    recorded = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
+    cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=recorded)
+    try:
+        with attached(lm.model):
+            started = time.perf_counter()
+            first = fill(lm, cache, ids, len(question_ids) + max_new_tokens)
+            wait_for_states(cache)
+            prefill_s = time.perf_counter() - started
+            return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
+    except (OutOfSpaceError, DamagedOffloadError) as error:
+        del cache  # Jupyter keeps the last traceback, and with it what the cache takes of the tier that is full
+        traceback.clear_frames(error.__traceback__)
+        raise
+
+
+def _description(lm: LanguageModel, method: Method, prompt_length: int, store: str | KVStore) -> str:
+    """What is run, for titles."""
+    budget, tier = method.budget_tokens(prompt_length), resolve_store(store).tier
+    return f"{method.name} · budget {budget:,} · {lm.name} · {prompt_length:,} tokens · store {tier}"
+
+
+def _method(method: str | Method, budget: int | float | None, values: dict[str, Any]) -> Method:
+    return resolve(method, **(values if budget is None else {**values, "budget": budget}))
+
+
+def encoded(
+    lm: LanguageModel, prompt: str | Tensor, question: str | None, max_new_tokens: int
+) -> tuple[Tensor, list[int]]:
+    """Prompt ids [1, L] on the model's device and question ids, checked against the model's positions."""
+    ids = lm.encode(prompt) if isinstance(prompt, str) else prompt
+    if ids.dim() != 2 or ids.shape[0] != 1 or ids.shape[1] == 0:
+        raise InvalidInputError(
+            "generate: prompt", f"token ids of shape {list(ids.shape)}", "one prompt with at least one token, [1, L]"
+        )
+    if max_new_tokens < 1:
+        raise InvalidInputError("generate: max_new_tokens", max_new_tokens, "an int >= 1")
+    question_ids = lm.tokenizer(question, add_special_tokens=False).input_ids if question else []
+    total, most = ids.shape[1] + len(question_ids) + max_new_tokens, lm.geometry.max_positions
+    if total > most:
+        got = f"{ids.shape[1]} prompt, {len(question_ids)} question and {max_new_tokens} new tokens = {total}"
+        raise InvalidInputError("generate: length", got, f"at most the model's {most} positions")
+    return ids.to(lm.device), question_ids
+
+
+def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int = 0) -> int:
+    """Fill the cache with the prompt, chunk by chunk; returns the most likely next token.
+
+    `new_tokens` says how many will follow, where that is known.
+    """
+    if cache.get_seq_length() == 0:
+        cache.prompt.ids = ids
+    cache.expect(ids.shape[1], new_tokens)
+    chunks = ids.split(PREFILL_CHUNK, dim=1)
+    for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):
+        logits = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+    return int(logits[0, -1].argmax())
+
+
+def wait_for_states(cache: SelectiveCache) -> None:
+    """Wait for what runs beside the prefill, so that its time is not counted to a decode step."""
+    cache.wait()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def decode(
+    lm: LanguageModel,
+    cache: SelectiveCache,
+    ids: Tensor,
+    first: int,
+    question_ids: list[int],
+    max_new_tokens: int,
+    prefill_s: float,
+    record: bool | Collection[int],
+) -> Generation:
+    """Feed the question, then write greedily until a stop token or `max_new_tokens`."""
+    recorder = None
+    if record is not False:
+        recorder = Recorder(None if record is True else record)
+        recorder.watch([layer for layer in cache.selective_layers if not layer.dense])
+    stops = stop_tokens(lm)
+    done = _Decoded(list(question_ids), [] if question_ids else [first], [] if question_ids else [prefill_s])
+    written, started, step = done.written, time.perf_counter() - prefill_s, 0
+    with tqdm(total=len(question_ids) + max_new_tokens, desc=cache.method.name, leave=False, disable=None) as progress:
+        while step < len(done.fed) or (len(written) < max_new_tokens and written[-1] not in stops):
+            if step == len(done.fed):
+                done.fed.append(written[-1])
+            token = torch.tensor([[done.fed[step]]], device=ids.device)
+            try:
+                logits = lm.model(token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            except (OutOfSpaceError, DamagedOffloadError) as error:
+                error.generation = done.generation(lm, cache, ids, len(question_ids), recorder)
+                error.add_note(f"What was generated so far ({len(written)} tokens) is in the error's `generation`.")
+                raise
+            done.predicted.append(int(logits[0, -1].argmax()))
+            step += 1
+            if step >= len(question_ids):
+                written.append(done.predicted[-1])
+                done.clock.append(time.perf_counter() - started - (recorder.spent_s if recorder else 0.0))
+            progress.update()
+    return done.generation(lm, cache, ids, len(question_ids), recorder)
+
+
+@dataclass
+class _Decoded:
+    """Tokens fed and written after the prompt, when each was written, and what each step predicted."""
+
+    fed: list[int]
+    written: list[int]
+    clock: list[float]
+    predicted: list[int] = field(default_factory=list)
+
+    def generation(
+        self, lm: LanguageModel, cache: SelectiveCache, ids: Tensor, question_length: int, recorder: Recorder | None
+    ) -> Generation:
+        """What the whole steps led to, with the recording of them; a step cut short is left out."""
+        text = str(lm.tokenizer.decode(self.written, skip_special_tokens=True))
+        recording = None
+        if recorder is not None:
+            recorder.keep_steps(len(self.predicted))
+            token_ids = [*ids[0].tolist(), *self.fed[: len(self.predicted)]]
+            recording = recorder.recording(
+                cache.method,
+                model=lm.name,
+                geometry=lm.geometry,
+                tokens=lm.tokens(token_ids),
+                token_ids=token_ids,
+                next_tokens=lm.tokens(self.predicted),
+                prompt_length=ids.shape[1],
+                question_length=min(question_length, len(self.predicted)),
+                exact_layers=cache.exact_layers,
+                answer=text,
+            )
+        timings = _timings(self.clock, cache)
+        return Generation(text, self.written, timings, cache.ledger(), recording, cache.timeline)
+
+
+def _timings(clock: list[float], cache: SelectiveCache) -> Timings:
+    nan = float("nan")
+    tt2t = clock[1] if len(clock) > 1 else nan
+    tpot = (clock[-1] - clock[0]) / (len(clock) - 1) if len(clock) > 1 else nan
+    return Timings(clock[0] if clock else nan, tt2t, tpot, sum(layer.build_s for layer in cache.selective_layers))
+
+
+def stop_tokens(lm: LanguageModel) -> set[int]:
+    """Ids of the tokens that end an answer."""
+    stops = lm.model.generation_config.eos_token_id
+    return set() if stops is None else set(stops if isinstance(stops, list) else [stops])

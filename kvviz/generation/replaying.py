@@ -1,0 +1,124 @@
+"""replay(): a method on a stored trace, without a model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from ..cache.layer_cache import LayerCache, layer_store
+from ..cache.ledger import Ledger, ledger_of
+from ..cache.recorder import Recorder
+from ..errors import InvalidInputError
+from ..methods import resolve
+from ..methods.base import LayerContext, Method
+from ..offload.kvstore import KVStore, resolve_store
+from ..trace import Recording, Trace
+
+
+class LayerReplay:
+    """One layer of a trace whose prompt a method has taken in, and the steps that are left to play.
+
+    The tokens before the last `queries` of the trace are the prompt. `cache` is the built layer.
+    """
+
+    def __init__(self, trace: Trace, index: int, method: Method, queries: int, store: KVStore | None = None) -> None:
+        geometry, length = trace.geometry, len(trace)
+        prompt = length - queries
+        context = LayerContext(
+            index,
+            geometry.n_layers,
+            geometry.n_heads,
+            geometry.n_kv_heads,
+            geometry.head_dim,
+            geometry.head_dim**-0.5 if trace.scale is None else trace.scale,
+            trace.softcap,
+            details=True,
+        )
+        cache = LayerCache(context, method, None if store is None else layer_store(store, context, method))
+        unread = 0 if method.needs_queries else prompt  # to convert them takes longer than many a method does
+        q = _tensor(trace.queries[index][:, unread:])
+        k, v = _tensor(trace.keys[index]), _tensor(trace.values[index])
+        cache.store.reserve(k, v, length)
+        cache.store.append(k[:, :, :prompt], v[:, :, :prompt])
+        cache.keep_queries(q[:, :, : prompt - unread])
+        cache.build()
+        self.cache = cache
+        self._steps = q[:, :, prompt - unread :], k[:, :, prompt:], v[:, :, prompt:]
+
+    def copy_for(self, method: Method) -> LayerReplay:
+        """An independent copy, built for `method`: without building where the two differ in a budget alone."""
+        other = copy.copy(self)  # the steps' tensors are only read, and shared
+        other.cache = self.cache.fork(method)
+        return other
+
+    def play(self) -> None:
+        """Feed each step's token."""
+        queries, keys, values = self._steps
+        for step in range(queries.shape[2]):
+            one = slice(step, step + 1)
+            self.cache.store.append(keys[:, :, one], values[:, :, one])
+            self.cache.decode(queries[:, :, step])
+
+
+@torch.no_grad()
+def replay(
+    trace: Trace,
+    method: str | Method,
+    queries: int = 64,
+    ledgers: dict[int, Ledger] | None = None,
+    store: str | KVStore = "device",
+    **values: Any,
+) -> Recording:
+    """A recording without a model: the last `queries` positions of a trace play the decode steps.
+
+    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`. A
+    dict given as `ledgers` receives the ledger of each layer that selects, after its last step. `store` as for
+    `SelectiveCache`: "host" moves what a step attends for real.
+    Raises InvalidInputError where `queries` leaves no prompt.
+    """
+    chosen, keeps = resolve(method, **values), resolve_store(store)
+    length = len(trace)
+    if not 1 <= queries < length:
+        raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
+    indices = [index for index in trace.layers if not chosen.is_dense(index)]
+    progress = tqdm(indices, desc=f"replay {chosen.name}", leave=False, disable=None)
+    layers = (LayerReplay(trace, index, chosen, queries, keeps) for index in progress)
+    return record(trace, chosen, queries, layers, ledgers)
+
+
+@torch.no_grad()
+def record(
+    trace: Trace,
+    method: Method,
+    queries: int,
+    layers: Iterable[LayerReplay],
+    ledgers: dict[int, Ledger] | None = None,
+) -> Recording:
+    """Play each layer's steps and record them; `ledgers` as for `replay`."""
+    recorder = Recorder()
+    for layer in layers:
+        recorder.watch([layer.cache])
+        layer.play()
+        if ledgers is not None:
+            ledgers[layer.cache.context.index] = ledger_of([layer.cache], ())
+    prompt = len(trace) - queries
+    return recorder.recording(
+        method,
+        model=trace.model,
+        geometry=trace.geometry,
+        tokens=trace.tokens,
+        token_ids=trace.token_ids.tolist(),
+        next_tokens=[*trace.tokens[prompt + 1 :], ""],
+        prompt_length=prompt,
+        question_length=queries,
+    )
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    """[heads, L, D] as a batch of one in float32."""
+    return torch.from_numpy(array.astype("float32"))[None]

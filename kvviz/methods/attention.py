@@ -1,0 +1,57 @@
+"""Exact attention weights, their sums over a prompt, and merging of partial attentions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..kernels import merge_attention
+
+__all__ = ["attention_received", "attention_weights", "merge_attention", "weighted_values"]
+
+QUERY_BLOCK = 256  # queries a block: bounds the memory of sums over a whole prompt
+
+
+def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+    """Exact softmax weights of one query token over all keys: float32 [B, Q, L].
+
+    queries [B, Q, D]; keys [B, H, L, D]; `softcap` bounds the scaled logits as Gemma 2 does.
+    """
+    by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, D]
+    logits = (by_head @ keys.float().transpose(-1, -2)) * scale
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return logits.softmax(-1).flatten(1, 2)
+
+
+def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
+    """Attention output [B, Q, D] in float32 from weights [B, Q, L] and values [B, H, L, D]."""
+    by_head: Tensor = weights.unflatten(1, (values.shape[1], -1))  # [B, H, G, L]
+    return (by_head @ values.float()).flatten(1, 2)
+
+
+def attention_received(
+    queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
+) -> Tensor:
+    """Sum of the exact softmax weights that each key gets from the last tokens' queries: float32 [B, Q, L].
+
+    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D] and see no key behind their own. `visible`
+    [B, H, L] is False where a key is no token. Blocks of queries bound the memory, not the n·L·D operations.
+    """
+    new, length = queries.shape[2], keys.shape[2]
+    by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, n, D]
+    turned = keys.float().transpose(-1, -2)[:, :, None]  # [B, H, 1, D, L]
+    places = torch.arange(length, device=keys.device)
+    received = torch.zeros((*by_head.shape[:3], length), device=keys.device)
+    for start in range(0, new, QUERY_BLOCK):
+        stop = min(start + QUERY_BLOCK, new)
+        end = length - new + stop  # keys that the block's last query sees
+        logits = (by_head[..., start:stop, :] @ turned[..., :end]) * scale
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        own = torch.arange(length - new + start, end, device=keys.device)
+        logits.masked_fill_(places[:end] > own[:, None], -torch.inf)
+        if visible is not None:
+            logits.masked_fill_(~visible[:, :, None, None, :end], -torch.inf)
+        received[..., :end] += logits.softmax(-1).sum(-2)
+    return received.flatten(1, 2)

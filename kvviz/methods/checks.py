@@ -1,0 +1,317 @@
+"""The checks that every method must pass; run them on your own with `run(MyMethod)`.
+
+A method that a check cannot fit names it in `expected_failures` with the reason, and is then required to fail it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+from .base import LayerContext, Method, State
+from .selection import GROUPS, Selection
+
+LENGTHS = (1, 17, 63, 100, 257)
+HEADS = ((4, 4), (6, 2), (3, 1))  # (query heads, KV heads): MHA, grouped, MQA
+DIM = 16
+CONTEXT = LayerContext(index=5, n_layers=8, n_heads=0, n_kv_heads=0, head_dim=DIM, scale=DIM**-0.5, details=True)
+
+Check = Callable[[type[Method]], None]
+
+
+def run(method: type[Method]) -> dict[str, str]:
+    """Run every check on a method class; returns {check: "passed" or "expected failure: reason"}.
+
+    Raises AssertionError where a check fails, or where an expected failure passes.
+    """
+    outcome = {}
+    for name, check in CHECKS.items():
+        reason = method.expected_failures.get(name)
+        if reason is None:
+            check(method)
+            outcome[name] = "passed"
+            continue
+        try:
+            check(method)
+        except AssertionError:
+            outcome[name] = f"expected failure: {reason}"
+        else:
+            raise AssertionError(f"{method.name} passes {name!r}, which it lists as an expected failure")
+    return outcome
+
+
+def selections_are_valid(method: type[Method]) -> None:
+    """Indices are ascending, unique, in range and within the allowance; details have their shape."""
+    for n_heads, n_kv_heads, length in _shapes():
+        chosen = smallest(method)
+        state = _build(chosen, *_tensors(n_heads, n_kv_heads, length))
+        for step in range(3):
+            state, selection = _step(chosen, state, n_heads, n_kv_heads, seed=step)
+            _assert_valid(chosen, state, selection)
+
+
+def full_budget_attends_everything(method: type[Method]) -> None:
+    """A budget of the whole prompt attends every token, generated ones included: dense attention."""
+    for n_heads, n_kv_heads, length in _shapes():
+        least = smallest(method)
+        chosen = replace(least, budget=max(length, least.budget))
+        state = _build(chosen, *_tensors(n_heads, n_kv_heads, length))
+        for step in range(3):
+            state, selection = _step(chosen, state, n_heads, n_kv_heads, seed=step)
+            expected = torch.arange(length + step + 1).expand_as(selection.indices)
+            assert torch.equal(selection.indices, expected), f"{chosen.name}: a full budget left tokens out"
+
+
+def generated_tokens_are_seen(method: type[Method]) -> None:
+    """A token is attended in the step that feeds it."""
+    for n_heads, n_kv_heads, length in _shapes():
+        chosen = smallest(method)
+        state = _build(chosen, *_tensors(n_heads, n_kv_heads, length))
+        for step in range(40):
+            state, selection = _step(chosen, state, n_heads, n_kv_heads, seed=step)
+            newest = (selection.indices == length + step).any(-1)
+            assert bool(newest.all()), f"{chosen.name}: the step's own token is not attended"
+
+
+def sinks_and_recent_are_kept(method: type[Method]) -> None:
+    """The first `sinks` and the last `recent` tokens are always attended."""
+    chosen = smallest(method)
+    chosen = replace(chosen, sinks=chosen.sinks + 4, recent=8, budget=chosen.budget + 32)
+    state = _build(chosen, *_tensors(6, 2, 257))
+    state, selection = _step(chosen, state, 6, 2, seed=0)
+    _assert_valid(chosen, state, selection)
+    for position in (*range(chosen.sinks), *range(250, 258)):
+        assert bool((selection.indices == position).any(-1).all()), (
+            f"{chosen.name}: position {position} is not attended"
+        )
+
+
+def extension_equals_one_build(method: type[Method]) -> None:
+    """Decoding n tokens and building over all of them lead to the same choice."""
+    n_heads, n_kv_heads, length, new = 6, 2, 200, 90
+    queries, keys, values = _tensors(n_heads, n_kv_heads, length + new)
+    least = smallest(method)
+    once, grown = replace(least, budget=least.budget + new), least
+    one = _build(once, queries, keys, values)
+    other = _build(grown, queries[:, :, :length], keys[:, :, :length], values[:, :, :length])
+    for position in range(length, length + new):
+        last = slice(position, position + 1)
+        other = grown.extend(other, queries[:, :, last], keys[:, :, last], values[:, :, last])
+    query = queries[:, :, -1]
+    assert torch.equal(once.select(one, query).indices, grown.select(other, query).indices), (
+        f"{least.name}: extending differs from building"
+    )
+
+
+def a_state_serves_every_budget(method: type[Method]) -> None:
+    """Where a class `builds_for_any_budget`, a state built under another budget chooses what its own would."""
+    if not method.builds_for_any_budget:
+        return
+    small = smallest(method)
+    for budget in (small.budget + 16, small.budget + 100):
+        large = replace(small, budget=budget)
+        for built, chosen in ((small, large), (large, small)):
+            own, other = (_build(by, *_tensors(6, 2, 400)) for by in (chosen, built))
+            for step in range(20):
+                own, expected = _step(chosen, own, 6, 2, seed=step)
+                other, selection = _step(chosen, other, 6, 2, seed=step)
+                assert torch.equal(selection.indices, expected.indices), (
+                    f"{method.name}: built for a budget of {built.budget}, it chooses otherwise with {chosen.budget}"
+                )
+
+
+def decoding_goes_on(method: type[Method]) -> None:
+    """Hundreds of decoded tokens later, selections are still valid."""
+    chosen = smallest(method)
+    state = _build(chosen, *_tensors(6, 2, 257))
+    for step in range(700):
+        state, selection = _step(chosen, state, 6, 2, seed=step)
+        if step % 70 == 69:
+            _assert_valid(chosen, state, selection)
+
+
+def dropped_tokens_stay_dropped(method: type[Method]) -> None:
+    """What a method that drops tokens has not kept, no later step attends; other methods keep every token."""
+    chosen = smallest(method)
+    state = _build(chosen, *_tensors(6, 2, 600))
+    gone = torch.zeros(2, 1000, dtype=torch.bool)
+    for step in range(150):
+        kept = chosen.keeps(state)
+        assert chosen.drops_tokens or kept is None, f"{chosen.name}: only eviction and merging drop tokens"
+        if kept is not None:
+            held = _members(kept[0], 1000)
+            gone[:, : state.length] |= ~held[:, : state.length]
+        state, selection = _step(chosen, state, 6, 2, seed=step)
+        attended = _members(selection.indices[0], 1000).unflatten(0, (2, -1)).any(1)
+        assert not bool((attended & gone).any()), f"{chosen.name}: a dropped token is attended"
+    assert not chosen.drops_tokens or bool(gone.any()), f"{chosen.name}: drops tokens by its kind, but kept them all"
+
+
+def later_prompts_are_taken_in(method: type[Method]) -> None:
+    """A second prompt on the same state counts as prompt, is within the budget, and decoding goes on."""
+    n_heads, n_kv_heads, first, second = 6, 2, 257, 120
+    queries, keys, values = _tensors(n_heads, n_kv_heads, first + second)
+    chosen = smallest(method)
+    state = _build(chosen, queries[:, :, :first], keys[:, :, :first], values[:, :, :first])
+    state, _ = _step(chosen, state, n_heads, n_kv_heads, seed=0)
+    new = tuple(tensor[:, :, first:] for tensor in (queries, keys, values))
+    later = chosen.continue_prompt(state, new[0] if method.needs_queries else new[0][:, :, :0], *new[1:])
+    if later is None:
+        assert not chosen.drops_tokens, f"{chosen.name}: drops tokens, so that nothing can be built anew"
+        later = _build(chosen, queries, keys, values)
+    else:
+        assert later.length == first + 1 + second, f"{chosen.name}: the later prompt's tokens are not counted"
+    assert later.prompt_length == later.length, f"{chosen.name}: the later prompt counts as generated"
+    for step in range(3):
+        later, selection = _step(chosen, later, n_heads, n_kv_heads, seed=1 + step)
+        _assert_valid(chosen, later, selection)
+
+
+def inputs_are_unchanged(method: type[Method]) -> None:
+    """Neither build, extend nor select writes into what it is given."""
+    chosen = smallest(method)
+    tensors = _tensors(6, 2, 257)
+    copies = [tensor.clone() for tensor in tensors]
+    state = _build(chosen, *tensors)
+    new = _tensors(6, 2, 1, seed=9)
+    new_copies = [tensor.clone() for tensor in new]
+    state = chosen.extend(state, *new)
+    chosen.select(state, new[0][:, :, 0])
+    for before, after in zip([*copies, *new_copies], [*tensors, *new], strict=True):
+        assert torch.equal(before, after), f"{chosen.name}: an input was changed"
+
+
+def batches_are_independent(method: type[Method]) -> None:
+    """A prompt's selection does not depend on what else is in the batch."""
+    chosen = smallest(method)
+    queries, keys, values = _tensors(6, 2, 257, batch=3)
+    query = torch.randn(3, 6, DIM, generator=torch.Generator().manual_seed(5))
+    together = chosen.select(_build(chosen, queries, keys, values), query).indices
+    for row in range(3):
+        own = slice(row, row + 1)
+        alone = chosen.select(_build(chosen, queries[own], keys[own], values[own]), query[own]).indices
+        assert torch.equal(together[own], alone), f"{chosen.name}: row {row} changes with its batch"
+
+
+def runs_repeat(method: type[Method]) -> None:
+    """The same inputs and fields give the same selection, details included."""
+    selections = []
+    for _ in range(2):
+        chosen = smallest(method)
+        state = _build(chosen, *_tensors(6, 2, 257))
+        selections.append(_step(chosen, state, 6, 2, seed=1)[1])
+    for name in ("indices", "groups", "scores"):
+        first, second = (getattr(selection, name) for selection in selections)
+        assert torch.equal(torch.nan_to_num(first), torch.nan_to_num(second)), (
+            f"{chosen.name}: {name} differ between two runs"
+        )
+
+
+def every_group_works(method: type[Method]) -> None:
+    """All four ways to reduce a group give valid selections of the right number of rows."""
+    for group in GROUPS:
+        chosen = replace(smallest(method), group=group)
+        state = _build(chosen, *_tensors(6, 2, 257))
+        state, selection = _step(chosen, state, 6, 2, seed=0)
+        assert selection.indices.shape[1] == (6 if group == "each" else 2), f"{chosen.name}: rows of group={group!r}"
+        _assert_valid(chosen, state, selection)
+
+
+def degenerate_keys_work(method: type[Method]) -> None:
+    """Constant, all-zero and duplicated keys give valid selections."""
+    queries, keys, values = _tensors(6, 2, 257)
+    for poor in (torch.zeros_like(keys), torch.ones_like(keys), keys[:, :, :4].repeat(1, 1, 65, 1)[:, :, :257]):
+        chosen = smallest(method)
+        state = _build(chosen, queries, poor, values)
+        state, selection = _step(chosen, state, 6, 2, seed=0)
+        _assert_valid(chosen, state, selection)
+
+
+def smallest(method: type[Method]) -> Method:
+    """The method at the smallest round budget its fields allow."""
+    for budget in (32, 64, 128, 256, 512):
+        try:
+            return method(budget=budget)
+        except InvalidInputError:
+            continue
+    raise AssertionError(f"{method.name}: no budget up to 512 is allowed")
+
+
+def _shapes() -> Iterator[tuple[int, int, int]]:
+    for n_heads, n_kv_heads in HEADS:
+        for length in LENGTHS:
+            yield n_heads, n_kv_heads, length
+
+
+def _tensors(
+    n_heads: int, n_kv_heads: int, length: int, *, batch: int = 1, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(batch, n_heads, length, DIM, generator=generator)
+    keys, values = (torch.randn(batch, n_kv_heads, length, DIM, generator=generator) for _ in range(2))
+    return queries, keys, values
+
+
+def _build(method: Method, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+    context = replace(CONTEXT, n_heads=queries.shape[1], n_kv_heads=keys.shape[1])
+    return method.build(context, queries if method.needs_queries else queries[:, :, :0], keys, values)
+
+
+def _step(method: Method, state: State, n_heads: int, n_kv_heads: int, *, seed: int) -> tuple[State, Selection]:
+    queries, keys, values = _tensors(n_heads, n_kv_heads, 1, seed=100 + seed)
+    state = method.extend(state, queries, keys, values)
+    return state, method.select(state, queries[:, :, 0])
+
+
+def _members(indices: Tensor, length: int) -> Tensor:
+    """Boolean [R, length]: which positions occur in indices [R, S], -1 pads aside."""
+    found = torch.zeros(indices.shape[0], length + 1, dtype=torch.bool)
+    return found.scatter_(-1, torch.where(indices < 0, length, indices), True)[:, :-1]
+
+
+def _assert_valid(method: Method, state: State, selection: Selection) -> None:
+    indices = selection.indices
+    assert indices.dtype == torch.int64, f"{method.name}: indices are {indices.dtype}"
+    merged = 0 if selection.merged is None else int((selection.merged.degree > 0).sum(-1).max())
+    for row in indices.flatten(0, 1):
+        own = row[row >= 0]
+        assert bool((own.diff() > 0).all()), f"{method.name}: indices are not ascending and unique"
+        assert bool((own < state.length).all()), f"{method.name}: an index is beyond the {state.length} tokens"
+        most = min(method.allowance(state), state.length)
+        assert 0 < len(own) + merged <= most, f"{method.name}: {len(own)} + {merged} tokens attended, {most} allowed"
+    if selection.bias is not None:
+        assert selection.bias.shape == indices.shape, f"{method.name}: bias of shape {selection.bias.shape}"
+        assert not bool(selection.bias.isnan().any()), f"{method.name}: NaN in the bias"
+    assert selection.padded or bool((indices >= 0).all()), f"{method.name}: pads without padded=True"
+    for name, dtype in (("groups", torch.int32), ("scores", torch.float32)):
+        detail: Any = getattr(selection, name)
+        assert detail is not None, f"{method.name}: no {name} although details were asked for"
+        assert (detail.shape, detail.dtype) == (indices.shape, dtype), (
+            f"{method.name}: {name} of shape {detail.shape}, {detail.dtype}"
+        )
+
+
+CHECKS: dict[str, Check] = {
+    check.__name__: check
+    for check in (
+        selections_are_valid,
+        full_budget_attends_everything,
+        generated_tokens_are_seen,
+        sinks_and_recent_are_kept,
+        extension_equals_one_build,
+        a_state_serves_every_budget,
+        decoding_goes_on,
+        dropped_tokens_stay_dropped,
+        later_prompts_are_taken_in,
+        inputs_are_unchanged,
+        batches_are_independent,
+        runs_repeat,
+        every_group_works,
+        degenerate_keys_work,
+    )
+}

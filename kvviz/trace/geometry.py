@@ -1,0 +1,42 @@
+"""Shape of a model's attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import IncompatibleFileError
+from .storage import check_metadata
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Shape of a model's attention: layers, query heads, key/value heads, head dimension, positions."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    max_positions: int
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.n_heads // self.n_kv_heads
+
+
+def load_geometry(metadata: dict[str, Any], path: object) -> Geometry:
+    """The geometry that the file at `path` names; raises IncompatibleFileError where no model has such a one."""
+    check_metadata(metadata, f"read {path}: geometry", {item.name: "integer" for item in fields(Geometry)})
+    if min(metadata.values()) < 1 or metadata["n_heads"] % metadata["n_kv_heads"]:
+        wanted = "numbers above 0, n_heads a multiple of n_kv_heads"
+        raise IncompatibleFileError(f"read {path}: geometry", metadata, wanted)
+    return Geometry(**metadata)
+
+
+def check_layers(name: str, layers: Iterable[int], geometry: Geometry) -> None:
+    """Raise IncompatibleFileError for layers that a model of this geometry has not."""
+    outside = [layer for layer in layers if not 0 <= layer < geometry.n_layers]
+    if outside:
+        raise IncompatibleFileError(f"{name}: layers", outside, f"0 to {geometry.n_layers - 1}")

@@ -1,0 +1,255 @@
+"""What is recorded: one function for each, which `make data` and a live notebook both call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from kvviz.models.provenance import hardware
+from kvviz.trace import Recording, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kvviz.methods.base import Method
+    from kvviz.models import LanguageModel
+    from kvviz.trace.timeline import Timeline
+
+Kind = Literal["trace", "recordings", "timelines", "table"]
+SEVERAL: tuple[Kind, ...] = ("recordings", "timelines")  # a recipe of these makes several, by label
+
+MODEL = "smollm2-135m"
+MODEL_LICENCE = "Apache-2.0"
+TEXT = "pydoc_data.topics, Python's reference manual, sections in alphabetical order"
+TEXT_LICENCE = "PSF-2.0, copyright Python Software Foundation"
+SEED = 0
+
+PROSE_TOKENS, PROSE_LAYERS = 2048, (14,)
+LAYERS_TOKENS, LAYERS = 640, (2, 8, 20, 26)
+# Layers 21 and 23 hold query heads that put most of their attention on the hidden number while it is written. The steps
+# before the first token of the answer are left out, so that a file stays below 5 MB.
+NEEDLE_LAYERS, NEEDLE_BUDGET, NEEDLE_STEPS, NEEDLE_NEW_TOKENS = (21, 23), 256, 15, 16
+NEEDLE_METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "clusterkv, 400 clusters": ("clusterkv", {"preset": "official"}),
+    "clusterkv, L/80 clusters": ("clusterkv", {"preset": "paper"}),
+    "pqcache": ("pqcache", {}),
+    "ctkvr": ("ctkvr", {}),
+    "centroidkv": ("centroidkv", {}),
+    "quest": ("quest", {}),
+    "streaming_llm": ("streaming_llm", {}),
+}
+DECODE_TOKENS, DECODE_LAYERS, DECODE_BUDGET, DECODE_STEPS = 1024, (14,), 128, 48
+TABLE_TOKENS, TABLE_LAYERS, TABLE_STEPS, TABLE_BUDGET = 2048, (5, 15, 25), 32, 256
+SYSTEMS = ("clusterkv", "pqcache", "ctkvr", "centroidkv", "quest")
+NEEDLES_LENGTHS, NEEDLES_BUDGETS, NEEDLES_SAMPLES, NEEDLES_NEW_TOKENS = (500, 1000), (64, 128, 256), 6, 6
+PERPLEXITY_METHODS = ("full", "clusterkv", "pqcache", "quest", "streaming_llm")
+PERPLEXITY_TOKENS, PERPLEXITY_STEPS, PERPLEXITY_BUDGET = 768, 384, 128
+OVERLAP_METHODS, OVERLAP_TOKENS, OVERLAP_BUDGET, OVERLAP_STEPS = ("clusterkv", "pqcache"), 2048, 256, 8
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one result is made: its kind, what it is in one line, the text it comes from, and the function."""
+
+    kind: Kind
+    description: str
+    text: str
+    make: Callable[[LanguageModel], Any]
+
+
+RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(kind: Kind, text: str = TEXT) -> Callable[[Callable[[LanguageModel], Any]], Callable[[LanguageModel], Any]]:
+    """A decorator that puts a function under its name into RECIPES; its docstring's first line describes it."""
+
+    def add(make: Callable[[LanguageModel], Any]) -> Callable[[LanguageModel], Any]:
+        RECIPES[make.__name__] = Recipe(kind, (make.__doc__ or "").splitlines()[0].rstrip("."), text, make)
+        return make
+
+    return add
+
+
+def manual() -> str:
+    """English reference prose that comes with Python (`pydoc_data.topics`), sections in alphabetical order."""
+    from kvviz.tasks.windows import manual as text  # loads torch, which a stored recording does not need
+
+    return text()
+
+
+@recipe("trace")
+def prose(lm: LanguageModel) -> Trace:
+    """2,048 tokens of reference prose, layer 14."""
+    return _trace(lm, PROSE_TOKENS, PROSE_LAYERS)
+
+
+@recipe("trace")
+def layers(lm: LanguageModel) -> Trace:
+    """640 tokens of reference prose, layers 2, 8, 20 and 26."""
+    return _trace(lm, LAYERS_TOKENS, LAYERS)
+
+
+@recipe("recordings", text=f"{TEXT} (sections assignment, numbers, with, yield); the hidden sentence is kvviz's own")
+def needle(lm: LanguageModel) -> dict[str, Recording]:
+    """A number hidden in 1,800 tokens of prose, seven methods at a budget of 256, layers 21 and 23.
+
+    The question is fed after the prompt was compressed. What is kept are the steps from the last token of the question
+    on: `prompt_length` counts the question's other tokens too, `question_length` is 1.
+    """
+    from kvviz import methods
+    from kvviz.generation.comparing import compare
+
+    prompt, question = needle_prompt(lm)
+    chosen = {label: methods.create(name, **fields) for label, (name, fields) in NEEDLE_METHODS.items()}
+    found: dict[tuple[str, int], Recording] = {}
+    compare(
+        lm, prompt, chosen, [NEEDLE_BUDGET], question, max_new_tokens=NEEDLE_NEW_TOKENS, recordings=found,
+        layers=NEEDLE_LAYERS,
+    )  # fmt: skip
+    return {label: answer_steps(recording, NEEDLE_STEPS) for (label, _), recording in found.items()}
+
+
+@recipe("recordings")
+def decode(lm: LanguageModel) -> dict[str, Recording]:
+    """ClusterKV and Quest over 48 decode steps behind 976 tokens of prose, budget 128, layer 14."""
+    from kvviz.generation.replaying import replay
+
+    trace = _trace(lm, DECODE_TOKENS, DECODE_LAYERS)
+    return {
+        name: replay(trace, name, queries=DECODE_STEPS, budget=DECODE_BUDGET, dense_layers=0)
+        for name in ("clusterkv", "quest")
+    }
+
+
+@recipe("timelines")
+def overlap(lm: LanguageModel) -> dict[str, Timeline]:
+    """When ClusterKV and PQCache computed, clustered and moved: 2,048 tokens and 8 steps, keys in host memory.
+
+    The times are those of one run on one machine, which each description names.
+    """
+    import torch
+
+    from kvviz.generation.generating import generate
+
+    threads = f", threads: {torch.get_num_threads()}" if lm.device.type == "cpu" else ""
+    where = f"{hardware(lm.device.type)}{threads}"
+    ids, found = lm.encode(manual())[:, :OVERLAP_TOKENS], {}
+    for name in OVERLAP_METHODS:
+        out = generate(lm, ids, name, OVERLAP_BUDGET, max_new_tokens=OVERLAP_STEPS + 1, store="host", timeline=True)
+        assert out.timeline is not None
+        out.timeline.description += f" · {where}"
+        found[name] = out.timeline
+    return found
+
+
+@recipe("table", text=f"{TEXT}; the hidden sentences are kvviz's own")
+def needles(lm: LanguageModel) -> pd.DataFrame:
+    """Needles found at 500 and 1,000 tokens, six depths each: five methods at budgets 64, 128 and 256, and `full`.
+
+    One row a sample, method and budget; the question is fed after the context was compressed. Budgets below what a
+    method's sinks and window take (CentroidKV: 81 tokens, CTkvr: 129) have no rows.
+    """
+    from kvviz.generation.comparing import compare
+    from kvviz.tasks import needle_samples
+
+    cells = _needle_cells()
+    rows: list[dict[str, Any]] = []
+    for place, length in enumerate(NEEDLES_LENGTHS):
+        first = SEED + place * NEEDLES_SAMPLES
+        for sample in needle_samples(lm, manual(), count=NEEDLES_SAMPLES, tokens=length, seed=first):
+            found = compare(
+                lm, sample.context, cells, (), sample.question, sample.answer, max_new_tokens=NEEDLES_NEW_TOKENS
+            )
+            about = {"sample": sample.seed, "length": length, "depth": sample.depth}
+            for label, budget, correct in zip(found["method"], found["budget"], found["correct"], strict=True):
+                rows.append({"method": cells[label].name, "budget": int(budget), **about, "correct": bool(correct)})
+    return table_of(rows, lm)
+
+
+@recipe("table")
+def perplexity(lm: LanguageModel) -> pd.DataFrame:
+    """Perplexity of each of 383 tokens of prose behind a prompt of 768, four methods at a budget of 128, and `full`.
+
+    The tokens are fed one by one, whatever the model would have written; `position` is that of the token predicted.
+    """
+    import torch
+
+    from kvviz import methods
+    from kvviz.cache.attachment import attached
+    from kvviz.cache.selective_cache import SelectiveCache
+    from kvviz.generation.generating import fill, wait_for_states
+
+    ids = lm.encode(manual())[:, : PERPLEXITY_TOKENS + PERPLEXITY_STEPS]
+    rows: list[dict[str, Any]] = []
+    with torch.no_grad(), attached(lm.model):
+        prompt = SelectiveCache(lm.model, "full")
+        fill(lm, prompt, ids[:, :PERPLEXITY_TOKENS])
+        for name in PERPLEXITY_METHODS:
+            cache = prompt.fork(name if name == "full" else methods.create(name, budget=PERPLEXITY_BUDGET))
+            wait_for_states(cache)
+            for position in range(PERPLEXITY_TOKENS, ids.shape[1] - 1):
+                fed = ids[:, position : position + 1]
+                logits = lm.model(fed, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+                likelihood = float(logits.float().log_softmax(-1)[ids[0, position + 1]])
+                rows.append({
+                    "method": name, "position": position + 1, "perplexity": float(f"{math.exp(-likelihood):.5g}"),
+                })  # fmt: skip
+    return table_of(rows, lm, prompt_length=PERPLEXITY_TOKENS, budget=PERPLEXITY_BUDGET)
+
+
+def _needle_cells() -> dict[str, Method]:
+    """`full`, and every method at every budget that it takes, by label."""
+    from kvviz import methods
+
+    cells = {"full": methods.create("full")}
+    for name in SYSTEMS:
+        least = methods.create(name, budget=max(NEEDLES_BUDGETS)).reserved
+        cells |= {
+            f"{name}, {budget}": methods.create(name, budget=budget) for budget in NEEDLES_BUDGETS if budget >= least
+        }
+    return cells
+
+
+def needle_prompt(lm: LanguageModel) -> tuple[str, str]:
+    """The quickstart's prompt, with a sentence that does not belong there, and the question for its number."""
+    from pydoc_data.topics import topics
+
+    reference = "\n".join(topics[name] for name in ("assignment", "numbers", "with", "yield"))[:7600]
+    cut = reference.find("\n\n", 3000)
+    text = reference[:cut] + "\n\nThe special magic number is 7463." + reference[cut:]
+    return lm.chat_parts(text, "\n\nWhat is the special magic number mentioned in the text?")
+
+
+def answer_steps(recording: Recording, steps: int) -> Recording:
+    """The steps from the last token of the question on, at most `steps`; the tokens before them become the prompt."""
+    first = recording.question_length - 1
+    return recording.cut(first, min(first + steps, recording.steps))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], lm: LanguageModel, **attrs: Any) -> pd.DataFrame:
+    """A DataFrame with what its figures put into their titles as attrs: the model, the seed, and `attrs`."""
+    import pandas as pd
+
+    table = pd.DataFrame([dict(row) for row in rows])
+    table.attrs.update(model=lm.name, seed=SEED, **attrs)
+    return table
+
+
+def table_trace(lm: LanguageModel, tokens: int = TABLE_TOKENS) -> Trace:
+    """The trace that the tables replay: prose, layers 5, 15 and 25."""
+    return _trace(lm, tokens, TABLE_LAYERS)
+
+
+def create(name: str, **fields: Any) -> Method:
+    """A method that selects in every layer of a trace; `fields` as for `kvviz.methods.create`."""
+    from kvviz import methods
+
+    return methods.create(name, **{"dense_layers": 0, **fields})
+
+
+def _trace(lm: LanguageModel, tokens: int, layers: Sequence[int]) -> Trace:
+    from kvviz.generation.capturing import capture
+
+    return capture(lm, manual(), layers=layers, max_tokens=tokens)

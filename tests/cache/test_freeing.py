@@ -1,0 +1,115 @@
+"""What eviction methods drop is really freed, and what is left is attended: alone, padded, for hundreds of steps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import kvviz
+from kvviz.cache.layer_cache import LayerCache
+from kvviz.cache.ledger import ledger_of
+from kvviz.methods import checks
+from kvviz.methods.h2o import H2O
+from tests.methods.eviction_reference import (
+    DIM,
+    FIELDS,
+    NAMES,
+    context,
+    feed_prompt,
+    feed_token,
+    rows_attended,
+    tensors,
+)
+
+
+@pytest.mark.parametrize("group", ["mean", "each"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_dropped_is_freed(name, group):
+    method = kvviz.methods.create(name, group=group, **FIELDS[name])
+    layer = LayerCache(context(6, 2), method)
+    q, k, v = tensors(6, 2, 1000)
+    layer.store.append(k, v)
+    old = [StorageWeakRef(buffer.untyped_storage()) for buffer in (layer.store.key_buffer, layer.store.value_buffer)]
+    layer.keep_queries(q)
+    layer.build()
+    del q, k, v
+    assert all(storage.expired() for storage in old), "the prompt's keys or values are still in memory"
+    (state,) = layer.states
+    kept = method.select(state, torch.zeros(1, 6, DIM)).indices[0]
+    held = [len(of_head.unique()) for of_head in kept.unflatten(0, (2, -1))]
+    count = kept.shape[-1]
+    assert count == method.allowance(state)
+    if group == "mean" or name == "streaming_llm":
+        assert held == [count, count]
+    else:
+        assert count < max(held) < 3 * count
+    assert layer.store.used == max(held)
+    assert layer.store.key_buffer.shape[2] == max(held) + 64
+    real = [b.untyped_storage().nbytes() for b in (layer.store.key_buffer, layer.store.value_buffer)]
+    assert ledger_of([layer], ()).kept_bytes == {"device": sum(real)} == {"device": 2 * 2 * (max(held) + 64) * DIM * 4}
+
+
+@pytest.mark.parametrize("group", ["mean", "each"])
+@pytest.mark.parametrize("name", NAMES)
+def test_500_steps(name, group):
+    """Each attends the prompt's kept tokens and all generated ones, by keys and values kept aside."""
+    method = kvviz.methods.create(name, group=group, **FIELDS[name])
+    layer = LayerCache(context(6, 2), method)
+    q, k, v = tensors(6, 2, 800)
+    feed_prompt(layer, q[:, :, :300], k[:, :, :300], v[:, :, :300])
+    kept = method.select(layer.states[0], q[:, :, 0]).indices[0]
+    allowed = torch.zeros(6, 800, dtype=torch.bool)
+    allowed.scatter_(1, kept.repeat_interleave(6 // len(kept), 0), True)
+    for position in range(300, 800):
+        now = slice(position, position + 1)
+        output = feed_token(layer, q[:, :, now], k[:, :, now], v[:, :, now])
+        allowed[:, position] = True
+        logits = torch.einsum("qd,qld->ql", q[0, :, position], k[0].repeat_interleave(3, 0)) * 0.3
+        weights = logits.masked_fill(~allowed, -torch.inf).softmax(-1)
+        expected = torch.einsum("ql,qld->qd", weights, v[0].repeat_interleave(3, 0))
+        assert torch.allclose(output[0], expected, atol=1e-5), f"position {position}"
+    ledger = ledger_of([layer], ())
+    assert (ledger.generated, ledger.sinks) == (500, method.sinks)
+    assert ledger.attended == allowed.unflatten(0, (2, 3)).any(1).sum().item() / 2
+    assert layer.store.used == int(allowed.unflatten(0, (2, 3)).any(1).sum(-1).max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_padded_row_is_as_if_alone(name):
+    """Three prompts; the rows of a batch are padded to the longest, one to a length below the budget."""
+    method = kvviz.methods.create(name, **FIELDS[name])
+    starts = [0, 31, 75]
+    together = LayerCache(context(6, 2), method)
+    alone = [LayerCache(context(6, 2), method) for _ in starts]
+    seed = 0
+    for turn, (length, steps) in enumerate(((100, 5), (40, 70), (20, 3))):
+        seed += 1
+        batch = tensors(6, 2, length, seed, batch=3)
+        ours = feed_prompt(together, *batch, starts=starts)
+        for row, layer in enumerate(alone):
+            first = starts[row] if turn == 0 else 0
+            theirs = feed_prompt(layer, *(t[row : row + 1, :, first:] for t in batch))
+            if turn:  # the first prompt's mask is the model's own
+                assert torch.allclose(ours[row], theirs[0], atol=1e-5)
+        for _ in range(steps):
+            seed += 1
+            batch = tensors(6, 2, 1, seed, batch=3)
+            ours = feed_token(together, *batch)
+            for row, layer in enumerate(alone):
+                theirs = feed_token(layer, *(t[row : row + 1] for t in batch))
+                shifted = [[p + starts[row] for p in of_row] for of_row in rows_attended(layer)]
+                assert rows_attended(together, row) == shifted
+                assert torch.allclose(ours[row], theirs[0], atol=1e-5)
+    assert together.store.used == max(layer.store.used for layer in alone)
+
+
+def test_h2o_with_the_fields_of_a_fixed_cache_passes_the_common_checks():
+    @dataclasses.dataclass
+    class Fixed(H2O):
+        fixed_size: bool = True
+
+    for name in set(checks.CHECKS) - {"full_budget_attends_everything", *H2O.expected_failures}:
+        checks.CHECKS[name](Fixed)

@@ -1,0 +1,222 @@
+"""SelectiveCache in plain `model.generate`, on every architecture; also run on the oldest supported transformers."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import kvviz
+from kvviz.cache.attachment import attention_observer
+from kvviz.methods import checks
+from tests.tiny_models import ARCHITECTURES, SLIDING_LAYERS, make, prompt
+
+METHODS = kvviz.methods.names()
+GREEDY = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+
+
+def cache_for(model, method="clusterkv", **fields):
+    fields = {"budget": 4096, **fields}
+    if method != "full":
+        fields = {"dense_layers": 0, **fields}
+    return kvviz.SelectiveCache(model, kvviz.methods.create(method, **fields))
+
+
+def small_cache(model, method):
+    """A budget of 64 tokens, which some methods' sinks and recent windows would fill."""
+    crowded = checks.smallest(kvviz.methods.get(method)).budget > 64
+    return cache_for(model, method, budget=64, **({"sinks": 4, "recent": 8} if crowded else {}))
+
+
+@pytest.fixture
+def llama():
+    model = make("llama")
+    kvviz.attach(model)
+    return model
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_full_budget_writes_what_the_model_alone_writes(architecture, method):
+    model, ids = make(architecture), prompt(40)
+    expected = model.generate(ids, **GREEDY)
+    kvviz.attach(model)
+    cache = cache_for(model, method)
+    assert torch.equal(model.generate(ids, past_key_values=cache, **GREEDY), expected)
+    assert cache.exact_layers == SLIDING_LAYERS.get(architecture, ()) == cache.ledger().exact_layers
+    assert torch.equal(model.generate(ids, **GREEDY), expected), "an attached model with its own cache has changed"
+
+
+def test_a_small_budget_changes_what_is_written(llama):
+    """The test above would pass if nothing were ever selected; this one would not."""
+    ids = prompt(300)
+    expected = llama.generate(ids, **GREEDY)
+    cache = cache_for(llama, "streaming_llm", budget=8)
+    assert not torch.equal(llama.generate(ids, past_key_values=cache, **GREEDY), expected)
+    assert cache.ledger().attended == 8 + 23
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_left_padding_does_not_change_a_row(llama, method):
+    short, long = prompt(150, seed=2), prompt(200, seed=3)
+    padded = torch.cat([torch.cat([torch.zeros(1, 50, dtype=torch.long), short], 1), long])
+    mask = (padded != 0).long()
+    together = llama.generate(padded, attention_mask=mask, past_key_values=small_cache(llama, method), **GREEDY)
+    for row, ids in enumerate((short, long)):
+        alone = llama.generate(ids, past_key_values=small_cache(llama, method), **GREEDY)
+        assert torch.equal(together[row, 200:], alone[0, ids.shape[1] :]), f"row {row}"
+
+
+def test_sampling_follows_the_seed(llama):
+    ids = prompt(200)
+    settings = {"max_new_tokens": 24, "do_sample": True, "eos_token_id": None, "top_k": 0}
+    texts = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        texts.append(llama.generate(ids, past_key_values=cache_for(llama, budget=64), **settings))
+    assert torch.equal(texts[0], texts[1])
+    assert not torch.equal(texts[0], texts[2])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_conversation_goes_on_with_the_same_cache(llama, method):
+    ids = prompt(100)
+    ours, theirs = cache_for(llama, method), DynamicCache(config=llama.config)
+    for turn in range(3):
+        mask = torch.ones_like(ids)  # otherwise transformers takes a written 0 for padding
+        written = [
+            llama.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY) for cache in (ours, theirs)
+        ]
+        assert torch.equal(*written), f"turn {turn}"
+        ids = torch.cat([written[0], prompt(30, seed=10 + turn)], dim=1)
+    assert ours.get_seq_length() == theirs.get_seq_length()
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if not kvviz.methods.get(name)(budget=512).is_dense(3)])
+def test_a_later_turn_is_compressed_too(llama, method):
+    cache = small_cache(llama, method)
+    ids = llama.generate(prompt(100), past_key_values=cache, **GREEDY)
+    ids = torch.cat([ids, prompt(300, seed=9)], dim=1)
+    llama.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **GREEDY)
+    heads_apart = 3 if cache.method.group == "each" else 1
+    assert 0 < cache.ledger().attended <= heads_apart * 64 + 23
+    if cache.method.drops_tokens:
+        assert all(layer.store.used <= 64 + 23 + 64 for layer in cache.selective_layers), "dropped tokens are kept"
+
+
+def test_a_chunked_prompt_gives_the_same_text(llama):
+    ids = prompt(300)
+    whole = llama.generate(ids, past_key_values=cache_for(llama, budget=64), **GREEDY)
+    for chunk in (64, 299):  # the second leaves a last chunk of one token
+        cache = cache_for(llama, budget=64)
+        cache.expect(300)
+        assert torch.equal(llama.generate(ids, past_key_values=cache, prefill_chunk_size=chunk, **GREEDY), whole)
+
+
+def test_a_prompt_of_one_token_works(llama):
+    ids = prompt(1)
+    assert torch.equal(llama.generate(ids, past_key_values=cache_for(llama), **GREEDY), llama.generate(ids, **GREEDY))
+
+
+def test_two_threads_on_one_model_do_not_mix(llama):
+    prompts = [prompt(200, seed=seed) for seed in (4, 5)]
+    expected = [llama.generate(ids, past_key_values=cache_for(llama, budget=64), **GREEDY) for ids in prompts]
+    results: dict[int, torch.Tensor] = {}
+
+    def work(number):
+        results[number] = llama.generate(prompts[number], past_key_values=cache_for(llama, budget=64), **GREEDY)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(results[number], expected[number]) for number in (0, 1))
+
+
+def test_detach_gives_the_implementation_back():
+    model = make("llama")
+    kvviz.attach(model)
+    kvviz.attach(model)
+    assert model.config._attn_implementation == "kvviz"
+    with kvviz.cache.attachment.attached(model):
+        kvviz.detach(model)
+        assert model.config._attn_implementation == "kvviz", "a generation that runs keeps its attention"
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_the_observer_sees_every_layer_and_changes_nothing():
+    model, ids = make("qwen3"), prompt(20)
+    seen = []
+    with torch.no_grad():
+        expected = model(ids).logits
+        with attention_observer(model, lambda layer, *tensors: seen.append((layer, *(t.shape for t in tensors[:3])))):
+            observed = model(ids).logits
+        model(ids)
+    assert torch.equal(observed, expected)
+    assert [layer for layer, *_ in seen] == [0, 1, 2, 3]
+    assert seen[0][1:] == ((1, 6, 20, 8), (1, 3, 20, 8), (1, 3, 20, 8))
+
+
+class TestRefusals:
+    def test_beam_search(self, llama):
+        with pytest.raises(kvviz.InvalidInputError, match="beam search"):
+            llama.generate(prompt(40), past_key_values=cache_for(llama), num_beams=2, max_new_tokens=4)
+
+    def test_a_model_that_was_not_attached(self):
+        model = make("llama")
+        with pytest.raises(kvviz.CacheMismatchError, match="attach"):
+            model.generate(prompt(40), past_key_values=cache_for(model), **GREEDY)
+
+    def test_another_model_of_the_same_shape(self, llama):
+        other = make("llama", seed=1)
+        kvviz.attach(other)
+        with pytest.raises(kvviz.CacheMismatchError, match="another model"):
+            other.generate(prompt(40), past_key_values=cache_for(llama), **GREEDY)
+
+    def test_another_shape(self, llama):
+        other = make("qwen3")
+        kvviz.attach(other)
+        with pytest.raises(kvviz.CacheMismatchError, match="KV heads"):
+            other.generate(prompt(40), past_key_values=cache_for(llama), **GREEDY)
+
+    def test_another_batch_size(self, llama):
+        cache = cache_for(llama)
+        llama.generate(prompt(40), past_key_values=cache, **GREEDY)
+        with pytest.raises(kvviz.CacheMismatchError, match="batch"), torch.no_grad():
+            llama(prompt(3, batch=2), past_key_values=cache)
+
+    def test_a_mask_with_gaps(self, llama):
+        mask = torch.ones(1, 40, dtype=torch.long)
+        mask[0, 20] = 0
+        with pytest.raises(kvviz.InvalidInputError, match="gaps"):
+            llama.generate(prompt(40), attention_mask=mask, past_key_values=cache_for(llama), **GREEDY)
+
+    def test_an_unknown_store(self, llama):
+        with pytest.raises(kvviz.InvalidInputError, match="store"):
+            kvviz.SelectiveCache(llama, "clusterkv", store="attic")
+
+    def test_keys_that_are_not_finite(self, llama):
+        llama.model.layers[2].self_attn.k_proj.weight.data[0, 0] = torch.nan
+        with pytest.raises(kvviz.InvalidInputError, match=r"layer 2.*NaN or infinity"):
+            llama.generate(prompt(40), past_key_values=cache_for(llama, "quest", budget=64), **GREEDY)
+
+    def test_a_model_whose_attention_cannot_be_replaced(self):
+        from transformers import FalconConfig, FalconForCausalLM
+
+        model = FalconForCausalLM(
+            FalconConfig(vocab_size=97, hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+        )
+        before = model.config._attn_implementation
+        with pytest.raises(kvviz.UnsupportedModelError, match="AttentionInterface"):
+            kvviz.attach(model)
+        assert model.config._attn_implementation == before
+
+    def test_a_model_without_attention(self):
+        from transformers import MambaConfig, MambaForCausalLM
+
+        model = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=2, state_size=4))
+        with pytest.raises(kvviz.UnsupportedModelError, match="attention"):
+            kvviz.SelectiveCache(model, "clusterkv")

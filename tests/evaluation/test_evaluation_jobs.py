@@ -1,0 +1,128 @@
+"""Grids in several processes, threads, and on a cluster: the same bytes, whoever dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import joblib
+import pandas as pd
+import pytest
+from joblib._parallel_backends import ThreadingBackend
+
+from kvviz.errors import InvalidInputError
+from kvviz.evaluation import evaluate, load_results
+from tests.evaluation.evaluation_tasks import BUDGETS, LENGTHS, Deadly, Wrong, few, run_grid, save_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("undisturbed") / "results.parquet"
+    run_grid(folder, path)
+    return path
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "results.parquet"
+
+
+def deadly_grid(folder, out, mark, jobs):
+    return evaluate(folder, [Deadly(mark=str(mark))], few(), BUDGETS, LENGTHS, samples=3, out=out, jobs=jobs)
+
+
+def answers_scored(mark):
+    return len(Path(f"{mark}.scored").read_text().splitlines())
+
+
+def test_two_processes_write_the_same_bytes(folder, undisturbed, out):
+    table = run_grid(folder, out, jobs=2)
+    pd.testing.assert_frame_equal(table, load_results(undisturbed), check_exact=True)
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def test_an_error_in_a_process_reaches_the_caller(folder, out):
+    """Sample 4 fails; one of two processes starts it when at least three of the four before it are done."""
+    with pytest.raises(InvalidInputError, match=r"score of task wrong: got 2\.0; wanted a number from 0 to 1") as found:
+        evaluate(folder, [Wrong(first=4)], few(), [20], [40], samples=6, out=out, jobs=2)
+    assert "By clusterkv at budget 20." in found.value.__notes__
+    assert set(load_results(out).key) >= set(evaluate(folder, [Wrong(first=4)], few(), [20], [40], samples=3).key)
+
+
+class NoGenerator(ThreadingBackend):
+    """As the backend "multiprocessing": results come when all is done."""
+
+    supports_return_generator = False
+
+
+@pytest.mark.parametrize("backend", ["threading", NoGenerator()])
+def test_threads_write_the_same_bytes(folder, undisturbed, out, backend):
+    with joblib.parallel_config(backend=backend):
+        run_grid(folder, out, jobs=2)
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def test_a_process_that_dies_leaves_what_is_finished(folder, out, tmp_path):
+    """loky gives the rest up; the same call goes on."""
+    mark = tmp_path / "mark"
+    with pytest.raises(RuntimeError, match="unexpectedly terminated"):
+        deadly_grid(folder, out, mark, 2)
+    assert mark.exists()
+    before = load_results(out)
+    scored = answers_scored(mark)
+    assert 3 * 2 <= len(before) < 24 * 2
+    table = deadly_grid(folder, out, mark, 1)
+    assert set(before.key) < set(table.key)
+    assert answers_scored(mark) - scored == len(table) - len(before), "nothing is computed twice"
+    deadly_grid(folder, tmp_path / "undisturbed.parquet", mark, 1)
+    assert out.read_bytes() == (tmp_path / "undisturbed.parquet").read_bytes()
+
+
+def test_a_cluster_whose_worker_is_killed(folder, tmp_path):
+    """Two processes of dask; one dies with three cells of a sample on disk, and the other takes the rest over."""
+    distributed = pytest.importorskip("distributed")
+    mark, there, here = tmp_path / "mark", tmp_path / "there.parquet", tmp_path / "here.parquet"
+    local = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)
+    )
+    with local as cluster, distributed.Client(cluster), joblib.parallel_config(backend="dask"):
+        table = deadly_grid(folder, there, mark, 2)
+        with pytest.raises(InvalidInputError, match=r"score of task wrong: got 2\.0; wanted") as found:
+            evaluate(folder, [Wrong(first=0)], {"full": "full"}, [], [40], samples=2, jobs=2)
+    assert mark.exists()
+    assert table.key.nunique() == 24
+    assert not table.duplicated(["key", "turn"]).any()
+    assert answers_scored(mark) == 48 + 1, "the first answer of the cell that the worker died in, and no other, twice"
+    assert "of wrong at 40 tokens, seed 0." in found.value.__notes__[-1]
+    deadly_grid(folder, here, mark, 1)
+    assert there.read_bytes() == here.read_bytes()
+
+
+def test_ray_whose_worker_is_killed(folder, tmp_path, monkeypatch):
+    """Ray gives the rest up, as loky does; the same call on Ray goes on and writes the same bytes."""
+    ray = pytest.importorskip("ray")
+    register = pytest.importorskip("ray.util.joblib").register_ray
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # or it writes a token into the home folder
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # or it tells its makers of the run
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # or its workers, at 15, wait minutes for a processor that is shared
+    mark, there, here = tmp_path / "mark", tmp_path / "there.parquet", tmp_path / "here.parquet"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        register()
+        with joblib.parallel_config(backend="ray"):
+            with pytest.raises(ray.exceptions.ActorDiedError):
+                deadly_grid(folder, there, mark, 2)
+            finished, scored = load_results(there).key.nunique(), answers_scored(mark)
+            table = deadly_grid(folder, there, mark, 2)
+    finally:
+        ray.shutdown()
+    assert 3 <= finished < 24
+    again = answers_scored(mark) - scored - 2 * (24 - finished)
+    assert abs(again) <= 1, "nothing is computed twice but in the cell that Ray stopped the other worker in"
+    assert table.key.nunique() == 24
+    deadly_grid(folder, here, mark, 1)
+    assert there.read_bytes() == here.read_bytes()

@@ -1,0 +1,226 @@
+"""Grids that are killed, or run out of disk: nothing is lost, nothing there twice; and memory stays."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import joblib
+import pandas as pd
+import psutil
+import pytest
+
+import kvviz
+from kvviz.errors import InvalidInputError
+from kvviz.evaluation import evaluate, load_results, results
+from tests.evaluation.evaluation_tasks import Letters, methods, run_grid, save_model
+
+MOMENTS = ("0", "1", "11", "half a line", "file", "journal")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Starts processes that have the imports behind them and no threads of their own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.evaluation.evaluation_tasks", "transformers.models.llama.modeling_llama"])
+    return context
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("undisturbed") / "results.parquet"
+    run_grid(folder, path)
+    return path
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "results.parquet"
+
+
+def finished_keys(out):
+    """Every line of every process, those written twice included."""
+    lines = [line for path in Path(f"{out}.cells").glob("*.jsonl") for line in path.read_bytes().split(b"\n")[:-1]]
+    return Counter(json.loads(line)["key"] for line in lines)
+
+
+def die(sent=signal.SIGKILL):
+    os.kill(os.getpid(), sent)
+
+
+def run_and_die(folder, out, moment, sent=signal.SIGKILL):
+    """In a process of its own: a grid that is killed when so many cells are on disk, or at a moment of its end."""
+    append, replace, appended = results._append, os.replace, []
+
+    def fatal_append(path, data):
+        if str(len(appended)) == moment:
+            die(sent)
+        if moment == "half a line" and len(appended) == 6:
+            append(path, data[: len(data) // 2])
+            die()
+        appended.append(path)
+        append(path, data)
+
+    def fatal_replace(source, target):
+        if moment == "file" and str(target) == str(out):
+            die()
+        replace(source, target)
+
+    results._append, os.replace = fatal_append, fatal_replace
+    if moment == "journal":
+        results.shutil.rmtree = lambda *args, **named: die()
+    run_grid(folder, out)
+
+
+def ended(process):
+    process.join(60)
+    return process.exitcode
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_grid_goes_on_where_it_was(folder, undisturbed, server, out, moment):
+    process = server.Process(target=run_and_die, args=(folder, out, moment))
+    process.start()
+    assert ended(process) == -signal.SIGKILL
+    before = finished_keys(out)
+    assert len(before) == (int(moment) if moment.isdecimal() else 6 if moment == "half a line" else 56)
+    assert out.exists() == (moment == "journal")
+    if before:
+        partly = load_results(out)
+        assert set(partly.key) == set(before)
+    table = run_grid(folder, out)
+    pd.testing.assert_frame_equal(table, load_results(undisturbed), check_exact=True)
+    assert not table.duplicated(["key", "turn"]).any()
+    assert out.read_bytes() == undisturbed.read_bytes()
+    assert os.listdir(out.parent) == [out.name]
+
+
+def loky_workers(process):
+    return [found for found in psutil.Process(process.pid).children() if "LokyProcess" in str(found.cmdline())]
+
+
+def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
+    """The one at work, and the one that is given its first sample when the grid is dead."""
+    process = server.Process(target=run_grid, args=(folder, out, 2))
+    process.start()
+    workers = []
+    try:
+        while len(workers) < 2:
+            assert process.is_alive()
+            time.sleep(0.01)
+            workers = loky_workers(process)
+        workers[1].suspend()
+        while not finished_keys(out):
+            assert process.is_alive()
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        ended(process)
+        for worker in workers[1:]:
+            worker.resume()
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    assert load_results(out).key.nunique() < 56
+    run_grid(folder, out)
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def test_an_idle_process_of_a_killed_grid_ends(folder, server, out):
+    """loky keeps it for five minutes, with its model."""
+    process = server.Process(target=run_and_wait, args=(folder, out))
+    process.start()
+    try:
+        while not out.exists():
+            assert process.is_alive()
+            time.sleep(0.05)
+        workers = loky_workers(process)
+    finally:
+        process.kill()
+        ended(process)
+    assert len(workers) == 2
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
+
+
+def run_and_wait(folder, out):
+    joblib.Parallel(n_jobs=2)(joblib.delayed(meet)(out.parent) for _ in range(2))  # or one may do it all
+    run_grid(folder, out, 2)
+    signal.pause()
+
+
+def meet(folder):
+    """Wait for another process that is here too."""
+    (folder / f"{os.getpid()}.here").touch()
+    while len(list(folder.glob("*.here"))) < 2:
+        time.sleep(0.01)
+
+
+def test_one_process_at_a_time(folder, undisturbed, server, out):
+    process = server.Process(target=run_and_die, args=(folder, out, "9", signal.SIGSTOP))
+    process.start()
+    try:
+        while sum(finished_keys(out).values()) < 9:
+            assert process.is_alive()
+            time.sleep(0.05)
+        with pytest.raises(InvalidInputError, match="which another process writes; wanted another file"):
+            run_grid(folder, out)
+        running = load_results(out)
+        assert running.key.nunique() == 9
+    finally:
+        process.kill()
+        ended(process)
+    run_grid(folder, out)
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def run_on_a_small_disk(folder, out):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, resource.RLIM_INFINITY))  # a file may have 9,000 bytes
+    try:
+        run_grid(folder, out)
+    except OSError as error:
+        Path(f"{out}.error").write_text(f"{error} {error.__notes__[0]}")
+
+
+def test_a_disk_that_fills_up(folder, undisturbed, server, out):
+    process = server.Process(target=run_on_a_small_disk, args=(folder, out))
+    process.start()
+    assert ended(process) == 0
+    said = Path(f"{out}.error").read_text()
+    assert "File too large The cells finished before are in" in said
+    assert all(path.stat().st_size < 9_000 for path in Path(f"{out}.cells").glob("*.jsonl"))
+    partly = load_results(out)
+    whole = load_results(undisturbed)
+    assert 0 < len(partly) < len(whole)
+    pd.testing.assert_frame_equal(
+        partly, whole[whole.key.isin(partly.key)].reset_index(drop=True)[partly.columns], check_exact=True
+    )
+    run_grid(folder, out)
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def measure_peak(folder, out):
+    """Peak resident memory in KiB after a few cells, and after many."""
+    lm = kvviz.load(folder, device="cpu")
+    peaks = []
+    for samples in (2, 1, 40):  # the first run brings in what is loaded once
+        evaluate(lm, [Letters()], {"snapkv": methods()["snapkv"]}, [20, 24, 28, 30, 32], [400], samples=samples)
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    Path(out).write_text(json.dumps(peaks[1:]))
+
+
+def test_memory_does_not_grow_with_the_cells(folder, server, tmp_path):
+    """With 5 cells and with 200. Their rows take 8 MB; prefills that stay would take 34 MB, caches that stay 57 MB."""
+    process = server.Process(target=measure_peak, args=(folder, tmp_path / "peaks.json"))
+    process.start()
+    assert ended(process) == 0
+    few, many = json.loads((tmp_path / "peaks.json").read_text())
+    assert many - few < 16 * 1024

@@ -1,0 +1,193 @@
+"""Exploring selections: the production code's numbers, remembered; against replay and brute force."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from kvviz import Trace, methods, replay
+from kvviz.errors import InvalidInputError, UnknownNameError
+from kvviz.generation.explore import Explorer, select, selections
+from kvviz.generation.replaying import record
+from kvviz.trace.geometry import Geometry
+
+METHODS = ("quest", "clusterkv", "pqcache", "ctkvr", "centroidkv", "streaming_llm", "oracle", "snapkv")
+SMALL = {"ctkvr": {"sinks": 8, "recent": 8}, "centroidkv": {"recent": 16}}  # room to choose in a short trace
+
+
+def made_trace(length=300, layers=(1, 3), heads=2, seed=0, tokens=None):
+    random = np.random.default_rng(seed)
+    centre = random.normal(size=(12, 16)) * 1.5
+
+    def tensors(rows):
+        near = centre[random.integers(12, size=(rows, length))]
+        return (near + random.normal(size=near.shape) * 0.6).astype(np.float16)
+
+    return Trace(
+        model="synthetic", geometry=Geometry(4, 2 * heads, heads, 16, 4096),
+        tokens=tokens or [f" word{place}" for place in range(length)], token_ids=np.arange(length, dtype=np.int64),
+        queries={layer: tensors(2 * heads) for layer in layers}, keys={layer: tensors(heads) for layer in layers},
+        values={layer: tensors(heads) for layer in layers},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return made_trace()
+
+
+def exact_weights(trace, layer, step_position):
+    """Mean over a KV head's query heads of the softmax over the visible keys, [H, visible], in float64."""
+    queries = trace.queries[layer][:, step_position].astype(np.float64)  # [Q, D]
+    keys = trace.keys[layer][:, : step_position + 1].astype(np.float64)  # [H, L, D]
+    logits = np.einsum("hgd,hld->hgl", queries.reshape(len(keys), -1, keys.shape[-1]), keys) / keys.shape[-1] ** 0.5
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True)).mean(1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_number_agrees_with_brute_force(trace, method):
+    found = select(trace, 3, method, queries=5, budget=100, **SMALL.get(method, {}))
+    whole = replay(trace, found.method, queries=5)
+    recalls, masses = [], []
+    for step in range(5):
+        weights = exact_weights(trace, 3, 295 + step)
+        for head in range(2):
+            mine = set(whole.indices(step, 3)[head].tolist()) - {-1}
+            best = set(np.argsort(-weights[head], kind="stable")[: len(mine)].tolist())
+            recalls.append(len(mine & best) / len(best))
+            masses.append(weights[head, sorted(mine)].sum())
+            if step < 4:
+                continue
+            parts = found.parts[head]
+            low, high = round(found.ledger.sinks), 295 - round(found.ledger.recent)
+            chosen = {place for place in mine if low <= place < high}
+            joined = set(np.flatnonzero(whole.members(step, 3)[head] >= 0).tolist())  # only CentroidKV's
+            assert (parts.agreed, parts.wasted, parts.missed) == (
+                len(chosen & best), len(chosen - best), len(best - mine - joined))  # fmt: skip
+            assert found.indices[head][found.indices[head] >= 0].tolist() == sorted(mine)
+            assert parts.generated == sum(place >= 295 for place in mine)
+    np.testing.assert_allclose(found.recall, np.reshape(recalls, (5, 2)).mean(0))
+    np.testing.assert_allclose(found.attention_mass, np.reshape(masses, (5, 2)).mean(0), atol=1e-5)
+    assert found.output_error == pytest.approx(whole.events[3].output_error.mean())
+    assert found.metadata_bytes == found.ledger.metadata_bytes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_parts_of_all_heads_are_the_ledger(trace, method):
+    found = select(trace, 3, method, budget=100, **SMALL.get(method, {}))
+    of_all = {name: np.mean([getattr(parts, name) for parts in found.parts]) for name in vars(found.parts[0])}
+    ledger = found.ledger
+    assert of_all["agreed"] + of_all["wasted"] == pytest.approx(ledger.selected)
+    for name in ("sinks", "recent", "merged", "generated"):
+        assert of_all[name] == pytest.approx(getattr(ledger, name)), name
+    if method == "centroidkv":
+        assert of_all["merged_tokens"] == 292 - ledger.sinks - ledger.recent
+        assert ledger.merged > 0
+    assert found.wasted.tolist() == [parts.wasted for parts in found.parts]
+
+
+def test_the_oracle_keeps_most_and_its_curve_only_rises(trace):
+    explorer = Explorer(trace)
+    last = 0.0
+    for budget in (48, 80, 120, 200):
+        for method in ("quest", "clusterkv", "pqcache"):
+            own = explorer.point(3, method, budget=budget, dense_layers=0)
+            best = explorer.oracle_point(3, method, budget=budget, dense_layers=0)
+            assert (np.array(own.attention_mass) <= np.array(best.attention_mass) + 1e-6).all()
+        weights = [exact_weights(trace, 3, 292 + step) for step in range(8)]
+        largest = [-np.sort(-row, axis=-1)[:, : budget + step + 1].sum(-1) for step, row in enumerate(weights)]
+        np.testing.assert_allclose(best.attention_mass, np.mean(largest, axis=0), atol=1e-5)
+        assert min(best.attention_mass) > last
+        last = min(best.attention_mass)
+
+
+def test_each_query_head_has_an_oracle_of_its_own(trace):
+    explorer = Explorer(trace)
+    own = explorer.point(3, "clusterkv", budget=60, group="each")
+    best = explorer.oracle_point(3, "clusterkv", budget=60, group="each")
+    assert len(own.recall) == len(best.recall) == 4
+    assert (np.array(own.attention_mass) <= np.array(best.attention_mass) + 1e-6).all()
+
+
+def test_results_are_remembered_up_to_a_limit(trace, monkeypatch):
+    runs = []
+    monkeypatch.setattr(selections, "record", lambda *args: runs.append(args[1].budget) or record(*args))
+    monkeypatch.setattr(selections, "REMEMBERED", 2)
+    explorer = Explorer(trace)
+    first = explorer.select(3, "quest", budget=64)
+    assert explorer.select(3, "quest", budget=64, page_size=16) is first  # the same configuration
+    explorer.select(3, "quest", budget=96)
+    explorer.select(3, "quest", budget=128)
+    assert runs == [64, 96, 128]
+    explorer.point(3, "quest", budget=64)
+    explorer.select(3, "quest", budget=96)  # forgotten
+    explorer.point(3, "quest", budget=64)  # its numbers are not
+    assert runs == [64, 96, 128, 64, 96] or runs == [64, 96, 128, 64]
+    np.testing.assert_array_equal(explorer.select(3, "quest", budget=64).indices, first.indices)
+
+
+@pytest.mark.parametrize("method", ["quest", "clusterkv", "pqcache", "infinigen", "magicpig", "ctkvr", "snapkv"])
+def test_a_built_layer_serves_other_budgets_as_one_of_its_own(trace, monkeypatch, method):
+    """What a method's state and the layer's tokens hold after eight steps must not reach the next budget."""
+    fields = {"dense_layers": 0, **SMALL.get(method, {})}
+    chosen = methods.get(method)
+    builds = []
+    build = chosen.build
+    monkeypatch.setattr(chosen, "build", lambda *args: builds.append(args[0].budget) or build(*args))
+    explorer = Explorer(trace)
+    budgets = (80, 200, 96, 80)
+    monkeypatch.setattr(selections, "REMEMBERED", 1)
+    found = [explorer.select(3, method, budget=budget, **fields) for budget in budgets]
+    assert len(builds) == (1 if chosen.builds_for_any_budget else len(budgets))
+    for explored, budget in zip(found, budgets, strict=True):
+        ledgers = {}
+        whole = replay(trace, method, 8, ledgers, budget=budget, **fields)
+        for name in ("indices", "groups", "output_error", "attention"):
+            np.testing.assert_array_equal(getattr(explored.recording.events[3], name), getattr(whole.events[3], name))
+        assert explored.ledger == ledgers[3]
+
+
+def test_bad_questions_say_what_to_do(trace):
+    explorer = Explorer(trace)
+    for ask, message in (
+        (lambda: Explorer("text"), "wanted a kvviz.Trace, such as kvviz.capture"),
+        (lambda: Explorer(trace, queries=300), "1 to 299, so that a prompt is left"),
+        (lambda: explorer.select(2, "quest", budget=64), "a captured layer: .1, 3."),
+        (
+            lambda: explorer.select(1, "quest", budget=64),
+            r"layer 1, where it attends everything .dense_layers=2.*\[3\]",
+        ),
+        (lambda: explorer.select(3, "full"), "layer 3, where it attends everything .always.; wanted another method"),
+        (lambda: explorer.select(3, "quest", budget=16), "at least 48 tokens"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            ask()
+    with pytest.raises(UnknownNameError, match="did you mean 'clusterkv'"):
+        explorer.select(3, "clusterk", budget=64)
+    assert explorer.layers("quest") == (3,)
+    assert explorer.budgets("quest", [16, 47, 48, 100]) == [48, 100]
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [("quest", {"page_size": 4}), ("clusterkv", {"tokens_per_cluster": 20}), ("ctkvr", {"tokens_per_centroid": 8}),
+     ("pqcache", {"n_partitions": 4, "n_bits": 6}), ("centroidkv", {"chunk_size": 256}), ("streaming_llm", {})],
+)  # fmt: skip
+def test_a_change_takes_a_moment_at_4096_tokens(method, fields):
+    """The target is 300 ms on one free thread; the bound is wider, since tests share their machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        explorer = Explorer(made_trace(4096, layers=(3,), heads=3))
+        spent = []
+        for budget in (512, 640, 768):
+            started = time.perf_counter()
+            _ = explorer.select(3, method, budget=budget, **fields).point
+            spent.append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(threads)
+    assert min(spent) < 0.9

@@ -1,0 +1,87 @@
+"""One prefill for many methods and budgets: each then does what it does alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import kvviz
+from kvviz import methods
+from kvviz.cache.attachment import attached
+from kvviz.generation.generating import decode
+from kvviz.generation.prefill import SharedPrefill
+from kvviz.methods import checks
+from kvviz.methods.base import Method
+from tests.tiny_models import letters_tokenizer, make, prompt
+
+NAMES = [name for name in methods.names() if methods.get(name).kind != "prefill"]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
+
+
+def passes_of_prompts(lm, counted):
+    """A hook that counts forward passes of more than one token."""
+
+    def count(module, args, kwargs):
+        counted.append((args[0] if args else kwargs["input_ids"]).shape[1])
+
+    return lm.model.register_forward_pre_hook(count, with_kwargs=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", NAMES)
+def test_every_budget_writes_what_it_writes_alone(tiny, name, monkeypatch):
+    least = checks.smallest(methods.get(name)).budget
+    least = least if isinstance(least, int) else 40
+    ids = prompt(300)
+    builds = []
+    build = methods.get(name).build
+    monkeypatch.setattr(methods.get(name), "build", lambda *args: builds.append(args[1].index) or build(*args))
+    shared = SharedPrefill(tiny, ids, retain_queries=True, details=True)
+    steps = 24
+    for budget in (least, least + 60, least):  # the first again: decoding must have left nothing behind
+        method = methods.create(name, budget=budget)
+        with attached(tiny.model):
+            cache, first, seconds = shared.cache(method)
+            ours = decode(tiny, cache, ids, first, [], steps, 0.0, True)
+        assert seconds > 0
+        alone = kvviz.generate(tiny, ids, name, budget, max_new_tokens=steps, record=True)
+        assert ours.token_ids == alone.token_ids
+        for layer, events in alone.recording.events.items():
+            assert (ours.recording.events[layer].indices == events.indices).all()
+    assert shared.count == 1
+    shared_builds = 1 if methods.get(name).builds_for_any_budget else 3
+    assert len(builds) == (shared_builds + 3) * len(set(builds))
+
+
+@torch.no_grad()
+def test_eight_methods_at_four_budgets_take_one_prefill(tiny):
+    counted: list[int] = []
+    names = ("full", "oracle", "clusterkv", "quest", "pqcache", "snapkv", "h2o", "streaming_llm")
+    ids = prompt(280)
+    hook = passes_of_prompts(tiny, counted)
+    try:
+        with attached(tiny.model):
+            shared = SharedPrefill(tiny, ids, retain_queries=True, details=True)
+            for name in names:
+                for budget in (64, 96, 128, 160):
+                    cache, first, _ = shared.cache(methods.create(name, budget=budget))
+                    decode(tiny, cache, ids, first, [], 3, 0.0, False)
+    finally:
+        hook.remove()
+    assert [tokens for tokens in counted if tokens > 1] == [280]
+
+
+def test_a_subclass_that_builds_otherwise_is_built_for_every_budget():
+    class Own(methods.get("quest")):
+        name = "own_quest_of_this_test"
+
+    try:
+        assert methods.get("quest").builds_for_any_budget
+        assert not Own.builds_for_any_budget
+        assert issubclass(Own, Method)
+    finally:
+        del methods.base.REGISTRY[Own.name]

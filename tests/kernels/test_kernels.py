@@ -1,0 +1,143 @@
+"""Kernels of k-means against brute force in float64, and how a form is chosen."""
+
+from __future__ import annotations
+
+import logging
+
+import kvviz_kernels
+import pytest
+import torch
+from kvviz_kernels import kmeans_assign, kmeans_update
+
+from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_impl, normal
+
+
+def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.Tensor:
+    keys, centroids = keys.cpu().double()[..., :, None, :], centroids.cpu().double()[..., None, :, :]  # [..., L, C, D]
+    if metric == "l2":
+        return (keys - centroids).square().sum(-1).argmin(-1)
+    scores = (keys * centroids).sum(-1)
+    return (scores / (keys.norm(dim=-1) * centroids.norm(dim=-1)) if metric == "cosine" else scores).argmax(-1)
+
+
+@each_impl
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_assignment_is_the_nearest_centroid(length, metric, impl, device):
+    keys, centroids = normal(2, 2, length, 20, device=device), normal(2, 2, 67, 20, seed=1, device=device)
+    labels = kmeans_assign(keys, centroids, metric=metric, impl=impl)
+    assert labels.dtype == torch.int64
+    assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
+
+
+@each_impl
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+def test_ties_go_to_the_lowest_label(metric, impl, device):
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randint(-2, 3, (2, 130, 8), generator=generator).float().to(device)  # small integers: sums are exact
+    keys[..., 0] = 1  # no key of zeros
+    corners = torch.randint(0, 2, (2, 70, 4), generator=generator).float() * 2 - 1
+    centroids = torch.nn.functional.pad(corners, (2, 2)).to(device)  # norm 2, at most 16 different ones
+    labels = kmeans_assign(keys, centroids, metric=metric, impl=impl)
+    assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
+    if metric != "l2":
+        assert (kmeans_assign(keys * 0, centroids, metric=metric, impl=impl) == 0).all()
+
+
+def test_assignment_in_several_chunks_is_the_same(monkeypatch):
+    keys, centroids = normal(1, 1000, 16), normal(1, 30, 16, seed=1)
+    whole = kmeans_assign(keys, centroids, metric="l2", impl="naive")
+    monkeypatch.setattr(kvviz_kernels.kmeans.naive, "CHUNK_SCORES", 30 * 128)
+    assert torch.equal(kmeans_assign(keys, centroids, metric="l2", impl="naive"), whole)
+
+
+@each_impl
+@pytest.mark.parametrize("length", LENGTHS)
+def test_update_sums_every_cluster(length, impl, device):
+    keys = normal(2, 2, length, 20, device=device)
+    labels = torch.randint(9, (2, 2, length), generator=torch.Generator().manual_seed(1)).to(device)
+    sums, sizes = kmeans_update(keys, labels, 11, impl=impl)  # clusters 9 and 10 are empty
+    one_hot = torch.nn.functional.one_hot(labels, 11)
+    assert torch.equal(sizes, one_hot.sum(-2))
+    torch.testing.assert_close(sums.double(), one_hot.double().transpose(-1, -2) @ keys.double(), **TOLERANCE)
+    assert (sums[..., 9:, :] == 0).all()
+
+
+@each_impl
+def test_half_precision_keys_are_clustered_in_float32(impl, device):
+    keys, centroids = normal(2, 100, 24, device=device).half(), normal(2, 10, 24, seed=1, device=device)
+    labels = kmeans_assign(keys, centroids, metric="cosine", impl=impl)
+    assert torch.equal(labels.cpu(), nearest(keys, centroids, "cosine"))
+    sums, _ = kmeans_update(keys, labels, 10, impl=impl)
+    wanted = torch.nn.functional.one_hot(labels, 10).double().transpose(-1, -2) @ keys.double()
+    torch.testing.assert_close(sums.double(), wanted, **TOLERANCE)
+
+
+@each_impl
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+def test_centroids_are_not_rounded_to_the_keys_dtype(metric, dtype, impl, device):
+    keys = normal(3, 300, 40, device=device).to(dtype)
+    centroids = normal(3, 1, 40, seed=1, device=device) + normal(3, 50, 40, seed=2, device=device) * 2e-3
+    labels = kmeans_assign(keys, centroids, metric=metric, impl=impl)  # bfloat16 has one number in 2^-8: all level
+    assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
+
+
+@each_impl
+def test_update_is_the_same_alone_and_in_a_batch_and_for_a_cluster_of_many_pieces(impl, device):
+    keys = normal(5, 1000, 20, device=device)
+    labels = torch.randint(7, (5, 1000), generator=torch.Generator().manual_seed(1))
+    labels[:, 100:900] = 3  # longer than a piece of the fused form
+    labels[4] = 6
+    sums, sizes = kmeans_update(keys, labels.to(device), 9, impl=impl)
+    wanted = torch.nn.functional.one_hot(labels, 9).double().transpose(-1, -2) @ keys.cpu().double()
+    torch.testing.assert_close(sums.cpu().double(), wanted, rtol=1e-5, atol=1e-4)
+    for row in range(5):
+        alone, count = kmeans_update(keys[row].clone(), labels[row].to(device), 9, impl=impl)
+        assert torch.equal(alone, sums[row])
+        assert torch.equal(count, sizes[row])
+
+
+@pytest.mark.parametrize(
+    "n_clusters", [9, 5000, 70_000]
+)  # 16-bit bins, 32-bit bins, more than the CPU's radix sort takes
+def test_sorting_by_label(n_clusters, device):
+    labels = torch.randint(n_clusters, (2, 4, 300), generator=torch.Generator().manual_seed(1)).to(device)
+    order, sizes = kvviz_kernels.sort_by_label(labels, n_clusters)
+    assert torch.equal(order, (labels * 300 + torch.arange(300, device=device)).argsort(-1))
+    assert torch.equal(sizes, torch.stack([row.bincount(minlength=n_clusters) for row in labels.view(8, 300)])
+                       .view(2, 4, n_clusters))  # fmt: skip
+
+
+@pytest.mark.skipif(not kvviz_kernels.has_triton(), reason="Triton is not installed (extra: kernels)")
+def test_parts_for_tensor_cores_add_up_to_float32():
+    from kvviz_kernels.kmeans.fused import split_float32
+
+    weights = torch.cat([normal(1000), normal(1000) * 1e-20, normal(1000) * 1e20, torch.tensor([0.0, 3.4e38, -3.4e38])])
+    for dtype, count in ((torch.bfloat16, 3), (torch.float16, 2), (torch.float32, 2)):
+        parts = split_float32(weights, dtype)
+        assert len(parts) == count
+        assert torch.equal(parts.double().sum(0), weights.double())
+
+
+def test_bad_arguments_say_what_was_wanted(monkeypatch):
+    keys = normal(1, 3, 10, 16)
+    with pytest.raises(ValueError, match="got impl='fast'; wanted 'auto', 'naive' or 'fused'"):
+        kmeans_assign(keys, keys, impl="fast")
+    with pytest.raises(ValueError, match="got metric='dot'; wanted one of cosine, ip, l2"):
+        kmeans_assign(keys, keys, metric="dot")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(RuntimeError, match="wanted one on an NVIDIA GPU"):
+        kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="fused")
+    monkeypatch.setattr(kvviz_kernels.dispatch, "has_triton", lambda: False)
+    with pytest.raises(ImportError, match="kvviz\\[kernels\\]"):
+        kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="fused")
+
+
+def test_auto_logs_once_what_it_took(caplog):
+    kvviz_kernels.dispatch._log_once.cache_clear()
+    keys = normal(10, 4)
+    with caplog.at_level(logging.INFO, "kvviz_kernels"):
+        for _ in range(2):
+            kmeans_assign(keys, keys)
+    assert [record.getMessage() for record in caplog.records] == ["kmeans_assign: naive on cpu"]

@@ -1,0 +1,290 @@
+"""CTkvr against a step-by-step reference, and through a layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import kvviz
+from kvviz.cache.layer_cache import LayerCache
+from kvviz.clustering.query_centroids import CHOICES, centroid_positions
+from kvviz.methods.base import LayerContext
+from kvviz.methods.ctkvr import CTkvr
+
+CONTEXT = LayerContext(index=4, n_layers=8, n_heads=6, n_kv_heads=2, head_dim=8, scale=0.5, details=True)
+GROUPS = ("max", "mean", "sum", "each")
+
+
+def tensors(length, seed=0, context=CONTEXT, batch=1):
+    generator = torch.Generator().manual_seed(seed)
+    heads = (context.n_heads, context.n_kv_heads, context.n_kv_heads)
+    return tuple(torch.randn(batch, count, length, context.head_dim, generator=generator) for count in heads)
+
+
+def built(length=200, context=CONTEXT, **fields):
+    method = CTkvr(**{"budget": 40, "sinks": 4, "recent": 8, **fields})
+    queries, keys, values = tensors(length, context=context)
+    return method, method.build(context, queries, keys, values), (queries, keys, values)
+
+
+def step(method, state, seed, context=CONTEXT):
+    queries, keys, values = tensors(1, seed=1000 + seed, context=context)
+    state = method.extend(state, queries, keys, values)
+    return state, method.select(state, queries[:, :, 0]), (queries, keys, values)
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def reduced(weights, group):
+    """[Q][N] -> [R][N]; two KV heads."""
+    weights = np.asarray(weights)
+    return weights if group == "each" else getattr(weights.reshape(2, -1, weights.shape[-1]), group)(axis=1)
+
+
+class Reference:
+    """The paper's two algorithms, one row, one centroid and one token at a time, in float64."""
+
+    def __init__(self, method, queries, keys, softcap=None):
+        self.softcap = softcap
+        self.method, self.keys = method, keys[0].double().numpy()
+        self.prompt = queries.shape[2]
+        self.room = method.budget - method.sinks - method.recent
+        self.rows = 6 if method.group == "each" else 2
+        self.centroids = []  # (number, directions [Q, D], lists [R]), the oldest first
+        own = queries[0].double().numpy()
+        for number, at in enumerate(centroid_positions(self.prompt, method.n_centroids, method.choice).tolist()):
+            shares = reduced([self.weights(head, own[head, at], slice(None)) for head in range(6)], method.group)
+            inside = range(method.sinks, self.prompt - method.recent)
+            length = min(math.floor(method.list_ratio * self.room), len(inside))
+            lists = [sorted(inside, key=lambda key, row=row: -row[key])[:length] for row in shares]
+            self.centroids.append((number, own[:, at] / np.linalg.norm(own[:, at], axis=-1, keepdims=True), lists))
+        self.length, self.added = length, method.n_centroids
+
+    def weights(self, head, query, tokens):
+        logits = self.keys[head // 3, tokens] @ query * 0.5
+        return softmax(logits if self.softcap is None else self.softcap * np.tanh(logits / self.softcap))
+
+    def step(self, query):
+        """Tokens, numbers of their centroids and α, row by row; then the update."""
+        method, query = self.method, query[0].double().numpy()
+        directions = query / np.linalg.norm(query, axis=-1, keepdims=True)
+        cosines = reduced(
+            np.array([[directions[head] @ each[1][head] for each in self.centroids] for head in range(6)]), method.group
+        )
+        outcome, lists = [], []
+        for row in range(self.rows):
+            probed = [self.centroids[place] for place in np.argsort(-cosines[row])[: method.n_probes]]
+            entries = [(key, number) for number, _, own in probed for key in own[row]]
+            if not method.rerank:
+                entries = [(own[row][rank], number) for rank in range(self.length) for number, _, own in probed]
+            origin = {}
+            for key, number in entries:
+                origin.setdefault(key, number)
+            ordered = list(origin)
+            if method.rerank:
+                heads = [row] if self.rows == 6 else [3 * row, 3 * row + 1, 3 * row + 2]
+                shares = [self.weights(head, query[head], ordered) for head in heads]
+                score = getattr(np.array(shares), "max" if self.rows == 6 else method.group)(axis=0)
+                ordered = [ordered[place] for place in np.argsort(-score)]
+            lists.append(ordered[: self.length])
+            chosen = sorted(ordered[: self.room])
+            outcome.append((chosen, [origin[key] for key in chosen], len(origin) / len(entries)))
+        if method.update:
+            self.centroids = [*self.centroids[1:], (self.added, directions, lists)]
+            self.added += 1
+        return outcome
+
+
+class TestAgainstTheReference:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            *({"group": group} for group in GROUPS),
+            *({"choice": choice} for choice in CHOICES),
+            *({"rerank": False, "group": group} for group in GROUPS),
+            {"update": None},
+            {"n_probes": 1},
+            {"softcap": 2.0},
+            {"list_ratio": 1.0, "n_probes": 9},
+        ],
+        ids=str,
+    )
+    def test_every_step(self, fields):
+        """25 steps with 9 centroids, so that the update goes round more than twice."""
+        fields = {"n_centroids": 9, "n_probes": 3, "softcap": None, **fields}
+        softcap = fields.pop("softcap")
+        context = dataclasses.replace(CONTEXT, softcap=softcap)
+        method, state, (queries, keys, _) = built(context=context, **fields)
+        reference = Reference(method, queries, keys, softcap)
+        for number in range(25):
+            state, selection, (query, _, _) = step(method, state, number)
+            expected = reference.step(query[:, :, 0])
+            inside = slice(*selection.apart)
+            for row, (tokens, centroids, _) in enumerate(expected):
+                own = selection.indices[0, row].tolist()
+                assert own == [*range(4), *tokens, *range(192, 201 + number)]
+                assert selection.groups[0, row, inside].tolist() == centroids
+                assert bool((selection.groups[0, row] >= 0).sum() == len(tokens) == 28)
+            alpha = np.mean([share for *_, share in expected])
+            assert state.deduplication[number] == pytest.approx(alpha)
+        assert len(state.deduplication) == 25
+        assert state.replaced == (24 if method.update else 0)
+
+    def test_scores_are_softmax_weights_of_the_union(self):
+        """With every token retrieved or looked at, the scores of a row are the largest of weights that sum to one."""
+        method, state, _ = built(list_ratio=math.inf)
+        state, selection, (queries, _, _) = step(method, state, 0)
+        keys = state.tokens.keys[0, :, 4:192].double()
+        for row in range(2):
+            weights = (keys[row] @ queries[0, 3 * row : 3 * row + 3, 0].double().T * 0.5).softmax(0).amax(-1)
+            expected = weights.sort(descending=True).values[:28]
+            found = selection.scores[0, row]
+            assert torch.allclose(found[4:32].sort(descending=True).values.double(), expected, rtol=1e-5)
+            assert bool(torch.isnan(found[:4]).all())
+            assert bool(torch.isnan(found[32:]).all())
+
+
+class TestExactness:
+    def test_all_centroids_and_whole_lists_are_the_oracle(self):
+        """One query head a KV head: the softmax of the union and that of all keys rank alike."""
+        context = dataclasses.replace(CONTEXT, n_kv_heads=6)
+        fields = {"budget": 40, "sinks": 4, "recent": 8, "group": "max"}
+        method, state, prompt_tensors = built(context=context, list_ratio=math.inf, n_probes=200, n_centroids=200)
+        oracle = kvviz.methods.create(
+            "oracle", **{**fields, "recent": 9}
+        )  # the step's own token, which the budget leaves out
+        exact = oracle.build(context, prompt_tensors[0][:, :, :0], *prompt_tensors[1:])
+        queries, keys, values = tensors(1, seed=5, context=context)
+        state, exact = method.extend(state, queries, keys, values), oracle.extend(exact, queries, keys, values)
+        chosen = method.select(state, queries[:, :, 0])
+        assert torch.equal(chosen.indices, oracle.select(exact, queries[:, :, 0]).indices)
+
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_grouped_heads(self, group):
+        method, state, _ = built(list_ratio=math.inf, n_probes=200, n_centroids=200, group=group, update=None)
+        for number in range(3):
+            state, selection, (queries, _, _) = step(method, state, number)
+            keys = state.tokens.keys[0, :, 4:192].double().numpy()
+            shares = reduced(
+                [softmax(keys[head // 3] @ queries[0, head, 0].double().numpy() * 0.5) for head in range(6)], group
+            )
+            for row, weights in enumerate(shares):
+                assert selection.indices[0, row, 4:32].tolist() == sorted(np.argsort(-weights)[:28] + 4)
+            assert state.deduplication[-1] == pytest.approx(1 / 200), "188 distinct tokens among 200 times 188"
+
+
+class TestLayer:
+    def layer(self, length=200, **fields):
+        method = CTkvr(**{"budget": 40, "sinks": 4, "recent": 8, **fields})
+        layer = LayerCache(CONTEXT, method)
+        queries, keys, values = tensors(length)
+        layer.store.append(keys, values)
+        layer.keep_queries(queries)
+        layer.build()
+        return layer
+
+    @pytest.mark.parametrize(
+        "fields", [{}, {"group": "each"}, {"choice": "init", "causal": True, "n_centroids": 9}], ids=str
+    )
+    def test_two_parts_are_one_attention(self, fields):
+        """Retrieved tokens apart, merged by log-sum-exp, against one softmax over the union in float64.
+
+        With "init" and a causal index the nine centroids list five keys at most: pads.
+        """
+        layer = self.layer(**fields)
+        assert layer.method.update == "fifo"
+        for number in range(12):
+            queries, keys, values = tensors(1, seed=number + 1)
+            layer.store.append(keys, values)
+            output = layer.decode(queries[:, :, 0])
+            selection = layer.last
+            assert selection.apart == (4, 32)
+            assert selection.padded == ("causal" in fields) == bool((selection.indices < 0).any())
+            rows = selection.indices.shape[1]
+            for head in range(6):
+                own = [key for key in selection.indices[0, head * rows // 6].tolist() if key >= 0]
+                logits = layer.store.keys[0, head // 3, own].double() @ queries[0, head, 0].double() * 0.5
+                expected = logits.softmax(0) @ layer.store.values[0, head // 3, own].double()
+                assert torch.allclose(output[0, head].double(), expected, atol=1e-5)
+
+    def test_lists_without_a_key_to_retrieve(self):
+        """Causal centroids among the sinks see nothing that could be retrieved: sinks and recent are left."""
+        layer = self.layer(choice="init", causal=True, n_centroids=3, update=None)
+        queries, keys, values = tensors(1, seed=3)
+        layer.store.append(keys, values)
+        output = layer.decode(queries[:, :, 0])
+        assert layer.last.indices[0, 0].tolist() == [*range(4), *[-1] * 28, *range(192, 201)]
+        assert bool(torch.isfinite(output).all())
+        assert layer.states[0].deduplication == [0.0]
+
+    def test_deduplication_is_read_from_the_states(self):
+        layer = self.layer()
+        assert layer.states[0].deduplication == []
+        for number in range(5):
+            queries, keys, values = tensors(1, seed=number)
+            layer.store.append(keys, values)
+            layer.decode(queries[:, :, 0])
+        found = layer.states[0].deduplication
+        assert len(found) == 5
+        assert all(0.25 <= alpha <= 1 for alpha in found), "four lists: a quarter where they are equal"
+
+    def test_a_later_prompt_is_indexed_with_its_own_queries(self):
+        layer = self.layer(n_centroids=5)
+        queries, keys, values = tensors(1, seed=77)
+        layer.store.append(keys, values)
+        layer.decode(queries[:, :, 0])
+        later = tensors(30, seed=78)
+        layer.store.append(*later[1:])
+        layer.keep_queries(later[0])
+        layer.build()
+        (state,) = layer.states
+        assert state.length == state.prompt_length == 231
+        expected = torch.nn.functional.normalize(later[0][:, :, -5:], dim=-1)
+        assert torch.allclose(state.centroids, expected)
+
+    def test_bytes(self):
+        layer = self.layer(update=None)
+        (state,) = layer.states
+        assert state.metadata_bytes() == 12 * (6 * 8 * 4 + 2 * 70 * 4)  # 200 // 16 centroids, lists of 2.5 · 28
+        queries, keys, values = tensors(1, seed=1)
+        layer.store.append(keys, values)
+        layer.decode(queries[:, :, 0])
+        recalled = round(state.deduplication[0] * 2 * 4 * 70)
+        assert state.read_bytes() == 12 * 6 * 8 * 4 + 2 * 4 * 70 * 4 + recalled * 8 * 4
+
+
+class TestUpdate:
+    def test_the_oldest_centroid_goes_first(self):
+        method, state, _ = built(n_centroids=4)
+        first = state.centroids.clone()
+        for number in range(9):
+            state, _, (queries, _, _) = step(method, state, number)
+            kept = [number_ for number_ in range(4) if number_ >= number]
+            assert torch.equal(state.centroids[:, :, kept], first[:, :, kept])
+            newest = torch.nn.functional.normalize(queries[:, :, 0], dim=-1)
+            state = method.extend(state, *(tensor[:, :, :0] for tensor in tensors(1)))
+            assert torch.allclose(state.centroids[:, :, number % 4], newest)
+            assert state.replaced == number + 1
+
+    def test_a_step_asked_twice_is_learnt_once(self):
+        method, state, _ = built()
+        state, once, (queries, _, _) = step(method, state, 0)
+        twice = method.select(state, queries[:, :, 0])
+        assert torch.equal(once.indices, twice.indices)
+        state, _, _ = step(method, state, 1)
+        assert state.replaced == 1
+
+    def test_off(self):
+        method, state, _ = built(update=None)
+        centroids, lists = state.centroids.clone(), state.lists.clone()
+        for number in range(5):
+            state, _, _ = step(method, state, number)
+        assert torch.equal(state.centroids, centroids)
+        assert torch.equal(state.lists, lists)

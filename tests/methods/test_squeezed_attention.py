@@ -1,0 +1,77 @@
+"""Squeezed Attention against loops in NumPy and scikit-learn's k-means."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+
+import numpy as np
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+
+from kvviz.clustering.kmeans import initial_positions
+from kvviz.methods.selection import GROUPS
+from tests.methods.stepped import DIM, HEADS, LENGTHS, SCALE, reduced, stepped, tensors
+
+
+class TestSqueezedAttention:
+    @settings(max_examples=30, deadline=None)
+    @given(
+        st.sampled_from(HEADS), st.sampled_from(LENGTHS), st.sampled_from(GROUPS), st.sampled_from((None, 0.002, 0.02)),
+        st.sampled_from((0, 1, 7)), st.integers(0, 1000),
+    )  # fmt: skip
+    def test_against_loops(self, heads, length, group, threshold, recent, seed):
+        fields = {"budget": 40, "threshold": threshold, "group": group, "sinks": 2, "recent": recent, "max_iter": 5}
+        method, state, q, k, _ = stepped("squeezed_attention", *heads, length, seed=seed, **fields)
+        selection = method.select(state, q[:, :, -1])
+        if length <= 40:
+            assert selection.indices[0, 0].tolist() == list(range(length + 1))
+            return
+        query, keys = q[0, :, -1].double().numpy(), k[0].double().numpy()
+        shared, estimates, labels = heads[0] // heads[1], [], []
+        for kv in range(heads[1]):
+            bounds = state.offsets[0, kv].tolist()
+            own = [state.order[0, kv, a:b].tolist() for a, b in pairwise(bounds)]
+            assert sorted(chain.from_iterable(own)) == list(range(2, length - recent))
+            labels.append(own)
+            centroids = np.stack([keys[kv, members].mean(0) if members else np.zeros(DIM) for members in own])
+            sizes = np.array([len(members) for members in own])
+            for head in range(kv * shared, kv * shared + shared):
+                logits = centroids @ query[head] * SCALE
+                estimates.append(np.exp(logits) / (sizes * np.exp(logits)).sum())
+        scores = reduced(np.stack(estimates), heads[1], group)
+        assume(threshold is None or np.abs(scores - threshold).min() > 1e-4 * threshold)
+        for number, estimate in enumerate(scores):
+            own = labels[number * heads[1] // len(selection.indices[0])]
+            expected: list[int] = []
+            for cluster in np.argsort(-estimate, kind="stable"):
+                if threshold is None or estimate[cluster] > threshold:
+                    expected += sorted(own[cluster])[: 38 - recent - len(expected)]
+            found = [p for p in selection.indices[0, number].tolist() if p >= 0]
+            assert found == [0, 1, *sorted(expected), *range(length - recent, length + 1)]
+
+    def test_clusters_are_scikit_learns_on_normalised_keys(self):
+        _, state, _, k, _ = stepped("squeezed_attention", 4, 2, 400, budget=64, sinks=0)
+        for head in range(2):
+            unit = torch.nn.functional.normalize(k[0, head, :400], dim=-1).double().numpy()
+            start = unit[initial_positions(400, 20, 0).numpy()]
+            labels = KMeans(20, init=start, n_init=1, max_iter=50, tol=0).fit(unit).labels_
+            bounds = state.offsets[0, head].tolist()
+            for cluster, (a, b) in enumerate(pairwise(bounds)):
+                members = np.flatnonzero(labels == cluster)
+                assert state.order[0, head, a:b].tolist() == members.tolist()
+                assert torch.allclose(state.centroids[0, head, cluster], k[0, head, members].mean(0), atol=1e-5)
+
+    def test_a_threshold_nobody_meets_leaves_what_is_always_attended(self):
+        method, state, q, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, threshold=1.0)
+        assert method.select(state, q[:, :, -1]).indices.tolist() == [[[0, 100]] * 2]
+
+    def test_generated_tokens_are_attended_in_full(self):
+        method, state, _, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40)
+        for step in range(1, 60):
+            q, k, v = tensors(4, 2, 1, seed=step)
+            state = method.extend(state, q, k, v)
+            indices = method.select(state, q[:, :, 0]).indices
+            assert indices.shape[-1] == 40 + step + 1
+            assert indices[0, 0, -step - 1 :].tolist() == list(range(100, 101 + step))

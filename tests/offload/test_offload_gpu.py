@@ -1,0 +1,49 @@
+"""Keys and values that leave a real GPU: pinned memory, side streams, attention on the host beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import kvviz
+from kvviz.offload import KVStore, LinkModel
+from tests.cache.test_offload_generation import GREEDY, method_of
+from tests.tiny_models import make, prompt
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
+
+
+@pytest.mark.parametrize("tier", ["host", "disk"])
+@pytest.mark.parametrize("name", ["clusterkv", "pqcache", "ctkvr", "quest"])
+def test_a_gpu_writes_the_same_from_every_tier(name, tier):
+    model = make("llama").cuda()
+    kvviz.attach(model)
+    texts = []
+    for store in ("device", tier, KVStore(tier, arena_tokens=9)):
+        cache = kvviz.SelectiveCache(model, method_of(name), store)
+        texts.append(model.generate(prompt(300).cuda(), past_key_values=cache, **GREEDY))
+        moved = cache.ledger().moved_bytes
+        assert (moved > 0) == (store != "device")
+    assert torch.equal(texts[0], texts[1])
+    assert torch.equal(texts[0], texts[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_come_back_bit_for_bit(dtype):
+    keys, values = torch.randn(2, 2, 3, 700, 64, device="cuda").to(dtype)
+    store = KVStore("host").layer(lambda prompt: 60)
+    store.append(keys, values)
+    store.settle(newest=20)
+    indices = torch.stack([torch.randperm(700)[:60].sort().values for _ in range(6)]).view(2, 3, 60).cuda()
+    fetched = store.fetch(indices, padded=False)
+    places = fetched.slots[..., None].expand(-1, -1, -1, 64)
+    wanted = indices[..., None].expand(-1, -1, -1, 64)
+    assert torch.equal(fetched.keys.gather(2, places), keys.gather(2, wanted))
+    assert torch.equal(fetched.values.gather(2, places), values.gather(2, wanted))
+    assert store._outside.rows.rows.is_pinned()
+
+
+def test_the_link_of_this_machine_is_slower_than_its_memory():
+    link = LinkModel.measured()
+    assert 1e9 < link.bytes_per_s < 1e12
+    assert torch.cuda.get_device_name() in link.name

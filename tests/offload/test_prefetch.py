@@ -1,0 +1,183 @@
+"""Metadata kept in host memory: what comes to the device, when, and that no result changes."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvviz
+from kvviz.offload import DeviceStore, KVStore, transfer
+from kvviz.offload.background import Pending
+from kvviz.offload.prefetch import TAIL_TOKENS, PrefetchedTensor
+from tests import tiny_models
+
+
+def codes(count, seed, dtype=torch.uint8):
+    return torch.randint(0, 250, (2, 3, count, 4), generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    length=st.sampled_from([1, 63, 100, 1000]),
+    dtype=st.sampled_from([torch.uint8, torch.uint16, torch.float32]),
+    actions=st.lists(
+        st.one_of(st.sampled_from(["start", "result", "release"]), st.integers(0, 3 * TAIL_TOKENS)), max_size=60
+    ),
+)
+def test_any_order_of_appending_and_copying_gives_all_tokens(length, dtype, actions):
+    whole = codes(length, 0, dtype)
+    kept, store = PrefetchedTensor(whole, DeviceStore()), DeviceStore()
+    for seed, action in enumerate(actions):
+        if isinstance(action, int):
+            new = codes(action, seed, dtype)
+            kept.append(new)
+            whole = torch.cat([whole, new], dim=2)
+        elif action == "result":
+            assert torch.equal(kept.result(), whole)
+        else:
+            getattr(kept, action)()
+        assert kept.length == whole.shape[2]
+        assert sum(kept.stored_bytes.values()) == whole.numel() * whole.element_size()
+    assert torch.equal(kept.result(), whole)
+    assert store.prefetched_bytes == 0
+
+
+def test_tokens_that_come_while_the_copy_is_on_its_way_are_in_it(monkeypatch):
+    """The worker is held up until tokens enough for the host's memory have come."""
+    monkeypatch.setattr(transfer, "WORKER_BYTES", 0)
+    gate, store, whole = threading.Event(), DeviceStore(), codes(100, 0)
+    kept = PrefetchedTensor(whole, store)
+    held_up = Pending(gate.wait, (torch.empty(0),), stream="transfer")
+    kept.start()
+    for step in range(TAIL_TOKENS):
+        kept.append(codes(1, step + 1))
+        whole = torch.cat([whole, codes(1, step + 1)], dim=2)
+    threading.Timer(0.05, gate.set).start()
+    kept.append(codes(1, 999))  # the tail is full: what is in it goes to the host
+    whole = torch.cat([whole, codes(1, 999)], dim=2)
+    assert held_up.result()
+    assert torch.equal(kept.result(), whole)
+    sent = store.prefetched_bytes
+    kept.release()
+    assert torch.equal(kept.result(), whole)
+    assert store.prefetched_bytes == 2 * sent, "every copy is counted, none was made twice"
+
+
+def test_the_bytes_are_those_of_the_codes_and_their_spare_room():
+    store = DeviceStore()
+    kept = PrefetchedTensor(codes(4096, 0), store)
+    for _ in range(3):
+        kept.start()
+        kept.start()
+        kept.result()
+        kept.release()
+    wanted = 3 * 2 * 3 * 4096 * 4
+    assert wanted <= store.prefetched_bytes <= 1.125 * wanted
+
+
+CASES = [
+    ("llama", {}),
+    ("llama", {"rebuild_interval": 7}),
+    ("llama", {"cluster_each_turn": True}),
+    ("llama", {"preset": "infinitebench"}),
+    ("llama_mqa", {"group": "each"}),
+    ("gpt_neox", {"softmax": False}),
+]
+
+
+@pytest.mark.parametrize("worker_bytes", [0, transfer.WORKER_BYTES])
+@pytest.mark.parametrize(("architecture", "fields"), CASES)
+def test_two_turns_of_a_padded_batch_give_the_same_tokens(architecture, fields, worker_bytes, monkeypatch):
+    monkeypatch.setattr(transfer, "WORKER_BYTES", worker_bytes)
+    model = tiny_models.make(architecture)
+    kvviz.attach(model)
+    method = kvviz.methods.create("pqcache", budget=48, **fields)
+    ids, mask = tiny_models.prompt(150, batch=2), torch.ones(2, 150, dtype=torch.int64)
+    ids[1, :37], mask[1, :37] = 0, 0
+    outputs, ledgers = [], []
+    for store in ("device", "host", KVStore("host", arena_tokens=9)):
+        cache = kvviz.SelectiveCache(model, method, store=store)
+        with torch.no_grad():
+            first = model.generate(
+                ids, attention_mask=mask, past_key_values=cache, max_new_tokens=10, do_sample=False, eos_token_id=None
+            )
+            longer = torch.cat([first, tiny_models.prompt(30, batch=2, seed=5)], dim=1)
+            mask_of_all = torch.cat([mask, torch.ones(2, 40, dtype=torch.int64)], dim=1)
+            outputs.append(
+                model.generate(
+                    longer, attention_mask=mask_of_all, past_key_values=cache, max_new_tokens=20, do_sample=False,
+                    eos_token_id=None,
+                )
+            )  # fmt: skip
+        ledgers.append(cache.ledger())
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+    device, host, _ = ledgers
+    assert host.metadata_bytes == device.metadata_bytes
+    assert 0 < host.outer_metadata_bytes < host.metadata_bytes
+    assert host.prefetched_bytes > 0
+    assert (device.prefetched_bytes, device.outer_metadata_bytes) == (0, 0)
+
+
+def test_a_layer_fetches_the_next_ones_codes(monkeypatch):
+    """When a layer reads its codes they are on their way already, and never more than two layers' are on the device."""
+    model = tiny_models.make("llama")
+    kvviz.attach(model)
+    cache = kvviz.SelectiveCache(model, kvviz.methods.create("pqcache", budget=48), store="host")
+    log = []
+    for name in ("start", "result", "release"):
+        inner = getattr(PrefetchedTensor, name)
+
+        def spied(self, name=name, inner=inner):
+            log.append((name, self, self._copying is not None or self._copy is not None))
+            return inner(self)
+
+        monkeypatch.setattr(PrefetchedTensor, name, spied)
+    with torch.no_grad():
+        model.generate(tiny_models.prompt(200), past_key_values=cache, max_new_tokens=6, do_sample=False)
+    order = [layer.states[0].outside[0] for layer in cache.selective_layers]
+    read = [(kept, there) for name, kept, there in log if name == "result"]
+    assert [kept for kept, _ in read] == order * 5
+    assert not read[0][1], "nothing goes before the first layer of the first step"
+    assert all(there for _, there in read[4:]), "in the first step a state may still be built"
+    on_device = set()
+    for name, kept, _ in log:
+        (on_device.discard if name == "release" else on_device.add)(kept)
+        assert len(on_device) <= 2
+    for book, kept in zip(cache.selective_layers[0].states[0].books, order, strict=False):
+        assert book.codes.untyped_storage().nbytes() == 0
+        assert kept._copy is None
+
+
+def test_the_ring_of_layers_keeps_no_cache_alive():
+    model = tiny_models.make("llama")
+    kvviz.attach(model)
+    cache = kvviz.SelectiveCache(model, kvviz.methods.create("pqcache", budget=48), store="host")
+    with torch.no_grad():
+        model.generate(tiny_models.prompt(100), past_key_values=cache, max_new_tokens=4, do_sample=False)
+    layer = weakref.ref(cache.layers[0])
+    following = cache.layers[1].following
+    assert following is not None
+    assert following() is cache.layers[2]
+    del cache
+    assert layer() is None
+
+
+def test_short_prompts_have_no_codes():
+    """All tokens are sinks, or all fit the budget."""
+    model = tiny_models.make("llama")
+    kvviz.attach(model)
+    for length in (3, 5, 40):
+        method = kvviz.methods.create("pqcache", budget=48)
+        outputs = []
+        for store in ("device", "host"):
+            cache = kvviz.SelectiveCache(model, method, store=store)
+            ids = tiny_models.prompt(length)
+            with torch.no_grad():
+                outputs.append(model.generate(ids, past_key_values=cache, max_new_tokens=20, do_sample=False))
+        assert torch.equal(*outputs)

@@ -1,0 +1,129 @@
+"""Figures escape every text, change and show nothing, and keep one look."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import plotly.io as pio
+import pytest
+
+from kvviz import plots
+from kvviz.plots.theme import DARK, LIGHT
+from kvviz.trace import Recording
+from tests import synthetic
+from tests.plots import plot_data
+from tests.plots.plot_data import make_trace
+
+HOSTILE = ["<script>alert(1)</script>", "<b>bold</b>", "$x^2$", "a & b", "line\nbreak", "%{x}"]
+
+
+@pytest.fixture
+def table():
+    return plot_data.table()
+
+
+def texts_of(figure):
+    """Every text of a figure that plotly reads as HTML."""
+    found = [figure.layout.title.text or "", *(note.text for note in figure.layout.annotations)]
+    for trace in figure.data:
+        if trace.text is not None:
+            found += np.ravel(np.asarray(trace.text, dtype=object)).tolist()
+        found.append(trace.name or "")
+    return found
+
+
+def assert_escaped(texts):
+    for text in texts:
+        assert not set(re.findall(r"<[^>]*>", text)) - {"<br>"}, text
+        assert "$" not in text
+        assert "\n" not in text
+
+
+def test_texts_of_tokens_methods_and_models_stay_texts():
+    words = [HOSTILE[place % len(HOSTILE)] for place in range(68)]
+    recording = synthetic.recording(prompt_length=60, steps=8, budget=24, tokens=words)
+    recording = recording.replace(model="<i>m</i>", method="<u>$q$</u>")
+    table = pd.DataFrame({"method": ["<u>$q$</u>"], "budget": [8], "recall": [0.5]})
+    table.attrs["model"] = "<i>$m$</i>"
+    figures = [
+        plots.selection_map([recording, recording], 2),
+        plots.recall_by_budget(table),
+        plots.recall_by_budget(table, title="<i>$t$</i>"),
+        plots.semantic_space(make_trace(recording), 2, recording=recording),
+    ]
+    for figure in figures:
+        assert_escaped(texts_of(figure))
+    assert any("&lt;script&gt;alert(1)&lt;/script&gt;" in text for text in texts_of(figures[0]))
+    assert any("&#36;x^2&#36;" in text for text in texts_of(figures[3]))
+
+
+def test_figures_change_nothing_and_show_nothing(tmp_path, table, monkeypatch):
+    monkeypatch.setattr(pio, "show", lambda *_, **__: pytest.fail("a figure was shown"))
+    original = synthetic.recording()
+    recording = Recording.load(original.save(tmp_path / "recording"))  # read-only arrays
+    keys, labels, query = np.random.default_rng(0).normal(size=(40, 8)), np.arange(40) % 4, np.ones(8)
+    given = [keys.copy(), labels.copy(), query.copy(), table.copy()]
+    default = pio.templates.default
+    for dark in (False, True):
+        plots.selection_map(recording, 2, dark=dark)
+        plots.recall_by_budget(table, dark=dark)
+        plots.semantic_space(keys, clusters=labels, query=query, dark=dark)
+    for before, after in zip(given[:3], (keys, labels, query), strict=True):
+        np.testing.assert_array_equal(before, after)
+    pd.testing.assert_frame_equal(given[3], table)
+    np.testing.assert_array_equal(recording.events[2].indices, original.events[2].indices)
+    assert pio.templates.default == default
+
+
+def contrast(one: str, two: str) -> float:
+    """WCAG's contrast ratio of two #rrggbb colours, 1 to 21."""
+    channels = [np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255 for color in (one, two)]
+    linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in channels]
+    light, dark = sorted((float(values @ [0.2126, 0.7152, 0.0722]) for values in linear), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_methods_keep_their_colours_and_unknown_ones_a_look_of_their_own():
+    okabe_ito = {"clusterkv": "#0072B2", "centroidkv": "#D55E00", "pqcache": "#009E73", "ctkvr": "#CC79A7",
+                 "quest": "#E69F00", "streaming_llm": "#56B4E9"}  # fmt: skip
+    for dark, neutral in ((False, LIGHT), (True, DARK)):
+        for name, color in okabe_ito.items():
+            assert plots.method_style(name, dark)["color"] == color
+        assert plots.method_style("oracle", dark)["color"] == neutral.foreground
+        assert plots.method_style("full", dark)["color"] == neutral.muted
+    known = ["h2o", "snapkv", "pyramidkv", "infinigen", "sparq", "infllm", "shadowkv", "magicpig"]
+    known += ["retrieval_attention", "squeezed_attention", "minference"]
+    looks = [tuple(plots.method_style(name).values()) for name in [*okabe_ito, "oracle", "full", *known]]
+    assert len(set(looks)) == len(looks)
+    tones = {plots.method_style("mine", kind=kind)["color"] for kind in ("retrieval", "eviction", "merging", None)}
+    assert len(tones) == 4
+    assert plots.method_style("mine", kind="eviction")["color"] == plots.method_style("h2o")["color"]
+    # The same in every process: it does not hang on Python's randomised hash.
+    assert plots.method_style("mine") == {"color": LIGHT.muted, "dash": "dash", "symbol": "hourglass"}
+
+
+def test_templates_are_registered_and_their_text_can_be_read():
+    for name, neutral in (("kvviz_light", LIGHT), ("kvviz_dark", DARK)):
+        layout = pio.templates[name].layout
+        assert (layout.paper_bgcolor, layout.font.color) == (neutral.background, neutral.foreground)
+        assert contrast(neutral.foreground, neutral.background) > 12
+        assert contrast(neutral.muted, neutral.background) > 4.5
+        figure = plots.semantic_space(np.eye(4), dark=name == "kvviz_dark")
+        assert figure.layout.template.layout.paper_bgcolor == neutral.background
+
+
+def test_clusters_have_the_widgets_hues_and_weight_is_contrast_to_the_page():
+    from kvviz.widgets import view
+
+    clusters = np.arange(200)
+    hues = [plots.cluster_hue(int(cluster)) for cluster in clusters]
+    np.testing.assert_allclose(hues, view.hue(clusters).astype(float) * 360 / view.HUES)
+    for dark, neutral in ((False, LIGHT), (True, DARK)):
+        for cluster in range(24):
+            ratios = [
+                contrast(plots.cluster_color(cluster, weight, dark), neutral.background) for weight in (0, 0.5, 1)
+            ]
+            assert ratios == sorted(ratios)
+            assert ratios[-1] > 3

@@ -1,0 +1,303 @@
+"""What the benchmarks compute beside times: samples, truths, spreads, growth."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import kvviz
+from kvviz.tasks import needle_sample, needle_samples
+from kvviz.trace import Geometry, Trace
+from tests import tiny_models
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts of the checkout, no installed package
+
+from parts import (  # noqa: E402  # found by the line above
+    build,
+    end_to_end,
+    inputs,
+    long_layers,
+    needle,
+    offload_tables,
+    recall,
+    spread,
+    throughput,
+)
+
+
+@pytest.fixture(scope="module")
+def lm() -> kvviz.LanguageModel:
+    """A tiny model whose tokens are the printable characters."""
+    return kvviz.LanguageModel(tiny_models.make("llama"), tiny_models.letters_tokenizer(), "tiny")
+
+
+HAYSTACK = " ".join(f"Sentence {number} says that {number * 7919} sheep came home." for number in range(400))
+
+
+class TestNeedles:
+    def test_the_answer_stands_once_in_the_context_and_in_nothing_else(self, lm):
+        for sample in needle_samples(lm, HAYSTACK, count=12, tokens=600):
+            assert sample.context.count(sample.answer) == 1
+            assert sample.context.count(sample.needle) == 1
+            assert sample.answer in sample.needle
+            assert sample.answer not in sample.question
+            assert sample.needle.startswith(sample.question.partition("? ")[2])
+
+    def test_the_rest_is_a_piece_of_the_haystack(self, lm):
+        for sample in needle_samples(lm, HAYSTACK, count=12, tokens=600):
+            before, after = sample.context.split(sample.needle)
+            assert f"{before.rstrip()} {after.lstrip()}".strip() in HAYSTACK
+            assert before.rstrip()[-1:] in ("", "."), "between two sentences"
+
+    def test_lengths_and_depths(self, lm):
+        samples = needle_samples(lm, HAYSTACK, count=8, tokens=900)
+        sentence = 45
+        for place, sample in enumerate(samples):
+            assert 895 <= lm.encode(sample.context).shape[1] <= 902
+            assert sample.depth == (place + 0.5) / 8
+            assert abs(sample.context.index(sample.needle) - sample.depth * 900) < sentence + len(sample.needle)
+        first, last = (needle_sample(lm, HAYSTACK, tokens=900, depth=depth) for depth in (0.0, 1.0))
+        assert first.context.startswith(first.needle)
+        assert last.context.endswith(last.needle)
+
+    def test_seeds_repeat_and_differ(self, lm):
+        ids = lm.encode(HAYSTACK)
+        assert needle_samples(lm, HAYSTACK, count=5, tokens=600, seed=3) == needle_samples(
+            lm, ids, count=5, tokens=600, seed=3
+        )
+        every = needle_samples(lm, HAYSTACK, count=16, tokens=600)
+        assert len({sample.answer for sample in every}) == 16
+        assert len({sample.question for sample in every}) > 8
+
+    def test_a_number_of_the_haystack_is_never_the_answer(self, lm):
+        wanted = needle_sample(lm, HAYSTACK, tokens=600, seed=1)
+        full_of_it = HAYSTACK.replace(" sheep", f"{wanted.answer} sheep")
+        sample = needle_sample(lm, full_of_it, tokens=600, seed=1)
+        assert sample.answer != wanted.answer
+        assert sample.context.count(sample.answer) == 1
+
+    def test_bad_input(self, lm):
+        with pytest.raises(kvviz.InvalidInputError, match="depth"):
+            needle_sample(lm, HAYSTACK, depth=1.2)
+        with pytest.raises(kvviz.InvalidInputError, match="tokens"):
+            needle_sample(lm, "A short text.", tokens=600)
+        with pytest.raises(kvviz.InvalidInputError, match="count"):
+            needle_samples(lm, HAYSTACK, count=0)
+
+    @pytest.mark.model
+    def test_the_real_model_finds_one(self):
+        lm = inputs.model()
+        sample = needle_sample(lm, inputs.prose(), tokens=600, depth=0.3)
+        assert abs(lm.encode(sample.context).shape[1] - 600) <= 8
+        out = kvviz.generate(lm, sample.context, "full", question=sample.question, max_new_tokens=needle.NEW_TOKENS)
+        assert sample.answer in out.text
+
+
+class TestSpread:
+    def test_over_seeds_and_windows(self):
+        found = spread.over_seeds_and_windows({(0, 10): 1.0, (0, 20): 3.0, (1, 10): 2.0, (1, 20): 6.0})
+        assert found == {"mean": 3.0, "seeds": [2.0, 4.0], "windows": [1.5, 4.5]}
+
+    def test_a_method_without_seeds_has_no_spread_over_them(self):
+        assert spread.over_seeds_and_windows({(0, 0): 1.0, (0, 1): 2.0})["seeds"] is None
+
+    def test_exponents(self):
+        assert spread.exponents([1000, 2000, 4000], [3.0, 6.0, 24.0]) == pytest.approx([1.0, 2.0])
+        assert spread.exponents([1000, 3000], [1.0, 27.0]) == pytest.approx([3.0])
+
+    @pytest.mark.parametrize(
+        ("ours", "expected"),
+        [
+            ([5, 5, 5], 1),
+            ([9, 5, 5], 2),
+            ([9, 9, 5], 4),
+            ([9, 9, 9], None),
+            ([5, 5, 9], None),
+            ([5, 9, 5], 4),
+            ([6, 6, 6], None),
+        ],
+    )
+    def test_cheaper_from(self, ours, expected):
+        assert spread.cheaper_from([1, 2, 4], ours, [6, 6, 6]) == expected
+
+
+def random_trace(length: int) -> Trace:
+    """One layer of 6 query heads and 2 KV heads."""
+    random = np.random.default_rng(0)
+    queries, keys, values = ({1: random.normal(size=(heads, length, 16)).astype(np.float16)} for heads in (6, 2, 2))
+    return Trace(
+        model="random", geometry=Geometry(2, 6, 2, 16, 4096), tokens=["word"] * length,
+        token_ids=np.arange(length, dtype=np.int64), queries=queries, keys=keys, values=values,
+    )  # fmt: skip
+
+
+class TestRecall:
+    @pytest.mark.parametrize(("name", "group"), [("quest", "mean"), ("clusterkv", "each"), ("oracle", "max")])
+    def test_recall_of_the_budget_is_the_count_by_hand(self, name, group):
+        trace = random_trace(200)
+        method = kvviz.methods.create(name, budget=64, dense_layers=0, group=group)
+        recording = kvviz.replay(trace, method, queries=3)
+        geometry = recording.geometry
+        size = geometry.n_heads // geometry.n_kv_heads
+        for step in range(3):
+            length = 197 + step + 1
+            queries = trace.queries[1][:, length - 1].astype(np.float64)
+            keys = trace.keys[1][:, :length].astype(np.float64)
+            for head in range(geometry.n_kv_heads):
+                logits = queries[head * size : (head + 1) * size] @ keys[head].T * geometry.head_dim**-0.5
+                weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+                best = set(np.argsort(-weights.mean(0))[: 64 + step + 1].tolist())
+                rows = recording.indices(step, 1).reshape(geometry.n_kv_heads, -1)[head]
+                expected = len(best & set(rows.tolist())) / len(best)
+                assert recall.recall_of_budget(recording, step, 1)[head] == pytest.approx(expected)
+
+    def test_the_oracle_finds_all_and_full_attention_is_no_choice(self):
+        trace = random_trace(200)
+        found = recall.measured(trace, kvviz.methods.create("oracle", budget=64))
+        assert found["recall"] == 1.0
+        assert found["attended_tokens"] == pytest.approx(64 + (recall.STEPS + 1) / 2)
+        assert recall.measured(trace, kvviz.methods.create("full")) is None
+
+    def test_bytes_are_the_ledgers_by_token(self):
+        trace = random_trace(200)
+        found = recall.measured(trace, kvviz.methods.create("quest", budget=64, dense_layers=0))
+        layer = inputs.Layer.of(trace, 1)
+        state = layer.build(kvviz.methods.create("quest", budget=64))  # Quest's pages are the same however they grew
+        assert found["metadata_bytes"] == pytest.approx(state.metadata_bytes() / 200)
+        assert found["auxiliary_bytes"] == 0
+
+    def test_orders(self):
+        def rows(**masses):
+            return [{"label": label, "attention_mass": {"mean": mass}} for label, mass in masses.items()]
+
+        old = {"rows": rows(clusterkv=0.8, quest=0.9, streaming_llm=0.75), "left_out": {"a": "b"}, "tokens": 64}
+        found = recall.merged(old, {"rows": rows(quest=0.7, ctkvr=0.6), "left_out": {}, "tokens": 64})
+        assert found["rows"] == rows(clusterkv=0.8, quest=0.7, streaming_llm=0.75, ctkvr=0.6)
+        orders = {"clusterkv > quest": True, "quest > streaming_llm": False, "ctkvr > quest": False}
+        assert found == old | {"rows": found["rows"], "orders_of_mass": orders}
+
+
+def test_needles_are_summed_by_label_and_budget():
+    def compared(prompt_length: int, correct: bool, value: float) -> pd.DataFrame:
+        numbers = dict.fromkeys(needle.MEANS, value)
+        rows = [("full", prompt_length, True), ("a", 256, correct), ("a", 512, False), ("b", 256, False)]
+        return pd.DataFrame([{"method": m, "budget": b, "correct": c} | numbers for m, b, c in rows])
+
+    rows = needle.summed([compared(2001, True, 1.0), compared(1999, False, 3.0)], budgets=(256, 512))
+    assert [(row["label"], row["budget"], row["correct"], row["of"]) for row in rows] == [
+        ("full", 0, 2, 2), ("a", 256, 1, 2), ("a", 512, 0, 2), ("b", 256, 0, 2),
+    ]  # fmt: skip
+    assert all(row[name] == 2.0 for row in rows for name in needle.MEANS)
+
+
+def test_every_method_states_what_its_build_costs():
+    stated = {name: build.stated_operations(kvviz.methods.get(name)) for name in kvviz.methods.names()}
+    assert stated["clusterkv"] == "O(iterations · C · L · D)"
+    assert stated["quest"] == "O(L·D)"
+    assert all(stated.values())
+
+
+def test_the_rows_are_every_method_the_systems_first_and_a_preset_behind_its_method():
+    labels = [configuration.label for configuration in inputs.configurations()]
+    assert len(set(labels)) == len(labels)
+    assert set(kvviz.methods.names()) <= set(labels)
+    assert labels.index("clusterkv, official") == labels.index("clusterkv") + 1
+    assert labels.index("clusterkv") < labels.index("quest") < labels.index("streaming_llm")
+    clusters = next(each for each in inputs.configurations() if each.label == "clusterkv, 400 clusters")
+    assert clusters.create(budget=99).n_clusters == 400
+    assert clusters.seeded
+
+
+class TestLongContexts:
+    """The parts for a GPU, at a size that a CPU takes."""
+
+    SHAPE = end_to_end.Shape(
+        layers=3, heads=4, kv_heads=2, head_dim=16, hidden=64, intermediate=64, vocabulary=128, positions=8192
+    )
+
+    def test_batches_lengths_and_tiers(self):
+        import torch
+
+        model = self.SHAPE.model("cpu", torch.float32)
+        kvviz.attach(model)
+        part = end_to_end.measure(model, self.SHAPE, (4096,), 4096, 1500, most=2)
+        rows = {(row["name"], row["store"], row["batch"]): row for row in part["rows"]}
+        assert {key[0] for key in rows} == {*end_to_end.CONTENDERS}
+        assert {key[2] for key in rows} == {1, 2}
+        for name in end_to_end.OFFLOADED:
+            on_host, on_device = rows[name, "host", 2], rows[name, "device", 2]
+            assert on_host["moved_bytes_a_step"] > 0 == on_device["moved_bytes_a_step"]
+            assert on_host["kept_bytes"]["device"] < on_device["kept_bytes"]["device"]
+            assert on_host["attended"] == on_device["attended"]
+        assert rows["full", "device", 1]["attended"] == 4096 + end_to_end.STEPS + end_to_end.WARM_UP
+        assert {(row["name"], row["store"]) for row in part["offload"]} == {key[:2] for key in rows}
+        assert next(row["ratio_to_full"] for row in part["offload"] if row["name"] == "full") == 1
+        assert all(0 <= row["build_share"] < 1 for row in part["prefill"])
+
+    def test_memory_that_ends_ends_the_batches(self, monkeypatch):
+        def out_of_space(*args):
+            raise kvviz.OutOfSpaceError("offload to host", 2, 1)
+
+        monkeypatch.setattr(end_to_end, "decoded", out_of_space)
+        assert end_to_end.batches(None, self.SHAPE, "clusterkv", "host", 4096, 8) == []
+
+    def test_one_layer(self):
+        import torch
+
+        part = long_layers.measure(self.SHAPE, 4096, (1,), torch.device("cpu"), torch.float32)
+        assert [row["name"] for row in part["rows"]] == list(end_to_end.CONTENDERS)
+        assert part["rows"][0]["ratio_to_full"] == 1
+        assert all(row["build_ms"] > 0 for row in part["rows"] if row["name"] not in ("full",))
+
+
+class TestThroughput:
+    """Batches at a size that takes no time: texts of 135 tokens, of which 120 are the prompt."""
+
+    TEXTS, TOKENS, BUDGET = tiny_models.prompt(135, batch=4), 120, 96
+
+    def test_a_batch_decodes_as_the_model_that_prefilled_it(self):
+        """The caches are filled by hand: their logits are those of the ordinary way, text by text."""
+        import torch
+
+        model = tiny_models.make("llama")
+        kvviz.attach(model)
+        with torch.no_grad():
+            prompts = throughput.prefilled(model, self.TEXTS[:, : self.TOKENS])
+            for name, store in throughput.STORES.items():
+                cache = throughput.filled(model, name, prompts, 3, 135, self.BUDGET)
+                mine = model(self.TEXTS[:3, self.TOKENS : self.TOKENS + 1], past_key_values=cache).logits[:, -1]
+                for row in range(3):
+                    fields = {} if name == "full" else {"budget": self.BUDGET}
+                    alone = kvviz.SelectiveCache(model, kvviz.methods.create(name, **fields), store)
+                    model(self.TEXTS[row, None, : self.TOKENS], past_key_values=alone)
+                    fed = self.TEXTS[row, None, self.TOKENS : self.TOKENS + 1]
+                    torch.testing.assert_close(mine[row], model(fed, past_key_values=alone).logits[0, -1])
+
+    def test_batches_end_where_the_next_would_not_fit_and_the_table_says_so(self):
+        model = tiny_models.make("llama")
+        rows = throughput.measure(model, self.TEXTS, self.TOKENS, (1, 2, 4), 10**9, self.BUDGET)
+        assert [(row["method"], row["batch"]) for row in rows] == [
+            (name, batch) for batch in (1, 2, 4) for name in throughput.STORES
+        ]
+        held = {row["method"]: row["device_bytes"] for row in rows if row["batch"] == 1}
+        assert held["full"] >= 2 * 4 * 4 * 2 * 8 * self.TOKENS  # keys and values, layers, bytes, heads, dimensions
+        assert held["full"] < held["quest"], "metadata counts"
+        limit = 2 * held["full"]
+        rows = throughput.measure(model, self.TEXTS, self.TOKENS, (1, 2, 4), limit, self.BUDGET)
+        full = [row for row in rows if row["method"] == "full"]
+        assert [row["tokens_per_s"] is None for row in full] == [False, False, True]
+        assert full[-1]["device_bytes"] == pytest.approx(4 * held["full"], rel=0.2)
+        assert [row["batch"] for row in rows if row["method"] == "quest"] == [1, 2]
+        assert all(row["range"][0] <= row["tokens_per_s"] <= row["range"][1] for row in rows if row["tokens_per_s"])
+        part = {"model": "tiny", "dtype": "float32", "prompt_tokens": 120, "budget": 96, "steps_a_turn": 4, "turns": 3,
+                "limit_bytes": limit, "rows": rows}  # fmt: skip
+        lines = offload_tables.throughput(part).splitlines()
+        quest = next(line for line in lines if line.startswith("| `quest`"))
+        assert quest.count("|") == 8 - 1
+        assert "full at 0.00 GiB" in quest
+        assert quest.endswith(" GiB |  |"), "no larger batch was run"

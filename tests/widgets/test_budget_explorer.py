@@ -1,0 +1,209 @@
+"""The budget explorer without a browser: what it shows, what it refuses, what its page holds."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import kvviz.generation.explore
+from kvviz import Trace, replay
+from kvviz.errors import InvalidInputError, UnknownNameError
+from kvviz.widgets import BudgetExplorer, assets, explorer_data, explorer_fields, view
+from tests.browser.recordings import HOSTILE
+from tests.generation.test_explore import made_trace
+from tests.widgets.test_stepper_page import Scripts, embedded
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return made_trace()
+
+
+@pytest.mark.parametrize("method", ["quest", "clusterkv", "pqcache", "ctkvr", "centroidkv", "streaming_llm", "snapkv"])
+def test_it_shows_what_a_replay_does(trace, method):
+    explorer = BudgetExplorer(trace, method=method, budget=160, layer=3, head=1)
+    recording = replay(trace, method, queries=8, budget=160)
+    assert explorer.highlighted().tolist() == [place for place in recording.indices(7, 3)[1] if place >= 0]
+    shown = explorer.numbers
+    assert shown["recall"] == pytest.approx(np.mean([recording.recall(step, 3)[1] for step in range(8)]))
+    assert shown["mass"] == pytest.approx(np.mean([recording.attention_mass(step, 3)[1] for step in range(8)]))
+    assert shown["error"] == pytest.approx(recording.events[3].output_error.mean())
+    assert shown["mass"] <= shown["oracle"]["mass"] + 1e-6
+    marks = explorer_data.arrays(explorer.explored, 1)["marks"]
+    attended = (marks & view.ATTENDED) > 0
+    parts = shown["parts"]
+    sink, recent, generated, oracle = (
+        (marks & mark) > 0 for mark in (view.SINK, view.RECENT, view.GENERATED, view.ORACLE)
+    )
+    chosen = attended & ~sink & ~recent & ~generated
+    assert parts["sinks"] == (attended & sink).sum()  # the text and the bar tell of the same tokens
+    assert parts["recent"] == (attended & recent).sum()
+    assert parts["generated"] == (attended & generated).sum()
+    assert (parts["agreed"], parts["wasted"]) == ((chosen & oracle).sum(), (chosen & ~oracle).sum())
+    assert parts["missed"] == (oracle & ~attended & ((marks & view.MERGED) == 0)).sum()
+
+
+def test_traits_change_what_is_shown_and_bad_ones_change_nothing(trace):
+    explorer = BudgetExplorer(trace, method="quest", budget=96)
+    assert (explorer.layer, explorer.head, explorer.settings) == (3, 0, {"page_size": 16})
+    before = explorer.slice
+    explorer.budget = 128
+    assert explorer.numbers["budget"] == 128
+    assert explorer.slice != before
+    explorer.settings = {"page_size": 8}
+    want = replay(trace, "quest", queries=8, budget=128, page_size=8).indices(7, 3)[0]
+    assert explorer.highlighted().tolist() == want[want >= 0].tolist()
+    assert "budget=128" in explorer.numbers["call"]
+    assert "page_size=8" in explorer.numbers["call"]
+    shown = dict(explorer.numbers)
+    for name, value, message in (
+        ("budget", 20, "at least 24 tokens"),
+        ("layer", 1, "attends everything"),
+        ("layer", 2, "a captured layer"),
+        ("head", 2, "0 to 1"),
+        ("settings", {"page_size": 64}, "at least 192 tokens"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            setattr(explorer, name, value)
+        assert explorer.numbers == shown
+    with pytest.raises(InvalidInputError, match="at least 192"):
+        explorer.show(layer=3, page_size=64)
+    assert explorer.settings == {"page_size": 8}
+    explorer.show(budget=224, page_size=64, head=1)  # neither alone would do
+    assert (explorer.budget, explorer.settings, explorer.head) == (224, {"page_size": 64}, 1)
+
+
+def test_the_call_it_names_makes_the_same_view(trace):
+    first = BudgetExplorer(trace, method="clusterkv", budget=0.4, head=1, seed=3, metric="ip", tokens_per_cluster=20)
+    again = eval(first.numbers["call"], {"kvviz": __import__("kvviz.widgets"), "trace": trace})
+    assert again.slice == first.slice
+    assert again.numbers == first.numbers
+    assert first.budget == int(0.4 * 292)
+    assert {"seed=3", "metric='ip'"} <= set(re.findall(r"[\w]+=[^,)]+", first.numbers["call"]))
+
+
+def test_errors_say_what_to_do(trace):
+    empty = Trace("m", trace.geometry, ["a"] * 20, np.arange(20), {}, {}, {})
+    for make, message in (
+        (lambda: BudgetExplorer("text"), "wanted a kvviz.Trace"),
+        (lambda: BudgetExplorer(made_trace(length=6)), "1 to 5, so that a prompt is left; capture more tokens"),
+        (lambda: BudgetExplorer(made_trace(length=60), method="ctkvr"), "a longer trace, or fewer sinks and recent"),
+        (lambda: BudgetExplorer(trace, method="full"), "another method"),
+        (lambda: BudgetExplorer(trace, head=5, budget=64), "0 to 1"),
+        (lambda: BudgetExplorer(trace, method=3), "its name, and its fields by name"),
+        (lambda: BudgetExplorer(trace, method="clusterkv", n_clusters=0), "n_clusters"),
+        (lambda: BudgetExplorer(empty), "a trace without layers"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInputError, match=message):
+            make()
+    with pytest.raises(UnknownNameError, match="did you mean 'quest'"):
+        BudgetExplorer(trace, method="ques")
+    with pytest.raises(UnknownNameError, match="page_size"):
+        BudgetExplorer(trace, method="quest", page_siz=3)
+
+
+def test_the_page_asks_and_is_answered(trace):
+    explorer = BudgetExplorer(trace, method="quest", budget=96)
+    serial = explorer.numbers["serial"]
+    place = {"budget": 128, "layer": 3, "head": 1, "settings": {"page_size": 32}}
+    explorer._heard(explorer, {"kind": "show", "place": place}, [])
+    assert {name: explorer.numbers[name] for name in place} == place
+    assert explorer.numbers["serial"] == serial + 1
+    explorer._heard(explorer, {"kind": "show", "place": place}, [])  # no change: an answer all the same
+    assert explorer.numbers["serial"] == serial + 2
+    explorer._heard(explorer, {"kind": "show", "place": place | {"budget": 20}}, [])
+    assert "at least 96 tokens" in explorer.numbers["refusal"]
+    assert (explorer.budget, explorer.numbers["serial"]) == (128, serial + 3)
+
+
+def test_the_curve_grows_until_it_is_whole(trace):
+    explorer = BudgetExplorer(trace, method="quest", budget=96, layer=3, head=1)
+    asked = 0
+    while not explorer.curve["done"]:
+        explorer._heard(explorer, {"kind": "curve"}, [])
+        asked += 1
+    points = explorer.curve["points"]
+    assert asked == len(points) >= 4
+    for budget, mass, recall, error in points:
+        recording = replay(trace, "quest", queries=8, budget=budget)
+        assert mass == pytest.approx(np.mean([recording.attention_mass(step, 3)[1] for step in range(8)]))
+        assert recall == pytest.approx(np.mean([recording.recall(step, 3)[1] for step in range(8)]))
+        assert error == pytest.approx(recording.events[3].output_error.mean())
+    assert all(own[1] <= best[1] + 1e-6 for own, best in zip(points, explorer.curve["oracle"], strict=True))
+    explorer.budget = 128
+    assert explorer.curve["done"]  # the same curve
+    explorer.head = 0
+    assert explorer.curve == {"points": [], "oracle": [], "done": False}
+
+
+def test_sliders_stop_at_valid_values_and_at_the_present_one():
+    config = {"n_clusters": None, "tokens_per_cluster": 33, "sinks": 16}
+    first, second = explorer_fields.sliders(config, "clusterkv", 64)
+    assert (first.name, second.name) == ("tokens_per_cluster", "sinks")
+    assert 33 in first.values
+    assert [each.name for each in explorer_fields.sliders(config | {"n_clusters": 9}, "clusterkv", 64)] == [
+        "n_clusters",
+        "sinks",
+    ]
+    (parts, _) = explorer_fields.sliders({"n_partitions": 3, "n_bits": 6}, "pqcache", 96)
+    assert all(96 % value == 0 for value in parts.values)
+    assert explorer_fields.sliders({}, "another_method", 64) == []
+    stops = explorer_fields.budgets(1000)
+    assert (stops[0], stops[-1], stops == sorted(set(stops))) == (16, 1000, True)
+    assert max(np.diff(stops) / stops[:-1]) <= 0.25
+    assert explorer_fields.budgets(10) == [10]
+
+
+def test_the_page_holds_a_grid_and_says_which(trace):
+    explorer = BudgetExplorer(trace, method="quest", budget=100, head=1)
+    page = explorer.to_html()
+    data, slices = embedded(page)
+    budgets, sizes = data["page"]["budgets"], data["page"]["sliders"][0]["values"]
+    assert 100 in budgets
+    assert set(data["cells"]) == {f"{row}/{column}" for row in range(len(budgets)) for column in range(len(sizes))}
+    assert set(slices) == {key for key, cell in data["cells"].items() if not cell["refusal"]}
+    assert 0 < len(slices) < len(data["cells"])
+    row, column = budgets.index(100), sizes.index(8)
+    other = BudgetExplorer(trace, method="quest", budget=100, head=1, page_size=8)
+    assert slices[f"{row}/{column}"] == other.slice
+    assert data["cells"][f"{row}/{column}"]["parts"] == other.numbers["parts"]
+    assert data["page"]["notes"] == [
+        f"This page holds {len(budgets)} budgets from {budgets[0]} to {budgets[-1]} × page size 4, 8, 16, 32, 64, 128,"
+        " of layer 3, KV head 1. BudgetExplorer(trace) in a notebook computes any other."
+    ]
+    assert explorer.to_html() == page == BudgetExplorer(trace, method="quest", budget=100, head=1).to_html()
+    assert (explorer.budget, explorer.settings) == (100, {"page_size": 16})
+
+
+def test_hostile_tokens_stay_text():
+    tokens = [HOSTILE[place % len(HOSTILE)] if place % 3 == 0 else f" word{place}" for place in range(120)]
+    page = BudgetExplorer(made_trace(120, tokens=tokens), method="streaming_llm", budget=40).to_html()
+    data, slices = embedded(page)
+    assert data["page"]["tokens"] == tokens
+    tags = [tag for tag, _ in Scripts(page).tags]
+    assert tags.count("script") == 2 + len(slices)
+    assert not {"img", "link", "iframe", "b"} & set(tags)
+    assert "alert(1)</" not in page
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
+
+
+@pytest.mark.parametrize("name", ["explorer_widget.js", "explorer_page.js"])
+def test_scripts_stand_alone(name):
+    text = assets.script(name)
+    assert not re.search(r"^import ", text, re.MULTILINE)
+    assert not re.search(r"^export (?!default)", text, re.MULTILINE)
+    assert "innerHTML" not in text
+    names = re.findall(r"^(?:async )?function (\w+)|^const (\w+)", text, re.MULTILINE)
+    declared = [function or constant for function, constant in names]
+    assert len(declared) == len(set(declared))  # modules share one scope once joined
+
+
+def test_everything_shown_has_a_meaning(trace):
+    words = assets.FOLDER.joinpath("explorer_words.js").read_text()
+    meant = set(re.findall(r"^  (\w+): \"", words, re.MULTILINE))
+    parts = set(vars(kvviz.generation.explore.select(trace, 3, "quest", budget=64).parts[0])) - {"merged_tokens"}
+    assert parts | {"budget", "recall", "mass", "error", "attended", "metadata", "read"} <= meant
+    json.dumps(BudgetExplorer(trace, method="quest", budget=96).page)

@@ -1,0 +1,180 @@
+"""The cluster inspector without a browser: traits, packed arrays, the page without a kernel, refusals."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+from sklearn.decomposition import PCA
+
+import kvviz
+from kvviz.errors import InvalidInputError, UnknownNameError
+from kvviz.generation.explore import cluster_keys
+from kvviz.widgets import ClusterInspector, assets
+from kvviz.widgets.inspector_content import Settings
+from tests.browser.recordings import HOSTILE
+from tests.generation.test_explore_clusters import made_trace
+from tests.widgets.test_stepper_page import Scripts, embedded
+
+
+def test_the_map_is_scikit_learn_s_projection():
+    trace = made_trace()
+    inspector = ClusterInspector(trace, layer=2, head=1, n_clusters=9, queries=20)
+    keys = trace.keys[2][1, :280].astype(np.float64)
+    fitted = PCA(2, svd_solver="full").fit(keys)
+    places, clusters = load(inspector.places), load(inspector.clusters)
+    centroids = cluster_keys(trace, 2, 1, n_clusters=9, queries=20).centroids
+    query = trace.queries[2][2:4, -1].astype(np.float64).mean(0)
+    query *= np.linalg.norm(keys, axis=1).mean() / np.linalg.norm(query)
+    np.testing.assert_allclose(places["points"], fitted.transform(keys), atol=1e-4)
+    np.testing.assert_allclose(places["star"], fitted.transform(query[None])[0], atol=1e-4)
+    np.testing.assert_allclose(clusters["rings"], fitted.transform(centroids), atol=1e-4)
+    share = f"({fitted.explained_variance_ratio_[0]:.0%} of variance)"
+    assert share in places["titles"].tobytes().decode()
+
+
+def test_every_setting_is_a_trait_that_clusters_anew():
+    trace = made_trace()
+    inspector = ClusterInspector(trace)
+    assert inspector.settings == Settings(2, 0, 4, "cosine", 0)
+    seen = []
+    inspector.observe(lambda change: seen.append(change["name"]), ["clusters", "places"])
+    for name, value in (("n_clusters", 11), ("metric", "l2"), ("seed", 5), ("head", 1), ("layer", 0)):
+        setattr(inspector, name, value)
+        now = inspector.settings
+        wanted = cluster_keys(trace, now.layer, now.head, n_clusters=now.n_clusters, metric=now.metric, seed=now.seed)
+        packed = load(inspector.clusters)
+        assert packed["place"].tolist() == load(inspector.places)["place"].tolist() == [now.layer, now.head]
+        assert packed["settings"].tolist() == [now.n_clusters, inspector.page["metrics"].index(now.metric), now.seed]
+        for array in ("labels", "sizes", "taken", "spread", "central", "nearest", "nearest_cosine"):
+            np.testing.assert_array_equal(packed[array], getattr(wanted, array))
+    assert inspector.settings == Settings(0, 1, 11, "l2", 5)
+    assert seen == ["clusters", "clusters", "clusters", "places", "clusters", "places", "clusters"]
+
+
+def test_the_choice_is_a_token_and_survives_another_clustering():
+    inspector = ClusterInspector(made_trace(), n_clusters=6, token=100)
+    for count in (6, 12, 3):
+        inspector.n_clusters = count
+        labels = cluster_keys(made_trace(), 2, 0, n_clusters=count).labels
+        assert inspector.cluster == labels[100]
+        assert inspector.members().tolist() == np.flatnonzero(labels == labels[100]).tolist()
+    inspector.token = 3  # a sink
+    assert (inspector.cluster, inspector.members().tolist()) == (-1, [])
+    inspector.token = -1
+    assert (inspector.cluster, inspector.members().tolist()) == (-1, [])
+
+
+def test_it_opens_at_the_cluster_recalled_most_often():
+    trace = made_trace()
+    inspector = ClusterInspector(trace, n_clusters=9, budget=60)
+    found = cluster_keys(trace, 2, 0, n_clusters=9, budget=60)
+    steps = (found.taken > 0).sum(0)
+    assert steps[inspector.cluster] == steps.max()
+    assert inspector.token == found.central[inspector.cluster]
+
+
+def test_more_clusters_than_the_slider_shows_lengthen_it():
+    inspector = ClusterInspector(made_trace())
+    assert inspector.page["counts"] == list(range(1, 21))
+    inspector.n_clusters = 30
+    assert inspector.page["counts"] == list(range(1, 31))
+
+
+def test_the_same_trace_gives_the_same_bytes():
+    one, other = ClusterInspector(made_trace()), ClusterInspector(made_trace())
+    assert (one.places, one.clusters, one.to_html()) == (other.places, other.clusters, other.to_html())
+
+
+def test_the_page_holds_several_numbers_of_clusters_and_says_which(tmp_path):
+    trace = made_trace(800)
+    inspector = ClusterInspector(trace, layer=0, head=1, n_clusters=13, seed=2)
+    page = inspector.to_html(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
+    data, blobs = embedded(page)
+    counts = [2, 5, 10, 13, 20, 40]
+    assert data["page"]["counts"] == counts
+    assert "C = 2, 5, 10, 13, 20, 40 for layer 0, KV head 1, metric cosine, seed 2" in data["page"]["notes"][0]
+    assert set(blobs) == {"places", *(f"clusters/{count}" for count in counts)}
+    for count in counts:
+        wanted = cluster_keys(trace, 0, 1, n_clusters=count, seed=2)
+        assert (load(blobs[f"clusters/{count}"])["labels"] == wanted.labels).all()
+    data, _ = embedded(inspector.to_html(n_clusters=[7, 3]))
+    assert data["page"]["counts"] == [3, 7, 13]
+    with pytest.raises(InvalidInputError, match="1 to 752"):
+        inspector.to_html(n_clusters=[5, 0])
+
+
+def test_tokens_stay_text_in_the_page():
+    words = [HOSTILE[position % len(HOSTILE)] for position in range(120)]
+    page = ClusterInspector(made_trace(120, tokens=words), queries=8).to_html()
+    data, _ = embedded(page)
+    assert data["page"]["tokens"] + data["page"]["step_tokens"] == words
+    assert {tag for tag, _ in Scripts(page).tags} <= {
+        "html", "head", "meta", "title", "style", "body", "div", "noscript", "script"
+    }  # fmt: skip
+
+
+def test_a_recording_gives_the_steps():
+    trace = made_trace()
+    recording = kvviz.replay(trace, "quest", queries=8, budget=64, dense_layers=1)
+    inspector = ClusterInspector(trace, recording=recording)
+    assert inspector.layer == 2  # layer 0 was dense
+    assert inspector.page["steps_by"] == "quest · budget 64"
+    assert inspector.page["step_tokens"] == trace.tokens[292:]
+    assert load(inspector.clusters)["taken"].shape == (8, 4)
+    inspector.layer = 0
+    assert load(inspector.clusters)["taken"].shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("layer", 1, InvalidInputError, "a captured layer"),
+        ("head", 2, InvalidInputError, "0 to 1"),
+        ("n_clusters", 0, InvalidInputError, "1 to 252"),
+        ("n_clusters", 253, InvalidInputError, "1 to 252"),
+        ("metric", "cosin", UnknownNameError, "did you mean 'cosine'"),
+        ("seed", -1, InvalidInputError, "0 to 2147483647"),
+        ("token", 268, InvalidInputError, "-1 to 267"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(name, value, error, message):
+    inspector = ClusterInspector(made_trace(), n_clusters=5, token=20)
+    before = inspector.clusters
+    with pytest.raises(error, match=message):
+        setattr(inspector, name, value)
+    assert (inspector.settings, inspector.token) == (Settings(2, 0, 5, "cosine", 0), 20)
+    assert inspector.clusters is before
+    with pytest.raises(error, match=message):
+        ClusterInspector(made_trace(), **{name: value})
+
+
+def test_what_cannot_be_inspected_says_what_to_do():
+    with pytest.raises(InvalidInputError, match=r"got str; wanted a kvviz\.Trace"):
+        ClusterInspector("trace.safetensors")
+    with pytest.raises(InvalidInputError, match=r"wanted a kvviz\.Recording"):
+        ClusterInspector(made_trace(), recording="recording.safetensors")
+    with pytest.raises(InvalidInputError, match="longer prompt"):
+        ClusterInspector(made_trace(length=20))
+
+
+@pytest.mark.parametrize("name", ["inspector_widget.js", "inspector_page.js"])
+def test_scripts_stand_alone(name):
+    text = assets.script(name)
+    assert not re.search(r"^(import |export (?!default))", text, re.MULTILINE)
+    assert "innerHTML" not in text
+    assert "</script" not in text.lower()
+    names = re.findall(r"^(?:async )?function (\w+)|^const (\w+)", text, re.MULTILINE)
+    declared = [function or constant for function, constant in names]
+    assert len(declared) == len(set(declared))  # modules share one scope once joined
+
+
+def test_torch_loads_with_the_first_trace_and_not_before():
+    code = "import sys; from kvviz.widgets import ClusterInspector; print({'torch', 'plotly'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

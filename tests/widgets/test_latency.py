@@ -1,0 +1,56 @@
+"""The measuring of latencies itself: small widgets on pages without a kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser import scenes
+from tests.browser.frames import frames
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.latency import measure
+from tests.generation.test_explore import made_trace
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
+
+# Shows a new line at once and the marks that go with it only after `wait` ms.
+WIDGET = """<div class="kvviz" tabindex="0"><span class="kv-sheet"><code>0</code></span><canvas></canvas></div><script>
+    const root = document.querySelector(".kvviz"), line = root.querySelector("code");
+    root.addEventListener("keydown", () => setTimeout(() => {
+        line.textContent = Number(line.textContent) + 1;
+        setTimeout(() => root.querySelector("canvas").width++, %d);
+    }, 200));
+</script>"""
+
+
+def test_a_frame_for_every_change_and_another_picture_in_it(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(scenes, "SLIDERS", {"quest": ("page size",)})
+    made_trace(200).save(tmp_path / "trace.safetensors")
+    sizes = scenes.Sizes(tmp_path / "trace.safetensors", tokens=300, steps=8, budget=64, canvas=128)
+    rows = {(row["widget"], row["change"]): row for row in measure(browser, sizes, live=False)}
+    assert {widget for widget, _ in rows} == scenes.WIDGETS.keys()
+    for row in rows.values():
+        assert 0 < min(row["ms"]) <= row["median_ms"] <= row["worst_ms"] == max(row["ms"])
+    seen = {place: (len(row["ms"]), row["pictures"]) for place, row in rows.items()}
+    assert seen["stepper", "step"] == (7, 7)  # every step but the first
+    assert seen["stepper", "layer"] == seen["stepper", "KV head"] == (2, 2)
+    assert seen["comparer", "step"] == (3, 3)
+    assert seen["canvas", "another matrix"] == (30, 2)  # two matrices in turn
+    for place in (("explorer", "quest, budget"), ("inspector", "C")):
+        frames_seen, pictures = seen[place]
+        assert frames_seen == pictures >= 3
+
+
+def test_the_time_ends_with_the_new_content(browser):
+    page = browser.new_page()
+    page.set_content(WIDGET % 0)
+    late, later = (frame.ms for frame in frames(page.locator(".kvviz"), ["a", "b"]))
+    assert min(late, later) >= 200
+    page.close()
+
+
+def test_a_picture_that_comes_after_its_line_is_an_error(browser):
+    page = browser.new_page()
+    page.set_content(WIDGET % 40)
+    with pytest.raises(RuntimeError, match="changed again"):
+        frames(page.locator(".kvviz"), ["a"])
+    page.close()

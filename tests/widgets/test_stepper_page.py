@@ -1,0 +1,133 @@
+"""The page that replays a recording without a kernel: what it holds, and that prompts stay text. No browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from kvviz.errors import InvalidInputError
+from kvviz.widgets import DecodeStepper, assets, static_page, view
+from tests.browser.recordings import hostile_recording
+from tests.synthetic import recording
+
+
+class Scripts(HTMLParser):
+    """Collects (attributes, text) of every script element, as an HTML parser sees them."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.tags, self.inside = [], [], False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag == "script"
+        if self.inside:
+            self.found.append([dict(attrs), ""])
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.found[-1][1] += data
+
+
+def embedded(page):
+    scripts = Scripts(page).found
+    data = next(json.loads(text) for attributes, text in scripts if attributes.get("id") == "kvviz-page")
+    slices = {
+        attributes["data-slice"]: gzip.decompress(base64.b64decode(text))
+        for attributes, text in scripts
+        if "data-slice" in attributes
+    }
+    return data, slices
+
+
+def test_the_page_holds_the_recording_and_no_markup_of_the_prompt():
+    made = hostile_recording()
+    stepper = DecodeStepper(made, step=2, layer=3, head=1)
+    page = stepper.to_html()
+    parsed = Scripts(page)
+    assert [tag for tag, _ in parsed.tags].count("script") == 2 + 4  # data, code, and a slice for each layer and head
+    assert not [
+        tag
+        for tag, attributes in parsed.tags
+        if tag in ("img", "link", "iframe") or "src" in attributes or "href" in attributes
+    ]
+    data, slices = embedded(page)
+    assert data["page"]["tokens"] == made.tokens
+    assert (data["step"], data["layer"], data["head"]) == (2, 3, 1)
+    assert slices == {
+        f"{layer}/{head}": view.pack(view.row_arrays(made, layer, head), layer, head)
+        for layer in (2, 3)
+        for head in (0, 1)
+    }
+    assert "alert(1)</" not in page
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
+    assert "default-src 'none'" in page
+    assert data["page"]["notes"] == []
+
+
+def test_the_page_embeds_what_was_asked_for_or_fits(monkeypatch):
+    made = recording(layers=(2, 5, 9, 12))
+    stepper = DecodeStepper(made, layer=9)
+    data, slices = embedded(stepper.to_html(layers=[5], heads=[1]))
+    assert set(slices) == {"5/1"}
+    assert (data["layer"], data["head"], data["page"]["layers"], data["page"]["heads"]) == (5, 1, [5], [1])
+    assert data["page"]["notes"] == [
+        "This page holds layer 5 of the 4 recorded and head 1 of 2; to_html(layers=[…], heads=[…]) embeds others."
+    ]
+    one_layer = sum(len(tag) for tag in static_page._slices(made, 9, [0, 1]))
+    monkeypatch.setattr(static_page, "SIZE_LIMIT", int(2.5 * one_layer))
+    data, slices = embedded(stepper.to_html())
+    assert data["page"]["layers"] == [2, 9]  # the one shown, and the farthest from it
+    assert "layers 2, 9 of the 4 recorded" in data["page"]["notes"][0]
+    with pytest.raises(InvalidInputError, match="a recorded layer"):
+        stepper.to_html(layers=[3])
+    with pytest.raises(InvalidInputError, match="0 to 1"):
+        stepper.to_html(heads=[2])
+    for nothing in ({"layers": []}, {"heads": []}):
+        with pytest.raises(InvalidInputError, match="at least one"):
+            stepper.to_html(**nothing)
+
+
+def test_the_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    stepper = DecodeStepper(recording())
+    path = tmp_path / "page.html"
+    page = stepper.to_html(path)
+    assert path.read_text(encoding="utf-8") == page
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        stepper.to_html(path, layers=[3])
+    assert path.read_text(encoding="utf-8") == page
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["stepper_widget.js", "stepper_page.js", "strip_widget.js", "matrix_widget.js"])
+def test_scripts_stand_alone(name):
+    text = assets.script(name)
+    assert not re.search(r"^import ", text, re.MULTILINE)
+    assert not re.search(r"^export (?!default)", text, re.MULTILINE)
+    assert "</script" not in text.lower()
+    assert "innerHTML" not in text
+    names = re.findall(r"^(?:async )?function (\w+)|^const (\w+)", text, re.MULTILINE)
+    declared = [function or constant for function, constant in names]
+    assert len(declared) == len(set(declared))  # modules share one scope once joined
+
+
+def test_scripts_read_the_bytes_that_python_packs():
+    constants = assets.script("stepper_page.js")
+    assert f"HUES = {view.HUES}, LEVELS = {view.LEVELS}, NOTHING = {view.NOTHING};" in constants
+    names = ("ATTENDED", "ORACLE", "SINK", "RECENT", "GENERATED", "MERGED")
+    assert f"{', '.join(f'{name} = {getattr(view, name)}' for name in names)};" in constants
