@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+from playwright.sync_api import expect
+
+# Other people's machines are busy: nothing fails for being slow.
+settings.register_profile("kvviz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvviz")
+expect.set_options(timeout=120_000)
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 if WORKERS > 1:  # set before torch is imported: the workers, and what they start, share the cores
@@ -43,6 +50,15 @@ def browser_type_launch_args(browser_type_launch_args):
     return browser_type_launch_args | chromium_arguments()
 
 
-def pytest_collection_modifyitems(items):
-    """The notebooks come first: one of two processes is busy with them as long as the other with all the rest."""
-    items.sort(key=lambda item: "test_notebook.py" not in item.nodeid)
+def pytest_collection_modifyitems(config, items):
+    """Without an NVIDIA GPU the tests of one are left out; a line at the end says so."""
+    if not torch.cuda.is_available():
+        left_out = [item for item in items if item.get_closest_marker("gpu")]
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The line about the tests that are left out."""
+    if not torch.cuda.is_available():
+        terminalreporter.write_line("Left out: the tests marked gpu, for want of an NVIDIA GPU (make bench-gpu).")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from playwright.sync_api import Locator
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 SETTLE_MS = 50  # after which the picture may not have changed again
 
 # New content is known by the Python line that would show it or the reason why it can't be shown, and where there is no

@@ -37,7 +37,7 @@ READY = """() => {
     const session = window.jupyterapp?.shell?.currentWidget?.sessionContext;
     return session?.isReady && session.session?.kernel?.status === "idle";
 }"""
-START_S = 60
+START_S = 300  # a wait, not a bound: machines are busy
 
 
 def chromium_arguments() -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_converged_clusters_are_a_fixed_point(metric):
     assert_same(found, kmeans(keys, 20, metric=metric, max_iter=1000))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_properties(data):
     length = data.draw(st.integers(1, 200), "length")

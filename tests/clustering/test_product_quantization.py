@@ -67,7 +67,7 @@ def test_codes_scores_and_reconstruction_are_those_of_faiss(n_partitions, n_bits
     np.testing.assert_allclose(np.take_along_axis(book.scores(queries).numpy(), positions, -1), scores, atol=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_properties(data):
     length = data.draw(st.sampled_from([1, 2, 63, 100, 1000]), "length")
@@ -220,7 +220,7 @@ class TestIterations:
             compute[0].seconds - np.polyval([square, linear, constant], 1000)
         )
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(tokens=st.integers(1, 200_000), least=st.integers(1, 10), span=st.integers(0, 300))
     def test_the_most_iterations_are_those_of_a_search(self, tokens, least, span):
         model = self.fitted(least=least, most=least + span)

@@ -72,7 +72,7 @@ class TestIndex:
                 expected = sorted(range(4, 52), key=lambda key, own=weights: -own[key])[:11]
                 assert index.lists[0, row, number].tolist() == expected
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         heads=st.integers(1, 3), ratio=st.integers(1, 4), length=st.sampled_from([1, 2, 17, 63, 100]),
         kind=st.sampled_from(KEYS), group=st.sampled_from(GROUPS), choice=st.sampled_from(CHOICES),
@@ -192,14 +192,14 @@ class TestPieces:
         for choice in CHOICES:
             assert centroid_positions(7, 7, choice).tolist() == list(range(7))
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(st.lists(st.sampled_from([-1.0, 0.0, 1e-30, 0.25, 0.5, 3.0]), min_size=1, max_size=30), st.integers(1, 40))
     def test_best_first(self, weights, count):
         expected = sorted((i for i, w in enumerate(weights) if w >= 0), key=lambda i: (-weights[i], i))[:count]
         found = best_first(torch.tensor([weights, weights]), count)
         assert found.tolist() == [expected + [-1] * (count - len(expected))] * 2
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 30), st.integers(0, 1000))
     def test_union_of_lists(self, rows, entries, length, seed):
         lists = np.random.default_rng(seed).integers(-1, length, (2, rows, entries))

@@ -66,7 +66,7 @@ class TestRound:
         assert merged.values[:, 0].tolist() == [0.5, 2, 3, 5, 7]
         assert merged.degree.tolist() == [2, 1, 1, 4, 1]
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(
         st.sampled_from([1, 2, 3, 63, 100, 257, 1000]),
         st.sampled_from([2, 3, 16, 33, 256, None]),

@@ -129,7 +129,7 @@ def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
         ended(process)
         for worker in workers[1:]:
             worker.resume()
-    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    assert psutil.wait_procs(workers, timeout=600)[1] == []
     assert load_results(out).key.nunique() < 56
     run_grid(folder, out)
     assert out.read_bytes() == undisturbed.read_bytes()
@@ -148,7 +148,7 @@ def test_an_idle_process_of_a_killed_grid_ends(folder, server, out):
         process.kill()
         ended(process)
     assert len(workers) == 2
-    assert psutil.wait_procs(workers, timeout=60)[1] == []
+    assert psutil.wait_procs(workers, timeout=600)[1] == []
 
 
 def run_and_wait(folder, out):

@@ -151,7 +151,7 @@ def test_orderings_weigh_tasks_alike_and_leave_out_who_lacks_one():
     assert ranked == [[1, "quest", 0.15, 2], [1, "snapkv", 0.15, 2], [1, "full", 1.0, 1]]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(order=st.permutations(range(54)))
 def test_the_order_of_rows_changes_nothing(order):
     random = np.random.default_rng(1)

@@ -14,7 +14,6 @@ if not torch.cuda.is_available():
 LENGTHS = (1, 63, 100, 1000)
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 _NO_TRITON = importlib.util.find_spec("triton") is None
-_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 _TRITON = pytest.mark.skipif(_NO_TRITON, reason="Triton is not installed (extra: kernels)")
 _INTERPRETER = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles for the GPU here; its interpreter is for others"
@@ -24,19 +23,19 @@ each_impl = pytest.mark.parametrize(
     [
         pytest.param("naive", "cpu", id="naive"),
         pytest.param("fused", "cpu", marks=[_TRITON, _INTERPRETER], id="fused"),
-        pytest.param("naive", "cuda", marks=_GPU, id="naive-cuda"),
-        pytest.param("fused", "cuda", marks=[*_GPU, _TRITON], id="fused-cuda"),
+        pytest.param("naive", "cuda", marks=pytest.mark.gpu, id="naive-cuda"),
+        pytest.param("fused", "cuda", marks=[pytest.mark.gpu, _TRITON], id="fused-cuda"),
     ],
 )
 each_fused = pytest.mark.parametrize(
     "device",
     [
         pytest.param("cpu", marks=[_TRITON, _INTERPRETER], id="fused"),
-        pytest.param("cuda", marks=[*_GPU, _TRITON], id="fused-cuda"),
+        pytest.param("cuda", marks=[pytest.mark.gpu, _TRITON], id="fused-cuda"),
     ],
 )
 
-each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=_GPU)])
+each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 def normal(*shape: int, seed: int = 0, device: str = "cpu") -> torch.Tensor:

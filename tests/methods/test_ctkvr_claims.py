@@ -63,14 +63,14 @@ def assert_theorem_1(first, second, keys, count, share):
 
 
 class TestClaims:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.permutations(range(12)), st.integers(1, 12))
     def test_lemma_1(self, order, count):
         """Two orders of the same elements with t inversions: their first m differ in at most √t elements."""
         first, second = -np.arange(12.0), -np.array(order, dtype=float)
         assert len(top(first, count) - top(second, count)) <= math.isqrt(inversions(first, second))
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.integers(0, 10_000), st.integers(2, 6), st.floats(1e-3, 0.4))
     def test_lemma_2_on_random_vectors(self, seed, dim, angle):
         random = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ class TestClaims:
         assert delta < 4 * math.sin(angle / 2)
         assert second @ keys[0] < second @ keys[1]
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.integers(0, 10_000), st.integers(5, 20), st.floats(0, 0.9), st.floats(0.1, 0.99))
     def test_theorem_1_on_random_vectors(self, seed, count, share, part):
         random = np.random.default_rng(seed)

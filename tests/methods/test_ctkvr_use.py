@@ -38,7 +38,7 @@ class SmallCTkvr(CTkvr):
 
 
 class TestShapes:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         kv_heads=st.integers(1, 3), ratio=st.integers(1, 4), length=st.sampled_from([1, 41, 63, 100, 1000]),
         kind=st.sampled_from(["random", "duplicated", "constant", "zero"]), group=st.sampled_from(GROUPS),

@@ -195,7 +195,7 @@ class TestPyramid:
         assert method.layer_budget(context(6, 2, index=0, n_layers=1), 2000) == 256
         assert {method.layer_budget(context(6, 2, index=i, n_layers=5), 256) for i in range(5)} == {256}
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(
         st.integers(1, 40),
         st.integers(0, 3),
@@ -218,7 +218,7 @@ class TestPyramid:
 
 
 class TestAnyPrompt:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         st.sampled_from(NAMES), st.sampled_from([1, 63, 100, 1000]),
         st.sampled_from(["random", "zero", "constant", "four"]),
@@ -252,7 +252,7 @@ class TestAnyPrompt:
             expected = [*range(budget - window), *range(length - window, length + 2)]
             assert rows_attended(layer) == [expected] * len(rows_attended(layer))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 12), st.integers(0, 999))
     def test_the_union_of_query_heads(self, heads, group, count, seed):
         random = np.random.default_rng(seed)

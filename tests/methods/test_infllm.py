@@ -55,7 +55,7 @@ def infllm_by_hand(method, queries, keys):
 
 
 class TestInfLLM:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.data())
     def test_against_loops(self, data):
         (heads, kv_heads), prompt = data.draw(st.sampled_from(HEADS)), data.draw(st.sampled_from([1, 20, 63, 100, 150]))

@@ -113,7 +113,7 @@ class TestProbability:
 
 
 class TestSampling:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(st.data())
     def test_against_loops(self, data):
         (heads, kv_heads), prompt = data.draw(st.sampled_from(HEADS)), data.draw(st.sampled_from([1, 20, 63, 100]))

@@ -24,7 +24,7 @@ from tests.trace.test_trace import mapped
 DETAILED = replace(CONTEXT, details=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(100, 300),
     st.sampled_from([2, 7, 32, None]),

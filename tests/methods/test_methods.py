@@ -56,7 +56,7 @@ class TestSelection:
         trimmed = take_groups(scores, sizes, offsets, order, 5)
         assert trimmed.indices.tolist() == [[[0, 1, 2, 3, 5]]], "the last cluster is trimmed to the budget"
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 50), st.integers(0, 1000))
     def test_take_groups_is_the_greedy_loop(self, length, clusters, budget, seed):
         random = np.random.default_rng(seed)
@@ -75,7 +75,7 @@ class TestSelection:
         assert chosen.indices[0, 0].tolist() == sorted(expected)
         assert chosen.groups[0, 0].tolist() == [labels[p] for p in sorted(expected)]
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(st.integers(1, 60), st.integers(0, 70), st.integers(1, 6), st.integers(0, 1000))
     def test_take_tokens_is_a_stable_sort(self, length, budget, distinct, seed):
         random = np.random.default_rng(seed)

@@ -71,7 +71,7 @@ def reference(method, layer, queries, keys, values):
     return np.stack(outputs)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     st.integers(1, 200), st.floats(0, 1), st.sampled_from([(4, 4), (6, 2), (3, 1)]), st.sampled_from([None, 1.5]),
     st.integers(0, 8), st.integers(0, 8), st.integers(1, 40), st.integers(1, 40), st.sampled_from([0.125, 0.25, 1.0]),

@@ -92,7 +92,7 @@ def test_the_middle_is_ranked_by_the_coded_keys(group, softmax, softcap):
         assert bool(chosen.scores[0, row, -15:].isnan().all())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     length=st.sampled_from([1, 63, 100, 1000]),
     heads=st.sampled_from([(4, 4), (6, 2), (3, 1)]),

@@ -62,7 +62,7 @@ class TestWithoutFaiss:
 
 
 class TestLinks:
-    @settings(max_examples=30, deadline=None, derandomize=True)
+    @settings(max_examples=30, derandomize=True)
     @given(st.integers(1, 40), st.integers(1, 60), st.integers(2, 12), st.integers(1, 6), st.integers(0, 99))
     def test_projection_against_a_loop(self, length, asked, count, degree, seed):
         random = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ class TestLinks:
         distances = ((keys[:, None] - keys[None]) ** 2).sum(-1)
         assert torch.equal(nearest_keys(keys, 7), distances.argsort(1)[:, :7])
 
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=40, derandomize=True)
     @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 9), st.integers(0, 99))
     def test_distinct_links_against_a_loop(self, length, width, degree, seed):
         links = np.random.default_rng(seed).integers(-1, length, (length, width))

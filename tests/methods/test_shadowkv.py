@@ -42,7 +42,7 @@ def shadowkv_by_hand(method, prompt, queries, keys, allowance, outliers_allowed)
 
 
 class TestShadowKV:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.data())
     def test_against_loops(self, data):
         (heads, kv_heads), prompt = data.draw(st.sampled_from(HEADS)), data.draw(st.sampled_from([1, 20, 63, 100, 300]))

@@ -31,7 +31,7 @@ class TestSparQ:
             rows.append(softmax(logits if softcap is None else softcap * np.tanh(logits / softcap)))
         return np.stack(rows)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(
         st.sampled_from(HEADS), st.sampled_from(LENGTHS), st.sampled_from(GROUPS), st.integers(1, DIM),
         st.sampled_from((None, 2.0)), st.integers(0, 1000),
@@ -130,7 +130,7 @@ class TestInfiniGen:
         assume(np.abs(above).min() > 1e-4)  # float32 may see such a token on the other side
         return scores, above > 0
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(
         st.sampled_from(HEADS), st.sampled_from(LENGTHS), st.sampled_from(GROUPS), st.sampled_from((0.1, 0.4, 1.0)),
         st.sampled_from((0.5, 2.0, 9.0)), st.integers(0, 1000),
@@ -246,7 +246,7 @@ class TestAll:
 
 
 class TestChannelCache:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.lists(st.integers(1, 700), min_size=1, max_size=4), st.sampled_from((1, 3)), st.integers(0, 100))
     def test_it_holds_what_was_appended(self, lengths, rows, seed):
         generator = torch.Generator().manual_seed(seed)

@@ -16,7 +16,7 @@ from tests.methods.stepped import DIM, HEADS, LENGTHS, SCALE, reduced, stepped, 
 
 
 class TestSqueezedAttention:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(
         st.sampled_from(HEADS), st.sampled_from(LENGTHS), st.sampled_from(GROUPS), st.sampled_from((None, 0.002, 0.02)),
         st.sampled_from((0, 1, 7)), st.integers(0, 1000),

@@ -33,7 +33,7 @@ def use(cache, wanted):
         cache[block] = True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),
     heads=st.sampled_from([1, 3, 64]),

@@ -50,7 +50,7 @@ def started(code, parent, tail):
 
 
 def ended(process, code=0):
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=600)
     assert process.returncode == code, errors
     return out, errors
 

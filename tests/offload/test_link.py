@@ -168,7 +168,6 @@ def test_this_machine_is_measured():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 def test_the_gpus_link_is_measured():
     link = LinkModel.measured()
     assert link.name == f"pinned memory to {torch.cuda.get_device_name()}"

@@ -44,7 +44,7 @@ def values_at(fetched, indices):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     cache=st.one_of(

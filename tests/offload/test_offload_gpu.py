@@ -10,7 +10,7 @@ from kvviz.offload import KVStore, LinkModel
 from tests.cache.test_offload_generation import GREEDY, method_of
 from tests.tiny_models import make, prompt
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])

@@ -21,7 +21,7 @@ def codes(count, seed, dtype=torch.uint8):
     return torch.randint(0, 250, (2, 3, count, 4), generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     length=st.sampled_from([1, 63, 100, 1000]),
     dtype=st.sampled_from([torch.uint8, torch.uint16, torch.float32]),

@@ -24,7 +24,7 @@ def numbered(start, count, batch=2, heads=2):
     return keys, -keys
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.lists(st.tuples(st.integers(1, 90), st.booleans()), min_size=1, max_size=6))
 def test_a_store_that_drops_tokens_is_a_dictionary(seed, rounds):
     generator = torch.Generator().manual_seed(seed)

@@ -37,7 +37,7 @@ def dockerfile(repository: Path) -> tuple[str, str]:
     """What repo2docker would build of a folder and what it says of it, without Docker."""
     command = [sys.executable, "-m", "repo2docker", "--no-build", "--debug", "."]
     environment = os.environ | {"DOCKER_HOST": "tcp://127.0.0.1:1"}
-    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

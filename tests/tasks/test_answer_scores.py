@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvviz.errors import MissingDependencyError
@@ -39,7 +39,6 @@ def deletions_and_insertions(one, other):
     return row[-1]
 
 
-@settings(deadline=None)  # the first call imports a library
 @given(WORDS, WORDS)
 @example("", "")
 @example("the cat", "a cat")
@@ -63,7 +62,6 @@ def test_f1_by_hand():
     assert scores.token_f1("", [""]) == 0
 
 
-@settings(deadline=None)  # the first call imports a library
 @given(WORDS, WORDS)
 def test_rouge_l_is_the_longest_common_subsequence(text, answer):
     one, other = (re.findall("[a-z0-9]+", words.lower()) for words in (text, answer))
@@ -78,7 +76,6 @@ def test_rouge_l_by_hand():
     assert found == pytest.approx(harmonic(2 / 5, 2 / 4))  # "the gunman"; no stemming
 
 
-@settings(deadline=None)  # the first call imports a library
 @given(LETTERS, LETTERS)
 def test_edit_similarity_is_the_share_that_stays(text, answer):
     both = len(text) + len(answer)

@@ -118,7 +118,7 @@ def test_long_texts_lose_their_middle(tiny, tmp_path):
     least = [count_tokens(tiny, sample, "after") - len(texts[sample.details["row"]].encode()) for sample in whole]
 
     @given(st.integers(0, 1), st.integers(1, 600))
-    @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def check(index, room):
         text = texts[whole[index].details["row"]].encode()
         lead = whole[index].context.removesuffix(text.decode())

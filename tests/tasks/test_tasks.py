@@ -128,7 +128,7 @@ def test_needles_stand_at_their_depths(reader):
 
 @pytest.mark.model
 @given(length=st.integers(100, 900), index=st.integers(0, 10_000), seed=st.integers(0, 5))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_perplexity_takes_text_as_it_stands(lm, length, index, seed):
     sample = tasks.create("perplexity", tokens=16).sample(lm, length, index, seed)
     (answer,) = sample.turns[0].answers

@@ -134,10 +134,10 @@ class TestSpans:
         with timeline.span("host", "attention"):
             time.sleep(0.002)
         (event,) = timeline.events
-        assert 0 <= event.start_s < event.end_s - 0.001 < 1
+        assert 0 <= event.start_s < event.end_s - 0.001
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.sampled_from(STREAMS), st.integers(0, 30), st.integers(0, 12)).map(
@@ -238,12 +238,12 @@ def test_work_in_a_thread_records_where_it_runs():
 
     def work() -> int:
         running.set()
-        assert done.wait(10)
+        assert done.wait(120)
         return 7
 
     pending = Pending(work, (torch.zeros(1),), stream="transfer", span=timeline.span("transfer", "prefetch", 5))
     with timeline.span("compute", "attention", 4):
-        assert running.wait(10)
+        assert running.wait(120)
         time.sleep(0.005)
     done.set()
     assert pending.result() == 7
@@ -254,7 +254,6 @@ def test_work_in_a_thread_records_where_it_runs():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 def test_cuda_events_are_recorded_on_the_stream_of_the_work():
     device = torch.device("cuda")
     timeline = Timeline()
@@ -275,5 +274,5 @@ def test_cuda_events_are_recorded_on_the_stream_of_the_work():
     *_, compute = (event for event in timeline.events if event.stream == "compute")
     *_, build = (event for event in timeline.events if event.stream == "clustering")
     for event in (compute, build):
-        assert 1e-3 < event.end_s - event.start_s < 5, "as long as the GPU worked, not as long as the launch took"
+        assert event.end_s - event.start_s > 1e-3, "as long as the GPU worked, not as long as the launch took"
     assert timeline.overlap()["clustering"] > 0
