@@ -2,8 +2,8 @@
 
     python kernels/bench.py [--only attention ...] [--device cuda] [--trace FILE [--layer N]] [--json out.json]
 
-Contestants of contests/ alternate inside one run; a ratio is the median over rounds of this round's ours / theirs:
-below 1 we are faster. With a trace, k-means on the CPU is timed on the keys of one of its layers.
+The implementations that a module of benchmarks/ times alternate inside one run; a ratio is the median over rounds of
+this round's ours / theirs: below 1 we are faster. With a trace, k-means on the CPU is timed on the keys of one of its layers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from contests import contests
+from benchmarks import benchmarks
 from timing import ROUNDS, Row, show
 from torch import Tensor
 
@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 def main() -> None:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=contests(), help="contests (default: all)")
+    parser.add_argument("--only", nargs="+", choices=benchmarks(), help="benchmarks (default: all)")
     parser.add_argument(
         "--device", type=torch.device, default=default_device(), help="default: a GPU where there is one"
     )
@@ -46,16 +46,16 @@ def main() -> None:
         layer = trace.layers[len(trace.layers) // 2] if options.layer is None else options.layer
         results = run(*keys_of(trace, layer), only=options.only, device=options.device)
     else:
-        results = {**machine(), "rounds": ROUNDS, "contests": measure(options.only, options.device)}
+        results = {**machine(), "rounds": ROUNDS, "benchmarks": measure(options.only, options.device)}
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def run(keys: Tensor, source: str, *, only: Collection[str] | None = None, device: torch.device | None = None) -> Row:
-    """All contests, on keys [H, L, D] from `source` where a contest takes keys.
+    """All benchmarks, on keys [H, L, D] from `source` where a benchmark takes keys.
 
-    Under "results" stand the rows that the README shows, each with its "ratio" to the other contestant: of the CPU, on
-    a GPU too.
+    Under "results" stand the rows that the README shows, each with its "ratio" to the other implementation: of the CPU,
+    on a GPU too.
     """
     device = device or default_device()
     results: Row = {**machine(), "keys": source, "shape": list(keys.shape), "rounds": ROUNDS, "device": str(device)}
@@ -63,22 +63,22 @@ def run(keys: Tensor, source: str, *, only: Collection[str] | None = None, devic
     found = measure(only, device, keys)
     shown = found if device.type == "cpu" else measure(IN_README, CPU, keys)
     results["results"] = [row for name in IN_README for row in shown.get(name, []) if "ratio" in row]
-    return results | {"contests": found}
+    return results | {"benchmarks": found}
 
 
 def measure(only: Collection[str] | None, device: torch.device, keys: Tensor | None = None) -> dict[str, list[Row]]:
-    """Rows of each contest on this device, its answers checked first; `only` names some of them.
+    """Rows of each benchmark on this device, its answers checked first; `only` names some of them.
 
-    keys [H, L, D] go to the contests that take keys; the others make up their inputs.
+    keys [H, L, D] go to the benchmarks that take keys; the others make up their inputs.
     """
     found = {}
-    for name, contest in contests().items():
+    for name, benchmark in benchmarks().items():
         if only is None or name in only:
-            own = {"keys": keys} if "keys" in inspect.signature(contest.rows).parameters else {}
+            own = {"keys": keys} if "keys" in inspect.signature(benchmark.rows).parameters else {}
             with torch.no_grad():
-                contest.check(device)
+                benchmark.check(device)
                 print(f"\n{name}: the same answers on {device}")
-                found[name] = [show(row) for row in contest.rows(device, **own)]
+                found[name] = [show(row) for row in benchmark.rows(device, **own)]
     return found
 
 

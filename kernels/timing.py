@@ -1,4 +1,4 @@
-"""Paired timings: contestants take turns inside one run, and a ratio is the median over rounds of ours / theirs."""
+"""Paired timings: implementations take turns inside one run, and a ratio is the median over rounds of ours / theirs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Row = dict[str, Any]
 
 
 def alternate(
-    contestants: dict[str, Callable[[], Any]], rounds: int = ROUNDS, before: Callable[[], Any] | None = None
+    calls: dict[str, Callable[[], Any]], rounds: int = ROUNDS, before: Callable[[], Any] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; every round runs all of them, `before` each what is not timed."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for run in contestants.values():
+    """Seconds of each implementation in each round; every round runs all of them, `before` each what is not timed."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for run in calls.values():
         run()
     for _ in range(rounds):
-        for name, run in contestants.items():
+        for name, run in calls.items():
             if before is not None:
                 before()
             start = time.perf_counter()

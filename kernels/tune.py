@@ -12,13 +12,13 @@ import logging
 import sys
 
 import torch
-from contests import contests
+from benchmarks import benchmarks
 from kvviz_kernels import has_triton
 
 
 def main() -> None:
-    """Check every contest's answers, then tune its kernels."""
-    modules = {name: module for name, module in contests().items() if hasattr(module, "tune")}
+    """Check every benchmark's answers, then tune its kernels."""
+    modules = {name: module for name, module in benchmarks().items() if hasattr(module, "tune")}
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=modules, default=[*modules], help="whose kernels (default: all)")
     options = parser.parse_args()

@@ -95,10 +95,10 @@ class TestKernels:
         row = {key: value for key, value in self.ROWS[1].items() if "faiss" not in key}
         assert self.lines([row | {"missing": "faiss"}])[0][1] == "scikit-learn 0.46"
 
-    def test_the_names_are_those_that_the_contest_gives(self, monkeypatch):
+    def test_the_names_are_those_that_the_benchmark_gives(self, monkeypatch):
         pytest.importorskip("faiss")
         monkeypatch.syspath_prepend(str(ROOT / "kernels"))
-        from contests import kmeans
+        from benchmarks import kmeans
 
         row = kmeans.race_to_inertia(kmeans.synthetic_keys(1, 400, 8), 5)
         what, shares = self.lines([row])[0]

@@ -73,11 +73,11 @@ def rows(device: torch.device) -> list[Row]:
         own = [_layer(size, device, SEED + number) for number in range(layers)]
         for choice in CHOICES:
             names = [*_implementations(device), "plain"]
-            contestants = {name: _over(own, partial(choice, budget=size.budget, impl=name), device) for name in names}
-            contestants["exact"] = _over(own, partial(_exact, budget=size.budget), device)
+            calls = {name: _over(own, partial(choice, budget=size.budget, impl=name), device) for name in names}
+            calls["exact"] = _over(own, partial(_exact, budget=size.budget), device)
             words = f"{choice.__name__.strip('_')}, {size.budget} of {size.tokens} tokens, batch {size.batch}"
             shape = f"{size.heads} query heads, {size.kv_heads} key/value heads"
-            found.append(row_of(f"{words}, {shape}", alternate(contestants), names[0], calls=layers))
+            found.append(row_of(f"{words}, {shape}", alternate(calls), names[0], calls=layers))
     return found
 
 

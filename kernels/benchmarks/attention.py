@@ -123,28 +123,28 @@ def tune(device: torch.device) -> dict[str, Config]:
 
 
 def _row(size: Size, device: torch.device) -> Row:
-    """All contestants at one size; `ours` is the fused form where there is a GPU."""
+    """All implementations at one size; `ours` is the fused form where there is a GPU."""
     calls = min(64, max(LAYERS, COLD_BYTES // size.selected_bytes)) if device.type == "cuda" else LAYERS
     buffers = min(calls, -(-COLD_BYTES // size.cached_bytes)) if device.type == "cuda" else calls
     steps = _steps(size, calls, buffers, device)
-    contestants: dict[str, Call] = {impl: _selected(steps, impl) for impl in _implementations(device)}
-    ours = next(reversed(contestants))
-    contestants[f"{ours}_with_pads"] = _selected(_padded(steps), ours, padded=True)
+    calls: dict[str, Call] = {impl: _selected(steps, impl) for impl in _implementations(device)}
+    ours = next(reversed(calls))
+    calls[f"{ours}_with_pads"] = _selected(_padded(steps), ours, padded=True)
     if device.type == "cpu":
-        contestants[f"{ours}_two_buffers"] = _selected(_apart(steps), ours)
-    contestants["full_sdpa"] = partial(_full, steps)
-    launched = contestants[ours]
+        calls[f"{ours}_two_buffers"] = _selected(_apart(steps), ours)
+    calls["full_sdpa"] = partial(_full, steps)
+    launched = calls[ours]
     if device.type == "cuda":
-        contestants = {name: captured(call) for name, call in contestants.items()}
-        contestants[f"{ours}_launched"] = synchronized(launched)
+        calls = {name: captured(call) for name, call in calls.items()}
+        calls[f"{ours}_launched"] = synchronized(launched)
     flex, missing = _flex(size, steps)
     if flex is not None:
-        contestants["flex_attention"] = synchronized(flex) if device.type == "cuda" else flex
+        calls["flex_attention"] = synchronized(flex) if device.type == "cuda" else flex
     if device.type == "cuda":
-        times = alternate(contestants)
+        times = alternate(calls)
     else:  # a model's other layers and weights pass through the caches between two calls of one layer
         evicting = torch.zeros(COLD_BYTES // 4)
-        times = alternate(contestants, 5 * ROUNDS, before=lambda: evicting.add_(1.0))
+        times = alternate(calls, 5 * ROUNDS, before=lambda: evicting.add_(1.0))
     row = row_of(size.name, times, ours, calls=calls)
     if f"{ours}_launched" in times and flex is not None:
         row["ratio_to_flex_attention"] = paired_ratio(times[f"{ours}_launched"], times["flex_attention"])
@@ -156,8 +156,8 @@ def _merge_row(batch: int, device: torch.device) -> Row:
     """merge_attention of three parts, in both forms."""
     outputs = [torch.randn(batch, 32, 128, device=device, dtype=torch.bfloat16) for _ in range(3)]
     lses = [torch.randn(batch, 32, device=device) for _ in range(3)]
-    contestants = {impl: partial(merge_attention, outputs, lses, impl=impl) for impl in _implementations(device)}
-    repeated = {impl: captured(partial(_repeat, call, 20)) for impl, call in contestants.items()}
+    calls = {impl: partial(merge_attention, outputs, lses, impl=impl) for impl in _implementations(device)}
+    repeated = {impl: captured(partial(_repeat, call, 20)) for impl, call in calls.items()}
     return row_of(
         f"merging of 3 parts, batch {batch}, 32 heads", alternate(repeated), next(reversed(repeated)), calls=20
     )

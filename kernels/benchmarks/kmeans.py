@@ -29,7 +29,7 @@ from kvviz.clustering.kmeans import initial_positions
 SEED, ITERATIONS, RELAXATION = 0, 10, 1.8
 CLUSTERS = (102, 400)
 LONG = (32_768, 131_072)  # tokens of 8 heads on a GPU
-Contestant = Callable[[Tensor, int], Tensor]  # keys [H, L, D], clusters -> labels [H, L]
+Labelling = Callable[[Tensor, int], Tensor]  # keys [H, L, D], clusters -> labels [H, L]
 
 
 def check(device: torch.device) -> None:
@@ -204,9 +204,9 @@ def inertia(keys: Tensor, labels: Tensor) -> float:
     return total
 
 
-def competitors(device: torch.device) -> tuple[dict[str, Contestant], list[str]]:
+def competitors(device: torch.device) -> tuple[dict[str, Labelling], list[str]]:
     """What is installed for this device, and the names of what is not."""
-    known: dict[str, tuple[str, Contestant]] = {"fastkmeans": ("fastkmeans", _fastkmeans)}
+    known: dict[str, tuple[str, Labelling]] = {"fastkmeans": ("fastkmeans", _fastkmeans)}
     if device.type == "cuda":
         known["flash_kmeans"] = ("flash_kmeans", _flash_kmeans)
     else:

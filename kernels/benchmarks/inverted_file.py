@@ -13,7 +13,7 @@ from kvviz_kernels import has_triton, ivf_lists, ivf_union
 from timing import Row, alternate, paired_ratio, synchronized
 from torch import Tensor
 
-Contestants = dict[str, Callable[[], Any]]
+Calls = dict[str, Callable[[], Any]]
 
 
 def unique_by_row(entries: Tensor, length: int) -> list[tuple[Tensor, Tensor]]:
@@ -91,12 +91,12 @@ def _queries_and_keys(
 
 def _union_row(n: int, list_length: int, length: int, device: torch.device) -> Row:
     entries = _probed_lists(n, list_length, length).to(device)
-    contestants: Contestants = {impl: _union(entries, length, impl, None) for impl in _implementations(device)}
-    contestants |= {f"{impl}_given_width": _union(entries, length, impl, 4 * list_length) for impl in contestants}
-    contestants["torch_unique"] = lambda: unique_by_row(entries, length)
-    contestants["numpy_unique"] = lambda: numpy_unique(entries, length)
+    calls: Calls = {impl: _union(entries, length, impl, None) for impl in _implementations(device)}
+    calls |= {f"{impl}_given_width": _union(entries, length, impl, 4 * list_length) for impl in calls}
+    calls["torch_unique"] = lambda: unique_by_row(entries, length)
+    calls["numpy_unique"] = lambda: numpy_unique(entries, length)
     name = f"ivf_union, {n} rows of {entries.shape[-1]} entries, {length} tokens"
-    return _row(name, contestants, _implementations(device)[-1], device, "us", 9)
+    return _row(name, calls, _implementations(device)[-1], device, "us", 9)
 
 
 def _union(entries: Tensor, length: int, impl: Any, width: int | None) -> Callable[[], Any]:
@@ -108,21 +108,21 @@ def _index_row(
 ) -> Row:
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     centroids, keys = _queries_and_keys(heads, kv_heads, count, tokens, width, device, dtype)
-    contestants: Contestants = {
+    calls: Calls = {
         impl: _lists(centroids, keys, list_length, width**-0.5, impl) for impl in _implementations(device)
     }
     missing = []
     if heads * count * tokens < 2**31:  # 8 GiB of weights
-        contestants["torch_topk"] = lambda: plain_lists(centroids, keys, list_length, width**-0.5)
+        calls["torch_topk"] = lambda: plain_lists(centroids, keys, list_length, width**-0.5)
     if device.type == "cpu":
         host = keys.numpy()
         for name, package, build in (("faiss_ivf", "faiss", _faiss_ivf), ("sklearn_kmeans", "sklearn", _sklearn)):
             if importlib.util.find_spec(package) is None:
                 missing.append(package)
             else:
-                contestants[name] = _build(build, host, count)
+                calls[name] = _build(build, host, count)
     name = f"ivf_lists, {heads}/{kv_heads} heads, {count} centroids x {tokens} tokens x {width}, lists of {list_length}"
-    row = _row(name, contestants, _implementations(device)[-1], device, "ms", 3)
+    row = _row(name, calls, _implementations(device)[-1], device, "ms", 3)
     row["logits_tflop"] = 2 * heads * count * tokens * width / 1e12  # of one product; the fused form makes two
     return row | ({"missing": ", ".join(missing)} if missing else {})
 
@@ -157,10 +157,10 @@ def _sklearn(keys: Any, count: int) -> Any:
         return KMeans(count, init="random", n_init=1, max_iter=10, random_state=0).fit(keys)
 
 
-def _row(name: str, contestants: Contestants, ours: str, device: torch.device, unit: str, rounds: int) -> Row:
+def _row(name: str, calls: Calls, ours: str, device: torch.device, unit: str, rounds: int) -> Row:
     if device.type == "cuda":
-        contestants = {each: synchronized(call) for each, call in contestants.items()}
-    times = alternate(contestants, rounds)
+        calls = {each: synchronized(call) for each, call in calls.items()}
+    times = alternate(calls, rounds)
     factor = {"us": 1e6, "ms": 1e3}[unit]
     row: Row = {"name": name} | {f"{each}_{unit}": statistics.median(own) * factor for each, own in times.items()}
     return row | {f"ratio_to_{each}": paired_ratio(times[ours], own) for each, own in times.items() if each != ours}

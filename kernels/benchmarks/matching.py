@@ -45,12 +45,12 @@ def whole_matrix(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check(device: torch.device) -> None:
-    """Every contestant finds links of the same similarity, the largest there is."""
+    """Every implementation finds links of the same similarity, the largest there is."""
     keys = torch.randn(2, 2, 1024, 64, generator=torch.Generator().manual_seed(0)).to(device)
     unit = normalize(keys.double(), dim=-1)
     sources = link_sources(1024, CHUNK, device)
     wanted = soft_match(keys, CHUNK, impl="naive")[1]
-    for name, run in _contestants(keys).items():
+    for name, run in _calls(keys).items():
         partners, similarities = run()
         exact = (unit[..., sources, :] * unit.gather(-2, partners[..., None].expand(-1, -1, -1, 64))).sum(-1)
         torch.testing.assert_close(exact.float(), wanted, rtol=0, atol=1e-5, msg=name)
@@ -72,7 +72,7 @@ def _sizes(device: torch.device) -> Iterator[tuple[int, int, int, int]]:
             yield batch, 8, tokens, 128
 
 
-def _contestants(keys: Tensor) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
+def _calls(keys: Tensor) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
     found = {"naive": lambda: soft_match(keys, CHUNK, impl="naive")}
     if keys.is_cuda and has_triton():
         found["fused"] = lambda: soft_match(keys, CHUNK, impl="fused")
@@ -85,10 +85,10 @@ def _contestants(keys: Tensor) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]
 def _row(batch: int, heads: int, tokens: int, width: int, device: torch.device) -> Row:
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     keys = torch.randn(batch, heads, tokens, width, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    contestants: dict[str, Callable[[], Any]] = dict(_contestants(keys))
+    calls: dict[str, Callable[[], Any]] = dict(_calls(keys))
     if device.type == "cuda":
-        contestants = {name: synchronized(call) for name, call in contestants.items()}
-    times = alternate(contestants)
+        calls = {name: synchronized(call) for name, call in calls.items()}
+    times = alternate(calls)
     ours = "fused" if "fused" in times else "naive"
     row: Row = {"name": f"soft_match, {batch} x {heads} heads x {tokens} tokens x {width}, chunks of {CHUNK}"}
     row |= {f"{name}_ms": statistics.median(own) * 1e3 for name, own in times.items()}
