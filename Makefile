@@ -12,7 +12,7 @@ OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generatio
 	tests/models/test_models.py tests/models/test_model_cache.py tests/generation/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-oldest lab lint data gallery site bench results bench-gpu agreement clean
+.PHONY: help setup demo notebooks test test-oldest lab lint house data gallery site bench results bench-gpu agreement clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -37,6 +37,9 @@ lab: setup ## open JupyterLab on the quickstart
 lint: setup ## check style and types
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+house: setup ## size and import graph of the package; AGAINST=revision: before and after
+	$(BIN)/python tests/repository/house.py $(if $(AGAINST),--against $(AGAINST)) $(ARGS)
 
 data: setup ## make the recorded traces, recordings and tables in data/ again
 	$(BIN)/python data/make.py $(ARGS)
