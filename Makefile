@@ -34,9 +34,10 @@ test-oldest: $(OLDEST)/.installed ## run a part of the tests on the oldest trans
 lab: setup ## open JupyterLab on the quickstart
 	$(BIN)/jupyter lab notebooks/00_quickstart.ipynb
 
-lint: setup ## check style and types
+lint: setup ## check style, types and the order of the rooms
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 house: setup ## size and import graph of the package; AGAINST=revision: before and after
 	$(BIN)/python tests/repository/house.py $(if $(AGAINST),--against $(AGAINST)) $(ARGS)

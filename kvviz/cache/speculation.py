@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 
 from ..errors import UnsupportedModelError
 
@@ -117,6 +118,4 @@ def _hidden_states(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def _without_cache(value: Any) -> Any:
-    from .selective_cache import SelectiveCache
-
-    return None if isinstance(value, SelectiveCache) else value
+    return None if isinstance(value, Cache) else value
