@@ -3,7 +3,8 @@
     python kernels/bench.py [--only attention ...] [--device cuda] [--trace FILE [--layer N]] [--json out.json]
 
 The implementations that a module of benchmarks/ times alternate inside one run; a ratio is the median over rounds of
-this round's ours / theirs: below 1 we are faster. With a trace, k-means on the CPU is timed on the keys of one of its layers.
+this round's ours / theirs: below 1 we are faster. With a trace, k-means on the CPU is timed on the keys of one of its
+layers.
 """
 
 from __future__ import annotations

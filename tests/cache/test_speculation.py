@@ -241,7 +241,7 @@ class TestGenerate:
     def test_a_prompt_in_chunks_gives_the_same(self, tiny, monkeypatch):
         ids = prompt(301)
         whole = kvviz.generate(tiny, ids, "infinigen", 32, max_new_tokens=12, record=True)
-        monkeypatch.setattr("kvviz.generation.PREFILL_CHUNK", 100)  # leaves a last chunk of one token
+        monkeypatch.setattr("kvviz.generation.generating.PREFILL_CHUNK", 100)  # leaves a last chunk of one token
         chunked = kvviz.generate(tiny, ids, "infinigen", 32, max_new_tokens=12, record=True)
         assert chunked.token_ids == whole.token_ids
         for layer in (1, 2, 3):

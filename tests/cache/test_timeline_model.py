@@ -35,7 +35,7 @@ def out(lm) -> kvviz.Generation:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterKV, "build", slow)
-        patch.setattr("kvviz.generation.PREFILL_CHUNK", 200)
+        patch.setattr("kvviz.generation.generating.PREFILL_CHUNK", 200)
         return kvviz.generate(
             lm, tiny_models.prompt(333), "clusterkv", budget=48, sinks=4, dense_layers=1, store="host",
             max_new_tokens=5, timeline=True,
