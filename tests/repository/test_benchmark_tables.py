@@ -85,8 +85,8 @@ class TestKernels:
         iterations, to_inertia, attention = self.lines(self.ROWS)
         assert iterations == ["k-means, C = 102, 10 iterations: time as a share of scikit-learn's", "0.91"]
         assert to_inertia == [
-            "k-means, 3 x 8192 x 64, C = 102: time to the inertia that the other reaches in 10 iterations, "
-            "by over-relaxed iterations, as few as it takes, as a share of the other's time",
+            "k-means, 3 x 8192 x 64, C = 102: time to match the baseline's inertia after 10 iterations, "
+            "by over-relaxed iterations, as a share of the baseline's time",
             "scikit-learn 0.46, faiss 0.79",
         ]
         assert attention == ["attention, 512 of 8192 tokens: time as a share of SDPA's over all", "0.15"]
@@ -102,7 +102,7 @@ class TestKernels:
 
         row = kmeans.race_to_inertia(kmeans.synthetic_keys(1, 400, 8), 5)
         what, shares = self.lines([row])[0]
-        assert what.startswith("k-means, 1 x 400 x 8, C = 5: time to the inertia that the other reaches in 10 iter")
+        assert what.startswith("k-means, 1 x 400 x 8, C = 5: time to match the baseline's inertia after 10 iter")
         ratios = row["ratio_to_scikit_learn"], row["ratio_to_faiss"]
         assert shares == "scikit-learn {:.2f}, faiss {:.2f}".format(*ratios)
 

@@ -42,12 +42,12 @@ def _grid(part: Results) -> list[list[str]]:
 
 
 def recall(part: Results) -> str:
-    """One row a method: which tokens it found, what they are worth, and what finding them cost."""
+    """One row per method: which tokens it found, how much attention they hold, and what finding them cost."""
     if "rows" not in part:
         return ""
     head = [
         "method", "recall", "by seed", "attention mass", "by seed", "output error", "attended", "merged",
-        "metadata B/token", "of it keys again", "read to choose",
+        "metadata B/token", "of it copies of keys", "read to select",
     ]  # fmt: skip
     rows = [
         [
@@ -68,18 +68,19 @@ def recall(part: Results) -> str:
         "seed where a method has one.",
         table(head, rows),
         "Recall counts the B tokens with the largest exact attention (mean over a KV head's query heads), B = budget + "
-        "tokens since the prompt, the same B for every method; a token counts for a KV head if any of its query heads "
-        "attended it, which is why methods that choose for each query head attend more than the budget. A method that "
-        "merges tokens is measured by its raw tokens in recall and mass; the output error compares all of them. Bytes "
-        "are those of one layer for each token, in float32, where keys and values are 1,536. *Read to choose* is what "
-        "a step reads beside the attended tokens, as a share of all keys.",
+        "tokens since the prompt, the same B for every method. A token counts for a KV head if any of its query heads "
+        "attended to it, which is why methods that select for each query head attend to more tokens than the budget. "
+        "Recall and mass of a method that merges tokens count its raw tokens only; the output error compares all "
+        "methods. Bytes are per token and layer, in float32, where keys and values take 1,536. *Read to select* is "
+        "what a step reads in order to select, beside the keys and values of the selected tokens, as a share of all "
+        "keys.",
         f"Attention mass in the expected order: {held}." if held else "",
         _left_out(part),
     ]).strip()  # fmt: skip
 
 
 def needle(part: Results) -> str:
-    """One row a method and budget: needles found, and the means of what was attended."""
+    """One row per method and budget: needles found, and means over what was attended to."""
     head = ["method", "budget", "found", "recall", "attention mass", "output error", "attended", "metadata, MB"]
     rows = [
         [
@@ -90,20 +91,20 @@ def needle(part: Results) -> str:
         for row in part["rows"]
     ]  # fmt: skip
     return "\n\n".join([
-        f"{part['model']}, contexts of {part['tokens']:,} tokens, {part['samples']} samples, each with another needle, "
-        f"depth and cut of the text (seeds {part['seeds'][0]} to {part['seeds'][-1]}). The question is seen only after "
+        f"{part['model']}, contexts of {part['tokens']:,} tokens, {part['samples']} samples, each with its own needle, "
+        f"depth and piece of text (seeds {part['seeds'][0]} to {part['seeds'][-1]}). The question is seen only after "
         f"the context was compressed, and fed as decode steps. One needle: \"{part['example']['needle']}\" The "
         f"question to it: \"{part['example']['question'].strip()}\"",
         table(head, rows),
-        "Recall here is of as many of the exact best tokens as the method attended, and layers that a method keeps "
-        "dense are left out; both as `kvviz.compare` reports them. Metadata is of all layers, in float32, where keys "
-        f"and values are {part['tokens'] * 30 * 1536 / 1e6:.0f} MB.",
+        "Recall here counts as many of the exact best tokens as the method attended to; layers that a method keeps "
+        "dense are left out. Both are as `kvviz.compare` reports them. Metadata is that of all layers, in float32, "
+        f"where keys and values take {part['tokens'] * 30 * 1536 / 1e6:.0f} MB.",
         _left_out(part),
     ]).strip()  # fmt: skip
 
 
 def build(part: Results) -> str:
-    """One row a method: seconds to build a layer's state, and how they grow."""
+    """One row per method: seconds to build a layer's state, and how they grow."""
     head = ["method", "operations", *(f"{length:,}" for length in part["lengths"]), "exponents"]
     rows = [
         [f"`{row['label']}`", row["operations"], *(_ms(value) for value in row["seconds"]), _exponents(row)]
@@ -118,8 +119,8 @@ def build(part: Results) -> str:
     ]
     return "\n\n".join([
         f"Milliseconds to build the state of one layer (3 KV heads, 9 query heads, 64 channels, budget "
-        f"{part['budget']}) by tokens of the prompt, medians of {part['runs']}; by which power of the length they "
-        "grow, and the operations that each method's `build` states.",
+        f"{part['budget']}) by tokens of the prompt, medians of {part['runs']}; the power of the length with which "
+        "they grow; and the operations that each method's `build` states.",
         table(head, rows),
         "ClusterKV's k-means beside CTkvr's index of queries, k-means / index in ms:",
         table(head_of_race, races),
@@ -127,9 +128,9 @@ def build(part: Results) -> str:
 
 
 def step(part: Results) -> str:
-    """One row a method: time to choose in a decode step, how it grows, and what is computed."""
+    """One row per method: time to select tokens in a decode step, how it grows, and what is computed."""
     lengths = part["lengths"]
-    head = ["method", *(f"{length:,}" for length in lengths), "exponents", "multiply-adds", "largest operand"]
+    head = ["method", *(f"{length:,}" for length in lengths), "exponents", "MACs", "largest operand"]
     rows = [
         [
             f"`{row['label']}`", *(f"{1e6 * value:.0f}" for value in row["seconds"]), _exponents(row),
@@ -139,14 +140,14 @@ def step(part: Results) -> str:
     ]  # fmt: skip
     return "\n\n".join([
         f"Microseconds of `select` in one layer, budget {part['budget']}, by tokens cached, medians of {part['steps']} "
-        f"steps, and by which power of the length they grow. Operations at {lengths[-1]:,} tokens, as a share of what "
-        "exact scores of all keys cost; what is done outside torch (faiss) is not counted.",
+        f"steps, and the power of the length with which they grow. Operations at {lengths[-1]:,} tokens, as a share of "
+        "what exact scores of all keys cost; work outside torch (faiss) is not counted.",
         table(head, rows),
     ])  # fmt: skip
 
 
 def ablations(part: Results) -> str:
-    """One row a changed field."""
+    """One row per changed field."""
     measures = {"recall": "recall", "attention_mass": "mass", "output_error": "output error"}
     cells = [(name, budget) for name in measures for budget in part["rows"][0]["budgets"]]
     head = ["method", "fields", *(f"{measures[name]}, {budget}" for name, budget in cells)]
@@ -160,8 +161,8 @@ def ablations(part: Results) -> str:
     ]
     return "\n\n".join([
         f"{part['tokens']:,} tokens of real keys, layers {', '.join(map(str, part['layers']))}, one text and one seed: "
-        "small differences mean nothing. Budgets stand behind the measures. For `centroidkv` recall and mass count "
-        "raw tokens only: its output error is what compares.",
+        "small differences mean nothing. The budget stands after each measure. For `centroidkv` recall and mass count "
+        "raw tokens only: compare its output error.",
         table(head, rows),
     ])  # fmt: skip
 
@@ -193,13 +194,13 @@ LONG = {
     "recall": ("Tokens found on real keys", recall),
     "needle": ("Needles found", needle),
     "build": ("Building", build),
-    "step": ("Choosing", step),
+    "step": ("Selecting", step),
     "ablations": ("One field changed", ablations),
     "iterations": ("PQCache's iterations", iterations),
     "causes": ("Why fewer needles", causes),
     "timeline": ("What runs at the same time", offload_tables.timeline),
     "cache": ("Copies on the device", offload_tables.cache),
-    "throughput": ("Tokens a second by batch", offload_tables.throughput),
+    "throughput": ("Tokens per second by batch", offload_tables.throughput),
     "store": ("Clusters fetched from host memory", offload_tables.store),
     "widget": ("Widgets in the browser", widgets.every_change),
     "notebooks": ("Notebooks", notebooks.each),
@@ -221,7 +222,7 @@ def _imports(part: Results) -> list[list[str]]:
 
 
 def _decode(part: Results) -> list[list[str]]:
-    asked = f"time a token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, {{}}, as a share of {{}}"
+    asked = f"time per token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, {{}}, as a share of {{}}"
     fastest = min(part["dtypes"], key=lambda dtype: part["dtypes"][dtype]["ms_a_token"]["full"])
     lines = []
     for dtype, found in part["dtypes"].items():
@@ -229,7 +230,7 @@ def _decode(part: Results) -> list[list[str]]:
         if dtype != fastest:
             against = f"`full` in {fastest}, where that is faster"
             lines.append([asked.format(dtype, against), _numbers(found["ratio_to_fastest_full"], "full")])
-        lines.append([f"choosing, as a share of such a step, {dtype}", _numbers(found["choosing_share"])])
+        lines.append([f"selecting tokens, as a share of such a step, {dtype}", _numbers(found["choosing_share"])])
     return lines
 
 
@@ -252,8 +253,8 @@ def _to_inertia(row: Results) -> list[str]:
     ratios = {"scikit-learn": row["ratio_to_scikit_learn"], "faiss": row.get("ratio_to_faiss")}
     shares = [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio is not None]
     what = (
-        f"{what}: time to the inertia that the other reaches in {iterations}, by over-relaxed iterations, as few as it "
-        "takes, as a share of the other's time"
+        f"{what}: time to match the baseline's inertia after {iterations}, by over-relaxed iterations, as a share of "
+        "the baseline's time"
     )
     return [what, ", ".join(shares)]
 
