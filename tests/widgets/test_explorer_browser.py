@@ -141,7 +141,7 @@ def test_the_screenshot_and_the_meanings(browser, quest, tmp_path):
 LIVE = """
 import ipywidgets
 from kvviz.widgets import BudgetExplorer
-from tests.test_explore import made_trace
+from tests.generation.test_explore import made_trace
 explorer, said = BudgetExplorer(made_trace(200), method="quest", budget=96), ipywidgets.Label("nothing yet")
 def heard(change):
     said.value = f"heard {change['name']} {change['new']}"

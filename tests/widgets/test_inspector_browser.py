@@ -187,7 +187,7 @@ def test_long_prompts_show_a_window(browser, tmp_path):
 LIVE = """
 import ipywidgets
 from kvviz.widgets import ClusterInspector
-from tests.test_explore_clusters import made_trace
+from tests.generation.test_explore_clusters import made_trace
 inspector, said = ClusterInspector(made_trace(400), n_clusters=8, token=100), ipywidgets.Label("nothing yet")
 def heard(change):
     said.value = f"{change['name']} {change['new']}: {len(inspector.members())}"

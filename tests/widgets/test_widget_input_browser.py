@@ -160,7 +160,7 @@ def long_widget(name, tokens):
 
 LIVE = """
 from IPython.display import display
-from tests.test_widget_input import hostile_tokens, widgets
+from tests.widgets.test_widget_input import hostile_tokens, widgets
 for widget in widgets(hostile_tokens(200)).values():
     display(widget)
 """
