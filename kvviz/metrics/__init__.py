@@ -40,6 +40,7 @@ from .similarity import (
     similarity_map,
     topk_overlap,
 )
+from .verdicts import Verdict, agreement
 
 __all__ = [
     "ConvexFit",
@@ -48,6 +49,8 @@ __all__ = [
     "PageFragmentation",
     "PowerLaw",
     "QueryPairs",
+    "Verdict",
+    "agreement",
     "attention_mass",
     "attention_weights",
     "bootstrap_interval",

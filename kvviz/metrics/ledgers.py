@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
 from .selected import member_mask
+from .verdicts import Verdict, agreement
 
 PARTS = ("sinks", "recent", "selected", "generated")
 
@@ -33,7 +34,7 @@ def wasted_tokens(
         raise InvalidInputError("wasted_tokens: windows", f"{sinks} sinks, {recent} recent", f"at most {prompt_length}")
     length = max(prompt_length, int(max(selected.max(initial=-1), true.max(initial=-1))) + 1)
     mine, wanted = (member_mask(rows, length).reshape(heads, -1, length).any(1) for rows in (selected, true))
-    counts = (mine & ~wanted).mean(0)  # [length]
+    counts = (agreement(mine, wanted) == Verdict.WASTED).mean(0)  # [length]
     before = prompt_length - recent
     ranges = ((0, sinks), (before, prompt_length), (sinks, before), (prompt_length, length))
     return {part: float(counts[slice(*bounds)].sum()) for part, bounds in zip(PARTS, ranges, strict=True)}

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import metrics
+from ..metrics import Verdict
 from ..trace import Recording
 
-BLANK, AGREED, MISSED, WASTED = 0, 1, 2, 3
+BLANK, AGREED, MISSED, WASTED = Verdict.UNMARKED, Verdict.AGREED, Verdict.MISSED, Verdict.WASTED
 _STROKES = 96  # about as many across a panel
-MARKS = ("", "agreed", "missed", "wasted")
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def cells(
     width = -(-(stop - start) // columns)
     padded = -(-(stop - start) // width) * width
     shape = (last - first, padded)
-    attended, wanted = np.zeros(shape, bool), np.zeros(shape, bool)
+    mark = np.full(shape, BLANK, np.uint8)
     weight, group = np.full(shape, -1.0, np.float32), np.full(shape, -1, np.int64)
     for line, step in enumerate(range(first, last)):
         seen = min(recording.visible(step), stop)
@@ -58,13 +57,10 @@ def cells(
             continue
         view = slice(0, seen - start)
         chosen = recording.indices(step, layer)[row]
-        attended[line, view] = metrics.member_mask(chosen, recording.visible(step))[start:seen]
-        true = recording.oracle(step, layer)[row]
-        wanted[line, view] = metrics.member_mask(true, recording.visible(step))[start:seen]
+        mark[line, view] = recording.agreement(step, layer)[row, start:seen]
         weight[line, view] = recording.attention(step, layer)[row, start:seen]
         inside = (chosen >= start) & (chosen < seen)
         group[line, chosen[inside] - start] = recording.groups(step, layer)[row][inside]
-    mark = np.select([attended & wanted, wanted, attended], [AGREED, MISSED, WASTED], BLANK).astype(np.uint8)
     blocks = (last - first, padded // width, width)
     mark, weight, group = mark.reshape(blocks), weight.reshape(blocks), group.reshape(blocks)
     shown = np.where(mark != BLANK, weight, -2.0).argmax(-1)[..., None]

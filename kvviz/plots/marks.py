@@ -9,8 +9,9 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.colors import sample_colorscale
 
+from ..metrics import Verdict
 from ..trace import Recording
-from .cells import AGREED, BLANK, MARKS, MISSED, WASTED, Cells, rectangles, slashes
+from .cells import AGREED, BLANK, MISSED, WASTED, Cells, rectangles, slashes
 from .labels import escape
 from .theme import HUES, MAP, attention_scale, cluster_color, ink, method_style
 
@@ -91,7 +92,8 @@ def hover(grid: Cells, run: Recording) -> go.Heatmap:
 def _words(run: Recording, position: int, mark: int, group: int) -> str:
     if mark == BLANK:
         return ""
-    return f"“{escape(run.tokens[position])}”: {MARKS[mark]}" + (f", of group {group}" if group >= 0 else "")
+    verdict = f"“{escape(run.tokens[position])}”: {Verdict(mark).name.lower()}"
+    return f"{verdict}, of group {group}" if group >= 0 else verdict
 
 
 def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bool, dark: bool) -> list[go.Scatter]:

@@ -114,6 +114,12 @@ class Recording:
         found[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
         return found
 
+    def agreement(self, step: int, layer: int) -> NDArray[np.uint8]:
+        """What became of each visible token, uint8 [R, visible] of `metrics.Verdict`: agreed, missed, wasted."""
+        visible = self.visible(step)
+        attended, oracle = self.indices(step, layer), self.oracle(step, layer)
+        return metrics.agreement(metrics.member_mask(attended, visible), metrics.member_mask(oracle, visible))
+
     def attended_tokens(self, step: int, layer: int) -> NDArray[np.int64]:
         """Different tokens that each KV head attended, all its query heads together, merged ones included, [H]."""
         attended = metrics.member_mask(self.indices(step, layer), self.visible(step))

@@ -16,8 +16,7 @@ from . import view
 
 Array = NDArray[Any]
 
-# A byte of the map is verdict * view.LEVELS + level. js/comparer_column.js reads the same bytes.
-AGREED, WASTED, KEPT, MISSED, MERGED_AWAY = range(5)
+# A byte of the map is metrics.Verdict * view.LEVELS + level. js/comparer_column.js reads the same bytes.
 _LISTS = ("positions", "groups", "scores", "weights", "marks")
 _CURVES = {
     "recall": "recall", "mass": "mass", "read_bytes": "read", "moved_bytes": "moved", "output_error": "error",
@@ -43,15 +42,6 @@ def column(arrays: Mapping[str, Array], steps: int, prompt_length: int) -> dict[
     }  # fmt: skip
 
 
-def verdicts(marks: Array) -> NDArray[np.uint8]:
-    """AGREED, WASTED, KEPT, MISSED or MERGED_AWAY of each mark; kept is attended always: sinks, recent, generated."""
-    attended, wanted = (marks & bit > 0 for bit in (view.ATTENDED, view.ORACLE))
-    always = marks & (view.SINK | view.RECENT | view.GENERATED) > 0
-    merged = marks & view.MERGED > 0
-    verdict = np.select([merged, ~attended, wanted, always], [MERGED_AWAY, MISSED, AGREED, KEPT], WASTED)
-    return verdict.astype(np.uint8)
-
-
 def _map(
     lists: Mapping[str, Array], levels: Array, offsets: Array, length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
@@ -59,6 +49,6 @@ def _map(
     at = np.repeat(np.arange(steps), np.diff(offsets)), lists["positions"]
     rank, looks = np.zeros((steps, length), np.float32), np.full((steps, length), view.NOTHING, np.uint8)
     rank[at] = lists["weights"] + 1  # a marked token comes before all others
-    looks[at] = verdicts(lists["marks"]) * view.LEVELS + levels
+    looks[at] = view.verdicts(lists["marks"]) * view.LEVELS + levels
     drawn = np.stack([metrics.pool_argmax(row, view.MAP_COLUMNS) for row in rank])
     return drawn.astype(np.int32), np.take_along_axis(looks, drawn, axis=1)

@@ -50,6 +50,12 @@ def level(weights: Array) -> NDArray[np.uint8]:
     return np.clip(np.floor((np.log2(weights) + 12) / 1.5), 0, LEVELS - 1).astype(np.uint8)
 
 
+def verdicts(marks: Array) -> NDArray[np.uint8]:
+    """The `metrics.Verdict` of the token that has each mark."""
+    attended, wanted, merged = (marks & bit > 0 for bit in (ATTENDED, ORACLE, MERGED))
+    return metrics.agreement(attended, wanted, always=marks & (SINK | RECENT | GENERATED) > 0, merged=merged)
+
+
 def rounded_weights(weights: Array) -> NDArray[np.uint8]:
     """Attention weights in one byte, ten steps an octave: 255 is 1, q is 2^((q - 255) / 10), 0 is 2⁻²⁵·⁵ and less."""
     weights = np.maximum(weights, 2.0**-40)
@@ -214,8 +220,8 @@ def _map(
     """
     rank, look = np.zeros(shape), np.full(shape, NOTHING, np.uint8)
     rank[at] = tokens["weights"] + 1 + (tokens["marks"] & ATTENDED > 0)
-    missed = MISSED_LOOK + level(tokens["weights"])
-    look[at] = np.where(tokens["looks"] == NOTHING, missed, tokens["looks"])
+    missed = verdicts(tokens["marks"]) == metrics.Verdict.MISSED
+    look[at] = np.where(missed, MISSED_LOOK + level(tokens["weights"]), tokens["looks"])
     drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
     return drawn.astype(np.int32), np.take_along_axis(look, drawn, axis=-1)
 

@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load
 
 from kvviz.errors import InvalidInputError, UnknownNameError
-from kvviz.widgets import MethodComparer, assets, comparer_view, view
+from kvviz.metrics import Verdict
+from kvviz.widgets import MethodComparer, assets, view
 from tests.browser.recordings import hostile_recording
 from tests.synthetic import recording
 from tests.widgets.test_stepper_page import Scripts, embedded
@@ -34,11 +35,11 @@ def verdict(made, step, layer, row, position):
     """AGREED, WASTED, KEPT, MISSED or None, by the definitions."""
     own, oracle = made.indices(step, layer)[row].tolist(), made.oracle(step, layer)[row].tolist()
     if position not in own:
-        return comparer_view.MISSED if position in oracle else None
+        return Verdict.MISSED if position in oracle else None
     if position in oracle:
-        return comparer_view.AGREED
+        return Verdict.AGREED
     chosen = made.groups(step, layer)[row][own.index(position)] >= 0
-    return comparer_view.WASTED if chosen else comparer_view.KEPT
+    return Verdict.WASTED if chosen else Verdict.KEPT
 
 
 def test_every_column_shows_what_its_recording_says():
@@ -50,7 +51,7 @@ def test_every_column_shows_what_its_recording_says():
         assert len(arrays["offsets"]) == 7
         for step in range(6):
             at = slice(arrays["offsets"][step], arrays["offsets"][step + 1])
-            shown = dict(zip(arrays["positions"][at], comparer_view.verdicts(arrays["marks"][at]), strict=True))
+            shown = dict(zip(arrays["positions"][at], view.verdicts(arrays["marks"][at]), strict=True))
             wanted = {p: verdict(made, step, 3, 1, p) for p in range(made.visible(step))}
             assert shown == {position: kind for position, kind in wanted.items() if kind is not None}
             weights = made.attention(step, 3)[1]
@@ -225,5 +226,5 @@ def test_scripts_stand_alone(name):
 
 def test_the_script_reads_the_verdicts_that_python_packs():
     names = ("AGREED", "WASTED", "KEPT", "MISSED", "MERGED_AWAY")
-    written = ", ".join(f"{name} = {getattr(comparer_view, name)}" for name in names)
+    written = ", ".join(f"{name} = {Verdict[name]}" for name in names)
     assert f"const {written};" in assets.script("comparer_page.js")

@@ -14,7 +14,7 @@ from ...cache.ledger import Ledger
 from ...errors import InvalidInputError
 from ...methods import resolve
 from ...methods.base import Method
-from ...metrics import member_mask
+from ...metrics import Verdict, agreement, member_mask
 from ...trace import Recording, Trace
 from ..replaying import LayerReplay, record
 from .numbers import check_finite
@@ -119,18 +119,19 @@ class Explored:
         centroids = recording.events[self.layer].merged[last]  # [H]
         merged = np.repeat(centroids, len(attended) // len(centroids))
         beside = chosen & ~attended & (merged > 0)[:, None]  # tokens that only centroids stand for
+        verdicts = agreement(attended, wanted, always=~chosen, merged=beside)
         return [
             Parts(
                 sinks=int(own[:sinks].sum()),
                 recent=int(own[prompt - recent : prompt].sum()),
-                agreed=int((own & chosen & true).sum()),
-                wasted=int((own & chosen & ~true).sum()),
+                agreed=int((chosen & (verdict == Verdict.AGREED)).sum()),
+                wasted=int((verdict == Verdict.WASTED).sum()),
                 merged=int(merged[row]),
                 generated=int(own[prompt:].sum()),
-                missed=int((true & ~own & ~beside[row]).sum()),
+                missed=int((verdict == Verdict.MISSED).sum()),
                 merged_tokens=int(beside[row].sum()),
             )
-            for row, (own, true) in enumerate(zip(attended, wanted, strict=True))
+            for row, (own, verdict) in enumerate(zip(attended, verdicts, strict=True))
         ]
 
 
