@@ -11,9 +11,10 @@ from plotly.colors import sample_colorscale
 
 from ..metrics import Verdict
 from ..trace import Recording
+from ..trace.hues import UNCHOSEN, hue
 from .cells import AGREED, BLANK, MISSED, WASTED, Cells, rectangles, slashes
 from .labels import escape
-from .theme import HUES, MAP, attention_scale, cluster_color, ink, method_style
+from .theme import MAP, attention_scale, hue_color, ink, method_style
 
 DECADES = 4  # attention weights from 1e-4 to 1, on a logarithmic scale
 _NAMES = {AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method"}
@@ -59,11 +60,11 @@ def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.b
         fills = sample_colorscale(MAP, np.linspace(0, 1, _LEVELS))
         return [(fills[index], attended & (step == index)) for index in np.unique(step[attended])]
     tone = np.rint(level(grid.weight) * (_TONES - 1)).astype(int)
-    shade = np.where(grid.group < 0, -1, grid.group % HUES)  # groups that share a hue share a path
+    shade = hue(grid.group)  # groups that share a hue share a path
     shades = []
-    for group, strength in sorted(set(zip(shade[attended].tolist(), tone[attended].tolist(), strict=True))):
-        fill = cluster_color(group, strength / (_TONES - 1), dark) if group >= 0 else ink(dark).muted
-        shades.append((fill, attended & (shade == group) & (tone == strength)))
+    for step, strength in sorted(set(zip(shade[attended].tolist(), tone[attended].tolist(), strict=True))):
+        fill = ink(dark).muted if step == UNCHOSEN else hue_color(step, strength / (_TONES - 1), dark)
+        shades.append((fill, attended & (shade == step) & (tone == strength)))
     return shades
 
 

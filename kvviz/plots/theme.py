@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 import plotly.io as pio
 
+from ..trace.hues import HUES, hue
 from .powers import power_of_ten
 
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 TYPE_SIZE = 13  # pixels, on a screen
-HUES = 24  # steps of the colour circle; more of them the eye would not tell apart
 MAP = "Cividis"  # colour-blind safe and monotone in lightness
 
 
@@ -113,7 +113,7 @@ def cluster_hue(cluster: int) -> float:
     >>> [cluster_hue(cluster) for cluster in range(4)]
     [0.0, 105.0, 210.0, 315.0]
     """
-    return cluster * 7 % HUES * 360.0 / HUES
+    return int(hue(cluster)) * 360.0 / HUES
 
 
 def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
@@ -121,9 +121,14 @@ def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
 
     The colours are OKLCH, so that all hues of one weight look equally light.
     """
+    return hue_color(int(hue(cluster)), weight, dark)
+
+
+def hue_color(step: int, weight: float = 1.0, dark: bool = False) -> str:
+    """`cluster_color` of the clusters that have this step of the colour circle (`kvviz.trace.hues.hue`)."""
     weight = min(max(weight, 0.0), 1.0)
     lightness = 0.40 + 0.38 * weight if dark else 0.90 - 0.32 * weight
-    return oklch(lightness, 0.05 + 0.08 * weight, cluster_hue(cluster))
+    return oklch(lightness, 0.05 + 0.08 * weight, step * 360.0 / HUES)
 
 
 def oklch(lightness: float, chroma: float, hue: float) -> str:

@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording, Trace
+from ..trace.hues import hue
 from . import content
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def pack_clusters(source: Source, settings: Settings) -> bytes:
         "place": np.array([settings.layer, settings.head], np.int32),
         "settings": np.array([settings.n_clusters, source.metrics.index(settings.metric), settings.seed], np.int32),
         "rings": (places.origin + found.centroids @ places.axes).astype(np.float32),
+        "hues": hue(np.arange(len(found.sizes))),
         **{name: np.ascontiguousarray(getattr(found, name)) for name in
            ("labels", "sizes", "spread", "central", "nearest", "nearest_cosine", "taken")},
     })  # fmt: skip

@@ -16,7 +16,7 @@ from .live import AnyWidget
 class TokenStrip(AnyWidget):
     """A widget that shows `tokens` as running text, each with a look and marks, one byte each.
 
-    A look is `view.hue(group) * view.LEVELS + view.level(weight)`, or `view.NOTHING`; a mark is a sum of
+    A look is `kvviz.trace.hues.hue(group) * view.LEVELS + view.level(weight)`, or `view.NOTHING`; a mark is a sum of
     `view.ATTENDED`, `ORACLE`, `SINK`, `RECENT` and `GENERATED`, 0 for a token that is plain text. `paint` changes both
     without laying the text out again. `hovered` and `clicked` are the position under the pointer and the last one
     clicked, -1 for none; setting `focus` scrolls to a position. Above 20,000 tokens a window of them is shown.

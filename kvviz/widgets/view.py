@@ -15,13 +15,12 @@ from safetensors.numpy import save
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import LayerEvents, Recording
+from ..trace.hues import HUES, hue
 
 Array = NDArray[Any]
 
 # A look is one byte: hue * LEVELS + level. js/theme.js reads the same bytes.
-HUES = 24  # steps of the colour circle
 LEVELS = 8  # steps of attention
-UNCHOSEN = HUES  # the grey after the hues: attended without being recalled
 MISSED_LOOK = (HUES + 1) * LEVELS  # on maps: the oracle's token that was not attended
 NOTHING = 255
 
@@ -33,15 +32,6 @@ MOST_CENTROIDS = 32  # listed at a step; a merging method attends all of them, a
 WHOLE_LAYER = ("read_bytes", "moved_bytes", "output_error")  # numbers of a step that its rows share
 BLOCK = 4_000_000  # steps × tokens arranged at once, which bounds the memory: 30 bytes for each
 DENSE_LIMIT = 16_000_000  # steps × tokens up to which the weight of every token travels along
-
-
-def hue(groups: Array) -> NDArray[np.uint8]:
-    """Step of the colour circle, 0 to HUES - 1, of each group; UNCHOSEN for -1.
-
-    It depends on the group alone, so that a cluster keeps its hue over all steps. Neighbouring ids lie 105° apart.
-    """
-    groups = np.asarray(groups, dtype=np.int64)
-    return np.where(groups < 0, UNCHOSEN, groups * 7 % HUES).astype(np.uint8)
 
 
 def level(weights: Array) -> NDArray[np.uint8]:
@@ -84,7 +74,7 @@ def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> di
     arrays |= {
         "map_positions": positions, "map_looks": looks,  # [T, columns]
         "group_offsets": _offsets(np.array([len(step[0]) for step in clusters])),
-        "group_ids": ids.astype(np.int32), "group_counts": counts.astype(np.int32),
+        "group_ids": ids.astype(np.int32), "group_hues": hue(ids), "group_counts": counts.astype(np.int32),
         "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
         "group_known": _known_sizes(recording, events, row, {
             step: own[0] for step, own in zip(steps, clusters, strict=True)

@@ -12,6 +12,7 @@ import pytest
 from kvviz import plots
 from kvviz.plots.theme import DARK, LIGHT
 from kvviz.trace import Recording
+from kvviz.trace.hues import HUES, hue
 from tests import synthetic
 from tests.plots import plot_data
 from tests.plots.plot_data import make_trace
@@ -115,11 +116,9 @@ def test_templates_are_registered_and_their_text_can_be_read():
 
 
 def test_clusters_have_the_widgets_hues_and_weight_is_contrast_to_the_page():
-    from kvviz.widgets import view
-
     clusters = np.arange(200)
     hues = [plots.cluster_hue(int(cluster)) for cluster in clusters]
-    np.testing.assert_allclose(hues, view.hue(clusters).astype(float) * 360 / view.HUES)
+    np.testing.assert_allclose(hues, hue(clusters).astype(float) * 360 / HUES)
     for dark, neutral in ((False, LIGHT), (True, DARK)):
         for cluster in range(24):
             ratios = [

@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA
 import kvviz
 from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.generation.explore import cluster_keys
+from kvviz.trace.hues import hue
 from kvviz.widgets import ClusterInspector, assets
 from kvviz.widgets.inspector_content import Settings
 from tests.browser.recordings import HOSTILE
@@ -52,6 +53,7 @@ def test_every_setting_is_a_trait_that_clusters_anew():
         assert packed["settings"].tolist() == [now.n_clusters, inspector.page["metrics"].index(now.metric), now.seed]
         for array in ("labels", "sizes", "taken", "spread", "central", "nearest", "nearest_cosine"):
             np.testing.assert_array_equal(packed[array], getattr(wanted, array))
+        assert packed["hues"].tolist() == hue(np.arange(now.n_clusters)).tolist()
     assert inspector.settings == Settings(0, 1, 11, "l2", 5)
     assert seen == ["clusters", "clusters", "clusters", "places", "clusters", "places", "clusters"]
 

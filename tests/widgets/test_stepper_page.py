@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from kvviz.errors import InvalidInputError
+from kvviz.trace.hues import HUES
 from kvviz.widgets import DecodeStepper, assets, static_page, view
 from tests.browser.recordings import hostile_recording
 from tests.synthetic import recording
@@ -128,6 +129,6 @@ def test_scripts_stand_alone(name):
 
 def test_scripts_read_the_bytes_that_python_packs():
     constants = assets.script("stepper_page.js")
-    assert f"HUES = {view.HUES}, LEVELS = {view.LEVELS}, NOTHING = {view.NOTHING};" in constants
+    assert f"HUES = {HUES}, LEVELS = {view.LEVELS}, NOTHING = {view.NOTHING};" in constants
     names = ("ATTENDED", "ORACLE", "SINK", "RECENT", "GENERATED", "MERGED")
     assert f"{', '.join(f'{name} = {getattr(view, name)}' for name in names)};" in constants

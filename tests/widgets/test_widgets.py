@@ -14,7 +14,8 @@ from safetensors.numpy import load
 
 from kvviz import metrics, replay
 from kvviz.errors import InvalidInputError
-from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, view
+from kvviz.trace.hues import HUES, UNCHOSEN, hue
+from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, assets, view
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 
@@ -115,14 +116,20 @@ def test_a_page_that_fills_up_later_is_not_called_trimmed():
 
 
 def test_a_cluster_keeps_its_hue_and_neighbours_differ():
-    hues = view.hue(np.arange(-1, 200))
-    assert hues[0] == view.UNCHOSEN
-    assert (hues[1:] < view.HUES).all()
-    assert all(len(set(hues[start : start + view.HUES])) == view.HUES for start in range(1, 150))
+    hues = hue(np.arange(-1, 200))
+    assert hues[0] == UNCHOSEN
+    assert (hues[1:] < HUES).all()
+    assert all(len(set(hues[start : start + HUES])) == HUES for start in range(1, 150))
     for made in (recording(), recording(seed=5)):
         for arrays in [view.row_arrays(made, 2, row) for row in range(2)]:
             chosen = arrays["groups"] >= 0
-            assert (arrays["looks"][chosen] // view.LEVELS == view.hue(arrays["groups"][chosen])).all()
+            assert (arrays["looks"][chosen] // view.LEVELS == hue(arrays["groups"][chosen])).all()
+            assert (arrays["group_hues"] == hue(arrays["group_ids"])).all()
+
+
+def test_pages_get_hues_and_have_no_rule_of_their_own():
+    for path in assets.FOLDER.glob("*.js"):
+        assert not re.search(r"\* 7\b", path.read_text(encoding="utf-8")), path
 
 
 def test_lightness_rises_with_attention():
@@ -230,7 +237,7 @@ def test_a_method_without_groups_shows_too():
     arrays = load(DecodeStepper(made.replace(events=events)).slice)
     assert len(arrays["group_ids"]) == 0
     attended = arrays["marks"] & view.ATTENDED > 0
-    assert (arrays["looks"][attended] // view.LEVELS == view.UNCHOSEN).all()
+    assert (arrays["looks"][attended] // view.LEVELS == UNCHOSEN).all()
 
 
 def test_query_heads_are_named_as_such():

@@ -17,7 +17,7 @@ export function createClusters(host, page, { onHover, onPick }) {
     const bar = made.appendChild(element("span", "kv-bar"));
     const fill = bar.appendChild(element("span"));
     fill.style.width = `${(100 * clusters.group_masses[index]) / widest}%`;
-    fill.style.background = colourOf(group);
+    fill.style.background = colourOf(clusters.group_hues[index]);
     made.prepend(element("span", "kv-id", `#${group}`));
     made.append(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size = made.appendChild(element("span", "kv-size", known > count ? `${format(count)} of ≥ ${format(known)}` : `${format(count)} tokens`));

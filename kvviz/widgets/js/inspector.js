@@ -70,7 +70,7 @@ export function createInspector(root, page, { token: first, css, request, picked
     const chosen = clusterOf(token), count = found.labels.length, looks = new Uint8Array(count), marks = new Uint8Array(count);
     for (let position = 0; position < count; position++) {
       const cluster = found.labels[position], mine = cluster >= 0 && cluster === chosen;
-      looks[position] = (cluster < 0 ? HUES : (cluster * 7) % HUES) * LEVELS + (mine ? LEVELS - 1 : 0);
+      looks[position] = (cluster < 0 ? HUES : found.hues[cluster]) * LEVELS + (mine ? LEVELS - 1 : 0);
       marks[position] = cluster < 0 ? UNCLUSTERED : mine ? CHOSEN : TINTED;
     }
     strip.paint([...found.labels.keys()], looks, marks);

@@ -23,7 +23,7 @@ export function createDetails(host, page, { goTo, onList }) {
     made.type = "button";
     made.title = meaning;
     const swatch = made.appendChild(element("span", "kv-swatch"));
-    swatch.style.background = colourOf(cluster);
+    swatch.style.background = colourOf(found.hues[cluster]);
     made.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
     made.addEventListener("click", () => goTo(found.central[cluster]));
     return made;
@@ -33,7 +33,7 @@ export function createDetails(host, page, { goTo, onList }) {
     const members = membersOf(found, cluster), taken = takenOf(found, cluster), central = found.central[cluster];
     const facts = element("div", "kv-facts");
     const swatch = facts.appendChild(element("span", "kv-swatch"));
-    swatch.style.background = colourOf(cluster);
+    swatch.style.background = colourOf(found.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
     fact(facts, "size", format(members.length), INSPECTOR_MEANING.size);
     fact(facts, "spread", found.spread[cluster].toFixed(2), INSPECTOR_MEANING.spread);
@@ -66,7 +66,7 @@ export function createDetails(host, page, { goTo, onList }) {
       bar.title = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${format(page.tokens.length + step)}: attended ${format(count)} of ${format(found.sizes[cluster])} tokens`;
       const fill = bar.appendChild(element("span"));
       fill.style.height = `${(100 * count) / found.sizes[cluster]}%`;
-      fill.style.background = colourOf(cluster);
+      fill.style.background = colourOf(found.hues[cluster]);
     });
     return made;
   }

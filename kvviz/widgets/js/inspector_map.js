@@ -32,7 +32,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   }
 
   const colour = (cluster) => {
-    const look = 4 * ((cluster < 0 ? HUES : (cluster * 7) % HUES) * LEVELS + LEVELS - 1);
+    const look = 4 * ((cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + LEVELS - 1);
     return `rgb(${colours[look]} ${colours[look + 1]} ${colours[look + 2]})`;
   };
   const ringAt = (cluster) => toPixel(clusters.rings[2 * cluster], clusters.rings[2 * cluster + 1]);
@@ -48,7 +48,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
     const context = clear(below), byHue = Array.from({ length: HUES + 1 }, () => []);
     for (let token = 0; token < clusters.labels.length; token++) {
       const cluster = clusters.labels[token];
-      byHue[cluster < 0 ? HUES : (cluster * 7) % HUES].push(token);
+      byHue[cluster < 0 ? HUES : clusters.hues[cluster]].push(token);
     }
     context.globalAlpha = picked < 0 ? 0.8 : 0.3;
     byHue.forEach((tokens) => {

@@ -23,7 +23,7 @@ export function frameOf(slice, step) {
 
 // The clusters recalled at a step, best score first.
 export function clustersOf(slice, step) {
-  const names = ["group_ids", "group_counts", "group_scores", "group_masses", "group_known"];
+  const names = ["group_ids", "group_hues", "group_counts", "group_scores", "group_masses", "group_known"];
   return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
 }
 

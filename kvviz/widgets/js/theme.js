@@ -38,9 +38,9 @@ export function tintOf(look) {
   return `--kv-h:${(hue * 360) / HUES};${chroma}--kv-a:${ALPHAS[look % LEVELS]}`;
 }
 
-// The colour of a cluster at full strength.
-export function colourOf(group) {
-  return `oklch(var(--kv-l) var(--kv-c) ${((group * 7) % HUES) * (360 / HUES)})`;
+// The colour of a cluster at full strength, from its hue: the data bring one for each cluster.
+export function colourOf(hue) {
+  return `oklch(var(--kv-l) var(--kv-c) ${hue * (360 / HUES)})`;
 }
 
 // RGBA of the 256 looks on a map, in the root's theme; the looks after the tints are misses, in the text's colour.
