@@ -120,6 +120,8 @@ class Recorder:
         return Recording(
             method=method.name,
             title=method.title,
+            group_name=method.group_name,
+            style=method.style.completed(method.name, method.kind),
             config=method.config,
             budget=method.budget_tokens(prompt_length),
             model=model,

@@ -10,11 +10,14 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from ..errors import InvalidInputError, UnknownNameError
+from ..trace.styles import Style
 from .base import REGISTRY, LayerContext, Method, State
 from .selection import Selection
+from .sliders import Slider
 
 __all__ = [
-    "LayerContext", "Method", "Selection", "State", "create", "get", "names", "resolve", "resolve_prefill", "table",
+    "LayerContext", "Method", "Selection", "Slider", "State", "Style", "create", "get", "names", "resolve",
+    "resolve_prefill", "table",
 ]  # fmt: skip
 
 

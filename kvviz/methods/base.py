@@ -16,7 +16,9 @@ from ..errors import InvalidInputError, KVVizError, UnknownNameError
 from ..offload.arena import StepCache
 from ..offload.block_cache import BlockCache
 from ..offload.store import TokenCache
+from ..trace.styles import Style, declare
 from .selection import GROUPS, Group, Selection, attend_all
+from .sliders import Slider
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -145,6 +147,9 @@ class Method(ABC):
     speculates: ClassVar[bool] = False
     builds_for_any_budget: ClassVar[bool] = False  # a state built under one budget serves every other; not inherited
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # what stays on the device, where a store offloads
+    group_name: ClassVar[str] = "cluster"  # what `Selection.groups` are called: one of them
+    style: ClassVar[Style] = Style()  # how figures and widgets draw it; not inherited by a method of another name
+    sliders: ClassVar[tuple[Slider, ...] | None] = None  # of the budget explorer; None: made from the numeric fields
 
     budget: int | float = 1024
     sinks: int = 0
@@ -166,6 +171,8 @@ class Method(ABC):
                 f"one class a name; it belongs to {other.__module__}.{other.__qualname__}",
             )
         REGISTRY[name] = cls
+        cls.style = cls.__dict__.get("style", Style()).completed(name, getattr(cls, "kind", None))
+        declare(name, cls.style)
 
     def __post_init__(self) -> None:
         self._check_budget()

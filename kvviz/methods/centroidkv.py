@@ -13,8 +13,10 @@ from torch.nn.functional import pad
 from ..clustering.merged import Merged
 from ..clustering.soft_matching import chunked_soft_matching, count_links
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Selection, attend_all, positions, surround
+from .sliders import Slider
 
 LEAST_RATIO = 0.01  # bounds the number of rounds
 
@@ -67,6 +69,13 @@ class CentroidKV(Method):
     title = "CentroidKV"
     paper = "OpenReview T3EeupQhGj"
     kind = "merging"
+    group_name = "centroid"
+    style = Style("#D55E00", "dash", "diamond")
+    sliders = (
+        Slider("chunk_size", "chunk size", (32, 64, 128, 256, 512, 1024), "tokens that look for a partner together"),
+        Slider("initial_ratio", "merge ratio", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+               "share of the links that the first round keeps"),
+    )
     needs_queries = False
     expected_failures: ClassVar[Mapping[str, str]] = {
         "extension_equals_one_build": "generated tokens stay raw until the cache exceeds the budget by decode_interval",

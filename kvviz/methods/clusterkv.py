@@ -13,8 +13,10 @@ from torch import Tensor
 
 from ..clustering.kmeans import METRICS, kmeans
 from ..errors import UnknownNameError
+from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .selection import Selection, surround
+from .sliders import Slider
 
 
 @dataclass
@@ -52,6 +54,13 @@ class ClusterKV(Method):
     title = "ClusterKV"
     paper = "arXiv 2412.03213"
     kind = "retrieval"
+    style = Style("#0072B2", "solid", "circle")
+    sliders = (
+        Slider("n_clusters", "clusters", (16, 32, 64, 128, 256, 512), "clusters of the prompt's keys"),
+        Slider("tokens_per_cluster", "tokens a cluster", (10, 20, 40, 80, 160, 320, 640),
+               "the prompt gets one cluster for every so many of its tokens", unless="n_clusters"),
+        Slider("sinks", "sinks", (0, 4, 8, 16, 32, 64), "first tokens, always attended and never clustered"),
+    )  # fmt: skip
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True

@@ -12,8 +12,10 @@ from torch.nn.functional import normalize
 from ..clustering.query_centroids import CHOICES, UnionOfLists, best_first, query_centroids, union_of_lists
 from ..errors import UnknownNameError
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Group, Selection, reduce_group, surround
+from .sliders import Slider
 
 UPDATES = ("fifo",)
 
@@ -81,6 +83,15 @@ class CTkvr(Method):
     title = "CTkvr"
     paper = "arXiv 2512.15550"
     kind = "retrieval"
+    group_name = "query centroid"
+    style = Style("#CC79A7", "dashdot", "triangle-up")
+    sliders = (
+        Slider("n_centroids", "centroids C", (16, 32, 64, 128, 256, 512), "queries of the prompt that are centroids"),
+        Slider("tokens_per_centroid", "tokens a centroid", (8, 16, 32, 64, 128, 256),
+               "one of the prompt's queries is a centroid for every so many of its tokens", unless="n_centroids"),
+        Slider("list_ratio", "list length ρ/ρ′", (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0),
+               "keys that a centroid lists, for each token that a step retrieves"),
+    )  # fmt: skip
     overlaps_build = True
 
     sinks: int = 64

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .selection import Selection, attend_all
 
@@ -18,6 +19,7 @@ class Full(Method):
     title = "Full attention"
     paper = "arXiv 1706.03762"
     kind = "exact"
+    style = Style("muted", "dot", "line-ew-open")
     needs_queries = False
 
     def is_dense(self, layer: int) -> bool:

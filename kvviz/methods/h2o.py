@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..trace.styles import Style
 from .attention import attention_received
 from .base import LayerContext, State, tensor_bytes
 from .eviction import Eviction, EvictionState
@@ -49,6 +50,7 @@ class H2O(Eviction):
     name = "h2o"
     title = "H2O"
     paper = "arXiv 2306.14048"
+    style = Style(dash="solid", symbol="circle-open")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "fixed": {"fixed_size": True}}
 
     recent_share: float = 0.5

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
+from ..trace.styles import Style
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Selection, reduce_group, stack_rows, surround, take_tokens
 
@@ -58,6 +59,7 @@ class InfiniGen(Method):
     title = "InfiniGen"
     paper = "arXiv 2406.19707"
     kind = "retrieval"
+    style = Style(dash="solid", symbol="circle-open")
     overlaps_build = True
     speculates = True
     builds_for_any_budget = True

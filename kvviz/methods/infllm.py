@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from ..errors import UnknownNameError
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .attention import QUERY_BLOCK
 from .base import LayerContext, Method, State
 from .selection import Selection, group_scores, positions, reduce_group, surround, take_groups
@@ -63,6 +64,8 @@ class InfLLM(Method):
     title = "InfLLM"
     paper = "arXiv 2402.04617"
     kind = "retrieval"
+    group_name = "block"
+    style = Style(dash="dot", symbol="diamond-open")
     builds_for_any_budget = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},

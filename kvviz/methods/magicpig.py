@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .selection import Group, Selection, rows_of_heads, surround
 
@@ -66,6 +67,7 @@ class MagicPIG(Method):
     title = "MagicPIG"
     paper = "arXiv 2410.16179"
     kind = "retrieval"
+    style = Style(dash="longdash", symbol="triangle-down-open")
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True

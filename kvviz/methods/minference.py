@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..trace.styles import Style
 from .base import LayerContext
 from .full import Full
 
@@ -85,6 +86,7 @@ class MInference(Full):
     title = "MInference"
     paper = "arXiv 2407.02490"
     kind = "prefill"  # type: ignore[assignment]  # narrower in Full, which it decodes as
+    style = Style(dash="solid", symbol="hexagon-open")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "official": {"vertical_share": 1.0, "slash_share": 1.0},

@@ -9,6 +9,7 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Selection, reduce_group, surround, take_tokens
@@ -37,6 +38,7 @@ class Oracle(Method):
     title = "Oracle (exact top tokens)"
     paper = "arXiv 2412.03213"
     kind = "exact"
+    style = Style("foreground", "solid", "diamond-tall")
     needs_queries = False
     builds_for_any_budget = True
     expected_failures: ClassVar[Mapping[str, str]] = {

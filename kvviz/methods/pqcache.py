@@ -17,8 +17,10 @@ from ..errors import InvalidInputError
 from ..offload.block_cache import BlockCache
 from ..offload.prefetch import PrefetchedTensor
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .selection import Group, Selection, reduce_group, surround, take_tokens
+from .sliders import Slider
 
 CODE_INTERVAL = 64  # generated tokens that are coded together, unless the window is left earlier
 BLOCK_SIZE = 128  # tokens of a block of the paper's device cache (section 4.1.4)
@@ -147,6 +149,13 @@ class PQCache(Method):
     title = "PQCache"
     paper = "arXiv 2407.12820"
     kind = "retrieval"
+    group_name = "block"
+    style = Style("#009E73", "solid", "square")
+    sliders = (
+        Slider("n_partitions", "partitions m", (1, 2, 4, 8), "parts that a key is cut into, each with its own codes",
+               divides_head_dim=True),
+        Slider("n_bits", "bits b", (2, 3, 4, 5, 6, 7, 8), "bits of a code: a part is coded by one of 2ᵇ centroids"),
+    )  # fmt: skip
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True

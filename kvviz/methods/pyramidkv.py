@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..trace.styles import Style
 from .base import LayerContext, State
 from .snapkv import SnapKV
 
@@ -30,6 +31,7 @@ class PyramidKV(SnapKV):
     name = "pyramidkv"
     title = "PyramidKV"
     paper = "arXiv 2406.02069"
+    style = Style(dash="dot", symbol="triangle-up-open")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "official": {"recent": 8, "kernel": 7, "pooling": "max", "group": "each"},

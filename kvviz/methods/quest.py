@@ -10,8 +10,10 @@ from kvviz_kernels.selection import page_scores, take_best
 from torch import Tensor
 
 from ..clustering.growing import GrowingTensor
+from ..trace.styles import Style
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Selection, positions, surround
+from .sliders import Slider
 
 LEAST_PAGES = 3
 
@@ -45,6 +47,9 @@ class Quest(Method):
     title = "Quest"
     paper = "arXiv 2406.10774"
     kind = "retrieval"
+    group_name = "page"
+    style = Style("#E69F00", "dash", "triangle-down")
+    sliders = (Slider("page_size", "page size", (4, 8, 16, 32, 64, 128), "consecutive tokens of a page"),)
     needs_queries = False
     builds_for_any_budget = True
 

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from ..errors import InvalidInputError, MissingDependencyError
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .selection import Selection, reduce_group, surround, take_tokens
 
@@ -162,6 +163,7 @@ class RetrievalAttention(Method):
     title = "RetrievalAttention"
     paper = "arXiv 2409.10516"
     kind = "retrieval"
+    style = Style(dash="longdashdot", symbol="star-open")
     overlaps_build = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},

@@ -13,6 +13,7 @@ from torch.nn.functional import cosine_similarity
 
 from ..errors import InvalidInputError
 from ..offload.store import TokenCache
+from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Group, Selection, reduce_group, rows_of_heads, surround
@@ -73,6 +74,8 @@ class ShadowKV(Method):
     title = "ShadowKV"
     paper = "arXiv 2410.21465"
     kind = "retrieval"
+    group_name = "chunk"
+    style = Style(dash="dashdot", symbol="triangle-up-open")
     needs_queries = False
     expected_failures: ClassVar[Mapping[str, str]] = {
         "extension_equals_one_build": "generated tokens are attended in full and never cut into chunks",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
 from ..errors import InvalidInputError, UnknownNameError
+from ..trace.styles import Style
 from .attention import attention_received
 from .eviction import Eviction, EvictionState
 from .selection import reduce_group
@@ -35,6 +36,7 @@ class SnapKV(Eviction):
     name = "snapkv"
     title = "SnapKV"
     paper = "arXiv 2404.14469"
+    style = Style(dash="dash", symbol="square-open")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "official": {"recent": 32, "kernel": 7, "pooling": "max", "group": "each"},

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
+from ..trace.styles import Style
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Blend, Group, Selection, reduce_group, rows_of_heads, surround, take_tokens
 
@@ -65,6 +66,7 @@ class SparQ(Method):
     title = "SparQ Attention"
     paper = "arXiv 2312.04985"
     kind = "retrieval"
+    style = Style(dash="dash", symbol="square-open")
     needs_queries = False
     builds_for_any_budget = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

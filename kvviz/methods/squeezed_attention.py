@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..clustering.kmeans import kmeans
+from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .selection import Selection, reduce_group, rows_of_heads, surround, take_groups
 
@@ -57,6 +58,7 @@ class SqueezedAttention(Method):
     title = "Squeezed Attention"
     paper = "arXiv 2411.09688"
     kind = "retrieval"
+    style = Style(dash="dash", symbol="cross-open")
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True

@@ -8,8 +8,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .selection import Selection, attend_all, surround
+from .sliders import Slider
 
 
 @dataclass
@@ -33,6 +35,8 @@ class StreamingLLM(Method):
     title = "StreamingLLM"
     paper = "arXiv 2309.17453"
     kind = "eviction"
+    style = Style("#56B4E9", "dot", "x")
+    sliders = (Slider("sinks", "sinks", (0, 1, 2, 4, 8, 16, 32, 64), "first tokens, always attended"),)
     needs_queries = False
 
     sinks: int = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..errors import InvalidInputError
 from .labels import SEPARATOR, escape, set_title
 from .panels import panels
 from .score_curves import about, curve, error_bars, numbers, rows_of, spread_ticks
-from .theme import MAP, method_style
+from .theme import MAP, styles_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +67,7 @@ def ablation(
     of_numbers = all(_is_numeric(rows[field]) for rows in tables.values())
     names = [escape(_printed(name)) for name in wanted]
     figure, places = panels([""] * len(wanted), 1, 300 if len(wanted) == 1 else 190, dark)
+    style_in = styles_of(table, dark)
     lines = list(dict.fromkeys(key for rows in tables.values() for key in _keys(rows, series)))
     most = 0
     for name, label, place in zip(wanted, names, places, strict=True):
@@ -75,7 +76,7 @@ def ablation(
         for number, line in enumerate(lines):
             own = rows[[key == line for key in keys]]
             if len(own):
-                style = _style(line, series, lines, dark)
+                style = _style(line, series, lines, dark, style_in)
                 trace = _line(own, field, name, of_numbers, style, SEPARATOR.join(_words(line, series)))
                 figure.add_trace(trace.update(legendgroup=str(number), showlegend=place == places[0]), **place)
                 most = max(most, int(own.groupby(field).size().max()))
@@ -116,12 +117,15 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _style(line: tuple[Any, ...], series: Sequence[str], lines: list[tuple[Any, ...]], dark: bool) -> dict[str, str]:
+def _style(
+    line: tuple[Any, ...], series: Sequence[str], lines: list[tuple[Any, ...]], dark: bool,
+    style_in: Callable[[str], dict[str, str]],
+) -> dict[str, str]:  # fmt: skip
     """The method's style, whose second and later lines change dash and symbol; steps of cividis without a method."""
     dashes, symbols = _DASHES, _SYMBOLS
     if "method" in series:
         place = list(series).index("method")
-        style = method_style(str(line[place]), dark)
+        style = style_in(str(line[place]))
         number = [other for other in lines if other[place] == line[place]].index(line)
         if number == 0:
             return style

@@ -17,7 +17,7 @@ from .labels import escape, heading, set_title
 from .labels import title as join
 from .panels import name_panel, tiles
 from .score_curves import curve
-from .theme import MAP, method_style, template_name
+from .theme import MAP, method_style, recorded_style, template_name
 
 if TYPE_CHECKING:
     pass
@@ -61,7 +61,7 @@ def layer_budgets(
     )
     for row, (label, grid) in enumerate(grids.items(), start=2):
         item = named[label]
-        style = method_style(item.method if isinstance(item, Recording) else label, dark)
+        style = recorded_style(item, dark) if isinstance(item, Recording) else method_style(label, dark)
         means = np.array([float(np.nanmean(line)) if np.isfinite(line).any() else math.nan for line in grid])
         line = curve(escape(label), np.arange(len(grid)), means, style, "layer %{x}: %{y:.1f} tokens")
         figure.add_trace(line.update(marker_size=5), 1, 1)

@@ -11,7 +11,7 @@ from ..metrics.growth import growth_exponent
 from .axes import amounts, log_ticks, one_value, run_title, size_axis, unit_of
 from .labels import escape, set_title
 from .score_curves import check_positive, curve, numbers, rows_of
-from .theme import ink, method_style, template_name
+from .theme import ink, styles_of, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def throughput_by_batch(
     rows = rows.assign(tokens_per_s=table["tokens_per_s"])
     one_value("throughput_by_batch", table, "length")
     best = rows.dropna().groupby("method").agg({"tokens_per_s": "max", "batch": "max"})
-    figure = go.Figure()
+    figure, style = go.Figure(), styles_of(table, dark)
     ended = False
     for method in rows["method"].unique():
         means = rows[rows["method"] == method].groupby("batch")["tokens_per_s"].mean()
@@ -48,11 +48,12 @@ def throughput_by_batch(
         if len(fitted):
             figure.add_trace(curve(
                 escape(str(method)) + _beside_full(best, method), fitted.index.to_numpy(float),
-                fitted.to_numpy(float), method_style(str(method), dark), "batch %{x}: %{y:,.1f} tokens/s",
+                fitted.to_numpy(float), style(str(method)), "batch %{x}: %{y:,.1f} tokens/s",
             ))  # fmt: skip
         failed = means.index[means.isna()]
         if len(failed):
-            figure.add_traces(_memory_ended(str(method), fitted, failed.min(), not ended, dark))
+            color = style(str(method))["color"]
+            figure.add_traces(_memory_ended(str(method), color, fitted, failed.min(), not ended, dark))
             ended = True
     size_axis(figure, rows["batch"], "batch (sequences)")
     figure.update_layout(template=template_name(dark), height=500, hovermode="closest")
@@ -83,10 +84,10 @@ def index_build_time(
     for column in ("seconds", "length"):
         check_positive(f"index_build_time: {column}", rows[column], "numbers")
     scale, unit = unit_of(float(rows["seconds"].max()))
-    figure = go.Figure()
+    figure, style = go.Figure(), styles_of(table, dark)
     for index in rows["index"].unique():
         means = rows[rows["index"] == index].groupby("length")["seconds"].mean()
-        figure.add_traces(_growth(str(index), means, scale, unit, method_style(str(index), dark)))
+        figure.add_traces(_growth(str(index), means, scale, unit, style(str(index))))
     size_axis(figure, rows["length"], "length (tokens)")
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
     log_ticks(figure, f"time to build ({unit})")
@@ -119,9 +120,10 @@ def _beside_full(best: pd.DataFrame, method: Any) -> str:
     return f": {ratio['tokens_per_s']:.2g}× full, batch {ratio['batch']:.3g}×"
 
 
-def _memory_ended(method: str, fitted: Any, batch: float, in_legend: bool, dark: bool) -> list[go.Scatter]:
+def _memory_ended(
+    method: str, color: str, fitted: Any, batch: float, in_legend: bool, dark: bool
+) -> list[go.Scatter]:
     """A fall from the last batch that fitted to a cross at the one that did not."""
-    color = method_style(method, dark)["color"]
     last = ([float(fitted.index[-1])], [float(fitted.iloc[-1])]) if len(fitted) else ([], [])
     fall = go.Scatter(
         x=[*last[0], float(batch)], y=[*last[1], 0.0], mode="lines", line={"color": color, "width": 1, "dash": "dot"},

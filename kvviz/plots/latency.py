@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from .axes import amounts, log_ticks, one_value, run_title, several, size_axis, 
 from .labels import SEPARATOR, escape, heading, set_title
 from .parts import END_TO_END, in_order, part_marker, part_of
 from .score_curves import curve
-from .theme import ink, method_style, template_name
+from .theme import ink, styles_of, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,14 +75,14 @@ def latency(
             raise InvalidInputError("latency: over", repr(over), 'a table, or over="method" with timelines')
         costs, what = _of_timelines(table, phase), "Time a decode step" if phase == "decode" else "Time of the prefill"
         text = heading(title, [f"{what}, by part", *_shared(table), hardware or ""])
-        axis = "method"
+        figure = _bars(costs, dark)
     else:
-        axis = over or next((name for name in _OVER[1:] if several(table, name)), "method")
+        axis: str = over or next((name for name in _OVER[1:] if several(table, name)), "method")
         costs = _of_table(table, axis)
         parts = {cost.part for cost in costs}
         what = f"Time of {parts.pop()}" if len(parts) == 1 else "Time"
         text = run_title(table, title, f"{what} by {'part' if axis == 'method' else axis}", hardware)
-    figure = _bars(costs, dark) if axis == "method" else _curves(costs, axis, dark)
+        figure = _bars(costs, dark) if axis == "method" else _curves(costs, axis, styles_of(table, dark), dark)
     set_title(figure, text)
     return figure
 
@@ -174,7 +174,7 @@ def _bars(costs: list[Cost], dark: bool) -> go.Figure:
     return figure
 
 
-def _curves(costs: list[Cost], over: str, dark: bool) -> go.Figure:
+def _curves(costs: list[Cost], over: str, style_in: Callable[[str], dict[str, str]], dark: bool) -> go.Figure:
     whole = _whole(costs)
     scale, unit = unit_of(max(whole.values()))
     figure = go.Figure()
@@ -182,7 +182,7 @@ def _curves(costs: list[Cost], over: str, dark: bool) -> go.Figure:
         places = np.array(sorted(x for name, x in whole if name == method))
         times = np.array([whole[method, x] / scale for x in places])
         hover = f"{over} %{{x:,}}: %{{y:.3g}} {unit}"
-        figure.add_trace(curve(escape(method), places, times, method_style(method, dark), hover))
+        figure.add_trace(curve(escape(method), places, times, style_in(method), hover))
     axis = "length (tokens)" if over == "length" else "batch (sequences)"
     size_axis(figure, [cost.x for cost in costs], axis)
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")

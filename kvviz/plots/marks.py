@@ -14,7 +14,7 @@ from ..trace import Recording
 from ..trace.hues import UNCHOSEN, hue
 from .cells import AGREED, BLANK, MISSED, WASTED, Cells, rectangles, slashes
 from .labels import escape
-from .theme import MAP, attention_scale, hue_color, ink, method_style
+from .theme import MAP, attention_scale, hue_color, ink, recorded_style
 
 DECADES = 4  # attention weights from 1e-4 to 1, on a logarithmic scale
 _NAMES = {AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method"}
@@ -32,7 +32,7 @@ def paint(grid: Cells, run: Recording, color: str, dark: bool) -> list[go.Scatte
     missed = _lines(*rectangles(grid.mark == MISSED, grid, closed=True), _outline(color, dark))
     if color != "agreement":
         return [*(_area(grid, mask, shade) for shade, mask in _shades(grid, color, dark)), missed]
-    tone = method_style(run.method, dark)["color"]
+    tone = recorded_style(run, dark)["color"]
     wasted = _lines(*slashes(grid.mark == WASTED, grid), {"width": 1, "color": tone})
     return [_area(grid, grid.mark == AGREED, tone), wasted, missed]
 
@@ -100,7 +100,7 @@ def _words(run: Recording, position: int, mark: int, group: int) -> str:
 def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bool, dark: bool) -> list[go.Scatter]:
     """Traces without data that explain what `paint` drew."""
     neutral = ink(dark)
-    tone = method_style(runs[0].method, dark)["color"] if len({run.method for run in runs}) == 1 else neutral.muted
+    tone = recorded_style(runs[0], dark)["color"] if len({run.method for run in runs}) == 1 else neutral.muted
     drawn = {mark for grid in grids for mark in np.unique(grid.mark).tolist()}
     symbols = {
         AGREED: {"symbol": "square", "color": tone},

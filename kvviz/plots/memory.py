@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from .axes import log_ticks, run_title, size_axis
 from .labels import escape, heading, set_title
 from .panels import name_panel
 from .score_curves import curve, numbers, rows_of
-from .theme import MAP, ink, method_style, template_name
+from .theme import MAP, ink, styles_of, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,7 @@ def hit_rate(
     drawn = [
         (name, part, curves, x)
         for name, part, curves, x in (
-            ("the tokens of the last R steps", steps, _by_steps(steps, dark), "recent_steps"),
+            ("the tokens of the last R steps", steps, _by_steps(steps, styles_of(table, dark)), "recent_steps"),
             ("blocks of tokens", blocks, _by_blocks(blocks, dark), "blocks_a_step"),
         )
         if len(part)
@@ -186,14 +186,14 @@ def bytes_text(size: float) -> str:
     return f"{size / unit:.4g} {sign}"
 
 
-def _by_steps(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
+def _by_steps(rows: pd.DataFrame, style_in: Callable[[str], dict[str, str]]) -> list[go.Scatter]:
     """A curve a name over R; names that begin with a method ("clusterkv, budget 256") have its colour."""
     curves = []
     seen: list[str] = []
     for name in rows["cache"].unique():
         means = rows[rows["cache"] == name].groupby("recent_steps")["hit_rate"].mean()
         method = str(name).partition(",")[0]
-        style = method_style(method, dark)
+        style = style_in(method)
         if method in seen:  # a method's second curve keeps its colour
             number = seen.count(method)
             style |= {"dash": _DASHES[number % len(_DASHES)], "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open"}

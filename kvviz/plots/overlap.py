@@ -11,7 +11,7 @@ from ..trace import Trace
 from .labels import heading, set_title
 from .powers import raised
 from .similarity import line
-from .theme import ink, method_style, template_name, translucent
+from .theme import BLUE, PURPLE, SKY, ink, template_name, translucent
 
 _BOUND_QUERIES = 32  # over which a bound is averaged
 
@@ -49,7 +49,7 @@ def query_overlap(
     trend = metrics.linear_fit(found.cosine, found.overlap)
     ends = np.array([found.cosine.min(), found.cosine.max()])
     chance = float((k / (found.first + 1)).mean())
-    neutral, color = ink(dark), method_style("ctkvr")["color"]
+    neutral, color = ink(dark), PURPLE
     figure = go.Figure(go.Scatter(
         x=found.cosine, y=found.overlap, mode="markers", name="pair of queries",
         customdata=np.stack([found.head, found.first, found.second], -1),
@@ -90,7 +90,7 @@ def _bounds(trace: Trace, layer: int, k: int, pairs: metrics.QueryPairs, dark: b
         ], axis=0)  # fmt: skip
         useful = gaps[bound > 0]
         begins = f"above 0 from {_near_one(useful[-1])}" if len(useful) else "0 everywhere"
-        color = method_style("clusterkv")["color"] if not dark else method_style("streaming_llm")["color"]
+        color = SKY if dark else BLUE
         lines.append(line(1.0 - gaps, bound, f"{name}: {begins}", color, width=2, dash=dash))
     return lines
 

@@ -11,7 +11,7 @@ from ..errors import UnknownNameError
 from .labels import escape, set_title
 from .score_curves import about, budget_axis, check_positive, curve, rows_of
 from .score_curves import band as area
-from .theme import method_style, template_name
+from .theme import styles_of, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +40,10 @@ def recall_by_budget(
     band from their minimum to their maximum ("range") or of one standard deviation either side ("std"). Rows without a
     value are left out. `budget` counts tokens a key/value head, or is a share of the prompt where all are below 1.
 
-    `kinds` gives methods that kvviz does not know their tone: {"mymethod": "eviction"}. `title` says what was run; by
-    default it is made from `table.attrs`, where "model", "prompt_length" and "seed" are looked for.
+    Methods are drawn as their classes say (`Method.style`), or `table.attrs["styles"]`: {"mymethod": {"color":
+    "#0072B2", "dash": "dot", "symbol": "star"}}. `kinds` gives methods that are not known their tone: {"mymethod":
+    "eviction"}. `title` says what was run; by default it is made from `table.attrs`, where "model", "prompt_length" and
+    "seed" are looked for.
 
     Raises UnknownNameError for an unknown metric or band, InvalidInputError for missing columns, no rows, or budgets
     that are not positive.
@@ -57,10 +59,10 @@ def recall_by_budget(
         raise UnknownNameError("recall_by_budget: band", str(band), _BANDS)
     rows = rows_of("recall_by_budget", table, ["method", "budget", metric])
     check_positive("recall_by_budget: budget", rows["budget"], "budgets")
-    figure = go.Figure()
+    figure, style_in = go.Figure(), styles_of(table, dark, kinds)
     for method in rows["method"].unique():
         groups = rows[rows["method"] == method].groupby("budget")[metric]
-        for trace in _curve(str(method), groups, band, (kinds or {}).get(str(method)), dark):
+        for trace in _curve(str(method), groups, band, style_in(str(method))):
             figure.add_trace(trace)
     most = int(rows.groupby(["method", "budget"]).size().max())
     spread = {"range": "band: lowest to highest", "std": "band: ± 1 standard deviation"}.get(band or "", "")
@@ -74,10 +76,10 @@ def recall_by_budget(
     return figure
 
 
-def _curve(method: str, groups: Any, band: str | None, kind: str | None, dark: bool) -> list[go.Scatter]:
+def _curve(method: str, groups: Any, band: str | None, style: dict[str, str]) -> list[go.Scatter]:
     mean, count = groups.mean(), groups.size()
     line = curve(
-        escape(method), mean.index.to_numpy(float), mean.to_numpy(float), method_style(method, dark, kind),
+        escape(method), mean.index.to_numpy(float), mean.to_numpy(float), style,
         "budget %{x:,}: %{y:.3f}<br>runs: %{customdata}", count.to_numpy(),
     )  # fmt: skip
     if band is None or int(count.max()) < 2:

@@ -26,7 +26,7 @@ from .score_curves import (
     rows_of,
     spread_aside,
 )
-from .theme import method_style, template_name
+from .theme import styles_of, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,11 +86,12 @@ def score_by_budget(
     methods = sorted(rows["method"].unique(), key=lambda method: method in levels)  # levels are drawn over the others
     aside = dict(zip(methods, spread_aside(len(set(of_budget["method"]))), strict=False))
     explained: set[str] = set()
+    style_in = styles_of(table, dark, kinds)
     most = 0
     for task, place in zip(tasks, places, strict=True):
         here = rows[rows["task"] == task] if "task" in rows else rows
         for method in (name for name in methods if name in set(here["method"])):
-            style, show = method_style(str(method), dark, (kinds or {}).get(str(method))), method not in explained
+            style, show = style_in(str(method)), method not in explained
             samples = _samples(here[here["method"] == method], score, [] if method in levels else ["budget"])
             if method in levels:
                 trace = _level(str(method), float(samples.mean()), budgets, style, show)
@@ -148,11 +149,11 @@ def perplexity_by_length(
     logs = {str(name): np.log(own.set_index(by)["perplexity"]) for name, own in rows.groupby("method", sort=False)}
     groups = {method: own.groupby(level=0) for method, own in logs.items()}
     means = {method: np.exp(own.mean() if by == "length" else _so_far(own.mean())) for method, own in groups.items()}
-    figure = go.Figure()
+    figure, style_in = go.Figure(), styles_of(table, dark, kinds)
     for method, mean in means.items():
         line = curve(
             escape(method) + _above_full(means, method, by), mean.index.to_numpy(float), mean.to_numpy(float),
-            method_style(method, dark, (kinds or {}).get(method)), by + " %{x:,}: %{y:.3f}", markers=by == "length",
+            style_in(method), by + " %{x:,}: %{y:.3f}", markers=by == "length",
         )  # fmt: skip
         if by == "length" and int(groups[method].size().max()) > 1:
             low, high = (np.exp(ends.to_numpy(float)) for ends in (groups[method].min(), groups[method].max()))

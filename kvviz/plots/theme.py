@@ -1,16 +1,21 @@
-"""One look for every figure: light and dark templates, a style for each method, a hue for each cluster."""
+"""One look for every figure: light and dark templates, the style of each method, a hue for each cluster."""
 
 from __future__ import annotations
 
 import math
-import zlib
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import plotly.graph_objects as go
 import plotly.io as pio
 
+from ..trace import Recording
 from ..trace.hues import HUES, hue
+from ..trace.styles import NEUTRAL, Style, load_style, style_of
 from .powers import power_of_ten
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 TYPE_SIZE = 13  # pixels, on a screen
@@ -29,32 +34,8 @@ class Ink(NamedTuple):
 LIGHT = Ink(foreground="#1a1a1a", muted="#6e6e6e", grid="#e4e4e4", background="#ffffff")
 DARK = Ink(foreground="#ececec", muted="#9a9a9a", grid="#333333", background="#111111")
 
-# Okabe and Ito's palette, one colour a method; dash and symbol carry it through greyscale print.
-_METHODS = {
-    "clusterkv": ("#0072B2", "solid", "circle"),
-    "centroidkv": ("#D55E00", "dash", "diamond"),
-    "pqcache": ("#009E73", "solid", "square"),
-    "ctkvr": ("#CC79A7", "dashdot", "triangle-up"),
-    "quest": ("#E69F00", "dash", "triangle-down"),
-    "streaming_llm": ("#56B4E9", "dot", "x"),
-}
-# Other published methods share the tone of their kind and differ by dash and symbol.
-_BASELINES = {
-    "h2o": ("eviction", "solid", "circle-open"),
-    "snapkv": ("eviction", "dash", "square-open"),
-    "pyramidkv": ("eviction", "dot", "triangle-up-open"),
-    "infinigen": ("retrieval", "solid", "circle-open"),
-    "sparq": ("retrieval", "dash", "square-open"),
-    "infllm": ("retrieval", "dot", "diamond-open"),
-    "shadowkv": ("retrieval", "dashdot", "triangle-up-open"),
-    "magicpig": ("retrieval", "longdash", "triangle-down-open"),
-    "retrieval_attention": ("retrieval", "longdashdot", "star-open"),
-    "squeezed_attention": ("retrieval", "dash", "cross-open"),
-    "minference": ("prefill", "solid", "hexagon-open"),
-}
-_TONES = {"retrieval": "#7A8CA3", "eviction": "#A3877A", "merging": "#93839F", "prefill": "#86957E"}
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_SYMBOLS = ("pentagon", "hexagon", "star", "cross", "hourglass", "bowtie", "star-diamond")
+# Okabe and Ito's palette, which colour-blind readers tell apart.
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 
 
 def ink(dark: bool = False) -> Ink:
@@ -79,30 +60,49 @@ def attention_scale(decades: int) -> dict[str, Any]:
 
 
 def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict[str, str]:
-    """`color`, `dash` and `symbol` of a method, the same in every figure.
+    """`color`, `dash` and `symbol` of a method, the same in every figure: those that its class declares.
 
     `name` is the registry name. A method that kvviz does not know gets the muted tone of its `kind` ("retrieval",
-    "eviction", "merging", "prefill"; neutral otherwise) and a dash and symbol that depend on nothing but its name.
+    "eviction", "merging", "prefill"; neutral otherwise) and a dash and symbol that depend on nothing but its name. So
+    does, in a process that has not loaded it, a method younger than the data that come without styles.
 
     >>> method_style("clusterkv")
     {'color': '#0072B2', 'dash': 'solid', 'symbol': 'circle'}
     """
-    neutral = ink(dark)
-    if name in _METHODS:
-        color, dash, symbol = _METHODS[name]
-    elif name == "oracle":
-        color, dash, symbol = neutral.foreground, "solid", "diamond-tall"
-    elif name == "full":
-        color, dash, symbol = neutral.muted, "dot", "line-ew-open"
-    elif name in _BASELINES:
-        known_kind, dash, symbol = _BASELINES[name]
-        color = _TONES[known_kind]
-    else:
-        number = zlib.crc32(name.encode())  # hash() differs from one process to the next
-        color = _TONES.get(kind or "", neutral.muted)
-        dash = _DASHES[number % len(_DASHES)]
-        symbol = _SYMBOLS[number // len(_DASHES) % len(_SYMBOLS)]
-    return {"color": color, "dash": dash, "symbol": symbol}
+    return _drawn(style_of(name, kind), dark)
+
+
+def recorded_style(run: Recording, dark: bool = False) -> dict[str, str]:
+    """`color`, `dash` and `symbol` of a recording's method: those recorded, otherwise those of its name."""
+    return _drawn((run.style or style_of(run.method)).completed(run.method), dark)
+
+
+def styles_of(
+    table: pd.DataFrame, dark: bool = False, kinds: Mapping[str, str] | None = None
+) -> Callable[[str], dict[str, str]]:
+    """A function from a method's name to its `color`, `dash` and `symbol`, for a table's figure.
+
+    They are those in `table.attrs["styles"]`, {method: {"color", "dash", "symbol"}}, otherwise those of `method_style`
+    with the method's kind in `kinds`. Raises IncompatibleFileError for attrs that are no styles.
+    """
+    told = table.attrs.get("styles", {})
+
+    def style(name: str) -> dict[str, str]:
+        kind = (kinds or {}).get(name)
+        if name not in told:
+            return method_style(name, dark, kind)
+        return _drawn(load_style(told[name], f"draw a table: styles of {name}").completed(name, kind), dark)
+
+    return style
+
+
+def _drawn(style: Style, dark: bool) -> dict[str, str]:
+    """A complete style with the theme's neutral colours in place of their names."""
+    assert style.color is not None
+    assert style.dash is not None
+    assert style.symbol is not None
+    color = getattr(ink(dark), style.color) if style.color in NEUTRAL else style.color
+    return {"color": color, "dash": style.dash, "symbol": style.symbol}
 
 
 def cluster_hue(cluster: int) -> float:
@@ -175,7 +175,7 @@ def _template(colors: Ink) -> Any:
         "font": {"family": FONT, "size": TYPE_SIZE, "color": colors.foreground},
         "paper_bgcolor": colors.background,
         "plot_bgcolor": colors.background,
-        "colorway": [color for color, _, _ in _METHODS.values()],
+        "colorway": [BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY],
         "title": {"x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
                   "font": {"size": TYPE_SIZE}},
         "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left",

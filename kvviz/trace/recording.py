@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from .. import metrics
 from ..errors import IncompatibleFileError, InvalidInputError
+from .earlier import GROUP_NAMES
 from .events import LayerEvents
 from .geometry import Geometry, check_layers, load_geometry
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
+from .styles import Style, load_style
 
 Array = NDArray[Any]
 
@@ -25,6 +27,7 @@ _RECORDING_METADATA = {
     "tokens": "texts", "next_tokens": "texts", "prompt_length": "integer", "question_length": "integer",
     "dense_layers": "integers", "exact_layers": "integers", "answer": "text",
 }  # fmt: skip
+_LOOKS = {"group_name": "text", "style": "object"}  # of the method; files written before it was recorded have neither
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Recording:
     dense_layers: tuple[int, ...] = ()
     exact_layers: tuple[int, ...] = ()
     answer: str = ""
+    group_name: str = "cluster"  # what the method's groups are called: one of them
+    style: Style | None = None  # how the method is drawn; None: as its name says
 
     def __post_init__(self) -> None:
         steps, length = self.steps, len(self.tokens)
@@ -193,7 +198,8 @@ class Recording:
         for layer, events in self.events.items():
             arrays |= {f"{name}.{layer}": array for name, array in events.arrays().items()}
         metadata = {name: getattr(self, name) for name in _RECORDING_METADATA}
-        metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry)}
+        metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry), "group_name": self.group_name}
+        metadata |= {"style": asdict(self.style)} if self.style is not None else {}
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
     @classmethod
@@ -203,7 +209,10 @@ class Recording:
         Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
-        check_metadata(metadata, f"read {path}", _RECORDING_METADATA)
+        check_metadata(metadata, f"read {path}", _RECORDING_METADATA, _LOOKS)
+        metadata = {"group_name": GROUP_NAMES.get(metadata["method"], "cluster")} | metadata
+        if "style" in metadata:
+            metadata["style"] = load_style(metadata["style"], f"read {path}: style")
         columns = {name: by_layer(arrays, name, path) for name in LayerEvents.FIELDS}
         layers = set(columns["indices"])
         if any(set(column) != layers for column in columns.values()):

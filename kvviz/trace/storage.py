@@ -102,18 +102,22 @@ def read_arrays(
     return _map(path, operation), metadata
 
 
-def check_metadata(metadata: Mapping[str, Any], operation: str, wanted: Mapping[str, str]) -> None:
+def check_metadata(
+    metadata: Mapping[str, Any], operation: str, wanted: Mapping[str, str], optional: Mapping[str, str] | None = None
+) -> None:
     """Raise IncompatibleFileError unless `metadata` has exactly the names of `wanted`, each of the kind it asks for.
 
-    Kinds: "text", "integer", "object", "texts", "integers", "factor" (a positive number, or null).
+    Names in `optional` may be there too. Kinds: "text", "integer", "object", "texts", "integers", "factor" (a positive
+    number, or null).
     """
+    kinds = {**wanted, **(optional or {})}
     for name in [*wanted, *metadata]:
-        if name not in metadata or name not in wanted:
+        if name not in metadata or name not in kinds:
             got = f"no {name!r} in the metadata" if name in wanted else f"unknown {name!r} in the metadata"
             raise IncompatibleFileError(operation, got, f"exactly {', '.join(wanted)}")
-        if not _KINDS[wanted[name]](metadata[name]):
+        if not _KINDS[kinds[name]](metadata[name]):
             got = f"{name} = {reprlib.repr(metadata[name])}"
-            raise IncompatibleFileError(operation, got, f"{name} of kind {wanted[name]!r}")
+            raise IncompatibleFileError(operation, got, f"{name} of kind {kinds[name]!r}")
 
 
 _KINDS: Mapping[str, Callable[[Any], bool]] = {

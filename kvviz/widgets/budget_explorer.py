@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError, KVVizError
 from ..trace import Trace
-from . import assets, content, explorer_data, explorer_fields
+from . import assets, content, explorer_budgets, explorer_data
 from .live import AnyWidget
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class BudgetExplorer(AnyWidget):
         if not isinstance(method, str):
             raise InvalidInputError("BudgetExplorer: method", type(method).__name__, "its name, and its fields by name")
         self.explorer.layers(method, **{"budget": ANY_BUDGET, **fields})  # raises for a field that no budget makes good
-        stops = self.explorer.budgets(method, explorer_fields.budgets(self.explorer.prompt_length), **fields)
+        stops = self.explorer.budgets(method, explorer_budgets.budgets(self.explorer.prompt_length), **fields)
         asked = self._default_budget(stops) if budget is None else budget
         layers = self.explorer.layers(method, **{**fields, "budget": asked})
         if layer is None:  # without a layer where the method chooses, `explored_at` says what to do
@@ -79,10 +79,10 @@ class BudgetExplorer(AnyWidget):
         explored = self.explored_at(asked, layer, head, {})
         budget = explored.recording.budget  # in tokens, where a share was asked for
         stops = sorted({*stops, budget})
-        sliders = explorer_fields.sliders(explored.method.config, method, trace.geometry.head_dim)
+        sliders = self.explorer.sliders(explored.method)
         settings = {slider.name: explored.method.config[slider.name] for slider in sliders}
         self._fixed = {name: value for name, value in fields.items() if name not in settings}
-        self._curve_budgets = explorer_fields.curve_budgets(stops)
+        self._curve_budgets = explorer_budgets.curve_budgets(stops)
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
         page["notes"] = _notes(len(beginning), len(trace))
         super().__init__(budget=budget, layer=int(layer), head=int(head), settings=settings, page=page)

@@ -106,7 +106,7 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
                 "fed": content.texts(run.tokens[run.prompt_length :]),
                 "next_token": content.texts(run.next_tokens[-1:])[0],
                 "question_length": run.question_length,
-                "group_name": content.group_name(run.method),
+                "group_name": run.group_name,
                 "rows_a_head": content.rows(run) // common.heads,
                 **style,
             }

@@ -12,15 +12,6 @@ from ..trace import Recording
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
-# What a method's groups are, where they are no clusters.
-_GROUP_NAMES = {"quest": "page", "pqcache": "block", "infllm": "block", "shadowkv": "chunk", "ctkvr": "query centroid",
-                "centroidkv": "centroid"}  # fmt: skip
-
-
-def group_name(method: str) -> str:
-    """What the `groups` of a method's recordings are called."""
-    return _GROUP_NAMES.get(method, "cluster")
-
 
 def merges(recordings: Iterable[Recording]) -> bool:
     """Whether any of the recordings knows tokens that were merged."""
@@ -111,7 +102,7 @@ def describe(recording: Recording) -> dict[str, Any]:
         "layers_meaning": f"layer: which of the recorded layers is shown{f' ({unrecorded})' if unrecorded else ''}",
         "heads": list(range(rows(recording))),
         "head_name": head_name,
-        "group_name": group_name(recording.method),
+        "group_name": recording.group_name,
         "merges": merges([recording]),
         "notes": [],
     }

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from . import content, view
-from .explorer_fields import Slider
 
 if TYPE_CHECKING:
-    from ..generation.explore import Explored, Point
+    from ..generation.explore import Explored, Point, Slider
 
 Array = NDArray[Any]
 FRAME = ("positions", "groups", "scores", "weights", "looks", "marks")
@@ -23,11 +22,11 @@ def describe(
     explored: Explored, *, budgets: Sequence[int], sliders: Sequence[Slider], layers: Sequence[int]
 ) -> dict[str, Any]:
     """Everything on the page that does not depend on budget, sliders, layer and head; JSON-able."""
-    from ..plots.theme import method_style  # plotly loads with it
+    from ..plots.theme import recorded_style  # plotly loads with it
 
     recording, method = explored.recording, explored.method
     rows = explored.indices.shape[0]
-    styles = {theme: method_style(method.name, theme == "dark", method.kind)["color"] for theme in ("light", "dark")}
+    styles = {theme: recorded_style(recording, theme == "dark")["color"] for theme in ("light", "dark")}
     return {
         "model": recording.model,
         "method": method.name,
@@ -43,7 +42,7 @@ def describe(
         "layers": list(layers),
         "heads": list(range(rows)),
         "head_name": "KV head" if rows == recording.geometry.n_kv_heads else "query head",
-        "group_name": content.group_name(method.name),
+        "group_name": recording.group_name,
         "merges": content.merges([recording]),
         "notes": [],
     }

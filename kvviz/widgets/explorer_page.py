@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidInputError
-from . import explorer_data, explorer_fields
+from . import explorer_budgets, explorer_data
 from .page import blob, self_contained
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def to_html(explorer: BudgetExplorer, path: str | os.PathLike[str] | None = None
     """
     main = explorer.page["sliders"][:1]
     values: list[Any] = main[0]["values"] if main else [None]
-    stops = sorted({*explorer_fields.curve_budgets(explorer.page["budgets"]), explorer.budget})
+    stops = sorted({*explorer_budgets.curve_budgets(explorer.page["budgets"]), explorer.budget})
     cells: dict[str, dict[str, Any]] = {}
     blobs: list[str] = []
     curves = []

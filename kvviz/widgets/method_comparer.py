@@ -113,6 +113,6 @@ class MethodComparer(AnyWidget):
 
 
 def _colours(run: Recording) -> dict[str, str]:
-    from ..plots.theme import method_style  # loads plotly
+    from ..plots.theme import recorded_style  # loads plotly
 
-    return {"light": method_style(run.method)["color"], "dark": method_style(run.method, dark=True)["color"]}
+    return {"light": recorded_style(run)["color"], "dark": recorded_style(run, dark=True)["color"]}

@@ -10,9 +10,11 @@ import plotly.io as pio
 import pytest
 
 from kvviz import plots
+from kvviz.errors import IncompatibleFileError
 from kvviz.plots.theme import DARK, LIGHT
 from kvviz.trace import Recording
 from kvviz.trace.hues import HUES, hue
+from kvviz.trace.styles import Style
 from tests import synthetic
 from tests.plots import plot_data
 from tests.plots.plot_data import make_trace
@@ -126,3 +128,51 @@ def test_clusters_have_the_widgets_hues_and_weight_is_contrast_to_the_page():
             ]
             assert ratios == sorted(ratios)
             assert ratios[-1] > 3
+
+
+def test_a_table_tells_how_its_methods_are_drawn(table):
+    told = {"color": "#AA3377", "dash": "longdash", "symbol": "star"}
+    table = pd.DataFrame({"method": ["mine", "mine", "quest"], "budget": [8, 16, 8], "recall": [0.5, 0.6, 0.4]})
+    table.attrs["styles"] = {"mine": told}
+    mine, quest = plots.recall_by_budget(table).data
+    assert (mine.line.color, mine.line.dash, mine.marker.symbol) == tuple(told.values())
+    assert quest.line.color == plots.method_style("quest")["color"]
+    table.attrs["styles"] = {"mine": {"color": "foreground"}}
+    for dark, neutral in ((False, LIGHT), (True, DARK)):
+        drawn = plots.recall_by_budget(table, dark=dark).data[0].line
+        assert (drawn.color, drawn.dash) == (neutral.foreground, plots.method_style("mine")["dash"])
+    table.attrs["styles"] = {"mine": {"color": "javascript:"}}
+    with pytest.raises(IncompatibleFileError, match="styles of mine"):
+        plots.recall_by_budget(table)
+
+
+def test_every_figure_of_a_table_asks_it(table):
+    color = "#AA3377"
+    rows = {
+        "method": "mine", "index": "mine", "cache": "mine", "part": "end to end", "budget": [8, 16], "batch": [1, 2],
+        "length": [512, 1024], "page_size": [4, 8], "recent_steps": [0, 1], "score": [0.1, 0.2], "recall": [0.1, 0.2],
+        "hit_rate": [0.1, 0.2], "seconds": [0.1, 0.2], "perplexity": [9.0, 8.0], "tokens_per_s": [10.0, 20.0],
+    }  # fmt: skip
+    told = pd.DataFrame(rows)
+    told.attrs["styles"] = {"mine": {"color": color}}
+    figures = [
+        plots.recall_by_budget(told),
+        plots.score_by_budget(told),
+        plots.perplexity_by_length(told.drop(columns="budget")),
+        plots.throughput_by_batch(told.drop(columns="length")),
+        plots.index_build_time(told),
+        plots.latency(told.drop(columns="batch")),
+        plots.ablation(told, field="page_size"),
+        plots.hit_rate(told),
+    ]
+    for figure in figures:
+        drawn = [trace.line.color for trace in figure.data if trace.type == "scatter" and "mine" in (trace.name or "")]
+        assert drawn
+        assert set(drawn) == {color}
+
+
+def test_a_recording_is_drawn_as_it_says():
+    made = synthetic.recording().replace(method="mine", style=Style("#AA3377", "dot", "star"))
+    for figure in (plots.selection_map(made, 2), plots.layer_budgets(made)):
+        assert "#AA3377" in figure.to_json()
+    assert "#AA3377" not in plots.selection_map(made.replace(style=None), 2).to_json()

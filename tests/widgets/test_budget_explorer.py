@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import re
 
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 
 import kvviz.generation.explore
-from kvviz import Trace, replay
+from kvviz import Trace, methods, replay
 from kvviz.errors import InvalidInputError, UnknownNameError
-from kvviz.widgets import BudgetExplorer, assets, explorer_data, explorer_fields, view
+from kvviz.generation.explore import Explorer
+from kvviz.generation.explore.sliders import sliders_of
+from kvviz.widgets import BudgetExplorer, assets, explorer_budgets, explorer_data, view
 from tests.browser.recordings import HOSTILE
 from tests.generation.test_explore import made_trace
 from tests.widgets.test_stepper_page import Scripts, embedded
@@ -140,21 +144,68 @@ def test_the_curve_grows_until_it_is_whole(trace):
 
 
 def test_sliders_stop_at_valid_values_and_at_the_present_one():
-    config = {"n_clusters": None, "tokens_per_cluster": 33, "sinks": 16}
-    first, second = explorer_fields.sliders(config, "clusterkv", 64)
+    first, second = sliders_of(methods.create("clusterkv", tokens_per_cluster=33), 64)
     assert (first.name, second.name) == ("tokens_per_cluster", "sinks")
     assert 33 in first.values
-    assert [each.name for each in explorer_fields.sliders(config | {"n_clusters": 9}, "clusterkv", 64)] == [
-        "n_clusters",
-        "sinks",
+    assert [each.name for each in sliders_of(methods.create("clusterkv", n_clusters=9), 64)] == ["n_clusters", "sinks"]
+    assert [each.name for each in sliders_of(methods.create("ctkvr", n_centroids=9), 64)] == [
+        "n_centroids",
+        "list_ratio",
     ]
-    (parts, _) = explorer_fields.sliders({"n_partitions": 3, "n_bits": 6}, "pqcache", 96)
-    assert all(96 % value == 0 for value in parts.values)
-    assert explorer_fields.sliders({}, "another_method", 64) == []
-    stops = explorer_fields.budgets(1000)
+    (parts, _) = sliders_of(methods.create("pqcache", n_partitions=3), 96)
+    assert parts.values == (1, 2, 3, 4, 8)
+    (parts, _) = sliders_of(methods.create("pqcache"), 6)
+    assert parts.values == (1, 2)
+
+
+def test_budgets_are_four_an_octave():
+    stops = explorer_budgets.budgets(1000)
     assert (stops[0], stops[-1], stops == sorted(set(stops))) == (16, 1000, True)
     assert max(np.diff(stops) / stops[:-1]) <= 0.25
-    assert explorer_fields.budgets(10) == [10]
+    assert explorer_budgets.budgets(10) == [10]
+
+
+@pytest.mark.parametrize("name", [name for name in methods.names() if methods.get(name).sliders is None])
+def test_a_method_that_declares_no_sliders_has_those_of_its_numbers(name):
+    method = methods.create(name, budget=400)
+    fields = {field.name: field for field in dataclasses.fields(method)}
+    shared = {field.name for field in dataclasses.fields(methods.Method)}
+    numeric = [
+        each for each in fields if each not in shared | {"seed"} and type(getattr(method, each)) in (int, float)
+    ]  # fmt: skip
+    found = sliders_of(method, 64)
+    assert [slider.name for slider in found] == [slider for slider in numeric if slider in {s.name for s in found}]
+    assert len(found) == min(2, len(numeric))
+    for slider in found:
+        present = getattr(method, slider.name)
+        assert len(slider.values) > 1
+        assert slider.values == tuple(sorted({*slider.values, present}))
+        assert all(type(value) is type(present) for value in slider.values)
+        assert slider.meaning == f"a field of {method.title}, {fields[slider.name].default} by default"
+        for value in slider.values:
+            dataclasses.replace(method, **{slider.name: value})  # the method accepts every stop
+
+
+def test_the_ends_of_a_derived_slider_can_be_shown_or_say_why_not():
+    explorer, shown = Explorer(made_trace(200), queries=1), 0
+    for name in [name for name in methods.names() if methods.get(name).sliders is None]:
+        for slider in sliders_of(methods.create(name, budget=160), 16) if explorer.layers(name, budget=160) else ():
+            for value in (slider.values[0], slider.values[-1]):
+                with contextlib.suppress(InvalidInputError):
+                    explored = explorer.select(3, name, **{"budget": 160, slider.name: value})
+                    assert explored.method.config[slider.name] == value
+                    assert (explored.indices >= 0).any()
+                    shown += 1
+    assert shown > 30
+
+
+def test_a_slider_of_a_field_that_is_none_of_the_methods_is_refused():
+    @dataclasses.dataclass
+    class Mistaken(type(methods.create("quest"))):
+        sliders = (methods.Slider("pagesize", "page size", (4, 8), "tokens"),)
+
+    with pytest.raises(UnknownNameError, match="did you mean 'page_size'"):
+        sliders_of(Mistaken(), 64)
 
 
 def test_the_page_holds_a_grid_and_says_which(trace):

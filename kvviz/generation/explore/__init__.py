@@ -5,6 +5,7 @@ Widgets import it once they need it: it loads torch.
 
 from __future__ import annotations
 
+from ...methods.sliders import Slider
 from .clusters import METRICS, KeyClusters, cluster_keys, cluster_limits, prompt_length
 from .selections import Explored, Explorer, Parts, Point, select
 
@@ -15,6 +16,7 @@ __all__ = [
     "KeyClusters",
     "Parts",
     "Point",
+    "Slider",
     "cluster_keys",
     "cluster_limits",
     "prompt_length",

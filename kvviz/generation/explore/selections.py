@@ -14,10 +14,12 @@ from ...cache.ledger import Ledger
 from ...errors import InvalidInputError
 from ...methods import resolve
 from ...methods.base import Method
+from ...methods.sliders import Slider
 from ...metrics import Verdict, agreement, member_mask
 from ...trace import Recording, Trace
 from ..replaying import LayerReplay, record
 from .numbers import check_finite
+from .sliders import sliders_of
 
 # Steps of a replay: 15 to 60 ms a change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, one core).
 QUERIES = 8
@@ -177,6 +179,10 @@ class Explorer:
                 continue
             accepted.append(budget)
         return accepted
+
+    def sliders(self, method: Method) -> list[Slider]:
+        """The fields of the method worth moving, two at most, with the values for keys of this trace."""
+        return sliders_of(method, self.trace.geometry.head_dim)
 
     def select(self, layer: int, method: str | Method, **values: Any) -> Explored:
         """What the method does in that layer; `values` are its budget and other fields, as for `kvviz.replay`.

@@ -1,0 +1,83 @@
+"""How a method is drawn. A method declares its style, its recordings carry it, figures and widgets read it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import IncompatibleFileError, InvalidInputError
+from .earlier import STYLES
+
+NEUTRAL = ("foreground", "muted")  # colours of the page's own theme
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+# A method that declares no colour has the muted tone of its kind.
+_TONES = {"retrieval": "#7A8CA3", "eviction": "#A3877A", "merging": "#93839F", "prefill": "#86957E"}
+_SYMBOLS = ("pentagon", "hexagon", "star", "cross", "hourglass", "bowtie", "star-diamond")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method is drawn in every figure and widget; what is None follows from its kind and its name.
+
+    `color` is "#rrggbb", or "foreground" or "muted", the neutral colours of the light or dark theme. `dash` and
+    `symbol` are plotly's names, and tell methods apart without colour. Raises InvalidInputError for anything else.
+    """
+
+    color: str | None = None
+    dash: str | None = None
+    symbol: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.color is not None and self.color not in NEUTRAL and not re.fullmatch("#[0-9a-fA-F]{6}", self.color):
+            raise InvalidInputError("Style: color", repr(self.color), f"#rrggbb, or one of {', '.join(NEUTRAL)}")
+        if self.dash is not None and self.dash not in DASHES:
+            raise InvalidInputError("Style: dash", repr(self.dash), f"one of {', '.join(DASHES)}")
+        if self.symbol is not None and not re.fullmatch("[a-z]+(-[a-z]+)*", self.symbol):
+            raise InvalidInputError("Style: symbol", repr(self.symbol), "the name of a plotly marker, as circle-open")
+
+    def completed(self, name: str, kind: str | None = None) -> Style:
+        """The style without a None: the tone of the `kind`, a dash and symbol that depend on nothing but the `name`."""
+        number = zlib.crc32(name.encode())  # hash() differs from one process to the next
+        return Style(
+            self.color or _TONES.get(kind or "", "muted"),
+            self.dash or DASHES[number % len(DASHES)],
+            self.symbol or _SYMBOLS[number // len(DASHES) % len(_SYMBOLS)],
+        )
+
+
+_declared: dict[str, Style] = {}
+
+
+def declare(name: str, style: Style) -> None:
+    """Note the complete style of a method, when its class is made."""
+    _declared[name] = style
+
+
+def style_of(name: str, kind: str | None = None) -> Style:
+    """The complete style of a method by its registry name.
+
+    Where its class is loaded, what the class declares. A process that only draws loads none: there it is what the data
+    tell (`Recording.style`, `table.attrs["styles"]`), and this what was fixed before data told it, or else the tone of
+    the `kind`.
+    """
+    if name in _declared:
+        return _declared[name]
+    return Style(*STYLES[name]) if name in STYLES else Style().completed(name, kind)
+
+
+def load_style(values: object, operation: str) -> Style:
+    """The style whose fields a file or a table's attrs hold; raises IncompatibleFileError where they hold none."""
+    wanted = 'an object with "color", "dash" and "symbol", or some of them'
+    if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
+        raise IncompatibleFileError(operation, repr(values), wanted)
+    fields: dict[str, Any] = dict(values)
+    try:
+        return Style(**fields)
+    except TypeError as error:
+        raise IncompatibleFileError(operation, repr(values), wanted) from error
+    except InvalidInputError as error:
+        raise IncompatibleFileError(operation, f"{error.operation} {error.got}", error.wanted) from error

@@ -1,0 +1,74 @@
+"""Words and looks of kvviz's own methods: figures and pages that were made stay as they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kvviz import methods, plots
+from kvviz.plots.theme import LIGHT
+from kvviz.trace.earlier import GROUP_NAMES, STYLES
+from kvviz.trace.styles import Style
+
+# What each method's groups are called, its colour, dash and marker, as figures and pages had them from the start.
+LOOKS = {
+    "centroidkv": ("centroid", "#D55E00", "dash", "diamond"),
+    "clusterkv": ("cluster", "#0072B2", "solid", "circle"),
+    "ctkvr": ("query centroid", "#CC79A7", "dashdot", "triangle-up"),
+    "full": ("cluster", "muted", "dot", "line-ew-open"),
+    "h2o": ("cluster", "#A3877A", "solid", "circle-open"),
+    "infinigen": ("cluster", "#7A8CA3", "solid", "circle-open"),
+    "infllm": ("block", "#7A8CA3", "dot", "diamond-open"),
+    "magicpig": ("cluster", "#7A8CA3", "longdash", "triangle-down-open"),
+    "minference": ("cluster", "#86957E", "solid", "hexagon-open"),
+    "oracle": ("cluster", "foreground", "solid", "diamond-tall"),
+    "pqcache": ("block", "#009E73", "solid", "square"),
+    "pyramidkv": ("cluster", "#A3877A", "dot", "triangle-up-open"),
+    "quest": ("page", "#E69F00", "dash", "triangle-down"),
+    "retrieval_attention": ("cluster", "#7A8CA3", "longdashdot", "star-open"),
+    "shadowkv": ("chunk", "#7A8CA3", "dashdot", "triangle-up-open"),
+    "snapkv": ("cluster", "#A3877A", "dash", "square-open"),
+    "sparq": ("cluster", "#7A8CA3", "dash", "square-open"),
+    "squeezed_attention": ("cluster", "#7A8CA3", "dash", "cross-open"),
+    "streaming_llm": ("cluster", "#56B4E9", "dot", "x"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_method_keeps_its_words_and_its_look(name):
+    method, (word, *look) = methods.get(name), LOOKS[name]
+    assert method.group_name == word
+    assert method.style == Style(*look)
+    color = {"foreground": LIGHT.foreground, "muted": LIGHT.muted}.get(look[0], look[0])
+    assert list(plots.method_style(name).values()) == [color, *look[1:]]
+
+
+def test_data_from_before_tell_the_same_as_the_classes():
+    assert {name: tuple(look) for name, (_, *look) in LOOKS.items()} == STYLES
+    assert {name: word for name, (word, *_) in LOOKS.items() if word != "cluster"} == GROUP_NAMES
+
+
+def test_figures_have_the_same_looks_where_no_method_is_loaded():
+    program = f"""
+import json, sys
+from kvviz import plots
+print(json.dumps({{name: list(plots.method_style(name, dark=True).values()) for name in {list(LOOKS)}}}))
+assert not {{"torch", "kvviz.methods"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {name: list(plots.method_style(name, dark=True).values()) for name in LOOKS}
+
+
+def test_a_method_of_another_name_does_not_inherit_the_look():
+    quest = methods.get("quest")
+    own = type("Paged", (quest,), {"name": "paged quest", "title": "Paged"})
+    try:
+        assert own.group_name == "page"
+        assert own.style == Style().completed("paged quest", "retrieval") != quest.style
+        assert plots.method_style("paged quest")["color"] == "#7A8CA3"
+        assert type("Same", (quest,), {}).style == quest.style  # no name of its own: the same method
+    finally:
+        methods.base.REGISTRY.pop("paged quest")

@@ -1,0 +1,81 @@
+"""How a method is drawn: what a style may be, what of it follows from the name, and how recordings carry it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from kvviz.errors import IncompatibleFileError, InvalidInputError
+from kvviz.trace import Recording
+from kvviz.trace.styles import Style, load_style, style_of
+from tests import synthetic
+from tests.trace.test_damaged_files import edit_metadata
+
+RECORDED = Path(__file__).parents[2] / "data" / "recordings"
+
+
+def test_what_a_style_leaves_open_follows_from_kind_and_name():
+    whole = Style("#AA3377", "dot", "star-open")
+    assert whole.completed("mine", "retrieval") == whole
+    assert Style().completed("mine") == Style("muted", "dash", "hourglass")
+    assert Style(dash="solid").completed("mine", "eviction") == Style("#A3877A", "solid", "hourglass")
+    looks = {Style().completed(f"method {number}", "retrieval") for number in range(200)}
+    assert len(looks) > 30  # of 42
+    assert style_of("a method of nobody", "merging").color == "#93839F"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"color": "red"}, {"color": "#12345"}, {"color": "#123456;x:url(y)"}, {"color": ""}, {"dash": "dotted"},
+     {"symbol": "<b>"}, {"symbol": ""}],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_style_is_refused(fields):
+    (name, value) = next(iter(fields.items()))
+    with pytest.raises(InvalidInputError, match=re.escape(f"Style: {name}: got {value!r}")):
+        Style(**fields)
+    with pytest.raises(IncompatibleFileError, match=name):
+        load_style(fields, "read x")
+
+
+@pytest.mark.parametrize("values", [None, [], "#123456", {"colour": "#123456"}, {"color": 3}, {"color": None}])
+def test_what_holds_no_style_is_refused_by_its_file(values):
+    with pytest.raises(IncompatibleFileError, match=r'read x.*wanted an object with "color"'):
+        load_style(values, "read x")
+
+
+def test_a_recording_brings_back_what_it_was_saved_with(tmp_path):
+    style = Style("#AA3377", "dot", "star-open")
+    made = synthetic.recording().replace(method="mine", group_name="stripe", style=style)
+    again = Recording.load(made.save(tmp_path / "recording"))
+    assert (again.group_name, again.style) == ("stripe", style)
+    plain = Recording.load(synthetic.recording().save(tmp_path / "plain"))
+    assert (plain.group_name, plain.style) == ("cluster", None)
+    assert again.cut(1, 3).style == style
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_files_from_before_get_the_words_and_style_of_that_time(path):
+    header = json.loads(path.read_bytes()[8 : 8 + int.from_bytes(path.read_bytes()[:8], "little")])
+    assert not {"group_name", "style"} & set(json.loads(header["__metadata__"]["metadata"]))
+    words = {"quest": "page", "pqcache": "block", "ctkvr": "query centroid", "centroidkv": "centroid"}
+    run = Recording.load(path)
+    assert run.group_name == words.get(run.method, "cluster")
+    assert run.style is None
+    assert style_of(run.method).color.startswith("#")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("group_name", None), ("group_name", 3), ("style", None), ("style", "red"), ("style", {"color": "red"}),
+     ("style", {"colour": "#123456"}), ("styles", asdict(Style()))],
+)  # fmt: skip
+def test_damaged_words_and_styles_are_refused_by_name(tmp_path, name, value):
+    path = synthetic.recording().save(tmp_path / "recording")
+    edit_metadata(path, lambda metadata: metadata | {name: value})
+    with pytest.raises(IncompatibleFileError, match=name):
+        Recording.load(path)
