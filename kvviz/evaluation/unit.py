@@ -16,8 +16,9 @@ from ..errors import InvalidInputError
 from ..generation.generating import decode, stop_tokens
 from ..generation.prefill import SharedPrefill
 from ..methods.base import Method
+from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
-from ..tasks.prompts import Prompt, fed_ids, render
+from ..tasks.prompts import Prompt, render
 from .grid import Cell, Unit
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ def run_unit(
     """Run the cells on one sample, which is prefilled once for all; `done` gets the key and the rows of each at once.
 
     Returns how many prefills it took. A row a turn; a cell whose budget the method refuses has one row without a score.
-    Raises InvalidInputError for a sample that does not fit into the model's positions, and for a score outside 0 to 1,
-    or nats per token that are no finite number. A note on an error in a cell names its method and budget.
+    Raises InvalidInputError for a sample without tokens, or with more than the model has positions, and for a score
+    outside 0 to 1, or nats per token that are no finite number. A note on an error in a cell names its method and
+    budget.
     """
     task, wanted = unit.task, list(cells)
     sample = task.sample(lm, unit.length, unit.index, unit.seed)
@@ -47,7 +49,8 @@ def run_unit(
     ids = lm.encode(prompt.text)
     if likelihood:
         ids = ids[:, :-1]  # the last token is fed, so that every prediction comes from what the method kept
-    _check_positions(lm, unit, ids.shape[1], sample, prompt)
+    fed, new = sum(len(fed_ids(lm, words)) for words in prompt.turns), sum(turn.max_new_tokens for turn in sample.turns)
+    ids = prompt_ids("evaluate", lm, ids, question_tokens=fed, new_tokens=new)
     retain = any(cell.method is not None and cell.method.needs_queries for cell in wanted)
     shared = SharedPrefill(lm, ids, retain_queries=retain)
     with attached(lm.model):
@@ -140,11 +143,3 @@ def _refused(cell: Cell, prompt_length: int) -> str:
     except InvalidInputError as error:
         return str(error)
     return ""
-
-
-def _check_positions(lm: LanguageModel, unit: Unit, prompt_length: int, sample: Sample, prompt: Prompt) -> None:
-    fed = sum(len(fed_ids(lm, words)) for words in prompt.turns)
-    total = prompt_length + fed + sum(turn.max_new_tokens for turn in sample.turns)
-    if total > lm.geometry.max_positions:
-        got = f"{total} tokens with questions and answers, of {unit.task.name} at length {unit.length}"
-        raise InvalidInputError("evaluate: length", got, f"at most the model's {lm.geometry.max_positions} positions")

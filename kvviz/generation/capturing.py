@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from ..cache.attachment import attention_observer
 from ..errors import InvalidInputError, KVVizError
 from ..models import LanguageModel
+from ..models.encoding import prompt_ids
 from ..trace import Trace
 from .generating import PREFILL_CHUNK
 
@@ -34,7 +35,9 @@ def capture(
     the model's token ids, `max_tokens` below 1 and layers out of range; KVVizError for NaN, infinity or a number beyond
     float16's largest, 65,504, in a captured tensor.
     """
-    ids = _prompt_ids(lm, prompt, max_tokens)
+    if max_tokens is not None and max_tokens < 1:
+        raise InvalidInputError("capture: max_tokens", max_tokens, "an int >= 1, or None for the whole prompt")
+    ids = prompt_ids("capture", lm, prompt, max_tokens=max_tokens)
     kept = _Kept(_layers(lm, layers), length=ids.shape[1])
     cache = None  # the first chunk makes the one that suits the model
     chunks = torch.split(ids, PREFILL_CHUNK, dim=1)
@@ -89,27 +92,6 @@ def _not_finite(operation: str, tensor: Tensor) -> KVVizError:
     if not torch.isfinite(tensor).all():
         return KVVizError(operation, "NaN or infinity", wanted)
     return KVVizError(operation, f"numbers up to {tensor.abs().max().item():,.0f}", wanted)
-
-
-def _prompt_ids(lm: LanguageModel, prompt: str | Tensor, max_tokens: int | None) -> Tensor:
-    """Checked token ids, int64 [1, L], on the model's device."""
-    if max_tokens is not None and max_tokens < 1:
-        raise InvalidInputError("capture: max_tokens", max_tokens, "an int >= 1, or None for the whole prompt")
-    ids = lm.encode(prompt) if isinstance(prompt, str) else prompt
-    if ids.dim() != 2 or ids.shape[0] != 1 or ids.is_floating_point():
-        got = f"{ids.dtype} of shape {list(ids.shape)}"
-        raise InvalidInputError("capture: prompt", got, "text, or token ids of one prompt, int64 [1, L]")
-    if ids.shape[1] == 0:
-        raise InvalidInputError("capture: prompt", "an empty prompt", "at least one token")
-    ids = ids[:, :max_tokens].to(lm.device, torch.int64)
-    if ids.shape[1] > lm.geometry.max_positions:
-        wanted = f"at most the model's {lm.geometry.max_positions} positions; max_tokens cuts the prompt"
-        raise InvalidInputError("capture: prompt", f"{ids.shape[1]} tokens", wanted)
-    vocabulary: int = lm.model.config.get_text_config().vocab_size
-    if not 0 <= ids.min() <= ids.max() < vocabulary:
-        got = f"token ids from {int(ids.min())} to {int(ids.max())}"
-        raise InvalidInputError("capture: prompt", got, f"token ids from 0 to {vocabulary - 1}")
-    return ids
 
 
 def _layers(lm: LanguageModel, layers: Iterable[int] | None) -> tuple[int, ...]:

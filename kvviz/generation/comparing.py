@@ -54,7 +54,7 @@ def compare(
     """
     import pandas as pd
 
-    ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
+    ids, question_ids = encoded("compare", lm, prompt, question, max_new_tokens)
     cells = _cells(methods, budgets, ids.shape[1])
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     retain_queries = any(method.needs_queries for method in cells.values())

@@ -19,6 +19,7 @@ from ..cache.selective_cache import SelectiveCache
 from ..errors import DamagedOffloadError, InvalidInputError, OutOfSpaceError
 from ..methods import resolve
 from ..methods.base import Method
+from ..models.encoding import fed_ids, prompt_ids
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Recording
 from ..trace.timeline import Timeline
@@ -80,14 +81,15 @@ def generate(
     `timeline` records when compute, clustering and transfers ran.
     `values` are fields of the method, or `preset`. Recording costs exact attention at every step; timings leave it out.
 
-    Raises InvalidInputError for an empty prompt, one longer than the model's positions, or a field out of range, and
-    UnknownNameError for an unknown method, preset or field. Where a tier runs out of space, or gives back damaged keys
-    and values, OutOfSpaceError or DamagedOffloadError carries the Generation so far as `error.generation`. It is None
-    during the prompt, which is also when a tier too small for prompt and `max_new_tokens` says so. The model's
-    attention implementation is put back whatever happens, Ctrl-C included.
+    Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not a single row of
+    the model's token ids, or a field out of range, and UnknownNameError for an unknown method, preset or field. Where a
+    tier runs out of space, or gives back damaged keys and values, OutOfSpaceError or DamagedOffloadError carries the
+    Generation so far as `error.generation`. It is None during the prompt, which is also when a tier too small for
+    prompt and `max_new_tokens` says so. The model's attention implementation is put back whatever happens, Ctrl-C
+    included.
     """
     chosen = _method(method, budget, values)
-    ids, question_ids = encoded(lm, prompt, question, max_new_tokens)
+    ids, question_ids = encoded("generate", lm, prompt, question, max_new_tokens)
     recorded = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
     cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=recorded)
     try:
@@ -114,22 +116,14 @@ def _method(method: str | Method, budget: int | float | None, values: dict[str, 
 
 
 def encoded(
-    lm: LanguageModel, prompt: str | Tensor, question: str | None, max_new_tokens: int
+    operation: str, lm: LanguageModel, prompt: str | Tensor, question: str | None, max_new_tokens: int
 ) -> tuple[Tensor, list[int]]:
-    """Prompt ids [1, L] on the model's device and question ids, checked against the model's positions."""
-    ids = lm.encode(prompt) if isinstance(prompt, str) else prompt
-    if ids.dim() != 2 or ids.shape[0] != 1 or ids.shape[1] == 0:
-        raise InvalidInputError(
-            "generate: prompt", f"token ids of shape {list(ids.shape)}", "one prompt with at least one token, [1, L]"
-        )
+    """Prompt ids [1, L] on the model's device and question ids; raises as `prompt_ids`."""
     if max_new_tokens < 1:
-        raise InvalidInputError("generate: max_new_tokens", max_new_tokens, "an int >= 1")
-    question_ids = lm.tokenizer(question, add_special_tokens=False).input_ids if question else []
-    total, most = ids.shape[1] + len(question_ids) + max_new_tokens, lm.geometry.max_positions
-    if total > most:
-        got = f"{ids.shape[1]} prompt, {len(question_ids)} question and {max_new_tokens} new tokens = {total}"
-        raise InvalidInputError("generate: length", got, f"at most the model's {most} positions")
-    return ids.to(lm.device), question_ids
+        raise InvalidInputError(f"{operation}: max_new_tokens", max_new_tokens, "an int >= 1")
+    question_ids = fed_ids(lm, question or "")
+    ids = prompt_ids(operation, lm, prompt, question_tokens=len(question_ids), new_tokens=max_new_tokens)
+    return ids, question_ids
 
 
 def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int = 0) -> int:

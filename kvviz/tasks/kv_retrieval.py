@@ -7,8 +7,9 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..models.encoding import fed_ids
 from .base import Sample, Task, Turn
-from .prompts import fed_ids, fit
+from .prompts import fit
 from .scores import found_any
 
 if TYPE_CHECKING:

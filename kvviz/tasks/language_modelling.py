@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import InvalidInputError, UnsupportedModelError
+from ..models.encoding import fed_ids
 from .base import Measure, Sample, Task, Turn
-from .prompts import fed_ids
-from .windows import count, running_text, window
+from .windows import running_text, window
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -72,7 +72,7 @@ class Perplexity(Task):
     def _cut(self, lm: LanguageModel, text: str, length: int) -> tuple[str, str]:
         """Context and answer whose tokens are the same together and apart, the context as long as may be."""
         ids = fed_ids(lm, text)
-        most = length - (lm.encode(text).shape[1] - count(lm, text))  # a beginning-of-text token takes its place
+        most = length - (lm.encode(text).shape[1] - len(ids))  # a beginning-of-text token takes its place
         for cut in range(most, math.ceil(NEARLY * length) - 2, -1):
             context, answer = _decoded(lm, ids[:cut]), _decoded(lm, ids[cut : cut + self.tokens])
             before, after = lm.encode(context)[0].tolist(), fed_ids(lm, answer)

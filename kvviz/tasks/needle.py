@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from ..models import LanguageModel
+from ..models.encoding import fed_ids
 from .base import Turn
-from .prompts import fed_ids
 from .windows import manual, window
 
 THINGS = ("special magic number", "secret access code", "lucky number", "locker number")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidInputError
+from ..models.encoding import fed_ids
 from .base import Placement, Sample, Turn
 
 if TYPE_CHECKING:
@@ -48,11 +49,6 @@ def count_tokens(lm: LanguageModel, sample: Sample, placement: Placement, *, pla
     """Tokens of the prompt and of all questions, the template's included, answers not."""
     prompt = render(lm, sample, placement, plain=plain)
     return lm.encode(prompt.text).shape[1] + sum(len(fed_ids(lm, turn)) for turn in prompt.turns)
-
-
-def fed_ids(lm: LanguageModel, text: str) -> list[int]:
-    """Token ids of what is fed behind a prompt."""
-    return list(lm.tokenizer(text, add_special_tokens=False).input_ids) if text else []
 
 
 def fit(

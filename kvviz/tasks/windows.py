@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidInputError
+from ..models.encoding import fed_ids
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -59,15 +60,10 @@ def window(lm: LanguageModel, text: str, tokens: int, index: int, seed: int) -> 
     return start, _enough(lm, text[start:], tokens)
 
 
-def count(lm: LanguageModel, text: str) -> int:
-    """Tokens of the text, special ones not counted."""
-    return len(lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
-
-
 def _enough(lm: LanguageModel, text: str, tokens: int) -> str:
     """The beginning of the text that has at least `tokens` tokens, and at most a few times as many."""
     size = min(len(text), CHARACTERS_A_TOKEN * tokens)
-    while (found := count(lm, text[:size])) < tokens:
+    while (found := len(fed_ids(lm, text[:size]))) < tokens:
         if size == len(text):
             raise InvalidInputError("a window of a text", f"a text of {found} tokens", f"at least {tokens} tokens")
         size = min(len(text), 2 * size)
@@ -77,7 +73,7 @@ def _enough(lm: LanguageModel, text: str, tokens: int) -> str:
 def _last(lm: LanguageModel, text: str, tokens: int) -> int:
     """The last character behind which the text has at least `tokens` tokens."""
     size = min(len(text), tokens)
-    while size < len(text) and count(lm, text[-size:]) < tokens:
+    while size < len(text) and len(fed_ids(lm, text[-size:])) < tokens:
         size = min(len(text), 2 * size)
-    size = bisect_left(range(size), tokens, lo=size // 2, key=lambda end: count(lm, text[len(text) - end :]))
+    size = bisect_left(range(size), tokens, lo=size // 2, key=lambda end: len(fed_ids(lm, text[len(text) - end :])))
     return len(text) - size

@@ -179,7 +179,7 @@ def test_bad_grids_say_what_to_do(tiny):
         ({"budgets": [20, float("nan")]}, "budgets: got nan"),
         ({"budgets": [0]}, "budgets: got 0"),
         ({"lengths": [40, 2000]}, "lengths: got 2000; wanted at most the model's 1024 positions"),
-        ({"lengths": [1020]}, r"\d+ tokens with questions and answers, of letters at length 1020; wanted at most"),
+        ({"lengths": [1020]}, r"evaluate: length: got \d+ tokens \(10\d\d of the prompt, \d+ of the question, "),
         ({"lengths": [40.0]}, "lengths: got 40.0"),
         ({"samples": 0}, "samples: got 0; wanted an int >= 1"),
         ({"seed": "x"}, "seed: got 'x'"),

@@ -8,6 +8,7 @@ import transformers
 
 import kvviz
 from kvviz import errors
+from kvviz.generation import capturing
 from kvviz.models import LanguageModel
 from tests.tiny_llama import SIZES, byte_level
 
@@ -38,7 +39,7 @@ def test_captured_tensors_give_the_models_own_attention(
     family: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = tiny(family)
-    monkeypatch.setitem(kvviz.generation.capturing.__globals__, "PREFILL_CHUNK", chunk)
+    monkeypatch.setattr(capturing, "PREFILL_CHUNK", chunk)
     implementation = lm.model.config._attn_implementation
     trace = kvviz.capture(lm, PROMPT)
     assert lm.model.config._attn_implementation == implementation

@@ -16,9 +16,10 @@ from tokenizers import Regex, normalizers, processors
 import kvviz
 from kvviz import tasks
 from kvviz.errors import InvalidInputError, KVVizError, UnknownNameError, UnsupportedModelError
+from kvviz.models.encoding import fed_ids
 from kvviz.tasks import Sample, Task, Turn
 from kvviz.tasks.base import PLACEMENTS, REGISTRY
-from kvviz.tasks.prompts import fed_ids, render
+from kvviz.tasks.prompts import render
 from kvviz.tasks.windows import manual, window
 from tests.tiny_llama import byte_level, tiny_llama
 from tests.tiny_models import letters_tokenizer, make

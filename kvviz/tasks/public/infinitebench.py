@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import IncompatibleFileError
+from ...models.encoding import fed_ids
 from ..base import Turn
-from ..prompts import fed_ids
 from . import rows
 from .forms import F1, LETTER, NUMBER, ROUGE, WORD, Form
 from .subsets import SubsetTask

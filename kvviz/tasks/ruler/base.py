@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import InvalidInputError
+from ...models.encoding import fed_ids
 from ..base import Task, Turn
-from ..prompts import fed_ids
 from ..scores import found_share
 
 if TYPE_CHECKING:

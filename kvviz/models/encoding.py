@@ -1,0 +1,60 @@
+"""Prompts as token ids: encoded and checked in one place for every operation that feeds them to a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from .language_model import LanguageModel
+
+
+def prompt_ids(
+    operation: str,
+    lm: LanguageModel,
+    prompt: str | Tensor,
+    *,
+    max_tokens: int | None = None,
+    question_tokens: int = 0,
+    new_tokens: int = 0,
+) -> Tensor:
+    """Token ids of one prompt, int64 [1, L], on the model's device.
+
+    `prompt` is text, or token ids [1, L]; `max_tokens` cuts it to its first tokens. `question_tokens` and `new_tokens`
+    follow it and need positions too.
+
+    Raises InvalidInputError, which names `operation`, for an empty prompt, several rows, ids that are no integers or
+    not in the model's vocabulary, and more tokens than the model has positions.
+    """
+    ids = lm.encode(prompt) if isinstance(prompt, str) else prompt
+    wanted = "text, or token ids of one prompt with at least one token, int64 [1, L]"
+    if not isinstance(ids, Tensor):
+        raise InvalidInputError(f"{operation}: prompt", f"a {type(ids).__name__}", wanted)
+    if ids.dim() != 2 or ids.shape[0] != 1 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InvalidInputError(f"{operation}: prompt", f"{ids.dtype} of shape {list(ids.shape)}", wanted)
+    if ids.shape[1] == 0:
+        raise InvalidInputError(f"{operation}: prompt", "an empty prompt", wanted)
+    ids = ids[:, :max_tokens].to(lm.device, torch.int64)
+    vocabulary: int = lm.model.config.get_text_config().vocab_size
+    if not 0 <= ids.min() <= ids.max() < vocabulary:
+        got = f"token ids from {int(ids.min())} to {int(ids.max())}"
+        raise InvalidInputError(f"{operation}: prompt", got, f"token ids from 0 to {vocabulary - 1}")
+    _check_positions(operation, lm, ids.shape[1], question_tokens, new_tokens)
+    return ids
+
+
+def fed_ids(lm: LanguageModel, text: str) -> list[int]:
+    """Token ids of what is fed behind a prompt, such as a question: without a beginning-of-text token."""
+    return list(lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids) if text else []
+
+
+def _check_positions(operation: str, lm: LanguageModel, prompt: int, question: int, new: int) -> None:
+    total, most = prompt + question + new, lm.geometry.max_positions
+    if total > most:
+        parts = f" ({prompt} of the prompt, {question} of the question, {new} new)" if question or new else ""
+        wanted = f"at most the model's {most} positions"
+        raise InvalidInputError(f"{operation}: length", f"{total} tokens{parts}", wanted)
