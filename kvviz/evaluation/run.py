@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ..errors import IncompatibleFileError, InvalidInputError
+from ..generation.method_cells import Cell
 from ..methods.base import Method
 from ..models import LanguageModel, load
 from ..models.loading import SHARED
 from ..models.provenance import commit, hardware, installed, model_hash
 from ..tasks import Task
-from .grid import Cell, Unit, cells, units
+from .grid import Unit, cells, units
 from .results import Journal, Results, load_results, packages
 from .unit import run_unit
 

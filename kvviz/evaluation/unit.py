@@ -14,12 +14,13 @@ from ..cache.attachment import attached
 from ..cache.ledger import Ledger
 from ..errors import InvalidInputError
 from ..generation.generating import decode, stop_tokens
+from ..generation.method_cells import Cell
 from ..generation.prefill import SharedPrefill
 from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, render
-from .grid import Cell, Unit
+from .grid import Unit
 
 if TYPE_CHECKING:
     from ..models import LanguageModel

@@ -76,7 +76,8 @@ class SharedPrefill:
         return self._built
 
     def _base(self, method: Method) -> tuple[SelectiveCache, int, float]:
-        own = method if self._sparse is None or method.name == "full" else self._sparse
+        exact = method.ignores_budget and not method.prefills_sparsely  # as what others are measured by
+        own = method if self._sparse is None or exact else self._sparse
         sparse = own.prefills_sparsely
         key = repr(own) if sparse else "exact"
         if key not in self._filled:

@@ -145,6 +145,7 @@ class Method(ABC):
     needs_queries: ClassVar[bool] = True
     overlaps_build: ClassVar[bool] = False
     speculates: ClassVar[bool] = False
+    ignores_budget: ClassVar[bool] = False  # decode steps attend all tokens, whatever the budget
     builds_for_any_budget: ClassVar[bool] = False  # a state built under one budget serves every other; not inherited
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # what stays on the device, where a store offloads
     group_name: ClassVar[str] = "cluster"  # what `Selection.groups` are called: one of them

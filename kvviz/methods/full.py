@@ -21,6 +21,7 @@ class Full(Method):
     kind = "exact"
     style = Style("muted", "dot", "line-ew-open")
     needs_queries = False
+    ignores_budget = True
 
     def is_dense(self, layer: int) -> bool:
         """True: every layer runs the model's own attention."""

@@ -103,12 +103,10 @@ def needle(lm: LanguageModel) -> dict[str, Recording]:
 
     prompt, question = needle_prompt(lm)
     chosen = {label: methods.create(name, **fields) for label, (name, fields) in NEEDLE_METHODS.items()}
-    found: dict[tuple[str, int], Recording] = {}
-    compare(
-        lm, prompt, chosen, [NEEDLE_BUDGET], question, max_new_tokens=NEEDLE_NEW_TOKENS, recordings=found,
-        layers=NEEDLE_LAYERS,
-    )  # fmt: skip
-    return {label: answer_steps(recording, NEEDLE_STEPS) for (label, _), recording in found.items()}
+    table = compare(
+        lm, prompt, chosen, [NEEDLE_BUDGET], question, max_new_tokens=NEEDLE_NEW_TOKENS, layers=NEEDLE_LAYERS
+    )
+    return {label: answer_steps(recording, NEEDLE_STEPS) for (label, _), recording in table.recordings.items()}
 
 
 @recipe("recordings")
@@ -160,8 +158,9 @@ def needles(lm: LanguageModel) -> pd.DataFrame:
         first = SEED + place * NEEDLES_SAMPLES
         for sample in needle_samples(lm, manual(), count=NEEDLES_SAMPLES, tokens=length, seed=first):
             found = compare(
-                lm, sample.context, cells, (), sample.question, sample.answer, max_new_tokens=NEEDLES_NEW_TOKENS
-            )
+                lm, sample.context, cells, (), sample.question, sample.answer, max_new_tokens=NEEDLES_NEW_TOKENS,
+                recordings=False,
+            )  # fmt: skip
             about = {"sample": sample.seed, "length": length, "depth": sample.depth}
             for label, budget, correct in zip(found["method"], found["budget"], found["correct"], strict=True):
                 rows.append({"method": cells[label].name, "budget": int(budget), **about, "correct": bool(correct)})
@@ -187,7 +186,7 @@ def perplexity(lm: LanguageModel) -> pd.DataFrame:
         prompt = SelectiveCache(lm.model, "full")
         fill(lm, prompt, ids[:, :PERPLEXITY_TOKENS])
         for name in PERPLEXITY_METHODS:
-            cache = prompt.fork(name if name == "full" else methods.create(name, budget=PERPLEXITY_BUDGET))
+            cache = prompt.fork(methods.create(name, budget=PERPLEXITY_BUDGET))
             wait_for_states(cache)
             for position in range(PERPLEXITY_TOKENS, ids.shape[1] - 1):
                 fed = ids[:, position : position + 1]

@@ -149,10 +149,8 @@ class TestBadInput:
 
 class TestCompare:
     def test_rows_agree_with_generate(self, tiny):
-        ids, recordings = prompt(200), {}
-        table = kvviz.compare(
-            tiny, ids, ["full", "quest", "oracle"], [64, 0.5], max_new_tokens=8, answer="e", recordings=recordings
-        )
+        ids = prompt(200)
+        table = kvviz.compare(tiny, ids, ["full", "quest", "oracle"], [64, 0.5], max_new_tokens=8, answer="e")
         assert table[["method", "budget"]].values.tolist() == [
             ["full", 200], ["quest", 64], ["quest", 100], ["oracle", 64], ["oracle", 100],
         ]  # fmt: skip
@@ -169,7 +167,7 @@ class TestCompare:
             1,
             0,
         ]
-        assert set(recordings) == {("quest", 64), ("quest", 100), ("oracle", 64), ("oracle", 100), ("full", 200)}
+        assert set(table.recordings) == {("quest", 64), ("quest", 100), ("oracle", 64), ("oracle", 100), ("full", 200)}
 
     def test_full_attention_attends_what_an_oracle_with_room_for_all_is_seen_to(self, tiny):
         table = kvviz.compare(tiny, prompt(200), ["full", "oracle"], [200], max_new_tokens=8).set_index("method")
@@ -185,10 +183,9 @@ class TestCompare:
             kvviz.compare(tiny, prompt(200), [few, many], [64], max_new_tokens=4)
 
     def test_only_the_layers_asked_for_are_recorded_and_measured(self, tiny):
-        found, one = {}, {}
-        kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4, recordings=found)
-        table = kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4, recordings=one, layers=[3])
-        whole, part = found["quest", 64], one["quest", 64]
+        found = kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4)
+        table = kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4, layers=[3])
+        whole, part = found.recordings["quest", 64], table.recordings["quest", 64]
         assert part.layers == (3,)
         assert np.array_equal(part.events[3].indices, whole.events[3].indices)
         assert table.set_index("method").recall["quest"] == part.summary()["recall"] != whole.summary()["recall"]

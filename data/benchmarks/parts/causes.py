@@ -34,7 +34,9 @@ def run() -> dict[str, Any]:
     samples = needle_samples(model(), prose(), count=EVERY, tokens=TOKENS, seed=SEED)[:COUNT]
     labelled = {label: kvviz.methods.create(name, budget=BUDGETS[0], **own) for label, (name, own) in VARIANTS.items()}
     tables = [
-        kvviz.compare(model(), s.context, labelled, (), s.question, s.answer, max_new_tokens=NEW_TOKENS)
+        kvviz.compare(
+            model(), s.context, labelled, (), s.question, s.answer, max_new_tokens=NEW_TOKENS, recordings=False
+        )
         for s in samples
     ]
     trace = real_trace(PROMPT + STEPS, LAYERS)

@@ -29,7 +29,7 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
         started = time.perf_counter()
         tables.append(
             kvviz.compare(
-                lm, sample.context, labelled, BUDGETS, sample.question, sample.answer, max_new_tokens=NEW_TOKENS
+                lm, sample.context, labelled, BUDGETS, sample.question, sample.answer, NEW_TOKENS, recordings=False
             )
         )
         seconds.append(time.perf_counter() - started)

@@ -1,0 +1,118 @@
+"""Methods at budgets: the cells that compare() and evaluate() run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ..errors import InvalidInputError
+from ..methods import create, get
+from ..methods.base import Method
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method at a budget. `method` is None where its fields refuse the budget; `refused` then says why."""
+
+    label: str
+    name: str
+    preset: str
+    config: Mapping[str, Any]
+    budget: int | float | None  # as asked; None for methods that ignore it
+    method: Method | None
+    refused: str = ""
+
+
+def method_cells(
+    operation: str,
+    methods: Sequence[str | Method] | Mapping[str, str | Method],
+    budgets: Sequence[int | float],
+    *,
+    keep_refused: bool = False,
+) -> list[Cell]:
+    """Every method at every budget; those that ignore it have one cell.
+
+    A text names a method, or a method and its preset as in "pqcache:official". An instance keeps its fields and takes
+    each budget in turn. A mapping gives labels. Without budgets every method runs at its own. Budgets that a method's
+    fields refuse are errors, or cells that say so with `keep_refused`, unless it refuses all of them.
+
+    Raises InvalidInputError, which names `operation`, for no method, one label twice or a budget that no method could
+    take; UnknownNameError for unknown names and presets.
+    """
+    asked = checked_list(f"{operation}: methods", list(methods.values()) if isinstance(methods, Mapping) else methods)
+    labels = [_label(operation, method) for method in asked]
+    if isinstance(methods, Mapping):
+        labels = list(methods)
+    for budget in checked_list(f"{operation}: budgets", budgets, least=0):
+        _check_budget(operation, budget)
+    for label in labels:
+        if labels.count(label) > 1:
+            raise InvalidInputError(f"{operation}: methods", f"{label!r} twice", "a mapping of labels to methods")
+    once = list(dict.fromkeys(budgets))
+    pairs = zip(labels, asked, strict=True)
+    return [cell for label, method in pairs for cell in _at_budgets(label, method, once, keep_refused)]
+
+
+def checked_list(operation: str, values: Sequence[T], least: int = 1) -> Sequence[T]:
+    """The values; raises InvalidInputError for what is no list of at least so many."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidInputError(operation, repr(values), "a list")
+    if len(values) < least:
+        raise InvalidInputError(operation, "none", "at least one")
+    return values
+
+
+def _check_budget(operation: str, budget: int | float) -> None:
+    """A budget that no method could take is no refusal of a method."""
+    if isinstance(budget, float) and 0 < budget < 1:
+        return
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        wanted = "tokens, an int >= 1, or a share of the prompt in (0, 1)"
+        raise InvalidInputError(f"{operation}: budgets", repr(budget), wanted)
+
+
+def _label(operation: str, method: str | Method) -> str:
+    if not isinstance(method, str | Method):
+        wanted = "a name of kvviz.methods.names(), or a kvviz.methods.Method"
+        raise InvalidInputError(f"{operation}: methods", type(method).__name__, wanted)
+    return method if isinstance(method, str) else method.name
+
+
+def _at_budgets(label: str, method: str | Method, budgets: Sequence[int | float], keep_refused: bool) -> Iterator[Cell]:
+    name = method.partition(":")[0] if isinstance(method, str) else method.name
+    preset = (method.partition(":")[2] or "paper") if isinstance(method, str) else _preset(method)
+    ignores_budget = (get(name) if isinstance(method, str) else method).ignores_budget
+    if ignores_budget or not budgets:
+        made = _made(method, name, preset)
+        yield Cell(label, name, preset, made.config, None if ignores_budget else made.budget, made)
+        return
+    refusals: list[InvalidInputError] = []
+    for budget in budgets:
+        try:
+            made = _made(method, name, preset, budget=budget)
+        except InvalidInputError as error:
+            if not keep_refused:
+                raise
+            refusals.append(error)
+            yield Cell(label, name, preset, {"budget": budget}, budget, None, str(error))
+            continue
+        yield Cell(label, name, preset, made.config, budget, made)
+    if len(refusals) == len(budgets):
+        raise refusals[-1]
+
+
+def _made(method: str | Method, name: str, preset: str, **budget: Any) -> Method:
+    return create(name, preset=preset, **budget) if isinstance(method, str) else replace(method, **budget)
+
+
+def _preset(method: Method) -> str:
+    """The preset that a method has the fields of, whatever its budget; "own" for fields of its own."""
+    for preset, fields in method.presets.items():
+        with suppress(InvalidInputError):  # its sinks and window may not fit into the budget
+            if type(method)(**{**fields, "budget": method.budget}) == method:
+                return preset
+    return "own"
