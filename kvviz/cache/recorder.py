@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..errors import InvalidInputError
 from ..methods.attention import attention_weights, weighted_values
 from ..methods.base import Method
 from ..methods.selection import Selection
-from ..trace import Geometry, LayerEvents, Recording
+from ..trace import Geometry, LayerEvents, Ledger, Recording
 from .layer_cache import LayerCache
 
 
@@ -115,6 +115,7 @@ class Recorder:
         question_length: int = 0,
         exact_layers: tuple[int, ...] = (),
         answer: str = "",
+        ledgers: Mapping[int, Ledger],
     ) -> Recording:
         """Everything noted so far as a Recording."""
         return Recording(
@@ -133,6 +134,7 @@ class Recorder:
             events=self.events(len(tokens)),
             question_length=question_length,
             answer=answer,
+            ledgers=ledgers,
             exact_layers=exact_layers,
             dense_layers=tuple(
                 layer for layer in range(geometry.n_layers) if method.is_dense(layer) and layer not in exact_layers

@@ -15,9 +15,10 @@ from ..methods import resolve, resolve_prefill
 from ..methods.base import LayerContext, Method, Prompt
 from ..offload.background import device_clock
 from ..offload.kvstore import KVStore, resolve_store
+from ..trace import Ledger
 from ..trace.timeline import Timeline
+from .accounting import ledger_of
 from .layer_cache import LayerCache, layer_store
-from .ledger import Ledger, ledger_of
 from .passes import watch_passes
 from .selective_layer import SelectiveLayer
 from .speculation import AttentionInputs

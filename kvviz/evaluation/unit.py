@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..cache.attachment import attached
-from ..cache.ledger import Ledger
 from ..errors import InvalidInputError
 from ..generation.generating import decode, stop_tokens
 from ..generation.method_cells import Cell
@@ -20,6 +19,7 @@ from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, render
+from ..trace import Ledger
 from .grid import Unit
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ..cache.accounting import ledger_of
 from ..cache.attachment import attached
-from ..cache.ledger import Ledger
 from ..cache.recorder import Recorder
 from ..cache.selective_cache import SelectiveCache
 from ..errors import DamagedOffloadError, InvalidInputError, OutOfSpaceError
@@ -21,7 +21,7 @@ from ..methods import resolve
 from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
 from ..offload.kvstore import KVStore, resolve_store
-from ..trace import Recording
+from ..trace import Ledger, Recording
 from ..trace.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -214,6 +214,11 @@ class _Decoded:
                 question_length=min(question_length, len(self.predicted)),
                 exact_layers=cache.exact_layers,
                 answer=text,
+                ledgers={
+                    layer.context.index: ledger_of([layer], ())
+                    for layer in cache.selective_layers
+                    if layer.observer is recorder
+                },
             )
         timings = _timings(self.clock, cache)
         return Generation(text, self.written, timings, cache.ledger(), recording, cache.timeline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,14 +11,14 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from ..cache.accounting import ledger_of
 from ..cache.layer_cache import LayerCache, layer_store
-from ..cache.ledger import Ledger, ledger_of
 from ..cache.recorder import Recorder
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import LayerContext, Method
 from ..offload.kvstore import KVStore, resolve_store
-from ..trace import Recording, Trace
+from ..trace import Ledger, Recording, Trace
 
 
 class LayerReplay:
@@ -76,9 +77,9 @@ def replay(
 ) -> Recording:
     """A recording without a model: the last `queries` positions of a trace play the decode steps.
 
-    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`. A
-    dict given as `ledgers` receives the ledger of each layer that selects, after its last step. `store` as for
-    `SelectiveCache`: "host" moves what a step attends for real.
+    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`,
+    `store` as for `SelectiveCache`: "host" moves what a step attends for real. `ledgers` of the recording holds the
+    ledger of each layer that selects, after its last step; a dict given as `ledgers` receives them: that is deprecated.
     Raises InvalidInputError where `queries` leaves no prompt.
     """
     chosen, keeps = resolve(method, **values), resolve_store(store)
@@ -88,24 +89,23 @@ def replay(
     indices = [index for index in trace.layers if not chosen.is_dense(index)]
     progress = tqdm(indices, desc=f"replay {chosen.name}", leave=False, disable=None)
     layers = (LayerReplay(trace, index, chosen, queries, keeps) for index in progress)
-    return record(trace, chosen, queries, layers, ledgers)
+    recording = record(trace, chosen, queries, layers)
+    if ledgers is not None:
+        words = "replay(ledgers={...}) is deprecated: take them from the recording, replay(...).ledgers[layer]"
+        warnings.warn(words, DeprecationWarning, stacklevel=3)  # torch.no_grad() wraps this function
+        ledgers.update(recording.ledgers)
+    return recording
 
 
 @torch.no_grad()
-def record(
-    trace: Trace,
-    method: Method,
-    queries: int,
-    layers: Iterable[LayerReplay],
-    ledgers: dict[int, Ledger] | None = None,
-) -> Recording:
-    """Play each layer's steps and record them; `ledgers` as for `replay`."""
+def record(trace: Trace, method: Method, queries: int, layers: Iterable[LayerReplay]) -> Recording:
+    """The recording of each layer's steps, played one layer after the other."""
     recorder = Recorder()
+    ledgers: dict[int, Ledger] = {}
     for layer in layers:
         recorder.watch([layer.cache])
         layer.play()
-        if ledgers is not None:
-            ledgers[layer.cache.context.index] = ledger_of([layer.cache], ())
+        ledgers[layer.cache.context.index] = ledger_of([layer.cache], ())
     prompt = len(trace) - queries
     return recorder.recording(
         method,
@@ -116,6 +116,7 @@ def record(
         next_tokens=[*trace.tokens[prompt + 1 :], ""],
         prompt_length=prompt,
         question_length=queries,
+        ledgers=ledgers,
     )
 
 

@@ -16,6 +16,7 @@ from ..errors import IncompatibleFileError, InvalidInputError
 from .earlier import GROUP_NAMES
 from .events import LayerEvents
 from .geometry import Geometry, check_layers, load_geometry
+from .ledger import Ledger
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 from .styles import Style, load_style
 
@@ -37,7 +38,8 @@ class Recording:
     Positions count from the first prompt token. Step `s` feeds token `prompt_length + s` and sees
     `prompt_length + s + 1` tokens. The first `question_length` steps feed the question; the rest feed what the model
     wrote. `dense_layers` attended everything by the method's choice, `exact_layers` because it cannot serve them.
-    Made by `kvviz.generate(..., record=True)` and `kvviz.replay`.
+    `ledgers[layer]` says where that layer's tokens and bytes went, after the last step; `save` leaves them out, so that
+    a recording read from a file has none. Made by `kvviz.generate(..., record=True)` and `kvviz.replay`.
     """
 
     KIND = "kvviz.recording"
@@ -60,6 +62,7 @@ class Recording:
     answer: str = ""
     group_name: str = "cluster"  # what the method's groups are called: one of them
     style: Style | None = None  # how the method is drawn; None: as its name says
+    ledgers: Mapping[int, Ledger] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         steps, length = self.steps, len(self.tokens)
@@ -177,8 +180,8 @@ class Recording:
     def cut(self, start: int, stop: int) -> Recording:
         """A copy with the steps `start` to `stop` - 1 alone; tokens fed before them count as prompt, later ones go.
 
-        `question_length` then counts what is left of the question. Raises InvalidInputError unless
-        0 <= start < stop <= steps.
+        `question_length` then counts what is left of the question, and `ledgers`, which are of all steps, are left out.
+        Raises InvalidInputError unless 0 <= start < stop <= steps.
         """
         if not 0 <= start < stop <= self.steps:
             raise InvalidInputError("cut of a recording", f"{start} to {stop}", f"a part of 0 to {self.steps}")
@@ -190,10 +193,11 @@ class Recording:
             prompt_length=self.prompt_length + start,
             question_length=min(max(self.question_length - start, 0), stop - start),
             events={layer: events.cut(start, stop, length) for layer, events in self.events.items()},
+            ledgers={},
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the recording to one safetensors file, whole or not at all; returns its path."""
+        """Write the recording, without its ledgers, to one safetensors file, whole or not at all; returns its path."""
         arrays: dict[str, Array] = {"token_ids": self.token_ids}
         for layer, events in self.events.items():
             arrays |= {f"{name}.{layer}": array for name, array in events.arrays().items()}

@@ -13,9 +13,7 @@ from .recipes import table_trace as trace_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kvviz.cache.ledger import Ledger
     from kvviz.models import LanguageModel
-    from kvviz.trace import Recording
 
 BUDGETS = (128, 256, 512, 1024)
 BUDGET_METHODS = ("oracle", "clusterkv", "pqcache", "ctkvr", "centroidkv", "quest", "snapkv", "streaming_llm")
@@ -79,8 +77,8 @@ def ablations(lm: LanguageModel) -> pd.DataFrame:
                 for seed in ABLATION_SEEDS.get(name, (SEED,)):
                     drawn = {"seed": seed} if name in ABLATION_SEEDS else {}
                     method = create(name, budget=TABLE_BUDGET, **fields, **drawn)
-                    ledgers: dict[int, Ledger] = {}
-                    summary = replay(trace, method, TABLE_STEPS, ledgers).summary()
+                    recording = replay(trace, method, TABLE_STEPS)
+                    summary, ledgers = recording.summary(), recording.ledgers
                     metadata = sum(ledger.metadata_bytes for ledger in ledgers.values())
                     rows.append({
                         "method": name, "varied": varied, **fields, "seed": seed, "budget": TABLE_BUDGET,
@@ -178,10 +176,9 @@ def _played(trace: Any, method: Any, steps: int, cache: Any = None) -> dict[str,
     from kvviz.generation.replaying import replay
     from kvviz.offload import KVStore
 
-    by_layer: dict[int, Ledger] = {}
     store = KVStore("device" if method.drops_tokens else "host", cache)
-    recording: Recording = replay(trace, method, steps, by_layer, store)
-    found = list(by_layer.values())
+    recording = replay(trace, method, steps, store=store)
+    found = list(recording.ledgers.values())
     means = {name: float(np.mean([getattr(ledger, name) for ledger in found])) for name in _TOKENS}
     rates = {
         name: float(np.mean([getattr(ledger, name) for ledger in found])) for name in ("hit_rate", "group_hit_rate")

@@ -9,8 +9,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import kvviz
+from kvviz.cache.accounting import ledger_of
 from kvviz.cache.layer_cache import LayerCache
-from kvviz.cache.ledger import ledger_of
 from kvviz.methods import checks
 from kvviz.methods.h2o import H2O
 from tests.methods.eviction_reference import (

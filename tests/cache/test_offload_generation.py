@@ -126,9 +126,8 @@ def test_tokens_outside_cannot_be_forked(llama):
 def test_a_trace_is_replayed_from_the_host():
     tiny = kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
     trace = kvviz.capture(tiny, prompt(300))
-    ledgers = {}
     device = kvviz.replay(trace, method_of("clusterkv"), queries=40)
-    host = kvviz.replay(trace, method_of("clusterkv"), queries=40, store="host", ledgers=ledgers)
+    host = kvviz.replay(trace, method_of("clusterkv"), queries=40, store="host")
     for step in range(40):
         assert np.array_equal(device.indices(step, 2), host.indices(step, 2))
-    assert ledgers[2].moved_bytes == int(host.events[2].moved_bytes.sum()) > 0
+    assert host.ledgers[2].moved_bytes == int(host.events[2].moved_bytes.sum()) > 0

@@ -45,6 +45,7 @@ class TestRecordings:
             assert (recording.budget, recording.answer) == (row.budget, row.text)
             if recording.layers:
                 assert recording.summary()["recall"] == row.recall
+                assert recording.ledgers.keys() == recording.events.keys()
 
     @pytest.mark.parametrize(
         ("change", "keys"),

@@ -141,11 +141,10 @@ def test_a_built_layer_serves_other_budgets_as_one_of_its_own(trace, monkeypatch
     found = [explorer.select(3, method, budget=budget, **fields) for budget in budgets]
     assert len(builds) == (1 if chosen.builds_for_any_budget else len(budgets))
     for explored, budget in zip(found, budgets, strict=True):
-        ledgers = {}
-        whole = replay(trace, method, 8, ledgers, budget=budget, **fields)
+        whole = replay(trace, method, 8, budget=budget, **fields)
         for name in ("indices", "groups", "output_error", "attention"):
             np.testing.assert_array_equal(getattr(explored.recording.events[3], name), getattr(whole.events[3], name))
-        assert explored.ledger == ledgers[3]
+        assert explored.ledger == whole.ledgers[3]
 
 
 def test_bad_questions_say_what_to_do(trace):

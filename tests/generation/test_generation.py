@@ -237,6 +237,24 @@ class TestReplay:
             with pytest.raises(kvviz.InvalidInputError, match="queries"):
                 kvviz.replay(trace, "oracle", queries=queries, budget=16)
 
+    def test_the_recording_holds_a_ledger_for_each_layer(self, tiny, tmp_path):
+        recording = kvviz.replay(self.trace(tiny), "quest", queries=10, budget=64, dense_layers=1)
+        assert recording.ledgers.keys() == recording.events.keys() == {1, 2, 3}
+        for layer, ledger in recording.ledgers.items():
+            assert ledger.attended == recording.attended_tokens(9, layer).mean()
+        assert recording.cut(0, 5).ledgers == {}, "they are of all steps"
+        assert kvviz.Recording.load(recording.save(tmp_path / "recording.safetensors")).ledgers == {}
+        out = kvviz.generate(tiny, prompt(200), "quest", 64, max_new_tokens=4, record=[2, 3])
+        assert out.recording.ledgers.keys() == {2, 3}
+        assert out.recording.ledgers[3].selected == out.ledger.selected
+
+    def test_a_dict_still_receives_the_ledgers_with_a_warning(self, tiny):
+        found = {}
+        with pytest.warns(DeprecationWarning, match=r"replay\(...\).ledgers\[layer\]") as caught:
+            recording = kvviz.replay(self.trace(tiny), "quest", 10, found, budget=64)
+        assert found == recording.ledgers != {}
+        assert caught[0].filename == __file__, "the line that is to be changed"
+
 
 @pytest.mark.model
 class TestOnSmolLM2:

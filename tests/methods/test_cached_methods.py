@@ -43,9 +43,10 @@ def trace():
 def test_results_do_not_depend_on_the_cache(trace, name, policy):
     fields = {"budget": 64, "dense_layers": 0}
     wanted = kvviz.replay(trace, name, queries=80, **fields)
-    kept, ledgers = KVStore("host", BlockCache(16, 4, 96, policy), arena_tokens=150), {}
-    found = kvviz.replay(trace, name, queries=80, store=kept, ledgers=ledgers, **fields)
-    for layer, ledger in ledgers.items():
+    kept = KVStore("host", BlockCache(16, 4, 96, policy), arena_tokens=150)
+    found = kvviz.replay(trace, name, queries=80, store=kept, **fields)
+    assert found.ledgers
+    for layer, ledger in found.ledgers.items():
         for step in range(80):
             assert (found.indices(step, layer) == wanted.indices(step, layer)).all()
         assert (found.events[layer].output_error == wanted.events[layer].output_error).all()
@@ -56,14 +57,12 @@ def test_results_do_not_depend_on_the_cache(trace, name, policy):
 @pytest.mark.parametrize("recent_steps", [0, 1, 2])
 def test_the_hit_rates_of_the_ledger(trace, recent_steps):
     """Of tokens and of clusters, from the recorded indices and groups alone."""
-    ledgers, sinks = {}, 16
+    sinks, fields = 16, {"budget": 100, "dense_layers": 0}
     kept = KVStore("host", StepCache(recent_steps))
-    recording = kvviz.replay(
-        trace, "clusterkv", queries=20, store=kept, ledgers=ledgers, budget=100, dense_layers=0, tokens_per_cluster=10
-    )
-    device = {}
-    kvviz.replay(trace, "clusterkv", queries=20, ledgers=device, budget=100, dense_layers=0)
-    for layer, ledger in ledgers.items():
+    recording = kvviz.replay(trace, "clusterkv", queries=20, store=kept, tokens_per_cluster=10, **fields)
+    device = kvviz.replay(trace, "clusterkv", queries=20, **fields).ledgers
+    assert recording.ledgers.keys() == device.keys() == {0, 1, 2, 3}
+    for layer, ledger in recording.ledgers.items():
         assert math.isnan(device[layer].hit_rate)
         assert math.isnan(device[layer].group_hit_rate)
         hits = lookups = group_hits = groups_in_all = 0
@@ -86,8 +85,7 @@ def test_the_hit_rates_of_the_ledger(trace, recent_steps):
 def test_a_larger_cache_of_blocks_is_hit_more_often(trace):
     rates = []
     for capacity in (16, 64, 128, 512):
-        ledgers = {}
         kept = KVStore("host", BlockCache(16, 8, capacity))
-        kvviz.replay(trace, "pqcache", queries=60, store=kept, ledgers=ledgers, budget=64)
+        ledgers = kvviz.replay(trace, "pqcache", queries=60, store=kept, budget=64).ledgers
         rates.append(sum(ledger.hit_rate for ledger in ledgers.values()))
     assert all(low < high for low, high in pairwise(rates))

@@ -10,9 +10,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import kvviz
+from kvviz.cache.accounting import ledger_of
 from kvviz.cache.decoding import merged_attention
 from kvviz.cache.layer_cache import LayerCache
-from kvviz.cache.ledger import ledger_of
 from kvviz.clustering import chunked_soft_matching
 from kvviz.clustering.soft_matching import count_links
 from kvviz.methods import centroidkv

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import kvviz
-from kvviz.cache.ledger import Ledger
 from kvviz.offload import LinkModel
 from kvviz.offload.link import MEASURED_BYTES
+from kvviz.trace import Ledger
 from tests import synthetic
 
 
@@ -153,11 +153,10 @@ class TestPredictions:
         random = np.random.default_rng(0)
         arrays = [{0: random.normal(size=(heads, 300, 8)).astype(np.float16)} for heads in (4, 2, 2)]
         trace = kvviz.Trace("random", kvviz.Geometry(1, 4, 2, 8, 512), ["x"] * 300, np.arange(300), *arrays)
-        ledgers: dict[int, Ledger] = {}
-        recording = kvviz.replay(trace, "quest", queries=8, store="host", budget=64, dense_layers=0, ledgers=ledgers)
+        recording = kvviz.replay(trace, "quest", queries=8, store="host", budget=64, dense_layers=0)
         link = LinkModel("unit", 1.0)
         assert link.predict(recording).sum() == recording.events[0].moved_bytes.sum() > 0
-        assert link.predict_total(ledgers[0]) >= link.predict(recording).sum()
+        assert link.predict_total(recording.ledgers[0]) >= link.predict(recording).sum()
 
 
 def test_this_machine_is_measured():

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvviz import metrics, plots
-from kvviz.cache.ledger import Ledger
 from kvviz.errors import InvalidInputError
+from kvviz.trace import Ledger
 from tests.plots import plot_data
 
 positions = st.lists(st.sets(st.integers(0, 19)), min_size=4, max_size=4)

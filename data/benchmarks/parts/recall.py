@@ -76,14 +76,13 @@ def measured(trace: Any, method: Any) -> dict[str, float] | None:
     """
     import kvviz
 
-    ledgers: dict[int, Any] = {}
     started = time.perf_counter()
-    recording = kvviz.replay(trace, method, queries=STEPS, ledgers=ledgers)
+    recording = kvviz.replay(trace, method, queries=STEPS)
     replay_s = time.perf_counter() - started
     if not recording.layers:
         return None
     cells = [(step, layer) for layer in recording.layers for step in range(recording.steps)]
-    events, kept = recording.events.values(), ledgers.values()
+    events, kept = recording.events.values(), recording.ledgers.values()
     return {
         "recall": statistics.fmean(float(recall_of_budget(recording, *cell).mean()) for cell in cells),
         "attention_mass": statistics.fmean(float(recording.attention_mass(*cell).mean()) for cell in cells),

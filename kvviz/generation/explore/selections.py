@@ -10,13 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cache.ledger import Ledger
 from ...errors import InvalidInputError
 from ...methods import resolve
 from ...methods.base import Method
 from ...methods.sliders import Slider
 from ...metrics import Verdict, agreement, member_mask
-from ...trace import Recording, Trace
+from ...trace import Ledger, Recording, Trace
 from ..replaying import LayerReplay, record
 from .numbers import check_finite
 from .sliders import sliders_of
@@ -68,7 +67,11 @@ class Explored:
     method: Method
     layer: int
     recording: Recording  # of this layer alone
-    ledger: Ledger
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where the layer's tokens and bytes went, after the last step."""
+        return self.recording.ledgers[self.layer]
 
     @property
     def recall(self) -> NDArray[np.float64]:
@@ -221,9 +224,7 @@ class Explorer:
                 f"layer {layer}, where it attends everything ({dense})",
                 wanted + ("; or dense_layers=0" if method.dense_layers else ""),
             )
-        ledgers: dict[int, Ledger] = {}
-        recording = record(self.trace, method, self.queries, [self._layer(layer, method)], ledgers)
-        return Explored(method, layer, recording, ledgers[layer])
+        return Explored(method, layer, record(self.trace, method, self.queries, [self._layer(layer, method)]))
 
     def _layer(self, layer: int, method: Method) -> LayerReplay:
         """The layer with its prompt taken in: what no budget changes, k-means above all, is done once for all of them.
