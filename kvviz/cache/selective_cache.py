@@ -15,7 +15,7 @@ from ..methods import resolve, resolve_prefill
 from ..methods.base import LayerContext, Method, Prompt
 from ..offload.background import device_clock
 from ..offload.kvstore import KVStore, resolve_store
-from ..trace import Ledger
+from ..trace import Geometry, Ledger
 from ..trace.timeline import Timeline
 from .accounting import ledger_of
 from .layer_cache import LayerCache, layer_store
@@ -58,14 +58,17 @@ class SelectiveCache(Cache):
         self._inputs = AttentionInputs() if self.method.speculates else None
         self.prompt = Prompt(weakref.ref(model))  # shared with the forks, which are of the same prompt
         layers = DynamicCache(config=model.config).layers
-        has_heads = getattr(self.config, "num_attention_heads", None) is not None
-        if not has_heads or not any(isinstance(layer, DynamicLayer) for layer in layers):
+        geometry = Geometry.of_config("SelectiveCache", self.config)
+        if not any(isinstance(layer, DynamicLayer) for layer in layers):
             raise UnsupportedModelError(
                 "SelectiveCache", f"{type(model).__name__}, which has no attention layers", "a decoder with attention"
             )
         for index, layer in enumerate(layers):
             if type(layer) is DynamicLayer:
-                context = _context(self.config, index, details, self.prompt)
+                context = LayerContext(
+                    index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
+                    geometry.head_dim**-0.5, details=details, prompt=self.prompt,
+                )  # fmt: skip
                 kept = layer_store(self.store, context, self.method)
                 kept.timeline = None if timeline is None else timeline.of(index)
                 layers[index] = self._selective(LayerCache(context, self.method, kept, retain_queries=retain_queries))
@@ -172,12 +175,3 @@ def _link(layers: list[Any]) -> None:
     selecting = [layer for layer in layers if isinstance(layer, SelectiveLayer) and not layer.cache.dense]
     for layer, following in zip(selecting, selecting[1:] + selecting[:1], strict=True):
         layer.following = weakref.ref(following)
-
-
-def _context(config: Any, index: int, details: bool, prompt: Prompt) -> LayerContext:
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return LayerContext(
-        index, config.num_hidden_layers, heads, kv_heads, head_dim, head_dim**-0.5, details=details, prompt=prompt
-    )

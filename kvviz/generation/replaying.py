@@ -21,6 +21,16 @@ from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Ledger, Recording, Trace
 
 
+def trace_context(trace: Trace, layer: int) -> LayerContext:
+    """What a method is told of a captured layer, with details."""
+    geometry = trace.geometry
+    scale = geometry.head_dim**-0.5 if trace.scale is None else trace.scale
+    return LayerContext(
+        layer, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim, scale, trace.softcap,
+        details=True,
+    )  # fmt: skip
+
+
 class LayerReplay:
     """One layer of a trace whose prompt a method has taken in, and the steps that are left to play.
 
@@ -28,18 +38,8 @@ class LayerReplay:
     """
 
     def __init__(self, trace: Trace, index: int, method: Method, queries: int, store: KVStore | None = None) -> None:
-        geometry, length = trace.geometry, len(trace)
-        prompt = length - queries
-        context = LayerContext(
-            index,
-            geometry.n_layers,
-            geometry.n_heads,
-            geometry.n_kv_heads,
-            geometry.head_dim,
-            geometry.head_dim**-0.5 if trace.scale is None else trace.scale,
-            trace.softcap,
-            details=True,
-        )
+        length = len(trace)
+        prompt, context = length - queries, trace_context(trace, index)
         cache = LayerCache(context, method, None if store is None else layer_store(store, context, method))
         unread = 0 if method.needs_queries else prompt  # to convert them takes longer than many a method does
         q = _tensor(trace.queries[index][:, unread:])

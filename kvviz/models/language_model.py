@@ -108,11 +108,10 @@ def _geometry(model: PreTrainedModel, name: str) -> Geometry:
     config = model.config.get_text_config()
     operation, kind = f"load {name}", f"a {config.model_type} model"
     check_decoder(model.config, name)
-    layers: int = config.num_hidden_layers
     attending = {
         getattr(module, "layer_idx", None) for module in model.modules() if type(module).__name__.endswith("Attention")
-    }.intersection(range(layers))
-    if not attending or not getattr(config, "num_attention_heads", None):
+    }.intersection(range(config.num_hidden_layers))
+    if not attending:
         raise UnsupportedModelError(operation, f"{kind}, which has no attention layer", "a model with attention layers")
     if not any(type(module).__name__.endswith("RotaryEmbedding") for module in model.modules()):
         got = f"{kind}, in which no rotary position embedding was found"
@@ -120,11 +119,4 @@ def _geometry(model: PreTrainedModel, name: str) -> Geometry:
     if getattr(config, "kv_lora_rank", None):
         got = f"{kind} with multi-head latent attention"
         raise UnsupportedModelError(operation, got, "keys and values of one width")
-    heads: int = config.num_attention_heads
-    return Geometry(
-        n_layers=layers,
-        n_heads=heads,
-        n_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        max_positions=config.max_position_embeddings,
-    )
+    return Geometry.of_config(operation, config)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..errors import IncompatibleFileError
+from ..errors import IncompatibleFileError, UnsupportedModelError
 from .storage import check_metadata
 
 
@@ -19,6 +19,26 @@ class Geometry:
     n_kv_heads: int
     head_dim: int
     max_positions: int
+
+    @classmethod
+    def of_config(cls, operation: str, config: Any) -> Geometry:
+        """The geometry of a transformers model, from its text config (`model.config.get_text_config()`).
+
+        Raises UnsupportedModelError, which names `operation`, for a config without attention heads or positions.
+        """
+        heads: int | None = getattr(config, "num_attention_heads", None)
+        positions: int | None = getattr(config, "max_position_embeddings", None)
+        if not heads or not positions:
+            lacks = "attention layer" if not heads else "number of positions (max_position_embeddings)"
+            got = f"a {config.model_type} model, which has no {lacks}"
+            raise UnsupportedModelError(operation, got, "a decoder with attention layers and positions")
+        return cls(
+            n_layers=config.num_hidden_layers,
+            n_heads=heads,
+            n_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            max_positions=positions,
+        )
 
     @property
     def group_size(self) -> int:

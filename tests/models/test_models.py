@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import regex
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from kvviz import errors
+from kvviz import SelectiveCache, errors
 from kvviz.models import BUNDLED, BundledModel, LanguageModel, load
 from kvviz.trace import Geometry
 from tests.tiny_llama import SIZES, byte_level, same_weights, tiny_llama
@@ -80,6 +81,22 @@ def test_geometry_is_what_the_model_puts_into_its_cache(family: str, fields: dic
         (1, geometry.n_kv_heads, 5, geometry.head_dim)
     ] * geometry.n_layers
     assert (geometry.n_heads, geometry.max_positions) == (4, 256)
+    for layer in SelectiveCache(model, "quest").selective_layers:
+        told = layer.context
+        shape = Geometry(told.n_layers, told.n_heads, told.n_kv_heads, told.head_dim, geometry.max_positions)
+        assert shape == geometry
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"max_position_embeddings": 64}, "made: got a rnn model, which has no attention layer"),
+        ({"num_attention_heads": 4}, "made: got a rnn model, which has no number of positions"),
+    ],
+)
+def test_a_config_without_heads_or_positions_has_no_geometry(fields: dict[str, int], reason: str) -> None:
+    with pytest.raises(errors.UnsupportedModelError, match=reason):
+        Geometry.of_config("made", SimpleNamespace(model_type="rnn", hidden_size=32, num_hidden_layers=2, **fields))
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -115,13 +115,9 @@ class Layer:
         """That layer of a trace, in float32."""
         import torch
 
-        from kvviz.methods.base import LayerContext
+        from kvviz.generation.replaying import trace_context
 
-        geometry = trace.geometry
-        context = LayerContext(
-            layer, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
-            trace.scale or geometry.head_dim**-0.5, trace.softcap,
-        )  # fmt: skip
+        context = replace(trace_context(trace, layer), details=False)
         arrays = (trace.queries, trace.keys, trace.values)
         return cls(context, *(torch.from_numpy(array[layer].astype("float32"))[None] for array in arrays))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...errors import InvalidInputError, UnknownNameError
 from ...methods.base import LayerContext
 from ...methods.clusterkv import ClusterKV, ClusterKVState
 from ...trace import Recording, Trace
+from ..replaying import trace_context
 from .numbers import check_finite
 
 __all__ = ["METRICS", "KeyClusters", "cluster_keys", "cluster_limits", "prompt_length"]
@@ -124,15 +125,12 @@ def _method(recording: Recording | None, **fields: Any) -> ClusterKV:
 
 def _one_head(trace: Trace, layer: int, head: int) -> tuple[LayerContext, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The layer as a method sees it if it had this KV head alone: [1, G, L, D], [1, 1, L, D], [1, 1, L, D]."""
-    geometry = trace.geometry
-    group = geometry.n_heads // geometry.n_kv_heads
+    group = trace.geometry.group_size
     own, rows = slice(head, head + 1), slice(head * group, (head + 1) * group)
     check_finite("cluster the keys of a trace", trace, layer, own)
     arrays = trace.queries[layer][rows], trace.keys[layer][own], trace.values[layer][own]
     q, k, v = (torch.from_numpy(array.astype(np.float32))[None] for array in arrays)
-    scale = geometry.head_dim**-0.5 if trace.scale is None else trace.scale
-    context = LayerContext(layer, geometry.n_layers, group, 1, geometry.head_dim, scale, trace.softcap, details=True)
-    return context, q, k, v
+    return replace(trace_context(trace, layer), n_heads=group, n_kv_heads=1), q, k, v
 
 
 def _selected(
