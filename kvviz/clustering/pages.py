@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..errors import InvalidInputError
 
@@ -30,15 +29,18 @@ def page_bounds(keys: Tensor, page_size: int = 16) -> Pages:
     if page_size < 1:
         raise InvalidInputError("page_bounds: page_size", page_size, "an int >= 1")
     length = keys.shape[-2]
-    missing = -length % page_size
+    whole = length - length % page_size
+    low, high = full_page_bounds(keys[..., :whole, :], page_size)
+    mean = keys[..., :whole, :].unflatten(-2, (-1, page_size)).sum(-2) / page_size
+    if whole < length:
+        last = keys[..., whole:, :]
+        low = torch.cat([low, last.amin(-2, keepdim=True)], dim=-2)
+        high = torch.cat([high, last.amax(-2, keepdim=True)], dim=-2)
+        mean = torch.cat([mean, last.sum(-2, keepdim=True) / (length - whole)], dim=-2)
+    return Pages(page_size, length, low, high, mean)
 
-    def by_page(fill: float) -> Tensor:
-        pages: Tensor = pad(keys, (0, 0, 0, missing), value=fill).unflatten(-2, (-1, page_size))  # [..., P, page, D]
-        return pages
 
-    zeros = by_page(0.0)
-    counts = torch.full((zeros.shape[-3], 1), page_size, device=keys.device)
-    if missing:
-        counts[-1] -= missing
-    mean = (zeros.sum(-2) / counts).to(keys.dtype)
-    return Pages(page_size, length, by_page(torch.inf).amin(-2), by_page(-torch.inf).amax(-2), mean)
+def full_page_bounds(keys: Tensor, page_size: int) -> tuple[Tensor, Tensor]:
+    """Channel-wise minimum and maximum [..., P, D] of each page of keys [..., P · page_size, D], without a copy."""
+    by_page: Tensor = keys.unflatten(-2, (-1, page_size))  # [..., P, page, D]
+    return by_page.amin(-2), by_page.amax(-2)

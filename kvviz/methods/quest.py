@@ -10,6 +10,7 @@ from kvviz_kernels.selection import page_scores, take_best
 from torch import Tensor
 
 from ..clustering.growing import GrowingTensor
+from ..clustering.pages import full_page_bounds
 from ..trace.styles import Style
 from .base import LayerContext, Method, State, tensor_bytes
 from .selection import Selection, positions, surround
@@ -115,5 +116,5 @@ class Quest(Method):
 
 def _bounds(keys: Tensor, page_size: int) -> Tensor:
     """Channel-wise maxima, then minima, [B, H, 2·D, P] of the pages of keys [B, H, P · page_size, D]."""
-    by_page: Tensor = keys.unflatten(2, (-1, page_size))  # [B, H, P, page, D]
-    return torch.cat([by_page.amax(3), by_page.amin(3)], dim=-1).transpose(-1, -2).contiguous()
+    low, high = full_page_bounds(keys, page_size)
+    return torch.cat([high, low], dim=-1).transpose(-1, -2).contiguous()
