@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..kernels import merge_attention
@@ -19,8 +20,7 @@ def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: floa
     """
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, D]
     logits = (by_head @ keys.float().transpose(-1, -2)) * scale
-    if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
+    logits = softcap_(logits, softcap)
     return logits.softmax(-1).flatten(1, 2)
 
 
@@ -47,8 +47,7 @@ def attention_received(
         stop = min(start + QUERY_BLOCK, new)
         end = length - new + stop  # keys that the block's last query sees
         logits = (by_head[..., start:stop, :] @ turned[..., :end]) * scale
-        if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
+        logits = softcap_(logits, softcap)
         own = torch.arange(length - new + start, end, device=keys.device)
         logits.masked_fill_(places[:end] > own[:, None], -torch.inf)
         if visible is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -217,8 +218,7 @@ class CTkvr(Method):
         keys = state.tokens.take_keys_in_place(tokens)  # [B, R, U, D]
         by_row = queries.to(keys.device, torch.float32).unflatten(1, (tokens.shape[1], -1))  # [B, R, Q/R, D]
         logits = (by_row @ keys.float().mT) * layer.scale
-        if layer.softcap is not None:
-            logits = layer.softcap * torch.tanh(logits / layer.softcap)
+        logits = softcap_(logits, layer.softcap)
         pads = (tokens < 0).to(keys.device)
         weights = logits.masked_fill(pads[:, :, None], -torch.inf).softmax(-1).flatten(1, 2)  # [B, Q, U]
         return reduce_group(weights, layer.n_kv_heads, self.group).masked_fill(pads, -1.0).to(tokens.device)

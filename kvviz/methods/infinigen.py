@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..errors import InvalidInputError
@@ -151,8 +152,7 @@ class InfiniGen(Method):
         layer = state.layer
         by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
         logits = (by_head @ state.rotation) @ state.partial_keys.channels.float() * layer.scale
-        if layer.softcap is not None:
-            logits = layer.softcap * torch.tanh(logits / layer.softcap)
+        logits = softcap_(logits, layer.softcap)
         scores: Tensor = logits.flatten(1, 2)
         return scores
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -178,8 +179,7 @@ class InfLLM(Method):
         if self.measure == "logits":
             return logits.masked_fill(~near, 0).sum(-2)
         scaled = logits * layer.scale
-        if layer.softcap is not None:
-            scaled = layer.softcap * torch.tanh(scaled / layer.softcap)
+        scaled = softcap_(scaled, layer.softcap)
         weights = scaled.masked_fill(~near, -torch.inf).softmax(-1)
         return weights.nan_to_num(0).sum(-2)  # NaN where a query has no key before it
 

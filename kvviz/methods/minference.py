@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -170,7 +171,7 @@ class MInference(Full):
 def _logits(layer: LayerContext, queries: Tensor, keys: Tensor) -> Tensor:
     """Scaled and bounded logits [B, Q, n, C] in float32 of queries [B, Q, n, D] and keys [B, Q, C, D]."""
     logits = (queries @ keys.transpose(-1, -2)).float() * layer.scale
-    return logits if layer.softcap is None else layer.softcap * torch.tanh(logits / layer.softcap)
+    return softcap_(logits, layer.softcap)
 
 
 def _largest(sums: Tensor, always: int, count: int) -> Tensor:

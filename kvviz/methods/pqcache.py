@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels.selection import pq_scores
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..clustering.iterations import IterationModel
@@ -273,8 +274,7 @@ class PQCache(Method):
         if scale is None:
             return scores
         scores = scores * scale
-        if layer.softcap is not None:
-            scores = layer.softcap * torch.tanh(scores / layer.softcap)
+        scores = softcap_(scores, layer.softcap)
         return reduce_group(scores.softmax(-1), layer.n_kv_heads, self.group)
 
     def _quantize(self, keys: Tensor) -> Codebook:

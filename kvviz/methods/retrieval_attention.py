@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -255,8 +256,7 @@ class RetrievalAttention(Method):
         keys = state.tokens.take_keys(found)  # [B, R, W, D]
         by_row = queries.unflatten(1, (found.shape[1], -1)).float()  # [B, R, G, D], or G = 1 for group="each"
         logits = (by_row @ keys.float().transpose(-1, -2)) * state.layer.scale
-        if state.layer.softcap is not None:
-            logits = state.layer.softcap * torch.tanh(logits / state.layer.softcap)
+        logits = softcap_(logits, state.layer.softcap)
         shares = logits.masked_fill(found[:, :, None] < 0, -torch.inf).softmax(-1)
         return reduce_group(shares.flatten(1, 2), state.layer.n_kv_heads, self.group)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -183,9 +184,7 @@ class ShadowKV(Method):
         every = torch.arange(indices.shape[0], device=indices.device)[:, None, None]
         coefficients = state.low_rank.coefficients[every, indices - state.start]  # [B, Q, S, r]
         approximate = (coefficients @ projected[..., None])[..., 0] * state.layer.scale
-        softcap = state.layer.softcap
-        if softcap is not None:
-            exact, approximate = (softcap * torch.tanh(logits / softcap) for logits in (exact, approximate))
+        exact, approximate = (softcap_(logits, state.layer.softcap) for logits in (exact, approximate))
         return (approximate - exact) * recalled.repeat_interleave(self.chunk_size, dim=-1)
 
 

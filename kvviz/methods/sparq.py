@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..errors import InvalidInputError
@@ -158,7 +159,6 @@ class SparQ(Method):
         coverage = (size.gather(-1, own).sum(-1) + TINY) / (size.sum(-1) + TINY)  # [B, Q]
         scaled = queries.gather(-1, own) * (layer.scale * coverage.rsqrt()[..., None])
         logits = scaled.unflatten(1, (largest.shape[1], -1)) @ state.channels.pick(largest).float()  # [B, R, Q/R, L]
-        if layer.softcap is not None:
-            logits = layer.softcap * torch.tanh(logits / layer.softcap)
+        logits = softcap_(logits, layer.softcap)
         weights: Tensor = logits.softmax(-1).flatten(1, 2)
         return weights

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels import kmeans_update
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -130,8 +131,7 @@ class SqueezedAttention(Method):
         layer = state.layer
         by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
         logits = by_head @ state.centroids.transpose(-1, -2) * layer.scale
-        if layer.softcap is not None:
-            logits = layer.softcap * torch.tanh(logits / layer.softcap)
+        logits = softcap_(logits, layer.softcap)
         total = torch.logsumexp(logits + state.sizes[:, :, None].log(), dim=-1, keepdim=True)
         return (logits - total).exp().flatten(1, 2)
 

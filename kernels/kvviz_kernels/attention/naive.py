@@ -7,6 +7,8 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
+from ..softcap import softcap_
+
 NEGATIVE_INFINITY = float("-inf")
 
 
@@ -63,8 +65,7 @@ def _attend(
     """Output and log-sum-exp of queries [B, R, G, D] over keys and values [B, R, S, D], two matrix products."""
     batch, rows = queries.shape[:2]
     logits = torch.bmm((queries * scale).flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)).unflatten(0, (batch, rows))
-    if softcap is not None:
-        logits.div_(softcap).tanh_().mul_(softcap)
+    softcap_(logits, softcap)
     if mask is not None:
         logits += mask
     weights = logits.softmax(-1)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..softcap import softcap_
 from .shared import best_first
 
 BLOCK_ELEMENTS = 2**19  # softmax weights a block: 2 MiB of float32, which stay in a CPU's cache between the passes
@@ -56,8 +57,7 @@ def _weights(scaled: Tensor, turned: Tensor, group: str, softcap: float | None, 
     `last` [b] is the position of the last key that each query sees, None where it sees all; -1 behind it.
     """
     logits = (scaled.flatten(0, 1) @ turned).unflatten(0, scaled.shape[:2])  # [G, b, L]
-    if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
+    logits = softcap_(logits, softcap)
     if last is None:
         return _reduce(logits.softmax(-1), group)
     ahead = torch.arange(turned.shape[-1], device=last.device) > last[:, None]  # [b, L]

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..softcap import softcap_
 from .shared import reduce_group
 
 CELLS = 256  # codes a byte can name: a pair of byte codes, read as one number, is first + 256 · second
@@ -39,8 +40,7 @@ def pq_scores(
         return scores.squeeze(2)
     if scale is not None:
         scores *= scale
-        if softcap is not None:
-            scores.div_(softcap).tanh_().mul_(softcap)
+        softcap_(scores, softcap)
         scores = scores.softmax(-1)
     return reduce_group(scores.flatten(1, 2), heads, group)
 
