@@ -12,7 +12,7 @@ import torch
 
 from ..cache.attachment import attached
 from ..errors import InvalidInputError
-from ..generation.generating import decode, stop_tokens
+from ..generation.generating import decode, next_logits, stop_tokens
 from ..generation.method_cells import Cell
 from ..generation.prefill import SharedPrefill
 from ..methods.base import Method
@@ -101,10 +101,8 @@ def _likelihood(
     ids = [*last, *fed_ids(lm, turn.answers[0])][: turn.max_new_tokens + 1]
     total = 0.0
     for token, following in itertools.pairwise(ids):
-        logits = lm.model(
-            torch.tensor([[token]], device=shared.ids.device), past_key_values=cache, use_cache=True, logits_to_keep=1
-        ).logits
-        total -= float(logits[0, -1].float().log_softmax(-1)[following])
+        logits = next_logits(lm, cache, torch.tensor([[token]], device=shared.ids.device))
+        total -= float(logits.float().log_softmax(-1)[following])
     score = total / (len(ids) - 1)
     if not math.isfinite(score):
         raise InvalidInputError(f"score of task {task.name}", score, "a finite number of nats per token")

@@ -136,8 +136,14 @@ def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int 
     cache.expect(ids.shape[1], new_tokens)
     chunks = ids.split(PREFILL_CHUNK, dim=1)
     for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):
-        logits = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-    return int(logits[0, -1].argmax())
+        logits = next_logits(lm, cache, chunk)
+    return int(logits.argmax())
+
+
+def next_logits(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> Tensor:
+    """Logits [V] of the token behind `ids` [1, n], which the cache takes in."""
+    logits: Tensor = lm.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+    return logits[0, -1]
 
 
 def wait_for_states(cache: SelectiveCache) -> None:
@@ -171,12 +177,12 @@ def decode(
                 done.fed.append(written[-1])
             token = torch.tensor([[done.fed[step]]], device=ids.device)
             try:
-                logits = lm.model(token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+                logits = next_logits(lm, cache, token)
             except (OutOfSpaceError, DamagedOffloadError) as error:
                 error.generation = done.generation(lm, cache, ids, len(question_ids), recorder)
                 error.add_note(f"What was generated so far ({len(written)} tokens) is in the error's `generation`.")
                 raise
-            done.predicted.append(int(logits[0, -1].argmax()))
+            done.predicted.append(int(logits.argmax()))
             step += 1
             if step >= len(question_ids):
                 written.append(done.predicted[-1])

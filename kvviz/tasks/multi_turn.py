@@ -49,12 +49,7 @@ class MultiTurnNeedle(Task):
         depths = [(part + drawn.random()) / self.turns for part in drawn.sample(range(self.turns), self.turns)]
         hide = hide_needles(lm, depths, length, index, seed, drawn)
         details = {f"depth_{turn}": depth for turn, depth in enumerate(depths)}
-
-        def make(units: int) -> Sample:
-            context, turns = hide(units)
-            return Sample(context, turns, details)
-
-        return fit(lm, length, self.placement, make)
+        return fit(lm, length, self.placement, lambda units: Sample(*hide(units), details))
 
     def score(self, turn: Turn, text: str) -> float:
         """1 where the turn's number occurs in the text, else 0."""

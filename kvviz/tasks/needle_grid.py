@@ -46,12 +46,7 @@ class NeedleGrid(Task):
         """A sample of the longest haystack that fits; raises InvalidInputError where none does."""
         depth = (index % self.depths + 0.5) / self.depths
         hide = hide_needles(lm, [depth], length, index, seed, self.drawn(length, index, seed))
-
-        def make(units: int) -> Sample:
-            context, turns = hide(units)
-            return Sample(context, turns, {"depth": depth})
-
-        return fit(lm, length, self.placement, make)
+        return fit(lm, length, self.placement, lambda units: Sample(*hide(units), {"depth": depth}))
 
     def score(self, turn: Turn, text: str) -> float:
         """1 where the number occurs in the text, else 0."""

@@ -178,7 +178,7 @@ def perplexity(lm: LanguageModel) -> pd.DataFrame:
     from kvviz import methods
     from kvviz.cache.attachment import attached
     from kvviz.cache.selective_cache import SelectiveCache
-    from kvviz.generation.generating import fill, wait_for_states
+    from kvviz.generation.generating import fill, next_logits, wait_for_states
 
     ids = lm.encode(manual())[:, : PERPLEXITY_TOKENS + PERPLEXITY_STEPS]
     rows: list[dict[str, Any]] = []
@@ -189,8 +189,7 @@ def perplexity(lm: LanguageModel) -> pd.DataFrame:
             cache = prompt.fork(methods.create(name, budget=PERPLEXITY_BUDGET))
             wait_for_states(cache)
             for position in range(PERPLEXITY_TOKENS, ids.shape[1] - 1):
-                fed = ids[:, position : position + 1]
-                logits = lm.model(fed, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+                logits = next_logits(lm, cache, ids[:, position : position + 1])
                 likelihood = float(logits.float().log_softmax(-1)[ids[0, position + 1]])
                 rows.append({
                     "method": name, "position": position + 1, "perplexity": float(f"{math.exp(-likelihood):.5g}"),
