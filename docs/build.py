@@ -4,8 +4,9 @@
     python docs/build.py --notebooks 00_quickstart            the other notebooks are shown, but not run
 
 The pages are those of this folder, the repository's own Markdown, and what `pages.py` writes from the registry and the
-docstrings. Nothing is fetched, while it is built or when it is read: a warning of Sphinx, a page that asks another host
-and a reference to a file that is missing end the build, and the site of before stays.
+docstrings. Nothing is fetched, neither while it is built nor when it is read. A warning of Sphinx, a page that asks
+another host, a reference to a missing file and a notebook that takes more memory than Binder has end the build, and the
+previous site stays.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
         source, extra, html = (Path(folder) / name for name in ("source", "extra", "html"))
         try:
-            prepare(source, extra, options.notebooks)
+            peaks = prepare(source, extra, options.notebooks)
         except CellExecutionError as error:
             print(error, file=sys.stderr)
+            return 1
+        if peaks and notebooks.fits_binder(peaks, notebooks.BINDER_GIB):
             return 1
         os.environ["KVVIZ_SITE_EXTRA"] = str(extra)  # conf.py reads it
         doctrees = Path(folder) / "doctrees"
@@ -72,8 +75,11 @@ def main() -> int:
     return 0
 
 
-def prepare(source: Path, extra: Path, wanted: Sequence[str]) -> None:
-    """Write what Sphinx reads into `source`, and into `extra` what goes into the site as it is."""
+def prepare(source: Path, extra: Path, wanted: Sequence[str]) -> dict[str, int]:
+    """Write what Sphinx reads into `source`, and into `extra` what goes into the site unchanged.
+
+    Returns the peak bytes of the kernel of each notebook that was run.
+    """
     for path in DOCS.glob("*.md"):
         copy(path, source / path.name)
     for name in (*DOCUMENTS, *BESIDE):
@@ -85,17 +91,25 @@ def prepare(source: Path, extra: Path, wanted: Sequence[str]) -> None:
     pages.write(source)
     (source / "notebooks").mkdir()
     (extra / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
+    peaks: dict[str, int] = {}
     for name in NAMES:
         notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
         notebook.cells = [cell for cell in notebook.cells if "colab" not in cell.metadata.get("tags", ())]
         for cell in notebook.cells:
             cell.source = cell.source.replace("](../README.md)", "](../index.md)")  # which shows the README
-        shown = live(notebook, name, extra / "widgets") if name in wanted else unrun(notebook)
+        if name in wanted:
+            shown, peaks[name] = live(notebook, name, extra / "widgets")
+        else:
+            shown = unrun(notebook)
         nbformat.write(shown, source / "notebooks" / f"{name}.ipynb")
+    return peaks
 
 
-def live(notebook: nbformat.NotebookNode, name: str, widgets: Path) -> nbformat.NotebookNode:
-    """The notebook run from the recorded data; each widget's page goes into `widgets`, and a frame holds it."""
+def live(notebook: nbformat.NotebookNode, name: str, widgets: Path) -> tuple[nbformat.NotebookNode, int]:
+    """The notebook run from the recorded data, and its kernel's peak bytes.
+
+    Each widget's page goes into `widgets`, and a frame shows it.
+    """
     print(name, file=sys.stderr)
     widgets.mkdir(exist_ok=True)
 
@@ -105,8 +119,8 @@ def live(notebook: nbformat.NotebookNode, name: str, widgets: Path) -> nbformat.
         return pages.frame(kept)
 
     with tempfile.TemporaryDirectory() as folder:
-        notebooks.execute(notebook, folder, recorded=True)
-        return notebooks.without_kernel(notebook, Path(folder), framed, f"../{PLOTLY}")
+        peak_bytes = notebooks.execute(notebook, folder, recorded=True)
+        return notebooks.without_kernel(notebook, Path(folder), framed, f"../{PLOTLY}"), peak_bytes
 
 
 def unrun(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
