@@ -19,8 +19,9 @@ MEASURED = DOCS.parent / "data" / "benchmarks" / "methods.md"
 PAPERS = {"arXiv": "https://arxiv.org/abs/{}", "OpenReview": "https://openreview.net/forum?id={}"}
 # What is public beside the names of kvviz itself.
 MODULES = (
-    "methods", "clustering", "selection", "metrics", "plots", "widgets", "runs", "explore", "offload", "kernels",
-    "tasks", "evaluation", "interop.kvpress", "checks",
+    "methods", "methods.selection", "methods.checks", "clustering", "metrics", "plots", "widgets", "generation",
+    "generation.explore", "cache", "cache.kvpress", "offload", "kernels", "tasks", "evaluation", "trace", "models",
+    "errors",
 )  # fmt: skip
 
 
