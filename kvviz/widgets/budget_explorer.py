@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError, KVVizError
 from ..trace import Trace
-from . import assets, content, explorer_budgets, explorer_data
-from .live import AnyWidget
+from . import content, explorer_budgets, explorer_data, explorer_page
+from .exploration import Exploration, Place
+from .live import LiveWidget
 
 if TYPE_CHECKING:
-    from ..generation.explore import Explored, Point
+    from ..generation.explore import Explored
 
 DEFAULT_SHARE = 8  # of the prompt, where no budget is given
 ANY_BUDGET = 1 << 40
 LONGEST = 8_192  # tokens explored where `tokens` does not say: a change takes about a second
 
 
-class BudgetExplorer(AnyWidget):
+class BudgetExplorer(LiveWidget):
     """A widget that runs `method` on one layer of `trace`, anew for each budget and field that its sliders give.
 
     Three linked pictures: the attention kept against the budget, below the oracle's curve; where the tokens went; and
@@ -42,9 +43,7 @@ class BudgetExplorer(AnyWidget):
     method attends in full, and what the method raises for its fields.
     """
 
-    _esm = assets.script("explorer_widget.js")
-    _css = assets.style("explorer.css")
-
+    _kvviz_view = traitlets.Unicode("explorer").tag(sync=True)
     budget = traitlets.Int(1).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
@@ -62,26 +61,26 @@ class BudgetExplorer(AnyWidget):
 
         beginning = _beginning(trace, tokens)
         self.explorer = Explorer(beginning)
-        self._asked_tokens: dict[str, int] = {} if tokens is None else {"tokens": int(tokens)}
         self.method = method
+        call = {} if tokens is None else {"tokens": int(tokens)}
+        self._exploration = Exploration(self.explorer, method, dict(fields), call)
         self._serial = 0
-        self._published: tuple[int, int, int, dict[str, Any]] | None = None
+        self._published: Place | None = None
         self._left: list[int] = []
-        self._fixed: dict[str, Any] = dict(fields)
         if not isinstance(method, str):
             raise InvalidInputError("BudgetExplorer: method", type(method).__name__, "its name, and its fields by name")
         self.explorer.layers(method, **{"budget": ANY_BUDGET, **fields})  # raises for a field that no budget makes good
         stops = self.explorer.budgets(method, explorer_budgets.budgets(self.explorer.prompt_length), **fields)
         asked = self._default_budget(stops) if budget is None else budget
         layers = self.explorer.layers(method, **{**fields, "budget": asked})
-        if layer is None:  # without a layer where the method chooses, `explored_at` says what to do
+        if layer is None:  # without a layer where the method chooses, `explored` says what to do
             layer = layers[len(layers) // 2] if layers else trace.layers[-1]
-        explored = self.explored_at(asked, layer, head, {})
+        explored = self._exploration.explored(Place(asked, layer, head, {}))
         budget = explored.recording.budget  # in tokens, where a share was asked for
         stops = sorted({*stops, budget})
         sliders = self.explorer.sliders(explored.method)
         settings = {slider.name: explored.method.config[slider.name] for slider in sliders}
-        self._fixed = {name: value for name, value in fields.items() if name not in settings}
+        self._exploration.fixed = {name: value for name, value in fields.items() if name not in settings}
         self._curve_budgets = explorer_budgets.curve_budgets(stops)
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
         page["notes"] = _notes(len(beginning), len(trace))
@@ -100,7 +99,7 @@ class BudgetExplorer(AnyWidget):
     @property
     def explored(self) -> Explored:
         """What is shown, with all its numbers (`kvviz.generation.explore.Explored`)."""
-        return self.explored_at(self.budget, self.layer, self.head, self.settings)
+        return self._exploration.explored(self._place())
 
     def highlighted(self) -> NDArray[np.int64]:
         """The positions attended at the last step in the head now shown, int64, ascending."""
@@ -112,18 +111,11 @@ class BudgetExplorer(AnyWidget):
     ) -> None:
         """Change several of budget, layer, head and fields at once; raises as the constructor and changes nothing."""
         asked = {"budget": budget, "layer": layer, "head": head, "settings": self.settings | fields if fields else None}
-        changes = {name: value for name, value in asked.items() if value is not None}
-        now = {name: changes.get(name, getattr(self, name)) for name in asked}
-        self.explored_at(now["budget"], now["layer"], now["head"], now["settings"])
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        self._exploration.explored(self._place()._replace(**changes))
         with self.hold_sync(), self.hold_trait_notifications():
             for name, value in changes.items():
                 setattr(self, name, value)
-
-    def curve_at(self, budget: int, **settings: Any) -> tuple[Point, Point]:
-        """What the method and what the oracle keep with this budget, and with these fields in place of those shown."""
-        values = {**self._fixed, **self.settings, **settings, "budget": budget}
-        return (self.explorer.point(self.layer, self.method, **values),
-                self.explorer.oracle_point(self.layer, self.method, **values))  # fmt: skip
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """One HTML page of the layer and head now shown, without a kernel or a network; also written to `path`.
@@ -131,41 +123,19 @@ class BudgetExplorer(AnyWidget):
         It holds a grid of selections: budgets × the values of the method's main field (the first slider), and says
         which. The file appears whole or not at all.
         """
-        from .explorer_page import to_html
-
-        return to_html(self, path)
+        return explorer_page.to_html(self._exploration, self._place(), self.page, path)
 
     @traitlets.validate("budget", "layer", "head", "settings")
     def _check(self, proposal: Any) -> Any:
-        now = {name: getattr(self, name) for name in ("budget", "layer", "head", "settings")}
-        now[proposal["trait"].name] = proposal["value"]
-        self.explored_at(now["budget"], now["layer"], now["head"], now["settings"])
+        self._exploration.explored(self._place()._replace(**{proposal["trait"].name: proposal["value"]}))
         return proposal["value"] if proposal["trait"].name == "settings" else int(proposal["value"])
 
     @traitlets.default("curve")
     def _no_curve(self) -> dict[str, Any]:
         return {"points": [], "oracle": [], "done": False}
 
-    def explored_at(self, budget: float, layer: int, head: int, settings: Mapping[str, Any]) -> Explored:
-        """What the method does there; raises as the constructor."""
-        explored = self.explorer.select(layer, self.method, **{**self._fixed, **settings, "budget": budget})
-        content.between("head of a BudgetExplorer", head, 0, explored.indices.shape[0] - 1)
-        return explored
-
-    def numbers_at(self, budget: int, layer: int, head: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers shown there, and the Python line that shows them."""
-        given = {"method": self.method, "budget": budget, "layer": layer, "head": head}
-        given |= self._asked_tokens | self._fixed | dict(settings)
-        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        explored = self.explored_at(budget, layer, head, settings)
-        point = self.explorer.point(layer, explored.method)
-        oracle = self.explorer.oracle_point(layer, explored.method)
-        shown = explorer_data.numbers(explored, point, oracle, head)
-        call = f"kvviz.widgets.BudgetExplorer(trace, {arguments})"
-        return shown | {"settings": dict(settings), "layer": layer, "head": head, "call": call}
-
-    def _place(self) -> tuple[int, int, int, dict[str, Any]]:
-        return self.budget, self.layer, self.head, self.settings
+    def _place(self) -> Place:
+        return Place(self.budget, self.layer, self.head, self.settings)
 
     def _changed(self, change: Any) -> None:
         if self._place() != self._published:  # several traits changed at once tell of it one by one
@@ -178,7 +148,7 @@ class BudgetExplorer(AnyWidget):
         self._published, self._serial = place, self._serial + 1
         with self.hold_sync():
             self.slice = explorer_data.pack(self.explored, self.head)
-            self.numbers = self.numbers_at(*place) | {"serial": self._serial, "refusal": ""}
+            self.numbers = self._exploration.numbers(place) | {"serial": self._serial, "refusal": ""}
             if not same_curve:
                 self._left = list(self._curve_budgets)
                 self.curve = self._no_curve()
@@ -204,7 +174,7 @@ class BudgetExplorer(AnyWidget):
         found = {name: list(self.curve[name]) for name in ("points", "oracle")}
         while self._left:
             try:
-                own, best = self.curve_at(self._left.pop(0))
+                own, best = self._exploration.curve(self._place()._replace(budget=self._left.pop(0)))
             except InvalidInputError:  # a budget that these fields leave nothing of
                 continue
             found["points"].append(explorer_data.curve_point(own, self.head))

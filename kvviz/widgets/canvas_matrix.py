@@ -7,11 +7,10 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
-from . import assets
-from .live import AnyWidget
+from .live import LiveWidget
 
 
-class CanvasMatrix(AnyWidget):
+class CanvasMatrix(LiveWidget):
     """A widget that paints `matrix`, uint8 [rows, columns], through a table of 256 colours.
 
     `colours` is uint8 [256, 4] (RGBA); without it the bytes are the looks of `kvviz.widgets.view`, in the page's theme.
@@ -20,9 +19,7 @@ class CanvasMatrix(AnyWidget):
     `kvviz.metrics.pool_argmax`, so that spikes survive.
     """
 
-    _esm = assets.script("matrix_widget.js")
-    _css = assets.style()
-
+    _kvviz_view = traitlets.Unicode("matrix").tag(sync=True)
     values = traitlets.Bytes().tag(sync=True)
     shape = traitlets.List(traitlets.Int(), minlen=2, maxlen=2).tag(sync=True)
     colours = traitlets.Bytes().tag(sync=True)

@@ -11,12 +11,12 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..trace import Recording, Trace
-from . import assets, inspector_page
+from . import inspector_page
 from .inspector_content import Settings, Source, describe, opening_token, pack_clusters, pack_places
-from .live import AnyWidget
+from .live import LiveWidget
 
 
-class ClusterInspector(AnyWidget):
+class ClusterInspector(LiveWidget):
     """A widget that shows how the keys of one KV head of `trace` fall into clusters, and lets C, metric and seed move.
 
     Left a map of the keys by PCA: a dot is a token (hue: cluster), a ring a centroid, the star the last query, the mean
@@ -37,9 +37,7 @@ class ClusterInspector(AnyWidget):
     Source: ClusterKV (arXiv 2412.03213), sections III-B and III-C, figures 2 and 4.
     """
 
-    _esm = assets.script("inspector_widget.js")
-    _css = assets.style("inspector.css")
-
+    _kvviz_view = traitlets.Unicode("inspector").tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
     n_clusters = traitlets.Int(1).tag(sync=True)

@@ -117,11 +117,6 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
     }
 
 
-def numbered(name: str, numbers: Sequence[int]) -> str:
-    """`name`, in the plural where there are several, and the numbers."""
-    return f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
 def _check_beside(first_label: str, first: Recording, label: str, run: Recording) -> None:
     if (run.model, run.geometry) != (first.model, first.geometry):
         got = f"{first_label} of {first.model} and {label} of {run.model}"
@@ -176,7 +171,7 @@ def _notes(common: Compared) -> list[str]:
         notes.append(f"Compared over the first {common.steps} steps, which every recording has; {', '.join(longer)}.")
     partial = sorted({layer for run in runs for layer in run.layers} - set(common.layers))
     if partial:
-        notes.append(f"Not every recording has {numbered('layer', partial)}: left out.")
+        notes.append(f"Not every recording has {content.numbered('layer', partial)}: left out.")
     parts = _parting(common)
     if parts is not None:
         notes.append(f"From step {parts} on the recordings feed different tokens: each continues its own answer.")

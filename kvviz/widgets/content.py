@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import InvalidInputError
@@ -45,6 +45,21 @@ def held(what: str, wanted: Any, check: Callable[[Any], int]) -> list[int]:
     if not numbers:
         raise InvalidInputError(what, "none", "at least one, or None")
     return numbers
+
+
+def numbered(name: str, numbers: Sequence[int]) -> str:
+    """`name`, in the plural where there are several, and the numbers."""
+    return f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def left_out(layers: Sequence[int], of_layers: int, heads: Sequence[int], of_heads: int, done: str) -> list[str]:
+    """The note on a page that holds not all of the layers recorded or compared (`done`), or not all heads."""
+    parts = []
+    if len(layers) < of_layers:
+        parts.append(f"{numbered('layer', layers)} of the {of_layers} {done}")
+    if len(heads) < of_heads:
+        parts.append(f"{numbered('head', heads)} of {of_heads}")
+    return [f"This page holds {' and '.join(parts)}; to_html(layers=[…], heads=[…]) embeds others."] if parts else []
 
 
 def check(recording: Recording, operation: str = "DecodeStepper") -> Recording:

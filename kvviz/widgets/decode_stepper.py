@@ -12,13 +12,13 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..trace import Recording
-from . import assets, content, static_page, view
-from .live import AnyWidget
+from . import content, static_page, view
+from .live import LiveWidget
 
 CACHED = 12  # layers and heads; 64 steps over 8,192 tokens pack to about 1 MB a head
 
 
-class DecodeStepper(AnyWidget):
+class DecodeStepper(LiveWidget):
     """A widget that replays `recording`, one decode step at a time.
 
     The prompt is running text: attended tokens are tinted (hue: cluster; strength: exact attention), those that the
@@ -33,9 +33,7 @@ class DecodeStepper(AnyWidget):
     Raises InvalidInputError for a recording without steps or layers, and for a step, layer or head it does not have.
     """
 
-    _esm = assets.script("stepper_widget.js")
-    _css = assets.style()
-
+    _kvviz_view = traitlets.Unicode("stepper").tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)

@@ -3,71 +3,68 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..errors import InvalidInputError
 from . import explorer_budgets, explorer_data
+from .exploration import Exploration, Place
 from .page import blob, self_contained
 
-if TYPE_CHECKING:
-    from .budget_explorer import BudgetExplorer
 
-
-def to_html(explorer: BudgetExplorer, path: str | os.PathLike[str] | None = None) -> str:
+def to_html(
+    exploration: Exploration, shown: Place, page: Mapping[str, Any], path: str | os.PathLike[str] | None = None
+) -> str:
     """The page as text; also written to `path`, whole or not at all.
 
-    Its grid: every second budget of the slider and the one shown × the values of the main field. A pair that the method
-    does not accept has no selection, and the page says why.
+    `shown` is where it opens, `page` what the widget says of itself. Its grid: every second budget of the slider and
+    the one shown × the values of the main field. A pair that the method does not accept has no selection, and the page
+    says why.
     """
-    main = explorer.page["sliders"][:1]
+    main = page["sliders"][:1]
     values: list[Any] = main[0]["values"] if main else [None]
-    stops = sorted({*explorer_budgets.curve_budgets(explorer.page["budgets"]), explorer.budget})
-    cells: dict[str, dict[str, Any]] = {}
-    blobs: list[str] = []
-    curves = []
+    stops = sorted({*explorer_budgets.curve_budgets(page["budgets"]), int(shown.budget)})
+    answers: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for column, value in enumerate(values):
-        settings = explorer.settings | ({main[0]["name"]: value} if main else {})
-        for row, budget in enumerate(stops):
-            key = f"{row}/{column}"
-            cells[key], packed = _cell(explorer, budget, settings)
-            if packed is not None:
-                blobs.append(blob(packed, key))
-        curves.append(_curve(explorer, stops, settings))
-    page = explorer.page | {"budgets": stops, "sliders": main, "layers": [explorer.layer], "heads": [explorer.head]}
-    page["notes"] = [*explorer.page["notes"], _note(explorer, stops, main)]
-    data = {"page": page, "cells": cells, "curves": curves}
-    data |= {"place": {"budget": explorer.budget, "layer": explorer.layer, "head": explorer.head,
-                       "settings": dict(explorer.settings)}}  # fmt: skip
-    title = f"{page['title']} · layer {explorer.layer} · {page['model']} · {page['prompt_length']:,} tokens"
-    return self_contained(title, "explorer_page.js", data, blobs, styles=["explorer.css"], path=path)
+        changed = {main[0]["name"]: value} if main else {}
+        places = [shown._replace(budget=budget, settings={**shown.settings, **changed}) for budget in stops]
+        answers += [
+            ({"budget": place.budget, "settings": changed}, _cell(exploration, place, f"{row}/{column}"))
+            for row, place in enumerate(places)
+        ]
+        answers.append(({"settings": changed}, {"curve": _curve(exploration, places)}))
+    held = {**page, "budgets": stops, "sliders": main, "layers": [shown.layer], "heads": [shown.head]}
+    held["notes"] = [*page["notes"], _note(shown, page, stops, main)]
+    title = f"{page['title']} · layer {shown.layer} · {page['model']} · {page['prompt_length']:,} tokens"
+    return self_contained("explorer", title, {"page": held, **shown._asdict()}, answers, path)
 
 
-def _cell(explorer: BudgetExplorer, budget: int, settings: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
-    place = (budget, explorer.layer, explorer.head, settings)
+def _cell(exploration: Exploration, place: Place, key: str) -> dict[str, Any]:
     try:
-        explored = explorer.explored_at(*place)
+        explored = exploration.explored(place)
     except InvalidInputError as error:
-        return {"refusal": str(error)}, None
-    return explorer.numbers_at(*place) | {"refusal": ""}, explorer_data.pack(explored, explorer.head)
+        return {"numbers": {"refusal": str(error)}}
+    packed = blob(explorer_data.pack(explored, place.head), key)
+    return {"numbers": exploration.numbers(place) | {"refusal": ""}, "slice": packed}
 
 
-def _curve(explorer: BudgetExplorer, stops: list[int], settings: dict[str, Any]) -> dict[str, Any]:
+def _curve(exploration: Exploration, places: Sequence[Place]) -> dict[str, Any]:
     points, oracle = [], []
-    for budget in stops:
+    for place in places:
         try:
-            own, best = explorer.curve_at(budget, **settings)
+            own, best = exploration.curve(place)
         except InvalidInputError:  # the cell says why
             continue
-        points.append(explorer_data.curve_point(own, explorer.head))
-        oracle.append(explorer_data.curve_point(best, explorer.head))
+        points.append(explorer_data.curve_point(own, place.head))
+        oracle.append(explorer_data.curve_point(best, place.head))
     return {"points": points, "oracle": oracle, "done": True}
 
 
-def _note(explorer: BudgetExplorer, stops: list[int], main: list[dict[str, Any]]) -> str:
+def _note(shown: Place, page: Mapping[str, Any], stops: list[int], main: list[dict[str, Any]]) -> str:
     held = f"{len(stops)} budgets from {stops[0]:,} to {stops[-1]:,}"
     if main:
         held += f" × {main[0]['label']} {', '.join(map(str, main[0]['values']))}"
-    others = {name: value for name, value in explorer.settings.items() if not main or name != main[0]["name"]}
+    others = {name: value for name, value in shown.settings.items() if not main or name != main[0]["name"]}
     fixed = "".join(f", {name} {value}" for name, value in others.items())
-    where = f"layer {explorer.layer}, {explorer.page['head_name']} {explorer.head}{fixed}"
+    where = f"layer {shown.layer}, {page['head_name']} {shown.head}{fixed}"
     return f"This page holds {held}, of {where}. BudgetExplorer(trace) in a notebook computes any other."

@@ -29,8 +29,9 @@ def to_html(
         f"This page holds C = {', '.join(f'{count:,}' for count in counts)} for layer {settings.layer}, KV head "
         f"{settings.head}, metric {settings.metric}, seed {settings.seed}; to_html(n_clusters=[…]) embeds others."
     ]
-    blobs = [blob(pack_places(source, settings.layer, settings.head), "places")]
-    blobs += [blob(pack_clusters(source, replace(settings, n_clusters=n)), f"clusters/{n}") for n in counts]
+    places = blob(pack_places(source, settings.layer, settings.head), "places")
+    packed = {n: blob(pack_clusters(source, replace(settings, n_clusters=n)), f"clusters/{n}") for n in counts}
     title = f"Clusters of keys · {source.trace.model} · {source.prompt:,} tokens"
-    data = {"page": page, "n_clusters": settings.n_clusters, "token": token}
-    return self_contained(title, "inspector_page.js", data, blobs, styles=["inspector.css"], path=path)
+    state = {**vars(settings), "token": token, "page": page, "places": places}
+    answers = [({"n_clusters": count}, {"clusters": clusters}) for count, clusters in packed.items()]
+    return self_contained("inspector", title, state, answers, path)

@@ -10,13 +10,13 @@ from typing import Any
 import traitlets
 
 from ..trace import Recording
-from . import assets, comparer_content, comparer_page, comparer_view, view
-from .live import AnyWidget
+from . import comparer_content, comparer_page, comparer_view, view
+from .live import LiveWidget
 
 CACHED = 12  # layers and heads; 64 steps over 8,192 tokens are about 1 MB a method
 
 
-class MethodComparer(AnyWidget):
+class MethodComparer(LiveWidget):
     """A widget that shows several recordings of one model and prompt, a column each, at the same step.
 
     `recordings`: a sequence, whose columns are called after their methods, or a mapping from label to recording. A
@@ -37,9 +37,7 @@ class MethodComparer(AnyWidget):
     common layer, and for a step, layer, head or token that one of them lacks; UnknownNameError for an unknown `sort`.
     """
 
-    _esm = assets.script("comparer_widget.js")
-    _css = assets.style("comparer.css")
-
+    _kvviz_view = traitlets.Unicode("comparer").tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
@@ -89,7 +87,8 @@ class MethodComparer(AnyWidget):
         All steps of the given layers and heads are embedded: without `layers` the one now shown, without `heads` all;
         the page says which. The file appears whole or not at all. Raises InvalidInputError as for `layer` and `head`.
         """
-        return comparer_page.to_html(self, path=path, layers=layers, heads=heads)
+        shown = {name: getattr(self, name) for name in ("step", "layer", "head", "token", "sort", "page")}
+        return comparer_page.to_html(self.common, self.packed, shown, path=path, layers=layers, heads=heads)
 
     def _compared(self, layer: int, head: int) -> list[dict[str, Any]]:
         """The column of every recording at a layer and head."""

@@ -6,7 +6,8 @@ import base64
 import gzip
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .. import __version__
@@ -44,40 +45,59 @@ body {{ margin: 0 auto; max-width: 1240px; background: #ffffff; }}
 """
 
 
+@dataclass(frozen=True)
+class Blob:
+    """Bytes in a page: `text` is what they take there, compressed; `key`: letters, digits, "/", "-" and "_"."""
+
+    key: str
+    text: str
+
+
+def blob(packed: bytes, key: str) -> Blob:
+    """`packed` as a page holds it."""
+    return Blob(key, base64.b64encode(gzip.compress(packed, mtime=0)).decode("ascii"))
+
+
 def self_contained(
+    view: str,
     title: str,
-    script: str,
-    data: Any,
-    blobs: Iterable[str] = (),
-    *,
-    styles: Sequence[str] = (),
+    state: Mapping[str, Any],
+    answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
     path: str | os.PathLike[str] | None = None,
 ) -> str:
-    """The page as text; also written to `path`, whole or not at all.
+    """A widget's page as text; also written to `path`, whole or not at all.
 
-    `script` names a module of js/, which finds `data` as JSON in #kvviz-page, the `blobs` that `blob` made by their
-    key, and #kvviz-root to draw into. `styles` are further sheets of js/. The page's policy lets
-    nothing be fetched.
+    `view` names the widget's view and `state` holds its traits. `answers` stand in for its kernel: where the traits
+    have the values that an answer begins with, those that it ends with are taken over. A Blob stands for bytes. The
+    page's policy lets nothing be fetched.
     """
+    blobs: dict[str, Blob] = {}
+
+    def reference(value: Any) -> dict[str, str]:
+        if not isinstance(value, Blob):
+            raise TypeError(f"{type(value).__name__} in a page: neither JSON nor a Blob")
+        blobs[value.key] = value
+        return {"blob": value.key}
+
+    held = [{"when": when, "then": then} for when, then in answers]
+    data = _json({"state": {"_kvviz_view": view, **state}, "answers": held}, reference)
     text = _PAGE.format(
-        version=__version__, title=_escape(title), style=assets.style(*styles), script=assets.script(script),
-        data=_json(data), blobs="\n".join(blobs),
-    )  # fmt: skip
+        version=__version__,
+        title=_escape(title),
+        style=assets.STYLE.read_text(encoding="utf-8"),
+        script=assets.SCRIPT.read_text(encoding="utf-8").replace("</script", "<\\/script"),
+        data=data,
+        blobs="\n".join(f'<script type="text/plain" data-slice="{key}">{blobs[key].text}</script>' for key in blobs),
+    )
     if path is not None:
         with replacing(path) as partial:
             partial.write_text(text, encoding="utf-8")
     return text
 
 
-def blob(packed: bytes, key: str) -> str:
-    """A script element that holds bytes, compressed, under `key`: letters, digits, "/", "-" and "_"."""
-    data = base64.b64encode(gzip.compress(packed, mtime=0)).decode("ascii")
-    return f'<script type="text/plain" data-slice="{key}">{data}</script>'
-
-
-def _json(value: Any) -> str:
+def _json(value: Any, default: Callable[[Any], Any]) -> str:
     """JSON that no HTML parser can mistake for markup: ASCII, with every < > & escaped."""
-    text = json.dumps(value, separators=(",", ":"))
+    text = json.dumps(value, separators=(",", ":"), default=default)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from ..trace import Recording
 from . import content, view
-from .page import blob, self_contained
+from .page import Blob, blob, self_contained
 
 SIZE_LIMIT = 8_000_000  # bytes of embedded slices, where `layers` are not named
 
@@ -47,42 +47,34 @@ def to_html(
     else:
         slices = _fitting(recording, shown.layer, embedded_heads)
     page = content.describe(recording) | {"layers": sorted(slices), "heads": embedded_heads}
-    page["notes"] = _notes(recording, sorted(slices), embedded_heads)
-    blobs = [tag for tags in slices.values() for tag in tags]
-    return self_contained(recording.description, "stepper_page.js", {"page": page, **shown._asdict()}, blobs, path=path)
+    counts = len(recording.layers), content.rows(recording)
+    page["notes"] = content.left_out(sorted(slices), counts[0], embedded_heads, counts[1], "recorded")
+    answers = [
+        ({"layer": layer, "head": head}, {"slice": packed})
+        for layer, by_head in slices.items()
+        for head, packed in by_head.items()
+    ]
+    return self_contained("stepper", recording.description, {"page": page, **shown._asdict()}, answers, path)
 
 
-def _fitting(recording: Recording, first: int, heads: Sequence[int]) -> dict[int, list[str]]:
+def _fitting(recording: Recording, first: int, heads: Sequence[int]) -> dict[int, dict[int, Blob]]:
     """Slices of `first` and of other layers, always the one farthest from those already taken, up to SIZE_LIMIT."""
     slices = {first: _slices(recording, first, heads)}
     left = SIZE_LIMIT - _size(slices[first])
     while rest := set(recording.layers) - set(slices):
         layer = max(sorted(rest), key=lambda number: min(abs(number - taken) for taken in slices))
-        tags = _slices(recording, layer, heads)
-        left -= _size(tags)
+        by_head = _slices(recording, layer, heads)
+        left -= _size(by_head)
         if left < 0:
             break
-        slices[layer] = tags
+        slices[layer] = by_head
     return slices
 
 
-def _slices(recording: Recording, layer: int, heads: Iterable[int]) -> list[str]:
+def _slices(recording: Recording, layer: int, heads: Iterable[int]) -> dict[int, Blob]:
     packed = {head: view.pack(view.row_arrays(recording, layer, head), layer, head) for head in heads}
-    return [blob(data, f"{layer}/{head}") for head, data in packed.items()]
+    return {head: blob(data, f"{layer}/{head}") for head, data in packed.items()}
 
 
-def _size(tags: Iterable[str]) -> int:
-    return sum(map(len, tags))
-
-
-def _notes(recording: Recording, layers: list[int], heads: list[int]) -> list[str]:
-    parts = []
-    if len(layers) < len(recording.layers):
-        parts.append(f"{_count('layer', layers)} of the {len(recording.layers)} recorded")
-    if len(heads) < content.rows(recording):
-        parts.append(f"{_count('head', heads)} of {content.rows(recording)}")
-    return [f"This page holds {' and '.join(parts)}; to_html(layers=[…], heads=[…]) embeds others."] if parts else []
-
-
-def _count(name: str, numbers: list[int]) -> str:
-    return f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+def _size(by_head: Mapping[int, Blob]) -> int:
+    return sum(len(packed.text) for packed in by_head.values())

@@ -9,11 +9,11 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
-from . import assets, view
-from .live import AnyWidget
+from . import view
+from .live import LiveWidget
 
 
-class TokenStrip(AnyWidget):
+class TokenStrip(LiveWidget):
     """A widget that shows `tokens` as running text, each with a look and marks, one byte each.
 
     A look is `kvviz.trace.hues.hue(group) * view.LEVELS + view.level(weight)`, or `view.NOTHING`; a mark is a sum of
@@ -22,9 +22,7 @@ class TokenStrip(AnyWidget):
     clicked, -1 for none; setting `focus` scrolls to a position. Above 20,000 tokens a window of them is shown.
     """
 
-    _esm = assets.script("strip_widget.js")
-    _css = assets.style()
-
+    _kvviz_view = traitlets.Unicode("strip").tag(sync=True)
     tokens = traitlets.List(traitlets.Unicode()).tag(sync=True)
     label = traitlets.Unicode("tokens").tag(sync=True)
     looks = traitlets.Bytes().tag(sync=True)

@@ -31,6 +31,7 @@ CANVAS_HOST = """async ([source, size]) => {
     const grey = new DataView(Uint8Array.from({ length: 1024 }, (_, at) => (at % 4 === 3 ? 255 : at >> 2)).buffer);
     const matrices = [noise(), noise()], heard = {};
     const values = { values: matrices[0], shape: [size, size], colours: grey, label: "noise", row: -1 };
+    values._kvviz_view = "matrix";
     const model = {
         get: (name) => values[name], set: (name, value) => (values[name] = value), save_changes() {}, off() {},
         on: (event, react) => (heard[event] = react),
@@ -187,5 +188,5 @@ def _explorer_page(trace: Trace, method: str, path: Path) -> None:
 
 def _canvas_page(size: int, page: Page, folder: Path) -> None:
     page.goto("about:blank")
-    page.set_content(f"<style>{assets.style()}</style><main tabindex=0></main>")
-    page.evaluate(CANVAS_HOST, [assets.script("matrix_widget.js"), size])
+    page.set_content(f"<style>{assets.STYLE.read_text()}</style><main tabindex=0></main>")
+    page.evaluate(CANVAS_HOST, [assets.SCRIPT.read_text(), size])

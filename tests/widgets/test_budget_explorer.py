@@ -15,10 +15,11 @@ from kvviz import Trace, methods, replay
 from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.generation.explore import Explorer
 from kvviz.generation.explore.sliders import sliders_of
-from kvviz.widgets import BudgetExplorer, assets, explorer_budgets, explorer_data, view
+from kvviz.widgets import BudgetExplorer, explorer_budgets, explorer_data, view
 from tests.browser.recordings import HOSTILE
 from tests.generation.test_explore import made_trace
-from tests.widgets.test_stepper_page import Scripts, embedded
+from tests.widgets.javascript import exported
+from tests.widgets.test_stepper_page import Scripts, embedded, page_data
 
 
 @pytest.fixture(scope="module")
@@ -214,13 +215,20 @@ def test_the_page_holds_a_grid_and_says_which(trace):
     data, slices = embedded(page)
     budgets, sizes = data["page"]["budgets"], data["page"]["sliders"][0]["values"]
     assert 100 in budgets
-    assert set(data["cells"]) == {f"{row}/{column}" for row in range(len(budgets)) for column in range(len(sizes))}
-    assert set(slices) == {key for key, cell in data["cells"].items() if not cell["refusal"]}
-    assert 0 < len(slices) < len(data["cells"])
-    row, column = budgets.index(100), sizes.index(8)
+    curves, cells = [], {}
+    for answer in page_data(page)["answers"]:
+        size = answer["when"]["settings"]["page_size"]
+        if "budget" in answer["when"]:
+            cells[answer["when"]["budget"], size] = answer["then"]
+        else:
+            curves.append((size, answer["then"]["curve"]["done"]))
+    assert curves == [(size, True) for size in sizes]
+    assert set(cells) == {(budget, size) for budget in budgets for size in sizes}
+    assert set(slices) == {cell["slice"]["blob"] for cell in cells.values() if not cell["numbers"]["refusal"]}
+    assert 0 < len(slices) < len(cells)
     other = BudgetExplorer(trace, method="quest", budget=100, head=1, page_size=8)
-    assert slices[f"{row}/{column}"] == other.slice
-    assert data["cells"][f"{row}/{column}"]["parts"] == other.numbers["parts"]
+    assert slices[cells[100, 8]["slice"]["blob"]] == other.slice
+    assert cells[100, 8]["numbers"]["parts"] == other.numbers["parts"]
     assert data["page"]["notes"] == [
         f"This page holds {len(budgets)} budgets from {budgets[0]} to {budgets[-1]} × page size 4, 8, 16, 32, 64, 128,"
         " of layer 3, KV head 1. BudgetExplorer(trace) in a notebook computes any other."
@@ -241,20 +249,8 @@ def test_hostile_tokens_stay_text():
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
 
 
-@pytest.mark.parametrize("name", ["explorer_widget.js", "explorer_page.js"])
-def test_scripts_stand_alone(name):
-    text = assets.script(name)
-    assert not re.search(r"^import ", text, re.MULTILINE)
-    assert not re.search(r"^export (?!default)", text, re.MULTILINE)
-    assert "innerHTML" not in text
-    names = re.findall(r"^(?:async )?function (\w+)|^const (\w+)", text, re.MULTILINE)
-    declared = [function or constant for function, constant in names]
-    assert len(declared) == len(set(declared))  # modules share one scope once joined
-
-
 def test_everything_shown_has_a_meaning(trace):
-    words = assets.FOLDER.joinpath("explorer_words.js").read_text()
-    meant = set(re.findall(r"^  (\w+): \"", words, re.MULTILINE))
+    meant = set(exported("explorer_words.js")["MEANING"])
     parts = set(vars(kvviz.generation.explore.select(trace, 3, "quest", budget=64).parts[0])) - {"merged_tokens"}
     assert parts | {"budget", "recall", "mass", "error", "attended", "metadata", "read"} <= meant
     json.dumps(BudgetExplorer(trace, method="quest", budget=96).page)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
@@ -15,7 +14,7 @@ import kvviz
 from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.generation.explore import cluster_keys
 from kvviz.trace.hues import hue
-from kvviz.widgets import ClusterInspector, assets
+from kvviz.widgets import ClusterInspector
 from kvviz.widgets.inspector_content import Settings
 from tests.browser.recordings import HOSTILE
 from tests.generation.test_explore_clusters import made_trace
@@ -163,17 +162,6 @@ def test_what_cannot_be_inspected_says_what_to_do():
         ClusterInspector(made_trace(), recording="recording.safetensors")
     with pytest.raises(InvalidInputError, match="longer prompt"):
         ClusterInspector(made_trace(length=20))
-
-
-@pytest.mark.parametrize("name", ["inspector_widget.js", "inspector_page.js"])
-def test_scripts_stand_alone(name):
-    text = assets.script(name)
-    assert not re.search(r"^(import |export (?!default))", text, re.MULTILINE)
-    assert "innerHTML" not in text
-    assert "</script" not in text.lower()
-    names = re.findall(r"^(?:async )?function (\w+)|^const (\w+)", text, re.MULTILINE)
-    declared = [function or constant for function, constant in names]
-    assert len(declared) == len(set(declared))  # modules share one scope once joined
 
 
 def test_torch_loads_with_the_first_trace_and_not_before():

@@ -11,7 +11,7 @@ from safetensors.numpy import load
 
 from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.metrics import Verdict
-from kvviz.widgets import MethodComparer, assets, view
+from kvviz.widgets import MethodComparer, view
 from tests.browser.recordings import hostile_recording
 from tests.synthetic import recording
 from tests.widgets.test_stepper_page import Scripts, embedded
@@ -212,19 +212,3 @@ def test_the_page_says_what_it_leaves_out():
     for wrong in ({"layers": [0]}, {"layers": []}, {"heads": [2]}, {"heads": []}):
         with pytest.raises(InvalidInputError):
             comparer.to_html(**wrong)
-
-
-@pytest.mark.parametrize("name", ["comparer_widget.js", "comparer_page.js"])
-def test_scripts_stand_alone(name):
-    text = assets.script(name)
-    assert not re.search(r"^(import |export (?!default))", text, re.MULTILINE)
-    assert "</script" not in text.lower()
-    assert "innerHTML" not in text
-    names = [one or two for one, two in re.findall(r"^(?:async )?function (\w+)|^const (\w+)", text, re.MULTILINE)]
-    assert len(names) == len(set(names))  # modules share one scope once joined
-
-
-def test_the_script_reads_the_verdicts_that_python_packs():
-    names = ("AGREED", "WASTED", "KEPT", "MISSED", "MERGED_AWAY")
-    written = ", ".join(f"{name} = {Verdict[name]}" for name in names)
-    assert f"const {written};" in assets.script("comparer_page.js")

@@ -12,8 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from kvviz.errors import InvalidInputError
-from kvviz.trace.hues import HUES
-from kvviz.widgets import DecodeStepper, assets, static_page, view
+from kvviz.widgets import DecodeStepper, static_page, view
 from tests.browser.recordings import hostile_recording
 from tests.synthetic import recording
 
@@ -40,15 +39,20 @@ class Scripts(HTMLParser):
             self.found[-1][1] += data
 
 
-def embedded(page):
+def page_data(page):
     scripts = Scripts(page).found
-    data = next(json.loads(text) for attributes, text in scripts if attributes.get("id") == "kvviz-page")
+    return next(json.loads(text) for attributes, text in scripts if attributes.get("id") == "kvviz-page")
+
+
+def embedded(page):
+    """The traits that the page opens with, and its bytes by key."""
+    scripts = Scripts(page).found
     slices = {
         attributes["data-slice"]: gzip.decompress(base64.b64decode(text))
         for attributes, text in scripts
         if "data-slice" in attributes
     }
-    return data, slices
+    return page_data(page)["state"], slices
 
 
 def test_the_page_holds_the_recording_and_no_markup_of_the_prompt():
@@ -85,7 +89,7 @@ def test_the_page_embeds_what_was_asked_for_or_fits(monkeypatch):
     assert data["page"]["notes"] == [
         "This page holds layer 5 of the 4 recorded and head 1 of 2; to_html(layers=[…], heads=[…]) embeds others."
     ]
-    one_layer = sum(len(tag) for tag in static_page._slices(made, 9, [0, 1]))
+    one_layer = static_page._size(static_page._slices(made, 9, [0, 1]))
     monkeypatch.setattr(static_page, "SIZE_LIMIT", int(2.5 * one_layer))
     data, slices = embedded(stepper.to_html())
     assert data["page"]["layers"] == [2, 9]  # the one shown, and the farthest from it
@@ -113,22 +117,3 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         stepper.to_html(path, layers=[3])
     assert path.read_text(encoding="utf-8") == page
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("name", ["stepper_widget.js", "stepper_page.js", "strip_widget.js", "matrix_widget.js"])
-def test_scripts_stand_alone(name):
-    text = assets.script(name)
-    assert not re.search(r"^import ", text, re.MULTILINE)
-    assert not re.search(r"^export (?!default)", text, re.MULTILINE)
-    assert "</script" not in text.lower()
-    assert "innerHTML" not in text
-    names = re.findall(r"^(?:async )?function (\w+)|^const (\w+)", text, re.MULTILINE)
-    declared = [function or constant for function, constant in names]
-    assert len(declared) == len(set(declared))  # modules share one scope once joined
-
-
-def test_scripts_read_the_bytes_that_python_packs():
-    constants = assets.script("stepper_page.js")
-    assert f"HUES = {HUES}, LEVELS = {view.LEVELS}, NOTHING = {view.NOTHING};" in constants
-    names = ("ATTENDED", "ORACLE", "SINK", "RECENT", "GENERATED", "MERGED")
-    assert f"{', '.join(f'{name} = {getattr(view, name)}' for name in names)};" in constants

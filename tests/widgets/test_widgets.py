@@ -15,9 +15,10 @@ from safetensors.numpy import load
 from kvviz import metrics, replay
 from kvviz.errors import InvalidInputError
 from kvviz.trace.hues import HUES, UNCHOSEN, hue
-from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, assets, view
+from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, view
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
+from tests.widgets.javascript import SOURCES
 
 
 def kept_recording():
@@ -128,7 +129,7 @@ def test_a_cluster_keeps_its_hue_and_neighbours_differ():
 
 
 def test_pages_get_hues_and_have_no_rule_of_their_own():
-    for path in assets.FOLDER.glob("*.js"):
+    for path in SOURCES.glob("*.js"):
         assert not re.search(r"\* 7\b", path.read_text(encoding="utf-8")), path
 
 

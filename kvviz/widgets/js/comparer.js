@@ -1,29 +1,70 @@
-import { watchTheme } from "./theme.js";
-import { SINK, element } from "./strip.js";
-import { frameOf, unpack } from "./slice.js";
-import { createTip } from "./tip.js";
-import { pictureOf } from "./picture.js";
-import { createLegend, keepKeys, savePicture } from "./panel.js";
 import { createColumn } from "./comparer_column.js";
 import { createComparerControls } from "./comparer_controls.js";
-import { NAMES, NUMBERS, ROWS, meanOf, sortKey } from "./comparer_words.js";
+import { meanOf, NAMES, NUMBERS, ROWS, sortKey } from "./comparer_words.js";
+import { element, hasModifier, targetOf } from "./dom.js";
+import { bytesOf } from "./host.js";
+import { createLegend, keepKeys, savePicture, stepKeys } from "./panel.js";
+import { pictureOf } from "./picture.js";
+import { frameOf, unpack } from "./slice.js";
+import { SINK } from "./strip.js";
+import { watchTheme } from "./theme.js";
+import { createTip } from "./tip.js";
+import { MEANING } from "./words.js";
 
-// Draws several recordings into `root`, a column each. `request(layer, head)` asks the host for bytes, a block a
-// method, which it hands to `show`; `stepped(step)`, `sorted(sort)` and `picked(token)` tell it of changes. Both hosts
-// use this alone.
-export function createComparer(root, page, { step, sort, token, css, request, stepped, sorted, picked }) {
-  const state = { step, sort, token };
+/** @import { About } from "./comparer_column.js" */
+/** @import { View } from "./host.js" */
+/** @import { Go, Marks } from "./panel.js" */
+/** @typedef {ReturnType<typeof createColumn>} Column */
+/**
+ * @typedef {object} ComparerPage
+ * @property {string} description
+ * @property {string[]} prompt
+ * @property {number} steps
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {string} head_name
+ * @property {string[]} sorts
+ * @property {ComparedMethod[]} methods
+ * @property {boolean} merges
+ * @property {string[]} notes
+ */
+/**
+ * @typedef {object} ComparedMethod
+ * @property {string} label
+ * @property {string} about
+ * @property {number} budget
+ * @property {string[]} fed
+ * @property {string} next_token
+ * @property {number} question_length
+ * @property {string} group_name
+ * @property {number} rows_a_head
+ * @property {string} light
+ * @property {string} dark
+ */
+/** @typedef {{ step: number, sort: string, token: number }} ComparerState */
+
+/**
+ * Several recordings, a column each: the host hands over their slices when layer or head change; steps need none.
+ *
+ * @type {View}
+ */
+export function createComparer(root, host) {
+  /** @type {ComparerPage} */
+  const page = host.get("page");
+  /** @type {ComparerState} */
+  const state = { step: host.get("step"), sort: host.get("sort"), token: host.get("token") };
   let shown = false;
   root.classList.add("kvviz", "kv-comparer");
   keepKeys(root);
   const controls = createComparerControls(root, page, { go, pick: ask, sort: order, save });
-  const host = root.appendChild(element("div", "kv-columns"));
-  host.setAttribute("role", "group");
-  host.setAttribute("aria-label", "recordings side by side");
-  const curveLabel = labels(host);
+  const side = root.appendChild(element("div", "kv-columns"));
+  side.setAttribute("role", "group");
+  side.setAttribute("aria-label", "recordings side by side");
+  const curveLabel = labels(side);
   const tip = createTip(root);
+  /** @type {About} */
   const about = (rows, event) => (rows ? tip.show(rows, event) : tip.hide());
-  const columns = page.methods.map((method) => createColumn(host, page, method, { go, choose, turn, point, about }));
+  const columns = page.methods.map((method) => createColumn(side, page, method, { go, choose, turn, point, about }));
   root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
   const unwatch = watchTheme(root, () => columns.forEach((column) => column.recolour()));
@@ -36,16 +77,19 @@ export function createComparer(root, page, { step, sort, token, css, request, st
     controls.paint(state, columns[0].slice);
   }
 
-  // The columns in order. Their elements stay where they are: moving one would lay its whole text out again.
+  /** The columns in order. Their elements stay where they are: moving one would lay its whole text out again. */
   function arrange() {
     const key = sortKey(state.sort);
-    const value = (column) => (key.mean ? meanOf(column.slice[key.name]) : column.slice[key.name][state.step]);
     const ranked = [...columns];
-    if (key) ranked.sort((a, b) => (NUMBERS[key.name].more ? value(b) - value(a) : value(a) - value(b)));
-    ranked.forEach((column, place) => (column.element.style.order = place + 1));
+    if (key) {
+      const value = (/** @type {Column} */ { slice }) =>
+        key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
+      ranked.sort((a, b) => (NUMBERS[key.name].more ? value(b) - value(a) : value(a) - value(b)));
+    }
+    ranked.forEach((column, place) => (column.element.style.order = String(place + 1)));
   }
 
-  // The curves are of the number that sorts, or of recall.
+  /** The curves are of the number that sorts, or of recall. */
   function drawCurves() {
     const name = sortKey(state.sort)?.name ?? NAMES[0];
     const all = columns.map((column) => column.slice[name]);
@@ -54,46 +98,62 @@ export function createComparer(root, page, { step, sort, token, css, request, st
     curveLabel(name, `0 to ${NUMBERS[name].share ? 1 : NUMBERS[name].write(top)}`);
   }
 
+  /** @type {Go} */
   function go(by, to = state.step) {
     const next = Math.max(0, Math.min(page.steps - 1, to + by));
     if (next === state.step || !shown) return;
     state.step = next;
     paint();
-    stepped(next);
+    host.tell({ step: next });
   }
 
+  /** @param {string} next */
   function order(next) {
     if (next === state.sort || !shown) return;
     state.sort = next;
     drawCurves();
     paint();
-    sorted(next);
+    host.tell({ sort: next });
   }
 
+  /**
+   * @param {number} layer
+   * @param {number} head
+   */
   function ask(layer, head) {
     root.dataset.busy = "";
-    request(layer, head);
+    host.tell({ layer, head });
   }
 
-  // The token that the texts are at; -1 lets go of it.
+  /**
+   * The token that the texts are at; -1 lets go of it.
+   *
+   * @param {number} position
+   */
   function choose(position) {
     if (position === state.token) return seek(position);
     state.token = position;
     seek(position);
     controls.paint(state, columns[0].slice);
-    picked(position);
+    host.tell({ token: position });
   }
 
+  /** @param {number} position */
   function seek(position, flash = true) {
-    if (position >= 0) for (const column of columns) column.focus(position, flash);
+    if (position >= 0) { for (const column of columns) column.focus(position, flash); }
     point(null);
   }
 
+  /** @param {number} way */
   function turn(way) {
     for (const column of columns) column.prompt.turn(way);
   }
 
-  // Outlines a token in every text; without one, the token that the texts are at.
+  /**
+   * Outlines a token in every text; without one, the token that the texts are at.
+   *
+   * @param {number | null} position
+   */
   function point(position) {
     const lit = position ?? state.token;
     for (const column of columns) column.light(lit < 0 ? [] : [lit]);
@@ -102,9 +162,9 @@ export function createComparer(root, page, { step, sort, token, css, request, st
   function save() {
     const { layer, head } = columns[0].slice;
     const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root, css, name, null, () => {
-      root.style.width = `${root.offsetWidth + host.scrollWidth - host.clientWidth}px`; // columns out of sight too
-      const picture = pictureOf(root, css); // has taken its copy when it returns
+    return savePicture(controls.menu, root, host.css, name, null, () => {
+      root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // columns out of sight too
+      const picture = pictureOf(root, host.css); // has taken its copy when it returns
       root.style.width = "";
       return picture;
     });
@@ -117,47 +177,63 @@ export function createComparer(root, page, { step, sort, token, css, request, st
   }
 
   root.addEventListener("keydown", (event) => {
-    const moves = { ArrowLeft: [-1], ArrowRight: [1], Home: [0, 0], End: [0, page.steps - 1] };
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT" || !moves[event.key]) return;
-    go(...moves[event.key]);
+    const move = stepKeys(page.steps)[event.key];
+    if (hasModifier(event) || targetOf(event).tagName === "SELECT" || !move) return;
+    go(...move);
     event.preventDefault();
   });
 
-  return {
-    show(blocks) {
-      const opening = !shown;
-      shown = true;
-      columns.forEach((column, index) => column.show(unpack(blocks[index])));
-      columns.forEach((column) => column.describe());
-      delete root.dataset.busy;
-      drawCurves();
-      paint();
-      if (opening) requestAnimationFrame(open); // a notebook attaches the root first
-    },
-    step: (next) => go(0, next),
-    sort: order,
-    pick: (position) => position !== state.token && shown && choose(position),
-    destroy() {
-      unwatch();
-      columns.forEach((column) => column.destroy());
-    },
+  function show() {
+    const opening = !shown;
+    shown = true;
+    /** @type {ArrayBufferView<ArrayBuffer>[]} */
+    const slices = host.get("slices");
+    columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
+    columns.forEach((column) => column.describe());
+    delete root.dataset.busy;
+    drawCurves();
+    paint();
+    if (opening) requestAnimationFrame(open); // a notebook attaches the root first
+  }
+
+  host.on("slices", show);
+  host.on("step", () => go(0, host.get("step")));
+  host.on("sort", () => order(host.get("sort")));
+  host.on("token", () => host.get("token") !== state.token && choose(host.get("token")));
+  show();
+  return () => {
+    unwatch();
+    columns.forEach((column) => column.destroy());
   };
 }
 
-// The token with the most attention of those that a method chose and none holds as a sink: where the texts open.
+/**
+ * The token with the most attention of those that a method chose and none holds as a sink: where the texts open.
+ *
+ * @param {Column[]} columns
+ * @param {number} step
+ */
 function heaviest(columns, step) {
   const frames = columns.map(({ slice }) => frameOf(slice, step)), sinks = new Set();
-  for (const { positions, marks } of frames) positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
+  for (const { positions, marks } of frames) {
+    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
+  }
   let best = 0, most = -1;
   for (const { positions, groups, weights } of frames) {
     positions.forEach((position, index) => {
-      if (groups[index] >= 0 && weights[index] > most && !sinks.has(position)) [best, most] = [position, weights[index]];
+      if (groups[index] >= 0 && weights[index] > most && !sinks.has(position)) {
+        [best, most] = [position, weights[index]];
+      }
     });
   }
   return best;
 }
 
-// What one panel scrolls to, all scroll to. The events that this causes in the others are told by their place.
+/**
+ * What one panel scrolls to, all scroll to. The events that this causes in the others are told by their place.
+ *
+ * @param {HTMLElement[]} panels
+ */
 function scrollTogether(panels) {
   const given = new Map();
   for (const leader of panels) {
@@ -174,7 +250,11 @@ function scrollTogether(panels) {
   }
 }
 
-// Names of the rows, which stay in sight while the columns scroll sideways.
+/**
+ * Names of the rows, which stay in sight while the columns scroll sideways. Returns what names the curve.
+ *
+ * @param {HTMLElement} host
+ */
 function labels(host) {
   const made = host.appendChild(element("div", "kv-labels"));
   made.setAttribute("aria-hidden", "true"); // every cell is described by itself
@@ -183,14 +263,18 @@ function labels(host) {
   const curve = made.appendChild(element("span"));
   curve.title = ROWS.curve;
   const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
-  for (const [row, text] of [["map", "steps ↓ × positions →"], ["prompt", "prompt"], ["answer", "answer"]]) made.appendChild(element("span", "", text)).title = ROWS[row];
-  return (number, reach) => {
+  made.appendChild(element("span", "", "steps ↓ × positions →")).title = ROWS.map;
+  made.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
+  made.appendChild(element("span", "", "answer")).title = ROWS.answer;
+  return (/** @type {string} */ number, /** @type {string} */ reach) => {
     name.textContent = `${number} over the steps`;
     range.textContent = reach;
   };
 }
 
+/** @param {ComparerPage} page */
 function legend(page) {
+  /** @type {Marks} */
   const marks = [
     ["kv-attended kv-agreed", "agreed", "attended, and the oracle of the same size would attend it too"],
     ["kv-missed", "missed", "the oracle would attend it, the method did not"],
@@ -199,5 +283,9 @@ function legend(page) {
   ];
   if (page.merges) marks.splice(2, 0, ["kv-merged", "merged", MEANING.merged]);
   const strength = "the strength is logarithmic, from 0.0002 and less to 0.35 and more";
-  return createLegend(marks, "colour: method · strength: attention", `${strength}; on the map wasted is the paler tint, missed the colour of text`);
+  return createLegend(
+    marks,
+    "colour: method · strength: attention",
+    `${strength}; on the map wasted is the paler tint, missed the colour of text`,
+  );
 }

@@ -1,55 +1,89 @@
-import { LEVELS, NOTHING } from "./theme.js";
-import { createStrip, element, format } from "./strip.js";
-import { createMatrix } from "./matrix.js";
-import { frameOf } from "./slice.js";
-import { aboutToken } from "./words.js";
 import { createCurve } from "./comparer_curve.js";
-import { NAMES, NUMBERS, ROWS, meanOf } from "./comparer_words.js";
+import { meanOf, NAMES, NUMBERS, ROWS } from "./comparer_words.js";
+import { contextOf, element, format } from "./dom.js";
+import { createMatrix } from "./matrix.js";
+import { frameOf, positionAt } from "./slice.js";
+import { createStrip } from "./strip.js";
+import { LEVELS, NOTHING } from "./theme.js";
+import { aboutToken } from "./words.js";
+
+/** @import { ComparedMethod, ComparerPage } from "./comparer.js" */
+/** @import { Name } from "./comparer_words.js" */
+/** @import { Go } from "./panel.js" */
+/** @import { Frame, Slice } from "./slice.js" */
+/** @import { OnHover } from "./strip.js" */
+/** @import { Rows } from "./tip.js" */
+/** @typedef {Slice & Record<Name, Float64Array>} ColumnSlice */
+/**
+ * Describes what the pointer is at, or hides the description.
+ *
+ * @typedef {(rows: Rows | null, event: MouseEvent) => void} About
+ */
 
 // A byte of the map is verdict * LEVELS + level, packed by kvviz/widgets/comparer_view.py.
 export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3, MERGED_AWAY = 4;
 const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens of the prompt shown at once, in all columns and in each
 const MAP_HEIGHT = 96; // CSS pixels, where the steps leave it that low
 
-// One method: its numbers, the curve, the map, the prompt and the answer. `about(rows, event)` describes or hides.
+/**
+ * One method: its numbers, the curve, the map, the prompt and the answer.
+ *
+ * @param {HTMLElement} host
+ * @param {ComparerPage} page
+ * @param {ComparedMethod} method
+ * @param {object} options
+ * @param {Go} options.go
+ * @param {(position: number) => void} options.choose
+ * @param {(way: number) => void} options.turn
+ * @param {(position: number | null) => void} options.point
+ * @param {About} options.about
+ */
 export function createColumn(host, page, method, { go, choose, turn, point, about }) {
   const column = host.appendChild(element("section", "kv-column"));
   column.setAttribute("aria-label", method.label);
   column.style.setProperty("--kv-light", method.light);
   column.style.setProperty("--kv-dark", method.dark);
-  const own = { tokens: [...page.prompt, ...method.fed], prompt_length: page.prompt.length, group_name: method.group_name };
+  const { group_name } = method;
+  const text = { tokens: [...page.prompt, ...method.fed], prompt_length: page.prompt.length, group_name };
   const head = column.appendChild(element("div", "kv-name-cell"));
   head.title = method.about;
   head.append(element("h3", "", method.label));
   const note = head.appendChild(element("span", "kv-mean"));
 
-  const numbers = Object.fromEntries(NAMES.map((name) => [name, numberCell(column, name)]));
+  const numbers = NAMES.map((name) => numberCell(column, name));
   const curveCell = cell(column, "over the steps", ROWS.curve);
   const curve = createCurve(curveCell, {
     label: `${method.label}: over the steps`,
     onPick: (step) => go(0, step),
-    onHover: (step, event) => about(step === null ? null : [["step", format(step)], ...NAMES.map((name) => [name, NUMBERS[name].write(slice[name][step])])], event),
+    onHover: (step, event) => about(step === null ? null : [["step", format(step)], ...written(step)], event),
   });
-  let slice = null, frame = null, step = 0;
+  /** @type {ColumnSlice} */
+  let slice;
+  /** @type {Frame | null} */
+  let frame = null;
+  let step = 0;
 
-  const tell = (position, event) => about(position === null || !frame ? null : aboutToken(own, slice, frame, step, position), event);
+  /** @type {(step: number) => Rows} */
+  const written = (step) => NAMES.map((name) => [name, NUMBERS[name].write(slice[name][step])]);
+  /** @type {OnHover} */
+  const tell = (position, event) =>
+    about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
   const mapCell = cell(column, "steps ↓ × positions →", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
     label: `${method.label}: one row a step, one column a position`,
     height: MAP_HEIGHT,
     palette: () => verdictColours(column),
-    onHover(place, event) {
-      if (!place || !slice) return about(null, event);
-      const position = positionAt(...place);
-      about([["step", format(place[0])], ...aboutToken(own, slice, frameOf(slice, place[0]), place[0], position)], event);
+    onHover(cell, event) {
+      if (!cell || !slice) return about(null, event);
+      const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(slice, cell));
+      about([["step", format(row)], ...rows], event);
     },
     onPick(row, at) {
       go(0, row);
-      choose(positionAt(row, at));
+      choose(positionAt(slice, [row, at]));
     },
   });
-  const positionAt = (row, at) => slice.map_positions[row * slice.shapes.map_positions[1] + at];
 
   const promptCell = cell(column, "prompt", ROWS.prompt);
   promptCell.classList.add("kv-prompt");
@@ -68,17 +102,28 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const answerCell = cell(column, "answer", ROWS.answer);
   answerCell.classList.add("kv-answer");
   const answerPanel = answerCell.appendChild(element("div", "kv-panel"));
-  const answer = createStrip(answerPanel, { tokens: method.fed, start: page.prompt.length, label: `${method.label}: answer`, onHover: tell });
-  const fed = [...answerPanel.querySelectorAll("[data-position]")];
+  const answer = createStrip(answerPanel, {
+    tokens: method.fed,
+    start: page.prompt.length,
+    label: `${method.label}: answer`,
+    onHover: tell,
+  });
+  const lines = /** @type {HTMLElement} */ (answerPanel.querySelector(".kv-lines"));
+  const fed = /** @type {HTMLElement[]} */ ([...lines.children]);
   fed.forEach((span, index) => span.toggleAttribute("data-question", index < method.question_length));
-  const next = answerPanel.querySelector(".kv-lines").appendChild(element("span", "kv-next", method.next_token));
+  const next = lines.appendChild(element("span", "kv-next", method.next_token));
   next.title = "what the last step predicts";
 
   return {
     element: column,
     panel,
     prompt,
+    /**
+     * @param {number} position
+     * @param {boolean} flash
+     */
     focus: (position, flash) => (position < page.prompt.length ? prompt : answer).focus(position, flash),
+    /** @param {number[]} positions */
     light(positions) {
       prompt.light(positions);
       answer.light(positions);
@@ -86,26 +131,43 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     get slice() {
       return slice;
     },
-    // Reads the layout, so that it comes before `describe` changes any column.
+    /**
+     * Reads the layout, so that it comes before `describe` changes any column.
+     *
+     * @param {ColumnSlice} shown
+     */
     show(shown) {
       slice = shown;
-      map.paint(slice.map_looks, ...slice.shapes.map_looks);
+      map.paint(slice.map_looks, slice.shapes.map_looks);
     },
     describe() {
       const row = slice.head * method.rows_a_head;
-      note.textContent = [`budget ${format(method.budget)}`, method.rows_a_head > 1 ? `query head ${row}` : ""].filter(Boolean).join(" · ");
-      for (const name of NAMES) numbers[name].mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+      note.textContent = [`budget ${format(method.budget)}`, method.rows_a_head > 1 ? `query head ${row}` : ""].filter(
+        Boolean,
+      ).join(" · ");
+      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
     },
+    /**
+     * @param {Name} name
+     * @param {Float64Array[]} all
+     * @param {number} front
+     * @param {number} top
+     */
     curve(name, all, front, top) {
       curveCell.dataset.name = `${name} over the steps`;
       curve.paint(all, front, top);
     },
-    // Everything that reads the layout comes here, before `paint` changes any column.
+    /**
+     * Everything that reads the layout comes here, before `paint` changes any column.
+     *
+     * @param {number} now
+     */
     place(now) {
       step = now;
       map.frame(step);
       curve.frame(step);
-      if (fed[step]) answerPanel.scrollTop = fed[step].offsetTop - answerPanel.clientHeight / 2; // a very long answer shows a window
+      const shown = fed[step]; // none where a very long answer shows a window
+      if (shown) answerPanel.scrollTop = shown.offsetTop - answerPanel.clientHeight / 2;
     },
     paint() {
       frame = frameOf(slice, step);
@@ -114,10 +176,10 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
         span.toggleAttribute("data-now", index === step);
         span.toggleAttribute("data-ahead", index > step);
       });
-      for (const name of NAMES) {
+      for (const { name, now, cell } of numbers) {
         const value = slice[name][step];
-        numbers[name].now.textContent = NUMBERS[name].write(value);
-        if (NUMBERS[name].share) numbers[name].cell.style.setProperty("--kv-share", value);
+        now.textContent = NUMBERS[name].write(value);
+        if (NUMBERS[name].share) cell.style.setProperty("--kv-share", String(value));
       }
     },
     recolour: map.recolour,
@@ -125,6 +187,11 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   };
 }
 
+/**
+ * @param {HTMLElement} column
+ * @param {string} name
+ * @param {string} meaning
+ */
 function cell(column, name, meaning) {
   const made = column.appendChild(element("div", "kv-cell"));
   made.dataset.name = name;
@@ -132,23 +199,38 @@ function cell(column, name, meaning) {
   return made;
 }
 
+/**
+ * @param {HTMLElement} column
+ * @param {Name} name
+ */
 function numberCell(column, name) {
   const made = cell(column, name, NUMBERS[name].meaning);
   made.title = `${NUMBERS[name].meaning}; at this step, and its mean over the steps`;
   made.classList.add("kv-numbers");
   made.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
-  return { cell: made, now: made.appendChild(element("span", "kv-number")), mean: made.appendChild(element("span", "kv-mean")) };
+  const now = made.appendChild(element("span", "kv-number")), mean = made.appendChild(element("span", "kv-mean"));
+  return { name, cell: made, now, mean };
 }
 
-// RGBA of the 256 bytes of a map. Agreed is strong, wasted a pale tint of it, kept grey, missed the colour of text.
+/**
+ * RGBA of the 256 bytes of a map. Agreed is strong, wasted a pale tint of it, kept grey, missed the colour of text.
+ *
+ * @param {HTMLElement} column
+ */
 function verdictColours(column) {
   const style = getComputedStyle(column);
   const method = style.getPropertyValue("--kv-method"), muted = style.getPropertyValue("--kv-muted");
-  const tones = { [AGREED]: [method, 0.5, 1], [WASTED]: [method, 0.15, 0.3], [KEPT]: [muted, 0.1, 0.25], [MISSED]: [style.color, 0.25, 0.9], [MERGED_AWAY]: [method, 0.3, 0.6] };
+  /** @type {[colour: string, from: number, until: number][]} */
+  const tones = [];
+  tones[AGREED] = [method, 0.5, 1];
+  tones[WASTED] = [method, 0.15, 0.3];
+  tones[KEPT] = [muted, 0.1, 0.25];
+  tones[MISSED] = [style.color, 0.25, 0.9];
+  tones[MERGED_AWAY] = [method, 0.3, 0.6];
   const canvas = element("canvas");
   canvas.width = 256;
   canvas.height = 1;
-  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const context = contextOf(canvas, { willReadFrequently: true });
   for (let look = 0; look < NOTHING; look++) {
     const [colour, from, until] = tones[Math.floor(look / LEVELS)] ?? ["transparent", 0, 0];
     context.globalAlpha = from + ((look % LEVELS) / (LEVELS - 1)) * (until - from);

@@ -1,19 +1,27 @@
-const SVG = "http://www.w3.org/2000/svg", WIDE = 100, TALL = 40, INSET = 2; // units of the drawing
+import { svgElement } from "./dom.js";
 
-// One number over the steps of every method, one of them in front; the current step is framed.
+const WIDE = 100, TALL = 40, INSET = 2; // units of the drawing
+
+/**
+ * One number over the steps of every method, one of them in front; the current step is framed.
+ *
+ * @param {HTMLElement} host
+ * @param {object} options
+ * @param {string} options.label
+ * @param {(step: number) => void} options.onPick
+ * @param {(step: number | null, event: MouseEvent) => void} options.onHover
+ */
 export function createCurve(host, { label, onPick, onHover }) {
-  const svg = host.appendChild(document.createElementNS(SVG, "svg"));
-  svg.setAttribute("viewBox", `0 0 ${WIDE} ${TALL}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", label);
-  const others = shape(svg, "path", "kv-others"), own = shape(svg, "path", "kv-own"), frame = shape(svg, "rect", "kv-now");
-  frame.setAttribute("y", 0.5);
-  frame.setAttribute("height", TALL - 1);
+  const box = { viewBox: `0 0 ${WIDE} ${TALL}`, preserveAspectRatio: "none" };
+  const svg = host.appendChild(svgElement("svg", { ...box, role: "img", "aria-label": label }));
+  const fixed = { "vector-effect": "non-scaling-stroke" };
+  const others = svg.appendChild(svgElement("path", { class: "kv-others", ...fixed }));
+  const own = svg.appendChild(svgElement("path", { class: "kv-own", ...fixed }));
+  const frame = svg.appendChild(svgElement("rect", { class: "kv-now", y: 0.5, height: TALL - 1, ...fixed }));
   let steps = 1;
 
-  const x = (step) => ((step + 0.5) * WIDE) / steps;
-  const at = (event) => {
+  const x = (/** @type {number} */ step) => ((step + 0.5) * WIDE) / steps;
+  const at = (/** @type {MouseEvent} */ event) => {
     const box = svg.getBoundingClientRect();
     return Math.max(0, Math.min(steps - 1, Math.floor(((event.clientX - box.left) / box.width) * steps)));
   };
@@ -22,27 +30,30 @@ export function createCurve(host, { label, onPick, onHover }) {
   svg.addEventListener("pointerleave", (event) => onHover(null, event));
 
   return {
-    // `all`: values by step of every method; `front` is the index of this one; `top` is drawn at the upper edge.
+    /**
+     * `all`: values by step of every method; `front` is the index of this one; `top` is drawn at the upper edge.
+     *
+     * @param {Float64Array[]} all
+     * @param {number} front
+     * @param {number} top
+     */
     paint(all, front, top) {
       steps = all[front].length;
-      const path = (values) => {
-        const points = Array.from(values, (value, step) => `${x(step).toFixed(2)} ${(TALL - INSET - (value / top) * (TALL - 2 * INSET)).toFixed(2)}`);
+      const path = (/** @type {Float64Array} */ values) => {
+        const points = Array.from(
+          values,
+          (value, step) => `${x(step).toFixed(2)} ${(TALL - INSET - (value / top) * (TALL - 2 * INSET)).toFixed(2)}`,
+        );
         if (points.length === 1) points.push(`${WIDE} ${points[0].split(" ")[1]}`); // a point has no length
         return `M${points.join("L")}`;
       };
       others.setAttribute("d", all.filter((_, index) => index !== front).map(path).join(""));
       own.setAttribute("d", path(all[front]));
-      frame.setAttribute("width", WIDE / steps);
+      frame.setAttribute("width", String(WIDE / steps));
     },
+    /** @param {number} step */
     frame(step) {
-      frame.setAttribute("x", (step * WIDE) / steps);
+      frame.setAttribute("x", String((step * WIDE) / steps));
     },
   };
-}
-
-function shape(svg, name, className) {
-  const made = svg.appendChild(document.createElementNS(SVG, name));
-  made.setAttribute("class", className);
-  made.setAttribute("vector-effect", "non-scaling-stroke");
-  return made;
 }

@@ -1,121 +1,181 @@
-import { mapColours, watchTheme } from "./theme.js";
-import { createStrip, element, format } from "./strip.js";
-import { createMatrix } from "./matrix.js";
-import { frameOf, unpack } from "./slice.js";
-import { aboutToken } from "./words.js";
-import { createTip } from "./tip.js";
-import { createLegend, keepKeys, savePicture, section } from "./panel.js";
-import { EXPLORER_KEY, EXPLORER_MEANING } from "./explorer_words.js";
+import { element, hasModifier, targetOf } from "./dom.js";
 import { createExplorerControls } from "./explorer_controls.js";
-import { createExplorerCurve } from "./explorer_curve.js";
-import { createExplorerLedger } from "./explorer_ledger.js";
+import { createCurve } from "./explorer_curve.js";
+import { createLedger } from "./explorer_ledger.js";
+import { createQuestions } from "./explorer_questions.js";
+import { KEY, MEANING } from "./explorer_words.js";
+import { createMatrix } from "./matrix.js";
+import { createLegend, keepKeys, savePicture, titledPanel } from "./panel.js";
+import { frameOf, positionAt, unpack } from "./slice.js";
+import { createStrip } from "./strip.js";
+import { mapColours, watchTheme } from "./theme.js";
+import { createTip } from "./tip.js";
+import { aboutToken } from "./words.js";
 
-// Draws the explorer into `root`. `ask(place)` asks the host for a budget, settings, layer and head; it answers with
-// `show`, and hands over what it has of the curve with `curve`. Both hosts use this alone.
-export function createExplorer(root, page, { css, ask }) {
-  let place = null, numbers = null, slice = null, frame = null;
+/** @import { Part } from "./explorer_ledger.js" */
+/** @import { MeasureName } from "./explorer_words.js" */
+/** @import { View } from "./host.js" */
+/** @import { Frame, Slice } from "./slice.js" */
+/** @import { OnHover } from "./strip.js" */
+
+/**
+ * @typedef {object} ExplorerPage
+ * @property {string} model
+ * @property {string} method
+ * @property {string} title
+ * @property {string} kind
+ * @property {number | null} seed
+ * @property {{ light: string, dark: string }} colours
+ * @property {string[]} tokens
+ * @property {number} prompt_length
+ * @property {number} steps
+ * @property {number[]} budgets
+ * @property {{ name: string, label: string, values: number[], meaning: string }[]} sliders
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {string} head_name
+ * @property {string} group_name
+ * @property {boolean} merges
+ * @property {string[]} notes
+ */
+/** @typedef {{ budget: number, layer: number, head: number, settings: Record<string, number> }} Place */
+/** @typedef {Record<Part | "merged_tokens", number>} Parts */
+/**
+ * What is shown at a place. Where there is nothing to show, `refusal` says why, and the rest may be missing.
+ *
+ * @typedef {Place & { mass: number, recall: number, error: number | null, oracle: Record<MeasureName, number>,
+ *   parts: Parts, metadata_bytes: number, extra_bytes: number, call: string, refusal: string }} ExplorerNumbers
+ */
+/** @typedef {[budget: number, mass: number | null, recall: number | null, error: number | null][]} CurvePoints */
+/** @typedef {{ points: CurvePoints, oracle: CurvePoints, done: boolean }} Curve */
+
+/** @type {Record<string, number>} */
+const STOPS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -Infinity, End: Infinity };
+
+/**
+ * A method's budget and fields over a trace: the host computes what is asked for, or holds a grid of it.
+ *
+ * @type {View}
+ */
+export function createExplorer(root, host) {
+  /** @type {ExplorerPage} */
+  const page = host.get("page");
+  /** @type {Place | null} */
+  let place = null;
+  /** @type {ExplorerNumbers} */
+  let numbers;
+  /** @type {Slice | null} */
+  let slice = null;
+  /** @type {Frame | null} */
+  let frame = null;
   root.classList.add("kvviz", "kv-explorer");
   keepKeys(root);
   const controls = createExplorerControls(root, page, { change, measured, save });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
-  const curvePanel = explorerPanel(right, "", "kv-explorer-curve", EXPLORER_MEANING.curve);
-  const ledgerPanel = explorerPanel(right, `where the tokens went, at step ${page.steps - 1}`, "kv-explorer-ledger", EXPLORER_MEANING.ledger);
-  const textPanel = explorerPanel(right, `which tokens they are, at step ${page.steps - 1}`, "kv-explorer-text", EXPLORER_MEANING.text);
+  const [went, are] = ["where the tokens went", "which tokens they are"].map((name) =>
+    `${name}, at step ${page.steps - 1}`
+  );
+  const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING.curve);
+  const { panel: ledgerPanel } = titledPanel(right, went, "kv-explorer-ledger", MEANING.ledger);
+  const { panel: textPanel } = titledPanel(right, are, "kv-explorer-text", MEANING.text);
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root);
 
-  const curve = createExplorerCurve(curvePanel, page, { tip, pick: (budget) => change({ budget }) });
-  const ledger = createExplorerLedger(ledgerPanel);
+  const curve = createCurve(curvePanel.panel, page, { tip, pick: (budget) => change({ budget }) });
+  const ledger = createLedger(ledgerPanel);
+  /** @type {OnHover} */
   const about = (position, event) => {
-    if (position === null || position === undefined || !frame) tip.hide();
+    if (position === null || !slice || !frame) tip.hide();
     else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
   };
   const mapHost = element("div", "kv-explorer-map");
-  mapHost.title = EXPLORER_MEANING.map;
+  mapHost.title = MEANING.map;
   textPanel.before(mapHost);
-  const columnAt = ([, column]) => slice.map_positions[column];
   const map = createMatrix(mapHost, {
     label: "map of the attended tokens over all positions",
     palette: () => mapColours(root),
-    onHover: (cell, event) => (cell && slice ? about(columnAt(cell), event) : tip.hide()),
-    onPick: (row, column) => strip.focus(columnAt([row, column])),
+    onHover: (cell, event) => (cell && slice ? about(positionAt(slice, cell), event) : tip.hide()),
+    onPick: (row, column) => slice && strip.focus(positionAt(slice, [row, column])),
   });
-  const marks = EXPLORER_KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
-  textPanel.parentNode.append(createLegend(marks, `hue: ${page.group_name} · strength: attention`, EXPLORER_MEANING.tint));
+  const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
+  textPanel.after(createLegend(marks, `hue: ${page.group_name} · strength: attention`, MEANING.tint));
   const strip = createStrip(textPanel, { tokens: page.tokens, label: "text with the attended tokens", onHover: about });
   const unwatch = watchTheme(root, () => {
-    root.style.setProperty("--kv-method", page.colours[root.dataset.theme]);
+    root.style.setProperty("--kv-method", root.dataset.theme === "dark" ? page.colours.dark : page.colours.light);
     map.recolour();
   });
 
+  /** @param {Partial<Place>} changes */
   function change(changes) {
     if (!place) return;
     place = { ...place, ...changes, settings: { ...place.settings, ...changes.settings } };
     controls.set(place);
     root.dataset.busy = "";
-    ask(place);
+    questions.ask(place);
   }
 
   function measured() {
-    curvePanel.previousSibling.textContent = controls.measure.title;
+    curvePanel.heading.textContent = controls.measure.title;
     curve.paint(controls.measure, numbers);
   }
 
   function save() {
-    const name = `budget-explorer-${page.method}-${numbers.budget}-layer-${numbers.layer}-head-${numbers.head}.png`;
-    return savePicture(controls.menu, root, css, name, map.canvas);
+    const { budget, layer, head } = numbers;
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}.png`;
+    return savePicture(controls.menu, root, host.css, name, map.canvas);
   }
 
   // Ours for the sliders too: JupyterLab keeps the arrow keys' own effect from them.
   root.addEventListener("keydown", (event) => {
-    const keys = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -Infinity, End: Infinity };
-    const tag = event.target.tagName, vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
-    if (event.ctrlKey || event.metaKey || event.altKey || tag === "SELECT" || !(event.key in keys)) return;
+    const target = targetOf(event), tag = target.tagName;
+    const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
+    if (hasModifier(event) || tag === "SELECT" || !(event.key in STOPS)) return;
     if (vertical && tag !== "INPUT") return; // they scroll
-    controls.move(event.target, keys[event.key]);
+    controls.move(target, STOPS[event.key]);
     event.preventDefault();
   });
 
-  return {
-    // `refusal` is the reason why there is nothing to show: the pictures keep what they showed last.
-    show(found, bytes) {
-      delete root.dataset.busy;
-      controls.refuse(found.refusal);
-      if (found.refusal) return;
-      const opening = slice === null;
-      numbers = found;
-      place = { budget: found.budget, layer: found.layer, head: found.head, settings: { ...found.settings } };
-      slice = unpack(bytes);
-      frame = frameOf(slice, 0);
-      strip.paint(frame.positions, frame.looks, frame.marks);
-      map.paint(slice.map_looks, ...slice.shapes.map_looks);
-      ledger.paint(found);
-      controls.paint(found);
-      measured();
-      tip.hide();
-      if (opening) requestAnimationFrame(() => strip.focus(explorerOpening(frame), false)); // a notebook attaches the root first
-    },
-    curve(points) {
-      curve.points(points);
-    },
-    destroy() {
-      unwatch();
-      map.destroy();
-      curve.destroy();
-    },
+  /** Where there is nothing to show, the pictures keep what they showed last. */
+  function show() {
+    /** @type {ExplorerNumbers} */
+    const found = host.get("numbers");
+    delete root.dataset.busy;
+    controls.refuse(found.refusal);
+    if (found.refusal) return;
+    const opening = slice === null;
+    numbers = found;
+    place = { budget: found.budget, layer: found.layer, head: found.head, settings: { ...found.settings } };
+    slice = /** @type {Slice} */ (unpack(host.bytes("slice")));
+    frame = frameOf(slice, 0);
+    strip.paint(frame.positions, frame.looks, frame.marks);
+    map.paint(slice.map_looks, slice.shapes.map_looks);
+    ledger.paint(found);
+    controls.paint(found);
+    measured();
+    tip.hide();
+    // A notebook attaches the root first.
+    if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest(frame), false));
+  }
+
+  const questions = createQuestions(host, { show, grown: curve.points });
+  return () => {
+    questions.close();
+    unwatch();
+    map.destroy();
+    curve.destroy();
   };
 }
 
-// The chosen token with the most attention: where the text opens.
-function explorerOpening(frame) {
+/**
+ * The chosen token with the most attention: where the text opens.
+ *
+ * @param {Frame} frame
+ */
+function heaviest(frame) {
   let best = 0;
   for (let index = 1; index < frame.positions.length; index++) {
     const chosen = frame.groups[index] >= 0, before = frame.groups[best] >= 0;
-    if (chosen > before || (chosen === before && frame.weights[index] > frame.weights[best])) best = index;
+    if ((chosen && !before) || (chosen === before && frame.weights[index] > frame.weights[best])) best = index;
   }
   return frame.positions.length ? frame.positions[best] : 0;
-}
-
-function explorerPanel(host, title, name, meaning) {
-  return section(host, title, name, meaning).appendChild(element("div", "kv-panel"));
 }

@@ -1,39 +1,78 @@
-import { element, format } from "./strip.js";
-import { bytes } from "./words.js";
-import { EXPLORER_MEANING, EXPLORER_MEASURES, explorerNumber } from "./explorer_words.js";
+import { element, format } from "./dom.js";
+import { MEANING, MEASURES, shortNumber } from "./explorer_words.js";
 import { createSaveMenu, markSelected, picker } from "./panel.js";
+import { bytes } from "./words.js";
 
-// Seven controls at most: the budget, two fields of the method, the measure, the layer, the head, and the menu.
+/** @import { ExplorerNumbers, ExplorerPage, Place } from "./explorer.js" */
+
+/**
+ * Seven controls at most: the budget, two fields of the method, the measure, the layer, the head, and the menu.
+ *
+ * @param {HTMLElement} root
+ * @param {ExplorerPage} page
+ * @param {object} options
+ * @param {(changes: Partial<Place>) => void} options.change
+ * @param {() => void} options.measured
+ * @param {() => void} options.save
+ */
 export function createExplorerControls(root, page, { change, measured, save }) {
   const head = root.appendChild(element("div", "kv-head"));
   const title = head.appendChild(element("h2", "kv-title"));
   const grid = root.appendChild(element("div", "kv-explorer-grid"));
   const left = grid.appendChild(element("div", "kv-explorer-left"));
-  const budget = explorerSlider(left, "budget", page.budgets, EXPLORER_MEANING.budget, (value) => change({ budget: value }));
+  const budget = createSlider(left, "budget", page.budgets, MEANING.budget, (value) => change({ budget: value }));
   const sliders = page.sliders.map((slider) =>
-    explorerSlider(left, slider.label, slider.values, `${slider.name}: ${slider.meaning}`, (value) => change({ settings: { [slider.name]: value } })),
+    createSlider(
+      left,
+      slider.label,
+      slider.values,
+      `${slider.name}: ${slider.meaning}`,
+      (value) => change({ settings: { [slider.name]: value } }),
+    )
   );
   const refusal = left.appendChild(element("p", "kv-explorer-refusal"));
   refusal.setAttribute("role", "status");
   const list = left.appendChild(element("div", "kv-explorer-numbers"));
-  const figures = Object.fromEntries(["recall", "mass", "error", "attended", "metadata", "read"].map((name) => [name, explorerFigure(list, name)]));
+  const figures = {
+    recall: figure(list, "recall"),
+    mass: figure(list, "mass"),
+    error: figure(list, "error"),
+    attended: figure(list, "attended"),
+    metadata: figure(list, "metadata"),
+    read: figure(list, "read"),
+  };
 
-  let measure = EXPLORER_MEASURES[page.kind === "merging" ? 2 : 0]; // centroids hold attention that no token's weight shows
-  const shown = picker(head, "measure", EXPLORER_MEASURES.map(({ name, label }) => [name, label]), "what the curve shows", (name) => {
-    measure = EXPLORER_MEASURES.find((each) => each.name === name);
+  let measure = MEASURES[page.kind === "merging" ? 2 : 0]; // centroids hold attention that no token's weight shows
+  /** @type {[string, string][]} */
+  const measures = MEASURES.map(({ name, label }) => [name, label]);
+  const shown = picker(head, "measure", measures, "what the curve shows", () => {
+    measure = MEASURES[shown.selectedIndex];
     measured();
   });
   shown.value = measure.name;
-  const layer = picker(head, "layer", page.layers, "layer: which of the captured layers is shown", (value) => change({ layer: Number(value) }));
-  const row = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, (value) => change({ head: Number(value) }));
+  const layer = picker(
+    head,
+    "layer",
+    page.layers,
+    "layer: which of the captured layers is shown",
+    (value) => change({ layer: Number(value) }),
+  );
+  const row = picker(
+    head,
+    page.head_name,
+    page.heads,
+    `${page.head_name}: which of the layer's heads is shown`,
+    (value) => change({ head: Number(value) }),
+  );
 
   const menu = createSaveMenu(head, root, save);
 
+  /** @param {Place} place */
   function set(place) {
     budget.set(place.budget);
     page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
-    layer.value = place.layer;
-    row.value = place.head;
+    layer.value = String(place.layer);
+    row.value = String(place.head);
     markSelected(shown, layer, row);
   }
 
@@ -44,21 +83,30 @@ export function createExplorerControls(root, page, { change, measured, save }) {
       return measure;
     },
     set,
-    // Moves the slider whose input that is, the budget's for anything else, by so many stops.
+    /**
+     * Moves the slider whose input that is, the budget's for anything else, by so many stops.
+     *
+     * @param {HTMLElement} target
+     * @param {number} by
+     */
     move(target, by) {
       ([budget, ...sliders].find((slider) => slider.input === target) ?? budget).move(by);
     },
+    /** @param {string} reason */
     refuse(reason) {
       refusal.textContent = reason ? `Nothing to show here. ${reason}. Move a slider back.` : "";
       grid.toggleAttribute("data-stale", Boolean(reason));
     },
+    /** @param {ExplorerNumbers} numbers */
     paint(numbers) {
       set(numbers);
       const seed = page.seed === null ? "" : ` · seed ${page.seed}`;
-      title.textContent = `${page.title} · budget ${format(numbers.budget)} · ${page.model} · ${format(page.prompt_length)} tokens${seed}`;
-      for (const name of ["recall", "mass", "error"]) figures[name].textContent = explorerNumber(numbers[name]);
-      const { missed, merged_tokens, ...parts } = numbers.parts;
-      figures.attended.textContent = format(Object.values(parts).reduce((sum, count) => sum + count, 0));
+      title.textContent = `${page.title} · budget ${format(numbers.budget)} · ${page.model} · ${
+        format(page.prompt_length)
+      } tokens${seed}`;
+      for (const { name } of MEASURES) figures[name].textContent = shortNumber(numbers[name]);
+      const { sinks, recent, agreed, wasted, merged, generated } = numbers.parts;
+      figures.attended.textContent = format(sinks + recent + agreed + wasted + merged + generated);
       figures.metadata.textContent = bytes(numbers.metadata_bytes);
       figures.read.textContent = bytes(numbers.extra_bytes);
       menu.line.textContent = numbers.call;
@@ -66,8 +114,16 @@ export function createExplorerControls(root, page, { change, measured, save }) {
   };
 }
 
-// A range over a list of values; `move` goes so many stops on, `set` adds a stop where there is none.
-function explorerSlider(host, name, stops, meaning, changed) {
+/**
+ * A range over a list of values; `move` goes so many stops on, `set` adds a stop where there is none.
+ *
+ * @param {HTMLElement} host
+ * @param {string} name
+ * @param {number[]} stops
+ * @param {string} meaning
+ * @param {(value: number) => void} changed
+ */
+function createSlider(host, name, stops, meaning, changed) {
   const values = [...stops];
   const label = host.appendChild(element("label", "kv-explorer-slider"));
   label.title = meaning;
@@ -77,17 +133,19 @@ function explorerSlider(host, name, stops, meaning, changed) {
   Object.assign(input, { type: "range", min: 0, step: 1 });
   input.setAttribute("aria-label", name);
   input.addEventListener("input", () => changed(values[Number(input.value)]));
+  /** @param {number} by */
   function move(by) {
     const value = values[Math.max(0, Math.min(values.length - 1, Number(input.value) + by))];
     if (value !== values[Number(input.value)]) changed(value);
   }
+  /** @param {number} value */
   function set(value) {
     if (!values.includes(value)) {
       values.push(value);
       values.sort((first, second) => first - second);
     }
-    input.max = values.length - 1;
-    input.value = values.indexOf(value);
+    input.max = String(values.length - 1);
+    input.value = String(values.indexOf(value));
     input.setAttribute("value", input.value); // a picture is made from attributes
     input.setAttribute("aria-valuetext", format(value));
     count.textContent = format(value);
@@ -95,10 +153,15 @@ function explorerSlider(host, name, stops, meaning, changed) {
   return { input, set, move };
 }
 
-function explorerFigure(host, name) {
+/**
+ * @param {HTMLElement} host
+ * @param {keyof typeof MEANING} name
+ */
+function figure(host, name) {
+  /** @type {Record<string, string | undefined>} */
   const labels = { error: "output error", read: "read to choose" };
   const row = host.appendChild(element("div", "kv-explorer-number"));
-  row.title = EXPLORER_MEANING[name];
+  row.title = MEANING[name];
   row.append(element("span", "kv-name", labels[name] ?? name));
   return row.appendChild(element("span", "kv-number"));
 }

@@ -1,61 +1,84 @@
-import { format } from "./strip.js";
-import { EXPLORER_MEANING, explorerNumber } from "./explorer_words.js";
+import { format, svgElement } from "./dom.js";
+import { MEANING, shortNumber } from "./explorer_words.js";
+
+/** @import { Curve, ExplorerNumbers, ExplorerPage } from "./explorer.js" */
+/** @import { Measure } from "./explorer_words.js" */
+/** @import { Rows, Tip } from "./tip.js" */
+/** @typedef {[budget: number, value: number]} Point */
+/** @typedef {ReturnType<typeof scalesOf>} Scale */
 
 const CURVE_HEIGHT = 208; // CSS pixels
 const MARGIN = { left: 46, right: 14, top: 10, bottom: 34 };
 
-// A measure against the budget: the method's curve, the oracle's, and the point now shown on both.
-export function createExplorerCurve(host, page, { tip, pick }) {
-  const svg = host.appendChild(svgNode("svg", { role: "img", height: CURVE_HEIGHT }));
-  let known = { points: [], oracle: [], done: false }, measure = null, numbers = null, scale = null;
+/**
+ * A measure against the budget: the method's curve, the oracle's, and the point now shown on both.
+ *
+ * @param {HTMLElement} host
+ * @param {ExplorerPage} page
+ * @param {{ tip: Tip, pick: (budget: number) => void }} options
+ */
+export function createCurve(host, page, { tip, pick }) {
+  const svg = host.appendChild(svgElement("svg", { role: "img", height: CURVE_HEIGHT }));
+  /** @type {Curve} */
+  let known = { points: [], oracle: [], done: false };
+  /** @type {{ measure: Measure, numbers: ExplorerNumbers } | null} */
+  let shown = null;
+  /** @type {Scale | null} */
+  let scale = null;
 
   function draw() {
     const width = host.clientWidth;
-    if (!numbers || !width) return;
-    const read = (points) => points.filter((point) => point[measure.place] !== null).map((point) => [point[0], point[measure.place]]);
-    const now = [numbers.budget, numbers[measure.name]], best = [numbers.budget, numbers.oracle[measure.name]];
-    const own = withPoint(read(known.points), now), oracle = withPoint(read(known.oracle), best);
-    scale = scalesOf(width, page.budgets, [...own, ...oracle].map(([, value]) => value), measure);
-    svg.setAttribute("width", width);
+    if (!shown || !width) return;
+    const { measure, numbers } = shown;
+    const now = numbers[measure.name], best = numbers.oracle[measure.name];
+    const own = curveOf(known.points, measure, numbers.budget, now);
+    const oracle = curveOf(known.oracle, measure, numbers.budget, best);
+    const drawn = scalesOf(width, page.budgets, [...own, ...oracle].map(([, value]) => value), measure);
+    scale = drawn;
+    svg.setAttribute("width", String(width));
     svg.setAttribute("viewBox", `0 0 ${width} ${CURVE_HEIGHT}`);
-    svg.setAttribute("aria-label", `${measure.title}: ${page.title} ${explorerNumber(now[1])}, oracle ${explorerNumber(best[1])} at a budget of ${now[0]}`);
-    svg.replaceChildren(...axes(scale, width), line(oracle, "kv-curve-oracle"), line(own, "kv-curve-own"));
-    svg.append(...own.map(([x, y]) => svgNode("circle", { class: "kv-curve-dot", cx: scale.x(x), cy: scale.y(y), r: 2.5 })));
-    const x = scale.x(now[0]);
-    if (now[1] !== null) {
-      svg.append(svgNode("line", { class: "kv-curve-gap", x1: x, x2: x, y1: scale.y(now[1]), y2: scale.y(best[1]) }));
-      svg.append(svgNode("circle", { class: "kv-curve-now", cx: x, cy: scale.y(now[1]), r: 6 }));
+    const values = `${page.title} ${shortNumber(now)}, oracle ${shortNumber(best)}`;
+    svg.setAttribute("aria-label", `${measure.title}: ${values} at a budget of ${numbers.budget}`);
+    svg.replaceChildren(
+      ...axes(drawn, width),
+      line(drawn, oracle, "kv-curve-oracle"),
+      line(drawn, own, "kv-curve-own"),
+    );
+    svg.append(...own.map(([x, y]) => circle(drawn.x(x), drawn.y(y), 2.5, "kv-curve-dot")));
+    const x = drawn.x(numbers.budget), y = drawn.y(best);
+    if (now !== null) {
+      svg.append(svgElement("line", { class: "kv-curve-gap", x1: x, x2: x, y1: drawn.y(now), y2: y }));
+      svg.append(circle(x, drawn.y(now), 6, "kv-curve-now"));
     }
-    svg.append(svgNode("rect", { class: "kv-curve-best", x: x - 4, y: scale.y(best[1]) - 4, width: 8, height: 8, transform: `rotate(45 ${x} ${scale.y(best[1])})` }));
-    svg.append(...labels(x, now, best, width));
+    const turned = { width: 8, height: 8, transform: `rotate(45 ${x} ${y})` };
+    svg.append(svgElement("rect", { class: "kv-curve-best", x: x - 4, y: y - 4, ...turned }));
+    // A legend with the two values now shown, in the corner that the curves leave free.
+    const top = measure.name === "error" ? MARGIN.top + 16 : CURVE_HEIGHT - MARGIN.bottom - 30;
+    const end = { x: width - MARGIN.right - 6, "text-anchor": "end" };
+    const named = { class: "kv-curve-label kv-curve-name", y: top + 18, ...end };
+    svg.append(svgElement("text", { class: "kv-curve-label", y: top, ...end }, `◆ oracle ${shortNumber(best)}`));
+    svg.append(svgElement("text", named, `${page.title} ${shortNumber(now)}`));
   }
 
-  function line(points, name) {
-    return svgNode("polyline", { class: name, points: points.map(([x, y]) => `${scale.x(x)},${scale.y(y)}`).join(" ") });
-  }
-
-  // In the corner that the curves leave free: a legend with the two values now shown.
-  function labels(x, now, best, width) {
-    const right = width - MARGIN.right - 6, rising = measure.name !== "error";
-    const top = rising ? CURVE_HEIGHT - MARGIN.bottom - 30 : MARGIN.top + 16;
-    const name = svgNode("text", { class: "kv-curve-label kv-curve-name", x: right, y: top + 18, "text-anchor": "end" }, `${page.title} ${explorerNumber(now[1])}`);
-    return [svgNode("text", { class: "kv-curve-label", x: right, y: top, "text-anchor": "end" }, `◆ oracle ${explorerNumber(best[1])}`), name];
-  }
-
-  const nearest = (event) => {
+  /**
+   * @param {Scale} scale
+   * @param {MouseEvent} event
+   */
+  function nearest(scale, event) {
     const at = scale.budget(event.clientX - svg.getBoundingClientRect().left);
-    const distance = (budget) => Math.abs(Math.log(budget / at));
+    const distance = (/** @type {number} */ budget) => Math.abs(Math.log(budget / at));
     return page.budgets.reduce((best, budget) => (distance(budget) < distance(best) ? budget : best));
-  };
-  svg.addEventListener("click", (event) => scale && pick(nearest(event)));
+  }
+  svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
   svg.addEventListener("pointermove", (event) => {
-    if (!scale) return;
-    const budget = nearest(event);
-    const found = (points) => points.find(([each]) => each === budget)?.[measure.place];
+    if (!scale || !shown) return;
+    const budget = nearest(scale, event), { measure, numbers } = shown;
+    const found = (/** @type {Curve["points"]} */ points) => points.find(([each]) => each === budget)?.[measure.place];
     const own = budget === numbers.budget ? numbers[measure.name] : found(known.points);
     const best = budget === numbers.budget ? numbers.oracle[measure.name] : found(known.oracle);
+    /** @type {Rows} */
     const rows = [["budget", format(budget)]];
-    if (own !== undefined) rows.push([page.title, explorerNumber(own)], ["oracle", explorerNumber(best)]);
+    if (own !== undefined) rows.push([page.title, shortNumber(own)], ["oracle", shortNumber(best ?? null)]);
     else rows.push([measure.label, known.done ? "a click computes it" : "not computed yet"]);
     tip.show(rows, event);
   });
@@ -63,11 +86,16 @@ export function createExplorerCurve(host, page, { tip, pick }) {
   const resized = new ResizeObserver(draw);
   resized.observe(host);
   return {
-    paint(newMeasure, newNumbers) {
-      [measure, numbers] = [newMeasure, newNumbers];
-      host.title = EXPLORER_MEANING[measure.name];
+    /**
+     * @param {Measure} measure
+     * @param {ExplorerNumbers} numbers
+     */
+    paint(measure, numbers) {
+      shown = { measure, numbers };
+      host.title = MEANING[measure.name];
       draw();
     },
+    /** @param {Curve} newPoints */
     points(newPoints) {
       known = newPoints;
       draw();
@@ -76,54 +104,116 @@ export function createExplorerCurve(host, page, { tip, pick }) {
   };
 }
 
-function withPoint(points, point) {
-  const others = points.filter(([budget]) => budget !== point[0]);
-  return [...others, ...(point[1] === null ? [] : [point])].sort((first, second) => first[0] - second[0]);
+/**
+ * The points where there is a value, with the one now shown in its place.
+ *
+ * @param {Curve["points"]} points
+ * @param {Measure} measure
+ * @param {number} budget
+ * @param {number | null} now
+ */
+function curveOf(points, { place }, budget, now) {
+  /** @type {Point[]} */
+  const found = now === null ? [] : [[budget, now]];
+  for (const point of points) {
+    const value = point[place];
+    if (value !== null && point[0] !== budget) found.push([point[0], value]);
+  }
+  return found.sort((first, second) => first[0] - second[0]);
 }
 
-// The budget is on a logarithmic axis; the measure from a round number below its least value, or from 0 for an error.
+/**
+ * @param {Scale} scale
+ * @param {Point[]} points
+ * @param {string} name
+ */
+function line(scale, points, name) {
+  const places = points.map(([x, y]) => `${scale.x(x)},${scale.y(y)}`);
+  return svgElement("polyline", { class: name, points: places.join(" ") });
+}
+
+/**
+ * @param {number} cx
+ * @param {number} cy
+ * @param {number} r
+ * @param {string} name
+ */
+function circle(cx, cy, r, name) {
+  return svgElement("circle", { class: name, cx, cy, r });
+}
+
+/**
+ * The budget is on a logarithmic axis; the measure from a round number below its least value, or from 0 for an error.
+ *
+ * @param {number} width
+ * @param {number[]} budgets
+ * @param {number[]} values
+ * @param {Measure} measure
+ */
 function scalesOf(width, budgets, values, measure) {
-  const first = Math.log(budgets[0]), last = Math.max(Math.log(budgets.at(-1)), first + 1e-9);
+  const end = budgets[budgets.length - 1];
+  const first = Math.log(budgets[0]), last = Math.max(Math.log(end), first + 1e-9);
   const error = measure.name === "error";
   const least = error ? 0 : Math.min(...values, 1), most = error ? Math.max(...values, 1e-6) : 1;
   const step = roundStep(Math.max(most - least, 1e-3) / 4);
   const low = Math.max(0, Math.floor(least / step) * step), high = error ? Math.ceil(most / step) * step : 1;
   const inner = width - MARGIN.left - MARGIN.right, tall = CURVE_HEIGHT - MARGIN.top - MARGIN.bottom;
   return {
-    low, high, step, first: budgets[0], last: budgets.at(-1),
+    low,
+    high,
+    step,
+    first: budgets[0],
+    last: end,
+    /** @param {number} budget */
     x: (budget) => MARGIN.left + (inner * (Math.log(budget) - first)) / (last - first),
+    /** @param {number} value */
     y: (value) => MARGIN.top + (tall * (high - value)) / (high - low || 1),
+    /** @param {number} x */
     budget: (x) => Math.exp(first + ((last - first) * (x - MARGIN.left)) / inner),
   };
 }
 
+/** @param {number} rough */
 function roundStep(rough) {
   const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough * 0.999);
+  return power * ([1, 2, 5].find((factor) => factor * power >= rough * 0.999) ?? 10);
 }
 
+/**
+ * @param {Scale} scale
+ * @param {number} width
+ */
 function axes(scale, width) {
   const found = [], bottom = CURVE_HEIGHT - MARGIN.bottom;
   const decimals = Math.max(0, -Math.floor(Math.log10(scale.step) + 1e-9));
   for (let value = scale.low; value <= scale.high + scale.step / 1000; value += scale.step) {
     const y = scale.y(value);
-    found.push(svgNode("line", { class: "kv-curve-grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }));
-    found.push(svgNode("text", { class: "kv-curve-tick", x: MARGIN.left - 7, y: y + 4, "text-anchor": "end" }, value.toFixed(decimals)));
+    found.push(svgElement("line", { class: "kv-curve-grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }));
+    found.push(
+      svgElement(
+        "text",
+        { class: "kv-curve-tick", x: MARGIN.left - 7, y: y + 4, "text-anchor": "end" },
+        value.toFixed(decimals),
+      ),
+    );
   }
   const octaves = Math.log2(scale.last / scale.first), every = octaves * 46 > width - 60 ? 2 : 1;
   for (let power = Math.ceil(Math.log2(scale.first)); 2 ** power <= scale.last; power += every) {
     const x = scale.x(2 ** power);
-    found.push(svgNode("line", { class: "kv-curve-axis", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
-    found.push(svgNode("text", { class: "kv-curve-tick", x, y: bottom + 16, "text-anchor": "middle" }, format(2 ** power)));
+    found.push(svgElement("line", { class: "kv-curve-axis", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
+    found.push(
+      svgElement("text", { class: "kv-curve-tick", x, y: bottom + 16, "text-anchor": "middle" }, format(2 ** power)),
+    );
   }
-  found.push(svgNode("line", { class: "kv-curve-axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }));
-  found.push(svgNode("text", { class: "kv-curve-tick", x: width - MARGIN.right, y: bottom + 30, "text-anchor": "end" }, "budget, tokens"));
+  found.push(
+    svgElement("line", { class: "kv-curve-axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
+  );
+  found.push(
+    svgElement(
+      "text",
+      { class: "kv-curve-tick", x: width - MARGIN.right, y: bottom + 30, "text-anchor": "end" },
+      "budget, tokens",
+    ),
+  );
   return found;
-}
-
-function svgNode(tag, attributes, text = "") {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text) made.textContent = text;
-  return made;
 }

@@ -1,31 +1,43 @@
-import { element, format } from "./strip.js";
-import { EXPLORER_MEANING } from "./explorer_words.js";
+import { element, format } from "./dom.js";
+import { MEANING } from "./explorer_words.js";
 
+/** @import { ExplorerNumbers } from "./explorer.js" */
+/** @typedef {"sinks" | "recent" | "agreed" | "wasted" | "merged" | "generated" | "missed"} Part */
+/** @type {Part[]} */
 const PARTS = ["sinks", "recent", "agreed", "wasted", "merged", "generated", "missed"]; // in the order of the bar
+/** @type {Partial<Record<Part, string>>} */
 const PART_LABELS = { merged: "centroids", generated: "fed" };
 
-// A bar of the tokens a head attends, and behind it, only outlined, those it misses; under it the counts.
-export function createExplorerLedger(host) {
+/**
+ * A bar of the tokens a head attends, and behind it, only outlined, those it misses; under it the counts.
+ *
+ * @param {HTMLElement} host
+ */
+export function createLedger(host) {
   const bar = host.appendChild(element("div", "kv-explorer-bar"));
   bar.setAttribute("role", "img");
   const list = host.appendChild(element("p", "kv-legend"));
   return {
+    /** @param {ExplorerNumbers} numbers */
     paint({ parts }) {
       const shown = PARTS.filter((name) => parts[name] > 0);
       const attended = shown.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
       bar.replaceChildren(...shown.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
-        segment.style.flexGrow = parts[name];
-        segment.title = `${EXPLORER_MEANING[name]}: ${format(parts[name])}`;
+        segment.style.flexGrow = String(parts[name]);
+        segment.title = `${MEANING[name]}: ${format(parts[name])}`;
         return segment;
       }));
       bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
       list.replaceChildren(...shown.map((name) => {
         const entry = element("span", "kv-entry");
-        entry.title = EXPLORER_MEANING[name];
+        entry.title = MEANING[name];
         const share = name === "missed" ? "" : ` (${((100 * parts[name]) / attended).toFixed(1)} %)`;
         const stands = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
-        entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
+        entry.append(
+          element("i", `kv-explorer-part kv-explorer-${name}`),
+          element("span", "", PART_LABELS[name] ?? name),
+        );
         entry.append(element("b", "", format(parts[name])), element("span", "", `${stands}${share}`.trim()));
         return entry;
       }));

@@ -1,14 +1,16 @@
-import { format } from "./strip.js";
+import { format } from "./dom.js";
 import { quoted } from "./words.js";
 
 // What every number of the inspector means; shown on hover.
-export const INSPECTOR_MEANING = {
+export const MEANING = {
   count: "C: the number of clusters; ClusterKV takes one for every 80 tokens of the prompt",
-  metric: "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
+  metric:
+    "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
   seed: "seed: draws the keys that are the first centroids",
   layer: "layer: which of the captured layers is shown",
   head: "KV head: which of the layer's key heads is shown",
-  map: "every key at its place by principal components; keys near each other point the same way; the star is the last query",
+  map:
+    "every key at its place by principal components; keys near each other point the same way; the star is the last query",
   text: "the prompt as the model reads it, tinted by cluster; dotted tokens are in no cluster",
   size: "size: tokens in the cluster",
   spread: "spread: mean cosine of the cluster's keys to its centroid; 1 where all point the same way",
@@ -19,7 +21,12 @@ export const INSPECTOR_MEANING = {
   steps: "one bar a step: the share of the cluster's tokens that the step attended",
 };
 
-// The texts that occur most often among some tokens, with their counts.
+/**
+ * The texts that occur most often among some tokens, with their counts.
+ *
+ * @param {string[]} tokens
+ * @param {number[]} members
+ */
 export function frequent(tokens, members, most = 6) {
   const counts = new Map();
   for (const position of members) counts.set(tokens[position], (counts.get(tokens[position]) ?? 0) + 1);
@@ -27,4 +34,11 @@ export function frequent(tokens, members, most = 6) {
   return ranked.map(([text, count]) => `${quoted(text)}${count > 1 ? ` ×${format(count)}` : ""}`).join("  ");
 }
 
-export const steps = (taken) => taken.reduce((count, tokens) => count + (tokens > 0), 0);
+/**
+ * How many steps took any, of the tokens that each took.
+ *
+ * @param {number[]} taken
+ */
+export function steps(taken) {
+  return taken.filter((tokens) => tokens > 0).length;
+}

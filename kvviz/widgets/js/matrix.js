@@ -1,9 +1,22 @@
-import { element } from "./strip.js";
+import { contextOf, element } from "./dom.js";
 
 const TALLEST_ROW = 18, SHORTEST_ROW = 3; // CSS pixels
 
-// A uint8 matrix painted through `palette()`, a table of 256 RGBA colours; one row is framed.
-// Nothing is measured or coloured before the host has a width: a notebook attaches it after this call.
+/** @typedef {[row: number, column: number]} Cell */
+/** @typedef {Uint8Array<ArrayBuffer> | Uint8ClampedArray<ArrayBuffer>} Palette */
+
+/**
+ * A uint8 matrix painted through `palette()`, a table of 256 RGBA colours; one row is framed.
+ * Nothing is measured or coloured before the host has a width: a notebook attaches it after this call.
+ *
+ * @param {HTMLElement} host
+ * @param {object} options
+ * @param {string} options.label
+ * @param {() => Palette} options.palette
+ * @param {number} [options.height]
+ * @param {(cell: Cell | null, event: MouseEvent) => void} [options.onHover]
+ * @param {(row: number, column: number) => void} [options.onPick]
+ */
 export function createMatrix(host, { label, palette, height = 330, onHover = () => {}, onPick = () => {} }) {
   host.classList.add("kv-matrix");
   const inner = host.appendChild(element("div", "kv-matrix-inner"));
@@ -12,8 +25,12 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);
   const painted = element("canvas"), wide = element("canvas");
-  let image = null; // kept from one matrix to the next: new ones are 16 MB for 2048², and the browser stops to collect them
-  let values = new Uint8Array(), rows = 0, columns = 0, colours = null, rowHeight = TALLEST_ROW, framed = -1;
+  // Kept from one matrix to the next: new ones are 16 MB for 2048², and the browser stops to collect them.
+  /** @type {ImageData | null} */
+  let image = null;
+  /** @type {Palette | null} */
+  let colours = null;
+  let values = new Uint8Array(), rows = 0, columns = 0, rowHeight = TALLEST_ROW, framed = -1;
 
   function draw() {
     const width = host.clientWidth;
@@ -24,11 +41,11 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
     canvas.style.height = inner.style.height = `${rows * rowHeight}px`;
     // A tall matrix gets one pixel a row, which the style sheet stretches: to paint all of them takes half of the time.
     size(canvas, Math.round(width * scale), rowHeight > SHORTEST_ROW ? Math.round(rows * rowHeight * scale) : rows);
-    if (image?.width !== columns || image.height !== rows) image = new ImageData(columns, rows);
+    if (!image || image.width !== columns || image.height !== rows) image = new ImageData(columns, rows);
     fill(image, values, colours);
     putInto(painted, image);
     widen(wide, painted, canvas.width);
-    const context = canvas.getContext("2d");
+    const context = contextOf(canvas);
     context.imageSmoothingEnabled = false; // rows stay apart
     context.clearRect(0, 0, canvas.width, canvas.height);
     context.drawImage(wide, 0, 0, canvas.width, canvas.height);
@@ -44,29 +61,40 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
     if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
   }
 
-  function cell(event) {
+  /**
+   * @param {MouseEvent} event
+   * @returns {Cell | null}
+   */
+  function cellAt(event) {
     const box = canvas.getBoundingClientRect();
     const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
     const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
     return row >= 0 && row < rows && column >= 0 && column < columns ? [row, column] : null;
   }
-  canvas.addEventListener("pointermove", (event) => onHover(cell(event), event));
+  canvas.addEventListener("pointermove", (event) => onHover(cellAt(event), event));
   canvas.addEventListener("pointerleave", (event) => onHover(null, event));
   canvas.addEventListener("click", (event) => {
-    if (cell(event)) onPick(...cell(event));
+    const cell = cellAt(event);
+    if (cell) onPick(...cell);
   });
   const resized = new ResizeObserver(draw);
   resized.observe(host);
   return {
     canvas,
-    paint(newValues, newRows, newColumns) {
-      [values, rows, columns] = [newValues, newRows, newColumns];
+    /**
+     * @param {Uint8Array<ArrayBuffer>} newValues
+     * @param {number[]} shape
+     */
+    paint(newValues, shape) {
+      values = newValues;
+      [rows, columns] = shape;
       draw();
     },
     recolour() {
       colours = null;
       draw();
     },
+    /** @param {number} row */
     frame(row) {
       framed = row;
       place();
@@ -75,26 +103,47 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   };
 }
 
+/**
+ * @param {ImageData} image
+ * @param {Uint8Array} values
+ * @param {Palette} colours
+ */
 function fill(image, values, colours) {
   const pixels = new Uint32Array(image.data.buffer), table = new Uint32Array(colours.buffer, colours.byteOffset, 256);
   for (let index = 0; index < pixels.length; index++) pixels[index] = table[values[index]];
 }
 
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {ImageData} image
+ */
 function putInto(canvas, image) {
   size(canvas, image.width, image.height);
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  contextOf(canvas).putImageData(image, 0, 0);
 }
 
-// Columns are stretched smoothly where they come out 1 or 2 pixels wide: whole pixels would make some twice as wide.
+/**
+ * Columns are stretched smoothly where they come out 1 or 2 pixels wide: whole pixels would make some twice as wide.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {HTMLCanvasElement} image
+ * @param {number} width
+ */
 function widen(canvas, image, width) {
   size(canvas, width, image.height);
-  const context = canvas.getContext("2d");
+  const context = contextOf(canvas);
   context.clearRect(0, 0, width, image.height);
   context.imageSmoothingEnabled = width < 3 * image.width;
   context.drawImage(image, 0, 0, width, image.height);
 }
 
-// A canvas whose size is set loses its pixels and gets new ones, even where the size is the same.
+/**
+ * A canvas whose size is set loses its pixels and gets new ones, even where the size is the same.
+ *
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ */
 function size(canvas, width, height) {
   if (canvas.width !== width) canvas.width = width;
   if (canvas.height !== height) canvas.height = height;

@@ -1,20 +1,32 @@
-import { element, format } from "./strip.js";
+import { element, format, targetOf } from "./dom.js";
 import { download, pictureOf } from "./picture.js";
 import { MEANING } from "./words.js";
 
 // What the panels of all widgets have in common: pickers, buttons, titled sections, and the menu behind "Save".
 
-// JupyterLab's own shortcuts leave the keys to us. It asks each element from the focused one up, whether it has a
-// shortcut first, so that the focused one has to say so itself.
+/**
+ * JupyterLab's own shortcuts leave the keys to us. It asks each element from the focused one up, whether it has a
+ * shortcut first, so that the focused one has to say so itself.
+ *
+ * @param {HTMLElement} root
+ */
 export function keepKeys(root) {
-  const keep = (kept) => {
+  const keep = (/** @type {HTMLElement} */ kept) => {
     kept.dataset.lmSuppressShortcuts = "true";
   };
   keep(root);
-  root.addEventListener("focusin", (event) => keep(event.target));
+  root.addEventListener("focusin", (event) => keep(targetOf(event)));
 }
 
-// A labelled choice of `options`, values or [value, text] pairs; `changed` is told the value, a string.
+/**
+ * A labelled choice of `options`, values or [value, text] pairs; `changed` is told the value, a string.
+ *
+ * @param {HTMLElement} host
+ * @param {string} name
+ * @param {(string | number | [value: string, text: string])[]} options
+ * @param {string} meaning
+ * @param {(value: string) => void} changed
+ */
 export function picker(host, name, options, meaning, changed) {
   const label = host.appendChild(element("label", "kv-picker"));
   label.append(element("span", "", name));
@@ -22,35 +34,77 @@ export function picker(host, name, options, meaning, changed) {
   const select = label.appendChild(element("select"));
   select.setAttribute("aria-label", name);
   for (const option of options) {
-    const [value, text] = Array.isArray(option) ? option : [option, option];
+    const [value, text] = Array.isArray(option) ? option : [String(option), String(option)];
     select.append(new Option(text, value));
   }
   select.addEventListener("change", () => changed(select.value));
   return select;
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {string} text
+ * @param {string} meaning
+ * @param {() => void} pressed
+ */
 export function button(host, text, meaning, pressed) {
   const made = host.appendChild(element("button", "", text));
   made.type = "button";
   made.title = meaning;
   made.setAttribute("aria-label", meaning);
-  made.addEventListener("click", pressed);
+  made.addEventListener("click", () => pressed());
   return made;
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {string} title
+ * @param {string} name
+ * @param {string} meaning
+ */
 export function section(host, title, name, meaning) {
   const made = host.appendChild(element("section", name));
   made.appendChild(element("h3", "", title)).title = meaning;
   return made;
 }
 
-// Buttons one step back and on, what `others` adds beside them, and a slider over all steps; `go(by, to)` moves.
-export function createStepSlider(bar, steps, go, others = () => {}) {
+/**
+ * A titled section with a panel in it.
+ *
+ * @param {HTMLElement} host
+ * @param {string} title
+ * @param {string} name
+ * @param {string} meaning
+ */
+export function titledPanel(host, title, name, meaning) {
+  const made = section(host, title, name, meaning);
+  return { heading: made.children[0], panel: made.appendChild(element("div", "kv-panel")) };
+}
+
+/** @typedef {(by: number, to?: number) => void} Go */
+
+/**
+ * What the keys pass to `go`.
+ *
+ * @param {number} steps
+ * @returns {Record<string, [by: number, to?: number] | undefined>}
+ */
+export function stepKeys(steps) {
+  return { ArrowLeft: [-1], ArrowRight: [1], Home: [0, 0], End: [0, steps - 1] };
+}
+
+/**
+ * Buttons one step back and on, and a slider over all steps; `go(by, to)` moves.
+ *
+ * @param {HTMLElement} bar
+ * @param {number} steps
+ * @param {Go} go
+ */
+export function createStepSlider(bar, steps, go) {
   const last = steps - 1;
   const buttons = bar.appendChild(element("span", "kv-buttons"));
   const back = button(buttons, "‹", "one step back (←)", () => go(-1));
   const on = button(buttons, "›", "one step on (→)", () => go(1));
-  others(buttons);
   const label = bar.appendChild(element("label", "kv-step"));
   label.append(element("span", "", "step"));
   label.title = MEANING.step;
@@ -60,17 +114,29 @@ export function createStepSlider(bar, steps, go, others = () => {}) {
   slider.addEventListener("input", () => go(0, Number(slider.value)));
   const count = label.appendChild(element("output"));
   count.style.minWidth = `${2 * format(last).length + 3}ch`;
-  return (step, about = "") => {
-    back.disabled = step === 0;
-    on.disabled = step === last;
-    slider.value = step;
-    slider.setAttribute("value", step); // a picture is made from attributes
-    slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
-    count.textContent = `${format(step)} / ${format(last)}`;
+  return {
+    buttons,
+    /** @param {number} step */
+    show(step, about = "") {
+      back.disabled = step === 0;
+      on.disabled = step === last;
+      slider.value = String(step);
+      slider.setAttribute("value", slider.value); // a picture is made from attributes
+      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
+      count.textContent = `${format(step)} / ${format(last)}`;
+    },
   };
 }
 
-// What the marks of a text mean, [classes, name, meaning] each, and a hint on their colours.
+/** @typedef {[classes: string, name: string, meaning?: string][]} Marks */
+
+/**
+ * What the marks of a text mean, and a hint on their colours.
+ *
+ * @param {Marks} marks
+ * @param {string} hint
+ * @param {string} hintMeaning
+ */
 export function createLegend(marks, hint, hintMeaning) {
   const host = element("p", "kv-legend");
   for (const [mark, text, meaning = ""] of marks) {
@@ -84,18 +150,31 @@ export function createLegend(marks, hint, hintMeaning) {
   return host;
 }
 
-// A picture is made from attributes, so that each select has to say there what it shows.
+/**
+ * A picture is made from attributes, so that each select has to say there what it shows.
+ *
+ * @param {HTMLSelectElement[]} selects
+ */
 export function markSelected(...selects) {
-  for (const select of selects) for (const option of select.options) option.toggleAttribute("selected", option.selected);
+  for (const select of selects) {
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+  }
 }
 
-// The menu: a picture of the panel, and the Python line that shows it. `save` is told to make the picture.
+/** @typedef {ReturnType<typeof createSaveMenu>} SaveMenu */
+
+/**
+ * The menu: a picture of the panel, and the Python line that shows it. `save` is told to make the picture.
+ *
+ * @param {HTMLElement} head
+ * @param {HTMLElement} root
+ * @param {() => void} save
+ */
 export function createSaveMenu(head, root, save) {
   const menu = head.appendChild(element("details", "kv-menu"));
-  menu.append(element("summary", "", "Save"));
-  menu.firstChild.title = "a picture of this panel, or the Python line that shows it";
+  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that shows it";
   root.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(event.target)) menu.open = false;
+    if (!menu.contains(targetOf(event))) menu.open = false;
   });
   menu.addEventListener("keydown", (event) => {
     if (event.key === "Escape") menu.open = false;
@@ -112,7 +191,7 @@ export function createSaveMenu(head, root, save) {
       await navigator.clipboard.writeText(line.textContent);
       said.textContent = "Copied.";
     } catch {
-      getSelection().selectAllChildren(line);
+      getSelection()?.selectAllChildren(line);
       said.textContent = "This page may not use the clipboard: the line is selected, copy it with Ctrl+C.";
     }
   }
@@ -120,7 +199,15 @@ export function createSaveMenu(head, root, save) {
   return { menu, line, said };
 }
 
-// Saves the panel `root` as `name`; `spare`, a canvas, where the browser does not draw the panel.
+/**
+ * Saves the panel `root` as `name`; `spare`, a canvas, where the browser does not draw the panel.
+ *
+ * @param {SaveMenu} menu
+ * @param {HTMLElement} root
+ * @param {string} css
+ * @param {string} name
+ * @param {HTMLCanvasElement | null} spare
+ */
 export async function savePicture({ menu, said }, root, css, name, spare, picture = () => pictureOf(root, css)) {
   menu.open = false;
   try {
@@ -128,7 +215,9 @@ export async function savePicture({ menu, said }, root, css, name, spare, pictur
   } catch (error) {
     menu.open = true;
     const instead = spare ? "saved the map alone" : "take a screenshot of the page";
-    said.textContent = `This browser does not draw the whole panel (${error.message}): ${instead}.`;
+    said.textContent = `This browser does not draw the whole panel (${
+      /** @type {Error} */ (error).message
+    }): ${instead}.`;
     if (spare) download(spare.toDataURL("image/png"), name);
   }
 }

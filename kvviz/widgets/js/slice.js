@@ -1,12 +1,46 @@
-// Reads the safetensors bytes of one layer and head, and answers questions about a step.
+/** @import { Cell } from "./matrix.js" */
+/** @typedef {{ shapes: Record<string, number[]>, layer: number, head: number }} Unpacked */
+/**
+ * The tokens shown at a step; every column is as long as `positions`, which ascend.
+ *
+ * @typedef {object} Frame
+ * @property {Int32Array} positions
+ * @property {Int32Array} groups
+ * @property {Float32Array} scores
+ * @property {Float32Array} weights
+ * @property {Uint8Array} looks
+ * @property {Uint8Array} marks
+ */
+/** @typedef {{ map_positions: Int32Array, map_looks: Uint8Array<ArrayBuffer> }} Pooled */
+/** @typedef {Unpacked & Frame & Pooled & { offsets: Int32Array, all_weights?: Uint8Array }} Slice */
+/**
+ * @typedef {object} Clusters
+ * @property {Int32Array} group_ids
+ * @property {Uint8Array} group_hues
+ * @property {Int32Array} group_counts
+ * @property {Float32Array} group_scores
+ * @property {Float32Array} group_masses
+ * @property {Int32Array} group_known
+ */
+
+/** @type {Record<string, any>} */
 const TYPES = { U8: Uint8Array, I32: Int32Array, F32: Float32Array, F64: Float64Array };
 
+/**
+ * The arrays of safetensors bytes, by name. What they are is up to who packed them: the caller's type says it.
+ *
+ * @template {Unpacked} Packed
+ * @param {Uint8Array} bytes
+ * @returns {Packed}
+ */
 export function unpack(bytes) {
   const own = bytes.slice().buffer; // typed arrays need their data aligned; a message's bytes start anywhere
   const headerLength = Number(new DataView(own).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(own, 8, headerLength)));
+  /** @type {any} */
   const slice = { shapes: {} };
-  for (const [name, { dtype, shape, data_offsets: [from, to] }] of Object.entries(header)) {
+  for (const [name, entry] of Object.entries(header)) {
+    const { dtype, shape, data_offsets: [from, to] } = entry;
     const type = TYPES[dtype];
     slice[name] = new type(own, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
     slice.shapes[name] = shape;
@@ -15,19 +49,36 @@ export function unpack(bytes) {
   return slice;
 }
 
-// The tokens shown at a step: positions, groups, scores, weights, looks, marks.
+/**
+ * The tokens shown at a step.
+ *
+ * @param {Slice} slice
+ * @param {number} step
+ * @returns {Frame}
+ */
 export function frameOf(slice, step) {
   const names = ["positions", "groups", "scores", "weights", "looks", "marks"];
   return cut(slice, names, slice.offsets[step], slice.offsets[step + 1]);
 }
 
-// The clusters recalled at a step, best score first.
+/**
+ * The clusters recalled at a step, best score first.
+ *
+ * @param {Clusters & { group_offsets: Int32Array }} slice
+ * @param {number} step
+ * @returns {Clusters}
+ */
 export function clustersOf(slice, step) {
   const names = ["group_ids", "group_hues", "group_counts", "group_scores", "group_masses", "group_known"];
   return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
 }
 
-// Index of a position among a frame's ascending positions, -1 where it is not shown.
+/**
+ * Index of a position among a frame's, -1 where it is not shown.
+ *
+ * @param {Frame} frame
+ * @param {number} position
+ */
 export function indexOf(frame, position) {
   let low = 0, high = frame.positions.length - 1;
   while (low <= high) {
@@ -39,13 +90,36 @@ export function indexOf(frame, position) {
   return -1;
 }
 
-// The rounded weight of any token, null where the slice does not hold it.
+/**
+ * The position drawn in a cell of the map.
+ *
+ * @param {Slice} slice
+ * @param {Cell} cell
+ */
+export function positionAt(slice, [row, column]) {
+  return slice.map_positions[row * slice.shapes.map_positions[1] + column];
+}
+
+/**
+ * The rounded weight of any token, null where the slice does not hold it.
+ *
+ * @param {Slice} slice
+ * @param {number} step
+ * @param {number} position
+ */
 export function roundedWeight(slice, step, position) {
   if (!slice.all_weights) return null;
   const byte = slice.all_weights[step * slice.shapes.all_weights[1] + position];
   return byte === 0 ? 0 : 2 ** ((byte - 255) / 10);
 }
 
+/**
+ * @param {any} slice
+ * @param {string[]} names
+ * @param {number} from
+ * @param {number} to
+ * @returns {any}
+ */
 function cut(slice, names, from, to) {
   return Object.fromEntries(names.map((name) => [name, slice[name].subarray(from, to)]));
 }

@@ -1,51 +1,108 @@
-import { mapColours, watchTheme } from "./theme.js";
-import { ATTENDED, createStrip, element, format } from "./strip.js";
+import { element, format, hasModifier, targetOf } from "./dom.js";
 import { createMatrix } from "./matrix.js";
-import { frameOf, unpack } from "./slice.js";
-import { MEANING, aboutToken } from "./words.js";
+import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
+import { frameOf, positionAt, unpack } from "./slice.js";
+import { createClusters } from "./stepper_clusters.js";
+import { createControls } from "./stepper_controls.js";
+import { ATTENDED, createStrip } from "./strip.js";
+import { mapColours, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
-import { createClusters } from "./clusters.js";
-import { createControls } from "./controls.js";
-import { createLegend, keepKeys, savePicture, section } from "./panel.js";
+import { aboutToken, MEANING } from "./words.js";
+
+/** @import { View } from "./host.js" */
+/** @import { Go, Marks } from "./panel.js" */
+/** @import { Clusters, Frame, Slice } from "./slice.js" */
+/** @import { OnHover } from "./strip.js" */
+/** @typedef {Slice & Clusters & StepperNumbers} StepperSlice */
+/**
+ * @typedef {object} StepperNumbers
+ * @property {Int32Array} group_offsets
+ * @property {Float64Array} recall
+ * @property {Float64Array} mass
+ * @property {Float64Array} read_bytes
+ * @property {Float64Array} moved_bytes
+ */
+/**
+ * @typedef {object} StepperPage
+ * @property {string} description
+ * @property {string} call
+ * @property {string[]} tokens
+ * @property {string[]} next_tokens
+ * @property {number} prompt_length
+ * @property {number} question_length
+ * @property {number} steps
+ * @property {number[]} layers
+ * @property {string} layers_meaning
+ * @property {number[]} heads
+ * @property {string} head_name
+ * @property {string} group_name
+ * @property {boolean} merges
+ * @property {string[]} notes
+ */
 
 const STEP_MS = 700; // while playing
 
-// Draws a recording into `root`. `request(layer, head)` asks the host for bytes, which it hands to `show`;
-// `stepped(step)` tells it of a new step. Both hosts, the live widget and the page without a kernel, use this alone.
-export function createStepper(root, page, { step: first, css, request, stepped }) {
-  const state = { step: first };
-  let slice = null, frame = null, timer = null;
+/**
+ * A recording, step by step: the host hands over a slice when layer or head change; steps need none.
+ *
+ * @type {View}
+ */
+export function createStepper(root, host) {
+  /** @type {StepperPage} */
+  const page = host.get("page");
+  /** @type {number} */
+  let now = host.get("step");
+  /** @type {StepperSlice | null} */
+  let slice = null;
+  /** @type {Frame | null} */
+  let frame = null;
+  /** @type {number | null} */
+  let timer = null;
   root.classList.add("kvviz", "kv-stepper");
   keepKeys(root);
-  const controls = createControls(root, page, { go, toggle, pick: (layer, head) => ask(layer, head), save });
+  const controls = createControls(root, page, { go, toggle, pick: ask, save });
 
   const grid = root.appendChild(element("div", "kv-grid"));
-  const promptPanel = panel(grid, "prompt", "kv-prompt", MEANING.prompt);
-  const mapPanel = panel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
-  const recalledPanel = panel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
-  const writtenPanel = panel(grid, "written so far", "kv-written", MEANING.written);
+  const { panel: promptPanel } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const { panel: mapPanel } = titledPanel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
+  const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
+  const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
   root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root);
 
+  /** @type {OnHover} */
   const about = (position, event) => {
-    if (position === null || !frame) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, state.step, position), event);
+    if (position === null || !frame || !slice) tip.hide();
+    else tip.show(aboutToken(page, slice, frame, now, position), event);
   };
-  const prompt = createStrip(promptPanel, { tokens: page.tokens.slice(0, page.prompt_length), label: "prompt", onHover: about, onScroll: sight });
-  const written = createStrip(writtenPanel, { tokens: page.tokens.slice(page.prompt_length), start: page.prompt_length, label: "written so far", onHover: about });
+  const prompt = createStrip(promptPanel, {
+    tokens: page.tokens.slice(0, page.prompt_length),
+    label: "prompt",
+    onHover: about,
+    onScroll: sight,
+  });
+  const written = createStrip(writtenPanel, {
+    tokens: page.tokens.slice(page.prompt_length),
+    start: page.prompt_length,
+    label: "written so far",
+    onHover: about,
+  });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
   next.title = "what this step predicts";
-  writtenPanel.querySelectorAll("[data-position]").forEach((span, index) => span.toggleAttribute("data-question", index < page.question_length));
+  writtenPanel.querySelectorAll("[data-position]").forEach((span, index) =>
+    span.toggleAttribute("data-question", index < page.question_length)
+  );
   const map = createMatrix(mapPanel, {
     label: "map of the attended tokens: one row a step, one column a position",
     palette: () => mapColours(root),
     onHover(cell, event) {
       if (!cell || !slice) return tip.hide();
-      const [row, column] = cell, position = slice.map_positions[row * slice.shapes.map_positions[1] + column];
+      const [row] = cell, position = positionAt(slice, cell);
       tip.show([["step", format(row)], ...aboutToken(page, slice, frameOf(slice, row), row, position)], event);
     },
     onPick(row, column) {
-      const position = slice.map_positions[row * slice.shapes.map_positions[1] + column];
+      if (!slice) return;
+      const position = positionAt(slice, [row, column]);
       go(0, row);
       (position < page.prompt_length ? prompt : written).focus(position);
     },
@@ -54,73 +111,87 @@ export function createStepper(root, page, { step: first, css, request, stepped }
   sightBar.title = "the part of the prompt that is in sight";
   mapPanel.before(sightBar);
   const axis = element("div", "kv-axis");
-  axis.append(element("span", "", "0"), element("span", "", "position"), element("span", "", format(page.tokens.length - 1)));
+  axis.append(
+    element("span", "", "0"),
+    element("span", "", "position"),
+    element("span", "", format(page.tokens.length - 1)),
+  );
   mapPanel.after(axis);
-  const clusters = createClusters(recalledPanel, page, { onHover: (members) => prompt.light(members), onPick: (member) => prompt.focus(member) });
+  const clusters = createClusters(recalledPanel.panel, page, {
+    onHover: (members) => prompt.light(members),
+    onPick: (member) => prompt.focus(member),
+  });
   const unwatch = watchTheme(root, map.recolour);
 
-  function paint() {
-    frame = frameOf(slice, state.step);
+  /** @param {StepperSlice} slice */
+  function paint(slice) {
+    frame = frameOf(slice, now);
     const { positions, looks, marks } = frame;
     prompt.paint(positions, looks, marks);
     written.paint(positions, looks, marks);
-    written.reveal(state.step + 1);
-    const predicted = state.step >= page.question_length - 1;
+    written.reveal(now + 1);
+    const predicted = now >= page.question_length - 1;
     next.hidden = !predicted;
-    next.textContent = page.next_tokens[state.step];
+    next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight; // the newest word stays in sight
-    map.frame(state.step);
-    const recalled = clusters.paint(slice, state.step, frame);
-    recalledPanel.previousSibling.textContent = page.merges
+    map.frame(now);
+    const recalled = clusters.paint(slice, now, frame);
+    recalledPanel.heading.textContent = page.merges
       ? "centroids whose tokens have the most attention (bar: exact attention)"
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
-    controls.paint(state, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
+    controls.paint(now, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
 
-  function go(by, to = state.step) {
+  /** @type {Go} */
+  function go(by, to = now) {
     const step = Math.max(0, Math.min(page.steps - 1, to + by));
-    if (step === state.step || !slice) return;
-    state.step = step;
-    paint();
-    stepped(step);
+    if (step === now || !slice) return;
+    now = step;
+    paint(slice);
+    host.tell({ step });
   }
 
   function toggle() {
     if (timer) stop();
     else {
-      if (state.step === page.steps - 1) go(0, 0);
-      timer = setInterval(() => (state.step < page.steps - 1 ? go(1) : stop()), STEP_MS);
+      if (now === page.steps - 1) go(0, 0);
+      timer = setInterval(() => (now < page.steps - 1 ? go(1) : stop()), STEP_MS);
     }
     controls.playing(timer !== null);
   }
 
   function stop() {
-    clearInterval(timer);
+    if (timer) clearInterval(timer);
     timer = null;
     controls.playing(false);
   }
 
+  /**
+   * @param {number} layer
+   * @param {number} head
+   */
   function ask(layer, head) {
     root.dataset.busy = "";
-    request(layer, head);
+    host.tell({ layer, head });
   }
 
   function sight() {
     const [from, until] = prompt.inSight();
-    sightBar.style.setProperty("--from", from / page.tokens.length);
-    sightBar.style.setProperty("--until", Math.min(until, page.prompt_length) / page.tokens.length);
+    sightBar.style.setProperty("--from", String(from / page.tokens.length));
+    sightBar.style.setProperty("--until", String(Math.min(until, page.prompt_length) / page.tokens.length));
   }
 
   function save() {
-    return savePicture(controls.menu, root, css, `decode-stepper-step-${state.step}-layer-${slice.layer}-head-${slice.head}.png`, map.canvas);
+    const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
+    return savePicture(controls.menu, root, host.css, `decode-stepper-${place}.png`, map.canvas);
   }
 
   root.addEventListener("keydown", (event) => {
-    const tag = event.target.tagName, moves = { ArrowLeft: [-1], ArrowRight: [1], Home: [0, 0], End: [0, page.steps - 1] };
-    if (event.ctrlKey || event.metaKey || event.altKey || tag === "SELECT") return;
+    const tag = targetOf(event).tagName, move = stepKeys(page.steps)[event.key];
+    if (hasModifier(event) || tag === "SELECT") return;
     if (event.key === " " && tag !== "BUTTON" && tag !== "SUMMARY") toggle();
-    else if (moves[event.key]) go(...moves[event.key]);
+    else if (move) go(...move);
     else return;
     event.preventDefault();
   });
@@ -128,26 +199,31 @@ export function createStepper(root, page, { step: first, css, request, stepped }
   resized.observe(promptPanel);
   controls.playing(false);
 
-  return {
-    show(bytes) {
-      const opening = slice === null;
-      slice = unpack(bytes);
-      map.paint(slice.map_looks, ...slice.shapes.map_looks); // reads the layout, before anything changes it
-      delete root.dataset.busy;
-      paint();
-      if (opening) requestAnimationFrame(() => prompt.focus(strongest(frame), false)); // a notebook attaches the root first
-    },
-    step: (step) => go(0, step),
-    destroy() {
-      stop();
-      unwatch();
-      resized.disconnect();
-      map.destroy();
-    },
+  function show() {
+    const opening = slice === null;
+    slice = /** @type {StepperSlice} */ (unpack(host.bytes("slice")));
+    map.paint(slice.map_looks, slice.shapes.map_looks); // reads the layout, before anything changes it
+    delete root.dataset.busy;
+    paint(slice);
+    // A notebook attaches the root first.
+    if (opening) requestAnimationFrame(() => frame && prompt.focus(strongest(frame), false));
+  }
+  host.on("slice", show);
+  host.on("step", () => go(0, host.get("step")));
+  show();
+  return () => {
+    stop();
+    unwatch();
+    resized.disconnect();
+    map.destroy();
   };
 }
 
-// The recalled token with the most attention: where the text opens.
+/**
+ * The recalled token with the most attention: where the text opens.
+ *
+ * @param {Frame} frame
+ */
 function strongest(frame) {
   let best = -1;
   for (let index = 0; index < frame.groups.length; index++) {
@@ -156,18 +232,21 @@ function strongest(frame) {
   return best < 0 ? 0 : frame.positions[best];
 }
 
-function panel(grid, title, name, meaning) {
-  return section(grid, title, name, meaning).appendChild(element("div", "kv-panel"));
-}
-
+/** @param {StepperPage} page */
 function legend(page) {
+  /** @type {Marks} */
   const marks = [
     ["kv-attended kv-agreed", "attended, the oracle too", MEANING.recall],
-    ["kv-attended kv-wasted", "attended, the oracle would not", "wasted: a token that was recalled although the oracle would not take it"],
+    [
+      "kv-attended kv-wasted",
+      "attended, the oracle would not",
+      "wasted: a token that was recalled although the oracle would not take it",
+    ],
     ["kv-missed", "missed", "a token that the oracle would attend and the method did not"],
     ["kv-attended kv-kept", "sink or recent", "always attended, without being recalled"],
   ];
   if (page.merges) marks.splice(3, 0, ["kv-merged", "merged", MEANING.merged]);
-  const tint = `a ${page.group_name} keeps its hue over all steps; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
+  const hue = `a ${page.group_name} keeps its hue over all steps`;
+  const tint = `${hue}; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
   return createLegend(marks, `hue: ${page.group_name} · strength: attention`, tint);
 }

@@ -1,3 +1,4 @@
+import { element, format, targetOf } from "./dom.js";
 import { NOTHING, tintOf } from "./theme.js";
 
 // Marks of a token, packed by kvviz/widgets/view.py.
@@ -5,36 +6,65 @@ export const ATTENDED = 1, ORACLE = 2, SINK = 4, RECENT = 8, GENERATED = 16, MER
 const WINDOW = 20000; // tokens: above this many elements a page becomes slow to lay out
 const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the direction of what follows it
 
-// Running text whose tokens are tinted. `start` is the position of the first token; `most` is how many are shown at once.
-// paint(positions, looks, marks) tints those tokens and clears all others; it never changes the layout.
-export function createStrip(host, { tokens, start = 0, label, most = WINDOW, onHover = () => {}, onPick = () => {}, onScroll = () => {}, onTurn = null }) {
+/** @typedef {HTMLSpanElement & { look?: number, mark?: number }} Token */
+/** @typedef {ArrayLike<number>} Numbers */
+/** @typedef {(position: number | null, event: MouseEvent) => void} OnHover */
+/** @typedef {ReturnType<typeof createStrip>} Strip */
+
+/**
+ * Running text whose tokens are tinted. `start` is the position of the first token; `most` is how many are shown at
+ * once. Painting tints some tokens and clears all others; it never changes the layout.
+ *
+ * @param {HTMLElement} host
+ * @param {object} options
+ * @param {string[]} options.tokens
+ * @param {number} [options.start]
+ * @param {string} options.label
+ * @param {number} [options.most]
+ * @param {OnHover} [options.onHover]
+ * @param {(position: number) => void} [options.onPick]
+ * @param {() => void} [options.onScroll]
+ * @param {((way: number) => void) | null} [options.onTurn]
+ */
+export function createStrip(host, options) {
+  const { tokens, start = 0, label, onHover = () => {}, onPick = () => {}, onScroll = () => {}, onTurn } = options;
+  const most = 2 * Math.ceil((options.most ?? WINDOW) / 2);
   host.classList.add("kv-strip");
   host.tabIndex = 0;
   host.setAttribute("role", "region");
   host.setAttribute("aria-label", label);
   const note = host.appendChild(element("p", "kv-window")), shownNow = note.appendChild(element("span"));
-  const [earlier, later] = [["earlier", -1], ["later", 1]].map(([name, way]) => {
+  const [earlier, later] = ["earlier", "later"].map((name, later) => {
     const made = note.appendChild(element("button", "", name));
     made.type = "button";
     made.title = `show ${name} tokens`;
     made.setAttribute("aria-label", made.title);
-    made.addEventListener("click", () => (onTurn ?? turn)(way));
+    made.addEventListener("click", () => (onTurn ?? turn)(later ? 1 : -1));
     return made;
   });
   const lines = host.appendChild(element("div", "kv-lines"));
-  most = 2 * Math.ceil(most / 2);
-  let spans = [], first = start, painted = new Set(), last = [[], [], []], shown = tokens.length, lit = [], wanted = [];
+  /** @type {Token[]} */
+  let spans = [];
+  /** @type {Token[]} */
+  let lit = [];
+  /** @type {Set<Token>} */
+  let painted = new Set();
+  /** @type {[positions: Numbers, looks: Numbers, marks: Numbers]} */
+  let last = [[], [], []];
+  /** @type {number[]} */
+  let wanted = [];
+  let first = start, shown = tokens.length;
 
+  /** @param {number} from */
   function build(from) {
     first = Math.max(start, Math.min(from, start + tokens.length - most));
     const until = Math.min(start + tokens.length, first + most);
     spans = [];
     painted = new Set();
     for (let position = first; position < until; position++) {
-      const span = element("span");
-      span.textContent = tokens[position - start];
-      span.dataset.position = position;
-      if (BIDI_CONTROL.test(span.textContent)) span.dataset.bidi = "";
+      const text = tokens[position - start], span = element("span", "", text);
+      span.dataset.position = String(position);
+      if (BIDI_CONTROL.test(text)) span.dataset.bidi = "";
       spans.push(span);
     }
     lines.replaceChildren(...spans);
@@ -45,15 +75,25 @@ export function createStrip(host, { tokens, start = 0, label, most = WINDOW, onH
     later.disabled = until === start + tokens.length;
   }
 
-  // To the tokens before or after those shown, half of which stay.
+  /**
+   * To the tokens before or after those shown, half of which stay.
+   *
+   * @param {number} way
+   */
   function turn(way) {
     build(first + (way * most) / 2);
     paint(...last);
     host.scrollTop = 0;
   }
 
+  /** @type {(position: number) => Token | undefined} */
   const at = (position) => spans[position - first];
 
+  /**
+   * @param {Numbers} positions
+   * @param {Numbers} looks
+   * @param {Numbers} marks
+   */
   function paint(positions, looks, marks) {
     last = [positions, looks, marks];
     const before = painted;
@@ -67,33 +107,45 @@ export function createStrip(host, { tokens, start = 0, label, most = WINDOW, onH
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
   }
 
-  // Lights the tokens of one cluster, over whatever they are painted with.
+  /**
+   * Lights the tokens of one cluster, over whatever they are painted with.
+   *
+   * @param {number[]} positions
+   */
   function light(positions) {
     wanted = positions;
     for (const span of lit) span.removeAttribute("data-lit");
-    lit = positions.map(at).filter(Boolean);
+    lit = positions.flatMap((position) => at(position) ?? []);
     for (const span of lit) span.dataset.lit = "";
   }
 
+  /** @param {number} position */
   function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
     if (!at(position)) {
       build(position - most / 2);
       paint(...last);
     }
-    host.scrollTop = at(position).offsetTop - host.clientHeight / 3;
-    if (flash) at(position).animate([{ outline: "2px solid currentColor" }, { outline: "2px solid transparent" }], 1200);
+    const span = spans[position - first];
+    host.scrollTop = span.offsetTop - host.clientHeight / 3;
+    if (flash) span.animate([{ outline: "2px solid currentColor" }, { outline: "2px solid transparent" }], 1200);
   }
 
-  // Shows the first `count` tokens only.
+  /**
+   * Shows the first `count` tokens only.
+   *
+   * @param {number} count
+   */
   function reveal(count) {
-    for (let index = Math.min(count, shown); index < Math.max(count, shown); index++) spans[index].hidden = index >= count;
+    for (let index = Math.min(count, shown); index < Math.max(count, shown); index++) {
+      spans[index].hidden = index >= count;
+    }
     shown = count;
   }
 
-  // First and last position in sight, by bisection over the lines' heights.
+  /** First and last position in sight, by bisection over the lines' heights. */
   function inSight() {
-    const below = (height) => {
+    const below = (/** @type {number} */ height) => {
       let low = 0, high = spans.length;
       while (low < high) {
         const middle = (low + high) >> 1;
@@ -105,11 +157,15 @@ export function createStrip(host, { tokens, start = 0, label, most = WINDOW, onH
     return [first + below(host.scrollTop), first + below(host.scrollTop + host.clientHeight)];
   }
 
-  const positionOf = (event) => (event.target.dataset.position === undefined ? null : Number(event.target.dataset.position));
+  const positionOf = (/** @type {Event} */ event) => {
+    const { position } = targetOf(event).dataset;
+    return position === undefined ? null : Number(position);
+  };
   host.addEventListener("pointerover", (event) => onHover(positionOf(event), event));
   host.addEventListener("pointerleave", (event) => onHover(null, event));
   host.addEventListener("click", (event) => {
-    if (positionOf(event) !== null) onPick(positionOf(event));
+    const position = positionOf(event);
+    if (position !== null) onPick(position);
   });
   let waiting = false;
   host.addEventListener("scroll", () => {
@@ -124,7 +180,13 @@ export function createStrip(host, { tokens, start = 0, label, most = WINDOW, onH
   return { paint, light, focus, turn, reveal, inSight };
 }
 
-// Touches the element only where something changed: most tokens stay as they are from step to step.
+/**
+ * Touches the element only where something changed: most tokens stay as they are from step to step.
+ *
+ * @param {Token} span
+ * @param {number} look
+ * @param {number} mark
+ */
 function dress(span, look, mark) {
   if (span.mark !== mark) span.className = classOf(mark);
   if (span.look !== look) span.style.cssText = look === NOTHING ? "" : tintOf(look);
@@ -132,6 +194,7 @@ function dress(span, look, mark) {
   span.look = look;
 }
 
+/** @param {number} mark */
 function classOf(mark) {
   if (!mark) return "";
   if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
@@ -139,15 +202,4 @@ function classOf(mark) {
   const own = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
   const verdict = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
   return `kv-attended ${own} ${verdict}`;
-}
-
-export function element(tag, className = "", text = "") {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text) made.textContent = text;
-  return made;
-}
-
-export function format(number) {
-  return Number(number).toLocaleString("en-US");
 }

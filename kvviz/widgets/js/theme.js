@@ -1,9 +1,16 @@
+import { contextOf, element } from "./dom.js";
+
 // Colours. A look is one byte, hue * LEVELS + level, packed by kvviz/widgets/view.py.
 export const HUES = 24, LEVELS = 8, NOTHING = 255;
 const ALPHAS = [0.28, 0.38, 0.48, 0.58, 0.69, 0.79, 0.9, 1];
 
-// Sets data-theme on the root and calls `changed` now and whenever the page's theme changes.
-export function watchTheme(root, changed) {
+/**
+ * Sets data-theme on the root and calls `changed` now and whenever the page's theme changes.
+ *
+ * @param {HTMLElement} root
+ * @param {() => void} [changed]
+ */
+export function watchTheme(root, changed = () => {}) {
   const media = window.matchMedia("(prefers-color-scheme: dark)");
   const apply = () => {
     const dark = isDark(media.matches);
@@ -11,7 +18,10 @@ export function watchTheme(root, changed) {
     changed();
   };
   const observer = new MutationObserver(apply); // JupyterLab names its theme in attributes of the body
-  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class"] });
+  observer.observe(document.body, {
+    attributes: true,
+    attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class"],
+  });
   observer.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   media.addEventListener("change", apply);
   apply();
@@ -21,8 +31,12 @@ export function watchTheme(root, changed) {
   };
 }
 
-// Any theme with --jp-* variables is judged by its background; a page without them by data-theme on its <html>, where
-// someone has set it, and otherwise by the system's preference.
+/**
+ * Any theme with --jp-* variables is judged by its background; a page without them by data-theme on its <html>, where
+ * someone has set it, and otherwise by the system's preference.
+ *
+ * @param {boolean} preferred
+ */
 function isDark(preferred) {
   const background = getComputedStyle(document.body).getPropertyValue("--jp-layout-color1").trim();
   const told = document.documentElement.dataset.theme;
@@ -31,38 +45,56 @@ function isDark(preferred) {
   return 0.3 * red + 0.59 * green + 0.11 * blue < 128;
 }
 
-// CSS that tints a token: only variables, so that one style sheet serves both themes.
+/**
+ * CSS that tints a token: only variables, so that one style sheet serves both themes.
+ *
+ * @param {number} look
+ */
 export function tintOf(look) {
   const hue = Math.floor(look / LEVELS);
   const chroma = hue >= HUES ? "--kv-c:0;" : "";
   return `--kv-h:${(hue * 360) / HUES};${chroma}--kv-a:${ALPHAS[look % LEVELS]}`;
 }
 
-// The colour of a cluster at full strength, from its hue: the data bring one for each cluster.
+/**
+ * The colour of a cluster at full strength, from its hue: the data bring one for each cluster.
+ *
+ * @param {number} hue
+ */
 export function colourOf(hue) {
   return `oklch(var(--kv-l) var(--kv-c) ${hue * (360 / HUES)})`;
 }
 
-// RGBA of the 256 looks on a map, in the root's theme; the looks after the tints are misses, in the text's colour.
+/**
+ * RGBA of the 256 looks on a map, in the root's theme; the looks after the tints are misses, in the text's colour.
+ *
+ * @param {HTMLElement} root
+ */
 export function mapColours(root) {
   const style = getComputedStyle(root);
   const [light, chroma] = ["--kv-map-l", "--kv-map-c"].map((name) => style.getPropertyValue(name));
+  /** @type {string[]} */
   const colours = [];
   for (let look = 0; look < 256; look++) {
     const hue = Math.floor(look / LEVELS), alpha = ALPHAS[look % LEVELS];
     if (hue <= HUES) colours.push(`oklch(${light} ${hue === HUES ? 0 : chroma} ${(hue * 360) / HUES} / ${alpha})`);
-    else if (hue === HUES + 1) colours.push(`color-mix(in srgb, ${style.color} ${8 + 5 * (look % LEVELS)}%, transparent)`);
-    else colours.push("transparent");
+    else if (hue === HUES + 1) {
+      colours.push(`color-mix(in srgb, ${style.color} ${8 + 5 * (look % LEVELS)}%, transparent)`);
+    } else colours.push("transparent");
   }
   return pixels(colours);
 }
 
-// RGBA bytes of CSS colours: the browser's own parser, one pixel each.
+/**
+ * RGBA bytes of CSS colours: the browser's own parser, one pixel each.
+ *
+ * @param {string[]} colours
+ */
 function pixels(colours) {
-  const canvas = document.createElement("canvas");
+  const canvas = element("canvas");
   canvas.width = colours.length;
   canvas.height = 1;
-  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const context = contextOf(canvas, { willReadFrequently: true });
   colours.forEach((colour, index) => {
     context.fillStyle = colour;
     context.fillRect(index, 0, 1, 1);

@@ -1,11 +1,22 @@
-import { element } from "./strip.js";
+import { element } from "./dom.js";
 
-// One floating description inside the root; everything in it is set as text.
+/** @typedef {[term: string, value: string][]} Rows */
+/** @typedef {ReturnType<typeof createTip>} Tip */
+
+/**
+ * One floating description inside the root; everything in it is set as text.
+ *
+ * @param {HTMLElement} root
+ */
 export function createTip(root) {
   const tip = root.appendChild(element("div", "kv-tip"));
   tip.setAttribute("role", "tooltip");
   tip.hidden = true;
   return {
+    /**
+     * @param {Rows} rows
+     * @param {MouseEvent} event
+     */
     show(rows, event) {
       tip.replaceChildren();
       for (const [term, value] of rows) {

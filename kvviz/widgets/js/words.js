@@ -1,41 +1,66 @@
-import { ATTENDED, GENERATED, MERGED, ORACLE, RECENT, SINK, format } from "./strip.js";
+import { format } from "./dom.js";
 import { indexOf, roundedWeight } from "./slice.js";
+import { ATTENDED, GENERATED, MERGED, ORACLE, RECENT, SINK } from "./strip.js";
+
+/** @import { Frame, Slice } from "./slice.js" */
+/** @import { Rows } from "./tip.js" */
+/** @typedef {{ tokens: string[], prompt_length: number, group_name: string }} Text */
 
 // What every number on the page means; shown on hover.
 export const MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
-  recall: "recall: share of the oracle's tokens that were attended; the oracle takes as many tokens as the method did, those with the largest exact weights",
+  recall:
+    "recall: share of the oracle's tokens that were attended; the oracle takes as many tokens as the method did, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens",
   attended: "attended: tokens that this head attends at this step, sinks, recent and generated ones included",
   read: "read: bytes of the keys and values that the whole layer attends at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token for its cluster, score and attention",
-  map: "one row a step, the first on top; one column a position, or several where there are more than columns (the strongest token is drawn); a click goes to the step and the token",
+  map:
+    "one row a step, the first on top; one column a position, or several where there are more than columns (the strongest token is drawn); a click goes to the step and the token",
   recalled: "the clusters recalled at this step, best score first; the bar is the exact attention on the tokens taken",
-  merged: "merged: the oracle would attend it; here it is attended as a part of its centroid, the mean of several tokens",
+  merged:
+    "merged: the oracle would attend it; here it is attended as a part of its centroid, the mean of several tokens",
   written: "the tokens fed up to this step (a question in grey), then what this step predicts",
   share: "share of the exact attention on the tokens attended here",
   score: "score: what the method ranked by; the best score comes first",
 };
 
-// White space, control characters and changes of direction made visible, for tooltips.
+/**
+ * White space, control characters and changes of direction made visible, for tooltips.
+ *
+ * @param {string} text
+ */
 export function visible(text) {
   const spaces = text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "→").replace(/\r/g, "␍");
   return named(spaces);
 }
 
-// Control characters and changes of direction by their numbers: they act on nothing.
+/**
+ * Control characters and changes of direction by their numbers: they act on nothing.
+ *
+ * @param {string} text
+ */
 export function named(text) {
+  // deno-lint-ignore no-control-regex -- it is these that have to be seen
   const hidden = /[\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
-  return text.replace(hidden, (character) => `⟨U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return text.replace(
+    hidden,
+    (character) => `⟨U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`,
+  );
 }
 
-// A token inside a sentence: its direction stays its own.
+/**
+ * A token inside a sentence: its direction stays its own.
+ *
+ * @param {string} text
+ */
 export function quoted(text) {
   return `“\u2068${visible(text)}\u2069”`;
 }
 
+/** @param {number} count */
 export function bytes(count) {
   const units = ["B", "kB", "MB", "GB"];
   let power = 0;
@@ -46,26 +71,54 @@ export function bytes(count) {
   return `${power && count < 99.95 ? count.toFixed(1) : Math.round(count)} ${units[power]}`;
 }
 
+/** @param {number} number */
 export function decimals(number) {
   if (Number.isNaN(number)) return "none";
-  return number !== 0 && (Math.abs(number) < 0.001 || Math.abs(number) >= 1e5) ? number.toExponential(1) : Number(number.toPrecision(3)).toString();
+  return number !== 0 && (Math.abs(number) < 0.001 || Math.abs(number) >= 1e5)
+    ? number.toExponential(1)
+    : Number(number.toPrecision(3)).toString();
 }
 
+/**
+ * @param {Frame} frame
+ * @param {number} index
+ */
 export function wasRecalled(frame, index) {
   return index >= 0 && frame.groups[index] >= 0;
 }
 
-// [term, value] pairs about one token at a step.
+/**
+ * What there is to know about one token at a step.
+ *
+ * @param {Text} page
+ * @param {Slice} slice
+ * @param {Frame} frame
+ * @param {number} step
+ * @param {number} position
+ * @returns {Rows}
+ */
 export function aboutToken(page, slice, frame, step, position) {
+  /** @type {Rows} */
   const rows = [["token", visible(page.tokens[position])], ["position", format(position)]];
   if (position > page.prompt_length + step) return [...rows, ["state", "not there yet at this step"]];
   const index = indexOf(frame, position);
-  if (wasRecalled(frame, index)) rows.push([page.group_name, `#${frame.groups[index]}`], ["score", decimals(frame.scores[index])]);
-  else rows.push([page.group_name, index < 0 ? "not known" : "none"]);
-  rows.push(["attention", weightOf(slice, frame, index, step, position)], ["state", verdict(index < 0 ? 0 : frame.marks[index])]);
+  if (wasRecalled(frame, index)) {
+    rows.push([page.group_name, `#${frame.groups[index]}`], ["score", decimals(frame.scores[index])]);
+  } else rows.push([page.group_name, index < 0 ? "not known" : "none"]);
+  rows.push(["attention", weightOf(slice, frame, index, step, position)], [
+    "state",
+    verdict(index < 0 ? 0 : frame.marks[index]),
+  ]);
   return rows;
 }
 
+/**
+ * @param {Slice} slice
+ * @param {Frame} frame
+ * @param {number} index
+ * @param {number} step
+ * @param {number} position
+ */
 function weightOf(slice, frame, index, step, position) {
   if (index >= 0) return decimals(frame.weights[index]);
   const weight = roundedWeight(slice, step, position);
@@ -73,10 +126,17 @@ function weightOf(slice, frame, index, step, position) {
   return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
 }
 
+/** @param {number} mark */
 function verdict(mark) {
   if (!mark) return "not attended, nor by the oracle";
   if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend it";
   const oracle = mark & ORACLE ? "the oracle too" : "the oracle would not";
-  const why = mark & SINK ? "attended as a sink" : mark & RECENT ? "attended as recent" : mark & GENERATED ? "attended as generated" : "attended";
+  const why = mark & SINK
+    ? "attended as a sink"
+    : mark & RECENT
+    ? "attended as recent"
+    : mark & GENERATED
+    ? "attended as generated"
+    : "attended";
   return `${why}; ${oracle}`;
 }

@@ -1,15 +1,30 @@
-import { colourOf } from "./theme.js";
-import { element, format } from "./strip.js";
+import { element, format } from "./dom.js";
 import { clustersOf } from "./slice.js";
-import { MEANING, decimals, named, visible } from "./words.js";
+import { colourOf } from "./theme.js";
+import { decimals, MEANING, named, visible } from "./words.js";
+
+/** @import { Clusters, Frame } from "./slice.js" */
+/** @import { StepperPage, StepperSlice } from "./stepper.js" */
 
 const FIRST_WORDS = 48; // characters
 
-// The clusters recalled at a step, best score first: a bar for the attention they hold, tokens taken, first words.
+/**
+ * The clusters recalled at a step, best score first: a bar for the attention they hold, tokens taken, first words.
+ *
+ * @param {HTMLElement} host
+ * @param {StepperPage} page
+ * @param {{ onHover: (members: number[]) => void, onPick: (member: number) => void }} options
+ */
 export function createClusters(host, page, { onHover, onPick }) {
   const list = host.appendChild(element("ol", "kv-clusters"));
   const nothing = host.appendChild(element("p", "kv-empty"));
 
+  /**
+   * @param {Clusters} clusters
+   * @param {number} index
+   * @param {Frame} frame
+   * @param {number} widest
+   */
   function item(clusters, index, frame, widest) {
     const group = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
     const members = [...frame.positions].filter((_, token) => frame.groups[token] === group);
@@ -18,22 +33,29 @@ export function createClusters(host, page, { onHover, onPick }) {
     const fill = bar.appendChild(element("span"));
     fill.style.width = `${(100 * clusters.group_masses[index]) / widest}%`;
     fill.style.background = colourOf(clusters.group_hues[index]);
-    made.prepend(element("span", "kv-id", `#${group}`));
-    made.append(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
-    const size = made.appendChild(element("span", "kv-size", known > count ? `${format(count)} of ≥ ${format(known)}` : `${format(count)} tokens`));
+    const id = element("span", "kv-id", `#${group}`);
+    made.prepend(id);
+    const share = made.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
+    const size = made.appendChild(
+      element("span", "kv-size", `${format(count)} ${known > count ? `of ≥ ${format(known)}` : "tokens"}`),
+    );
     made.append(element("span", "kv-first", words(members)));
     size.title = known > count
       ? `trimmed: ${count} tokens attended here; this recording shows at least ${known} members that were there already`
-      : page.merges ? "tokens that this centroid is the mean of" : `tokens of this ${page.group_name} attended at this step`;
-    bar.title = made.querySelector(".kv-share").title = MEANING.share;
-    made.querySelector(".kv-id").title = `${page.group_name} ${group}, ${MEANING.score.replace("score: ", "score ")}: ${decimals(clusters.group_scores[index])}`;
+      : page.merges
+      ? "tokens that this centroid is the mean of"
+      : `tokens of this ${page.group_name} attended at this step`;
+    bar.title = share.title = MEANING.share;
+    id.title = `${page.group_name} ${group}, ${MEANING.score.replace("score: ", "score ")}: ${
+      decimals(clusters.group_scores[index])
+    }`;
     made.addEventListener("pointerenter", () => onHover(members));
     made.addEventListener("pointerleave", () => onHover([]));
     made.addEventListener("click", () => onPick(members[0]));
     return made;
   }
 
-  const words = (members) => {
+  const words = (/** @type {number[]} */ members) => {
     let text = "";
     for (let index = 0; index < members.length && text.length < FIRST_WORDS; index++) {
       const gap = index && members[index] !== members[index - 1] + 1 ? " … " : "";
@@ -44,12 +66,18 @@ export function createClusters(host, page, { onHover, onPick }) {
   };
 
   return {
+    /**
+     * @param {StepperSlice} slice
+     * @param {number} step
+     * @param {Frame} frame
+     */
     paint(slice, step, frame) {
       const clusters = clustersOf(slice, step);
       const widest = Math.max(1e-9, ...clusters.group_masses);
       list.replaceChildren(...Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest)));
       nothing.hidden = clusters.group_ids.length > 0;
-      nothing.textContent = `Nothing was recalled by score at this step: every attended token is a sink, recent, generated, or attended without ${page.group_name}s.`;
+      const others = `a sink, recent, generated, or attended without ${page.group_name}s`;
+      nothing.textContent = `Nothing was recalled by score at this step: every attended token is ${others}.`;
       return clusters.group_ids.length;
     },
   };

@@ -1,0 +1,3544 @@
+// dom.js
+var SVG = "http://www.w3.org/2000/svg";
+function element(tag, className = "", text = "") {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text) made.textContent = text;
+  return made;
+}
+function svgElement(tag, attributes, text = "") {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  if (text) made.textContent = text;
+  return made;
+}
+function contextOf(canvas, settings) {
+  return (
+    /** @type {CanvasRenderingContext2D} */
+    canvas.getContext("2d", settings)
+  );
+}
+function targetOf(event) {
+  return (
+    /** @type {HTMLElement} */
+    event.target
+  );
+}
+function hasModifier(event) {
+  return event.ctrlKey || event.metaKey || event.altKey;
+}
+function format(number) {
+  return number.toLocaleString("en-US");
+}
+
+// matrix.js
+var TALLEST_ROW = 18;
+var SHORTEST_ROW = 3;
+function createMatrix(host, { label, palette, height = 330, onHover = () => {
+}, onPick = () => {
+} }) {
+  host.classList.add("kv-matrix");
+  const inner = host.appendChild(element("div", "kv-matrix-inner"));
+  const canvas = inner.appendChild(element("canvas"));
+  const frame = inner.appendChild(element("div", "kv-row"));
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  const painted = element("canvas"), wide = element("canvas");
+  let image = null;
+  let colours = null;
+  let values = new Uint8Array(), rows = 0, columns = 0, rowHeight = TALLEST_ROW, framed = -1;
+  function draw2() {
+    const width = host.clientWidth;
+    if (!rows || !width) return;
+    colours ??= palette();
+    const scale = window.devicePixelRatio || 1;
+    rowHeight = Math.max(SHORTEST_ROW, Math.min(TALLEST_ROW, Math.floor(height / rows)));
+    canvas.style.height = inner.style.height = `${rows * rowHeight}px`;
+    size(canvas, Math.round(width * scale), rowHeight > SHORTEST_ROW ? Math.round(rows * rowHeight * scale) : rows);
+    if (!image || image.width !== columns || image.height !== rows) image = new ImageData(columns, rows);
+    fill(image, values, colours);
+    putInto(painted, image);
+    widen(wide, painted, canvas.width);
+    const context = contextOf(canvas);
+    context.imageSmoothingEnabled = false;
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(wide, 0, 0, canvas.width, canvas.height);
+    place();
+  }
+  function place() {
+    const top = framed * rowHeight;
+    frame.hidden = framed < 0 || framed >= rows;
+    frame.style.top = `${top}px`;
+    frame.style.height = `${rowHeight}px`;
+    if (top < host.scrollTop) host.scrollTop = top;
+    if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
+  }
+  function cellAt(event) {
+    const box = canvas.getBoundingClientRect();
+    const row2 = Math.floor((event.clientY - box.top) / box.height * rows);
+    const column = Math.floor((event.clientX - box.left) / box.width * columns);
+    return row2 >= 0 && row2 < rows && column >= 0 && column < columns ? [
+      row2,
+      column
+    ] : null;
+  }
+  canvas.addEventListener("pointermove", (event) => onHover(cellAt(event), event));
+  canvas.addEventListener("pointerleave", (event) => onHover(null, event));
+  canvas.addEventListener("click", (event) => {
+    const cell2 = cellAt(event);
+    if (cell2) onPick(...cell2);
+  });
+  const resized = new ResizeObserver(draw2);
+  resized.observe(host);
+  return {
+    canvas,
+    /**
+     * @param {Uint8Array<ArrayBuffer>} newValues
+     * @param {number[]} shape
+     */
+    paint(newValues, shape) {
+      values = newValues;
+      [rows, columns] = shape;
+      draw2();
+    },
+    recolour() {
+      colours = null;
+      draw2();
+    },
+    /** @param {number} row */
+    frame(row2) {
+      framed = row2;
+      place();
+    },
+    destroy: () => resized.disconnect()
+  };
+}
+function fill(image, values, colours) {
+  const pixels2 = new Uint32Array(image.data.buffer), table = new Uint32Array(colours.buffer, colours.byteOffset, 256);
+  for (let index = 0; index < pixels2.length; index++) pixels2[index] = table[values[index]];
+}
+function putInto(canvas, image) {
+  size(canvas, image.width, image.height);
+  contextOf(canvas).putImageData(image, 0, 0);
+}
+function widen(canvas, image, width) {
+  size(canvas, width, image.height);
+  const context = contextOf(canvas);
+  context.clearRect(0, 0, width, image.height);
+  context.imageSmoothingEnabled = width < 3 * image.width;
+  context.drawImage(image, 0, 0, width, image.height);
+}
+function size(canvas, width, height) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+}
+
+// theme.js
+var HUES = 24;
+var LEVELS = 8;
+var NOTHING = 255;
+var ALPHAS = [
+  0.28,
+  0.38,
+  0.48,
+  0.58,
+  0.69,
+  0.79,
+  0.9,
+  1
+];
+function watchTheme(root2, changed = () => {
+}) {
+  const media = window.matchMedia("(prefers-color-scheme: dark)");
+  const apply = () => {
+    const dark = isDark(media.matches);
+    root2.dataset.theme = dark ? "dark" : "light";
+    changed();
+  };
+  const observer = new MutationObserver(apply);
+  observer.observe(document.body, {
+    attributes: true,
+    attributeFilter: [
+      "data-jp-theme-name",
+      "data-jp-theme-light",
+      "class"
+    ]
+  });
+  observer.observe(document.documentElement, {
+    attributes: true,
+    attributeFilter: [
+      "data-theme"
+    ]
+  });
+  media.addEventListener("change", apply);
+  apply();
+  return () => {
+    observer.disconnect();
+    media.removeEventListener("change", apply);
+  };
+}
+function isDark(preferred) {
+  const background = getComputedStyle(document.body).getPropertyValue("--jp-layout-color1").trim();
+  const told = document.documentElement.dataset.theme;
+  if (!background) return told ? told === "dark" : preferred;
+  const [red, green, blue] = pixels([
+    background
+  ]);
+  return 0.3 * red + 0.59 * green + 0.11 * blue < 128;
+}
+function tintOf(look) {
+  const hue = Math.floor(look / LEVELS);
+  const chroma = hue >= HUES ? "--kv-c:0;" : "";
+  return `--kv-h:${hue * 360 / HUES};${chroma}--kv-a:${ALPHAS[look % LEVELS]}`;
+}
+function colourOf(hue) {
+  return `oklch(var(--kv-l) var(--kv-c) ${hue * (360 / HUES)})`;
+}
+function mapColours(root2) {
+  const style2 = getComputedStyle(root2);
+  const [light, chroma] = [
+    "--kv-map-l",
+    "--kv-map-c"
+  ].map((name) => style2.getPropertyValue(name));
+  const colours = [];
+  for (let look = 0; look < 256; look++) {
+    const hue = Math.floor(look / LEVELS), alpha = ALPHAS[look % LEVELS];
+    if (hue <= HUES) colours.push(`oklch(${light} ${hue === HUES ? 0 : chroma} ${hue * 360 / HUES} / ${alpha})`);
+    else if (hue === HUES + 1) {
+      colours.push(`color-mix(in srgb, ${style2.color} ${8 + 5 * (look % LEVELS)}%, transparent)`);
+    } else colours.push("transparent");
+  }
+  return pixels(colours);
+}
+function pixels(colours) {
+  const canvas = element("canvas");
+  canvas.width = colours.length;
+  canvas.height = 1;
+  const context = contextOf(canvas, {
+    willReadFrequently: true
+  });
+  colours.forEach((colour, index) => {
+    context.fillStyle = colour;
+    context.fillRect(index, 0, 1, 1);
+  });
+  return context.getImageData(0, 0, colours.length, 1).data;
+}
+
+// strip.js
+var ATTENDED = 1;
+var ORACLE = 2;
+var SINK = 4;
+var RECENT = 8;
+var GENERATED = 16;
+var MERGED = 32;
+var WINDOW = 2e4;
+var BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/;
+function createStrip(host, options) {
+  const { tokens, start = 0, label, onHover = () => {
+  }, onPick = () => {
+  }, onScroll = () => {
+  }, onTurn } = options;
+  const most = 2 * Math.ceil((options.most ?? WINDOW) / 2);
+  host.classList.add("kv-strip");
+  host.tabIndex = 0;
+  host.setAttribute("role", "region");
+  host.setAttribute("aria-label", label);
+  const note = host.appendChild(element("p", "kv-window")), shownNow = note.appendChild(element("span"));
+  const [earlier, later] = [
+    "earlier",
+    "later"
+  ].map((name, later2) => {
+    const made = note.appendChild(element("button", "", name));
+    made.type = "button";
+    made.title = `show ${name} tokens`;
+    made.setAttribute("aria-label", made.title);
+    made.addEventListener("click", () => (onTurn ?? turn)(later2 ? 1 : -1));
+    return made;
+  });
+  const lines = host.appendChild(element("div", "kv-lines"));
+  let spans = [];
+  let lit = [];
+  let painted = /* @__PURE__ */ new Set();
+  let last = [
+    [],
+    [],
+    []
+  ];
+  let wanted = [];
+  let first = start, shown = tokens.length;
+  function build(from) {
+    first = Math.max(start, Math.min(from, start + tokens.length - most));
+    const until = Math.min(start + tokens.length, first + most);
+    spans = [];
+    painted = /* @__PURE__ */ new Set();
+    for (let position = first; position < until; position++) {
+      const text = tokens[position - start], span = element("span", "", text);
+      span.dataset.position = String(position);
+      if (BIDI_CONTROL.test(text)) span.dataset.bidi = "";
+      spans.push(span);
+    }
+    lines.replaceChildren(...spans);
+    light(wanted);
+    note.hidden = tokens.length <= most;
+    shownNow.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
+    earlier.disabled = first === start;
+    later.disabled = until === start + tokens.length;
+  }
+  function turn(way) {
+    build(first + way * most / 2);
+    paint(...last);
+    host.scrollTop = 0;
+  }
+  const at = (position) => spans[position - first];
+  function paint(positions, looks, marks) {
+    last = [
+      positions,
+      looks,
+      marks
+    ];
+    const before = painted;
+    painted = /* @__PURE__ */ new Set();
+    for (let index = 0; index < positions.length; index++) {
+      const span = at(positions[index]);
+      if (!span) continue;
+      dress(span, looks[index], marks[index]);
+      painted.add(span);
+    }
+    for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
+  }
+  function light(positions) {
+    wanted = positions;
+    for (const span of lit) span.removeAttribute("data-lit");
+    lit = positions.flatMap((position) => at(position) ?? []);
+    for (const span of lit) span.dataset.lit = "";
+  }
+  function focus(position, flash = true) {
+    if (position < start || position >= start + tokens.length) return;
+    if (!at(position)) {
+      build(position - most / 2);
+      paint(...last);
+    }
+    const span = spans[position - first];
+    host.scrollTop = span.offsetTop - host.clientHeight / 3;
+    if (flash) span.animate([
+      {
+        outline: "2px solid currentColor"
+      },
+      {
+        outline: "2px solid transparent"
+      }
+    ], 1200);
+  }
+  function reveal(count) {
+    for (let index = Math.min(count, shown); index < Math.max(count, shown); index++) {
+      spans[index].hidden = index >= count;
+    }
+    shown = count;
+  }
+  function inSight() {
+    const below = (height) => {
+      let low = 0, high = spans.length;
+      while (low < high) {
+        const middle = low + high >> 1;
+        if (spans[middle].offsetTop + spans[middle].offsetHeight > height) high = middle;
+        else low = middle + 1;
+      }
+      return low;
+    };
+    return [
+      first + below(host.scrollTop),
+      first + below(host.scrollTop + host.clientHeight)
+    ];
+  }
+  const positionOf = (event) => {
+    const { position } = targetOf(event).dataset;
+    return position === void 0 ? null : Number(position);
+  };
+  host.addEventListener("pointerover", (event) => onHover(positionOf(event), event));
+  host.addEventListener("pointerleave", (event) => onHover(null, event));
+  host.addEventListener("click", (event) => {
+    const position = positionOf(event);
+    if (position !== null) onPick(position);
+  });
+  let waiting = false;
+  host.addEventListener("scroll", () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      onScroll();
+    });
+  });
+  build(start);
+  return {
+    paint,
+    light,
+    focus,
+    turn,
+    reveal,
+    inSight
+  };
+}
+function dress(span, look, mark) {
+  if (span.mark !== mark) span.className = classOf(mark);
+  if (span.look !== look) span.style.cssText = look === NOTHING ? "" : tintOf(look);
+  span.mark = mark;
+  span.look = look;
+}
+function classOf(mark) {
+  if (!mark) return "";
+  if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
+  const kept = mark & (SINK | RECENT);
+  const own = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
+  const verdict2 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
+  return `kv-attended ${own} ${verdict2}`;
+}
+
+// alone.js
+function createTokenStrip(root2, host) {
+  const strip = createStrip(panelOf(root2), {
+    tokens: host.get("tokens"),
+    label: host.get("label"),
+    onHover: (position) => host.tell({
+      hovered: position ?? -1
+    }),
+    onPick: (clicked) => host.tell({
+      clicked
+    })
+  });
+  const paint = () => {
+    const looks = host.bytes("looks"), marks = host.bytes("marks");
+    const positions = [
+      ...marks.keys()
+    ].filter((position) => marks[position]);
+    strip.paint(positions, positions.map((position) => looks[position]), positions.map((position) => marks[position]));
+  };
+  host.on("looks", paint);
+  host.on("marks", paint);
+  host.on("focus", () => strip.focus(host.get("focus")));
+  const unwatch = watchTheme(root2);
+  paint();
+  return unwatch;
+}
+function createCanvasMatrix(root2, host) {
+  const matrix = createMatrix(panelOf(root2), {
+    label: host.get("label"),
+    palette: () => host.get("colours").byteLength ? host.bytes("colours").slice() : mapColours(root2),
+    onHover: (cell2) => host.tell({
+      hovered: cell2 ?? [
+        -1,
+        -1
+      ]
+    }),
+    onPick: (row2, column) => host.tell({
+      clicked: [
+        row2,
+        column
+      ]
+    })
+  });
+  const frame = () => matrix.frame(host.get("row"));
+  const paint = () => {
+    const values = host.bytes("values"), [rows, columns] = host.get("shape");
+    if (values.length !== rows * columns) return;
+    matrix.paint(values, [
+      rows,
+      columns
+    ]);
+    frame();
+  };
+  host.on("values", paint);
+  host.on("shape", paint);
+  host.on("colours", matrix.recolour);
+  host.on("row", frame);
+  const unwatch = watchTheme(root2, matrix.recolour);
+  paint();
+  return () => {
+    unwatch();
+    matrix.destroy();
+  };
+}
+function panelOf(root2) {
+  root2.className = "kvviz kv-alone";
+  return root2.appendChild(element("div", "kv-panel"));
+}
+
+// comparer_curve.js
+var WIDE = 100;
+var TALL = 40;
+var INSET = 2;
+function createCurve(host, { label, onPick, onHover }) {
+  const box = {
+    viewBox: `0 0 ${WIDE} ${TALL}`,
+    preserveAspectRatio: "none"
+  };
+  const svg = host.appendChild(svgElement("svg", {
+    ...box,
+    role: "img",
+    "aria-label": label
+  }));
+  const fixed = {
+    "vector-effect": "non-scaling-stroke"
+  };
+  const others = svg.appendChild(svgElement("path", {
+    class: "kv-others",
+    ...fixed
+  }));
+  const own = svg.appendChild(svgElement("path", {
+    class: "kv-own",
+    ...fixed
+  }));
+  const frame = svg.appendChild(svgElement("rect", {
+    class: "kv-now",
+    y: 0.5,
+    height: TALL - 1,
+    ...fixed
+  }));
+  let steps2 = 1;
+  const x = (step) => (step + 0.5) * WIDE / steps2;
+  const at = (event) => {
+    const box2 = svg.getBoundingClientRect();
+    return Math.max(0, Math.min(steps2 - 1, Math.floor((event.clientX - box2.left) / box2.width * steps2)));
+  };
+  svg.addEventListener("click", (event) => onPick(at(event)));
+  svg.addEventListener("pointermove", (event) => onHover(at(event), event));
+  svg.addEventListener("pointerleave", (event) => onHover(null, event));
+  return {
+    /**
+     * `all`: values by step of every method; `front` is the index of this one; `top` is drawn at the upper edge.
+     *
+     * @param {Float64Array[]} all
+     * @param {number} front
+     * @param {number} top
+     */
+    paint(all, front, top) {
+      steps2 = all[front].length;
+      const path = (values) => {
+        const points = Array.from(values, (value, step) => `${x(step).toFixed(2)} ${(TALL - INSET - value / top * (TALL - 2 * INSET)).toFixed(2)}`);
+        if (points.length === 1) points.push(`${WIDE} ${points[0].split(" ")[1]}`);
+        return `M${points.join("L")}`;
+      };
+      others.setAttribute("d", all.filter((_, index) => index !== front).map(path).join(""));
+      own.setAttribute("d", path(all[front]));
+      frame.setAttribute("width", String(WIDE / steps2));
+    },
+    /** @param {number} step */
+    frame(step) {
+      frame.setAttribute("x", String(step * WIDE / steps2));
+    }
+  };
+}
+
+// slice.js
+var TYPES = {
+  U8: Uint8Array,
+  I32: Int32Array,
+  F32: Float32Array,
+  F64: Float64Array
+};
+function unpack(bytes2) {
+  const own = bytes2.slice().buffer;
+  const headerLength = Number(new DataView(own).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(own, 8, headerLength)));
+  const slice = {
+    shapes: {}
+  };
+  for (const [name, entry] of Object.entries(header)) {
+    const { dtype, shape, data_offsets: [from, to] } = entry;
+    const type = TYPES[dtype];
+    slice[name] = new type(own, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
+    slice.shapes[name] = shape;
+  }
+  [slice.layer, slice.head] = slice.place;
+  return slice;
+}
+function frameOf(slice, step) {
+  const names = [
+    "positions",
+    "groups",
+    "scores",
+    "weights",
+    "looks",
+    "marks"
+  ];
+  return cut(slice, names, slice.offsets[step], slice.offsets[step + 1]);
+}
+function clustersOf(slice, step) {
+  const names = [
+    "group_ids",
+    "group_hues",
+    "group_counts",
+    "group_scores",
+    "group_masses",
+    "group_known"
+  ];
+  return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
+}
+function indexOf(frame, position) {
+  let low = 0, high = frame.positions.length - 1;
+  while (low <= high) {
+    const middle = low + high >> 1;
+    if (frame.positions[middle] === position) return middle;
+    if (frame.positions[middle] < position) low = middle + 1;
+    else high = middle - 1;
+  }
+  return -1;
+}
+function positionAt(slice, [row2, column]) {
+  return slice.map_positions[row2 * slice.shapes.map_positions[1] + column];
+}
+function roundedWeight(slice, step, position) {
+  if (!slice.all_weights) return null;
+  const byte = slice.all_weights[step * slice.shapes.all_weights[1] + position];
+  return byte === 0 ? 0 : 2 ** ((byte - 255) / 10);
+}
+function cut(slice, names, from, to) {
+  return Object.fromEntries(names.map((name) => [
+    name,
+    slice[name].subarray(from, to)
+  ]));
+}
+
+// words.js
+var MEANING = {
+  step: "decode step, counted from 0 as in recording.indices(step, layer)",
+  fed: "the token that this step feeds to the model",
+  recall: "recall: share of the oracle's tokens that were attended; the oracle takes as many tokens as the method did, those with the largest exact weights",
+  mass: "mass: share of the exact attention that falls on the attended tokens",
+  attended: "attended: tokens that this head attends at this step, sinks, recent and generated ones included",
+  read: "read: bytes of the keys and values that the whole layer attends at this step",
+  moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
+  prompt: "the prompt as the model reads it; point at a token for its cluster, score and attention",
+  map: "one row a step, the first on top; one column a position, or several where there are more than columns (the strongest token is drawn); a click goes to the step and the token",
+  recalled: "the clusters recalled at this step, best score first; the bar is the exact attention on the tokens taken",
+  merged: "merged: the oracle would attend it; here it is attended as a part of its centroid, the mean of several tokens",
+  written: "the tokens fed up to this step (a question in grey), then what this step predicts",
+  share: "share of the exact attention on the tokens attended here",
+  score: "score: what the method ranked by; the best score comes first"
+};
+function visible(text) {
+  const spaces = text.replace(/ /g, "\xB7").replace(/\n/g, "\u21B5").replace(/\t/g, "\u2192").replace(/\r/g, "\u240D");
+  return named(spaces);
+}
+function named(text) {
+  const hidden = /[\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+  return text.replace(hidden, (character) => `\u27E8U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27E9`);
+}
+function quoted(text) {
+  return `\u201C\u2068${visible(text)}\u2069\u201D`;
+}
+function bytes(count) {
+  const units = [
+    "B",
+    "kB",
+    "MB",
+    "GB"
+  ];
+  let power = 0;
+  while (count >= 999.5 && power < 3) {
+    count /= 1e3;
+    power++;
+  }
+  return `${power && count < 99.95 ? count.toFixed(1) : Math.round(count)} ${units[power]}`;
+}
+function decimals(number) {
+  if (Number.isNaN(number)) return "none";
+  return number !== 0 && (Math.abs(number) < 1e-3 || Math.abs(number) >= 1e5) ? number.toExponential(1) : Number(number.toPrecision(3)).toString();
+}
+function wasRecalled(frame, index) {
+  return index >= 0 && frame.groups[index] >= 0;
+}
+function aboutToken(page, slice, frame, step, position) {
+  const rows = [
+    [
+      "token",
+      visible(page.tokens[position])
+    ],
+    [
+      "position",
+      format(position)
+    ]
+  ];
+  if (position > page.prompt_length + step) return [
+    ...rows,
+    [
+      "state",
+      "not there yet at this step"
+    ]
+  ];
+  const index = indexOf(frame, position);
+  if (wasRecalled(frame, index)) {
+    rows.push([
+      page.group_name,
+      `#${frame.groups[index]}`
+    ], [
+      "score",
+      decimals(frame.scores[index])
+    ]);
+  } else rows.push([
+    page.group_name,
+    index < 0 ? "not known" : "none"
+  ]);
+  rows.push([
+    "attention",
+    weightOf(slice, frame, index, step, position)
+  ], [
+    "state",
+    verdict(index < 0 ? 0 : frame.marks[index])
+  ]);
+  return rows;
+}
+function weightOf(slice, frame, index, step, position) {
+  if (index >= 0) return decimals(frame.weights[index]);
+  const weight = roundedWeight(slice, step, position);
+  if (weight === null) return "below every token of the oracle";
+  return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
+}
+function verdict(mark) {
+  if (!mark) return "not attended, nor by the oracle";
+  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend it";
+  const oracle = mark & ORACLE ? "the oracle too" : "the oracle would not";
+  const why = mark & SINK ? "attended as a sink" : mark & RECENT ? "attended as recent" : mark & GENERATED ? "attended as generated" : "attended";
+  return `${why}; ${oracle}`;
+}
+
+// comparer_words.js
+var NUMBERS = {
+  recall: {
+    meaning: MEANING.recall,
+    write: (value) => value.toFixed(2),
+    more: true,
+    share: true
+  },
+  mass: {
+    meaning: MEANING.mass,
+    write: (value) => value.toFixed(2),
+    more: true,
+    share: true
+  },
+  attended: {
+    meaning: MEANING.attended,
+    write: (value) => format(Math.round(value)),
+    more: false
+  },
+  read: {
+    meaning: MEANING.read,
+    write: bytes,
+    more: false
+  },
+  moved: {
+    meaning: MEANING.moved,
+    write: bytes,
+    more: false
+  },
+  error: {
+    meaning: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
+    write: decimals,
+    more: false
+  }
+};
+var NAMES = (
+  /** @type {Name[]} */
+  Object.keys(NUMBERS)
+);
+var ROWS = {
+  curve: "the number over all steps: this method coloured, the others faint; the current step is framed; a click goes to a step",
+  map: "one row a step, the first on top; one column a position, or several where there are more than columns (the marked token with the most attention is drawn); a click goes to the step and the token",
+  prompt: "the prompt as the model reads it; scrolling one scrolls all, pointing at a token outlines it in all",
+  answer: "the tokens fed after the prompt (a question in grey, what later steps feed faint), then what the last step predicts; the token that this step feeds is framed"
+};
+function sortKey(sort) {
+  const mean = sort.startsWith("mean "), name = NAMES.find((name2) => name2 === (mean ? sort.slice(5) : sort));
+  return name ? {
+    name,
+    mean
+  } : null;
+}
+function sortMeaning(sort) {
+  const key = sortKey(sort);
+  if (!key) return "the order in which the recordings were given";
+  return `${key.mean ? "mean over the steps, " : ""}${NUMBERS[key.name].more ? "largest" : "smallest"} first`;
+}
+function meanOf(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+// comparer_column.js
+var AGREED = 0;
+var WASTED = 1;
+var KEPT = 2;
+var MISSED = 3;
+var MERGED_AWAY = 4;
+var ALL_WINDOWS = 4e4;
+var LEAST_WINDOW = 2e3;
+var MAP_HEIGHT = 96;
+function createColumn(host, page, method, { go, choose, turn, point, about }) {
+  const column = host.appendChild(element("section", "kv-column"));
+  column.setAttribute("aria-label", method.label);
+  column.style.setProperty("--kv-light", method.light);
+  column.style.setProperty("--kv-dark", method.dark);
+  const { group_name } = method;
+  const text = {
+    tokens: [
+      ...page.prompt,
+      ...method.fed
+    ],
+    prompt_length: page.prompt.length,
+    group_name
+  };
+  const head = column.appendChild(element("div", "kv-name-cell"));
+  head.title = method.about;
+  head.append(element("h3", "", method.label));
+  const note = head.appendChild(element("span", "kv-mean"));
+  const numbers = NAMES.map((name) => numberCell(column, name));
+  const curveCell = cell(column, "over the steps", ROWS.curve);
+  const curve = createCurve(curveCell, {
+    label: `${method.label}: over the steps`,
+    onPick: (step2) => go(0, step2),
+    onHover: (step2, event) => about(step2 === null ? null : [
+      [
+        "step",
+        format(step2)
+      ],
+      ...written(step2)
+    ], event)
+  });
+  let slice;
+  let frame = null;
+  let step = 0;
+  const written = (step2) => NAMES.map((name) => [
+    name,
+    NUMBERS[name].write(slice[name][step2])
+  ]);
+  const tell = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+  const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
+  mapCell.classList.add("kv-map");
+  const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
+    label: `${method.label}: one row a step, one column a position`,
+    height: MAP_HEIGHT,
+    palette: () => verdictColours(column),
+    onHover(cell2, event) {
+      if (!cell2 || !slice) return about(null, event);
+      const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(slice, cell2));
+      about([
+        [
+          "step",
+          format(row2)
+        ],
+        ...rows
+      ], event);
+    },
+    onPick(row2, at) {
+      go(0, row2);
+      choose(positionAt(slice, [
+        row2,
+        at
+      ]));
+    }
+  });
+  const promptCell = cell(column, "prompt", ROWS.prompt);
+  promptCell.classList.add("kv-prompt");
+  const panel = promptCell.appendChild(element("div", "kv-panel"));
+  const prompt = createStrip(panel, {
+    tokens: page.prompt,
+    label: `${method.label}: prompt`,
+    most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
+    onTurn: turn,
+    onHover(position, event) {
+      point(position);
+      tell(position, event);
+    }
+  });
+  const answerCell = cell(column, "answer", ROWS.answer);
+  answerCell.classList.add("kv-answer");
+  const answerPanel = answerCell.appendChild(element("div", "kv-panel"));
+  const answer = createStrip(answerPanel, {
+    tokens: method.fed,
+    start: page.prompt.length,
+    label: `${method.label}: answer`,
+    onHover: tell
+  });
+  const lines = (
+    /** @type {HTMLElement} */
+    answerPanel.querySelector(".kv-lines")
+  );
+  const fed = (
+    /** @type {HTMLElement[]} */
+    [
+      ...lines.children
+    ]
+  );
+  fed.forEach((span, index) => span.toggleAttribute("data-question", index < method.question_length));
+  const next = lines.appendChild(element("span", "kv-next", method.next_token));
+  next.title = "what the last step predicts";
+  return {
+    element: column,
+    panel,
+    prompt,
+    /**
+     * @param {number} position
+     * @param {boolean} flash
+     */
+    focus: (position, flash) => (position < page.prompt.length ? prompt : answer).focus(position, flash),
+    /** @param {number[]} positions */
+    light(positions) {
+      prompt.light(positions);
+      answer.light(positions);
+    },
+    get slice() {
+      return slice;
+    },
+    /**
+     * Reads the layout, so that it comes before `describe` changes any column.
+     *
+     * @param {ColumnSlice} shown
+     */
+    show(shown) {
+      slice = shown;
+      map.paint(slice.map_looks, slice.shapes.map_looks);
+    },
+    describe() {
+      const row2 = slice.head * method.rows_a_head;
+      note.textContent = [
+        `budget ${format(method.budget)}`,
+        method.rows_a_head > 1 ? `query head ${row2}` : ""
+      ].filter(Boolean).join(" \xB7 ");
+      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+    },
+    /**
+     * @param {Name} name
+     * @param {Float64Array[]} all
+     * @param {number} front
+     * @param {number} top
+     */
+    curve(name, all, front, top) {
+      curveCell.dataset.name = `${name} over the steps`;
+      curve.paint(all, front, top);
+    },
+    /**
+     * Everything that reads the layout comes here, before `paint` changes any column.
+     *
+     * @param {number} now
+     */
+    place(now) {
+      step = now;
+      map.frame(step);
+      curve.frame(step);
+      const shown = fed[step];
+      if (shown) answerPanel.scrollTop = shown.offsetTop - answerPanel.clientHeight / 2;
+    },
+    paint() {
+      frame = frameOf(slice, step);
+      prompt.paint(frame.positions, frame.looks, frame.marks);
+      fed.forEach((span, index) => {
+        span.toggleAttribute("data-now", index === step);
+        span.toggleAttribute("data-ahead", index > step);
+      });
+      for (const { name, now, cell: cell2 } of numbers) {
+        const value = slice[name][step];
+        now.textContent = NUMBERS[name].write(value);
+        if (NUMBERS[name].share) cell2.style.setProperty("--kv-share", String(value));
+      }
+    },
+    recolour: map.recolour,
+    destroy: map.destroy
+  };
+}
+function cell(column, name, meaning) {
+  const made = column.appendChild(element("div", "kv-cell"));
+  made.dataset.name = name;
+  made.dataset.meaning = meaning;
+  return made;
+}
+function numberCell(column, name) {
+  const made = cell(column, name, NUMBERS[name].meaning);
+  made.title = `${NUMBERS[name].meaning}; at this step, and its mean over the steps`;
+  made.classList.add("kv-numbers");
+  made.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
+  const now = made.appendChild(element("span", "kv-number")), mean = made.appendChild(element("span", "kv-mean"));
+  return {
+    name,
+    cell: made,
+    now,
+    mean
+  };
+}
+function verdictColours(column) {
+  const style2 = getComputedStyle(column);
+  const method = style2.getPropertyValue("--kv-method"), muted = style2.getPropertyValue("--kv-muted");
+  const tones = [];
+  tones[AGREED] = [
+    method,
+    0.5,
+    1
+  ];
+  tones[WASTED] = [
+    method,
+    0.15,
+    0.3
+  ];
+  tones[KEPT] = [
+    muted,
+    0.1,
+    0.25
+  ];
+  tones[MISSED] = [
+    style2.color,
+    0.25,
+    0.9
+  ];
+  tones[MERGED_AWAY] = [
+    method,
+    0.3,
+    0.6
+  ];
+  const canvas = element("canvas");
+  canvas.width = 256;
+  canvas.height = 1;
+  const context = contextOf(canvas, {
+    willReadFrequently: true
+  });
+  for (let look = 0; look < NOTHING; look++) {
+    const [colour, from, until] = tones[Math.floor(look / LEVELS)] ?? [
+      "transparent",
+      0,
+      0
+    ];
+    context.globalAlpha = from + look % LEVELS / (LEVELS - 1) * (until - from);
+    context.fillStyle = colour;
+    context.fillRect(look, 0, 1, 1);
+  }
+  return context.getImageData(0, 0, 256, 1).data;
+}
+
+// picture.js
+var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g;
+var VARIABLES = [
+  "--jp-layout-color0",
+  "--jp-layout-color1",
+  "--jp-layout-color2",
+  "--jp-ui-font-color1",
+  "--jp-ui-font-color2",
+  "--jp-border-color1",
+  "--jp-border-color2",
+  "--jp-brand-color1",
+  "--jp-ui-font-family",
+  "--jp-content-font-family",
+  "--jp-code-font-family"
+];
+async function pictureOf(root2, css) {
+  const { width, height } = root2.getBoundingClientRect();
+  const copy = (
+    /** @type {HTMLElement} */
+    root2.cloneNode(true)
+  );
+  const style2 = getComputedStyle(root2);
+  for (const name of VARIABLES) copy.style.setProperty(name, style2.getPropertyValue(name));
+  copy.style.width = `${width}px`;
+  copy.querySelectorAll(".kv-tip, .kv-sheet").forEach((node) => node.remove());
+  const canvases = copy.querySelectorAll("canvas");
+  root2.querySelectorAll("canvas").forEach((canvas2, index) => {
+    const image2 = element("img");
+    image2.src = canvas2.toDataURL();
+    image2.style.cssText = canvas2.style.cssText;
+    canvases[index].replaceWith(image2);
+  });
+  const panels = (
+    /** @type {NodeListOf<HTMLElement>} */
+    copy.querySelectorAll(".kv-panel")
+  );
+  root2.querySelectorAll(".kv-panel").forEach((panel, index) => {
+    panels[index].style.overflow = "hidden";
+    panels[index].style.height = `${panel.clientHeight}px`;
+    const inner = (
+      /** @type {HTMLElement | null} */
+      panels[index].querySelector(".kv-lines, ol, .kv-matrix-inner")
+    );
+    if (panel.scrollTop && inner) inner.style.marginTop = `${-panel.scrollTop}px`;
+  });
+  copy.prepend(element("style", "", css));
+  const markup = new XMLSerializer().serializeToString(copy).replace(UNWRITABLE, "\uFFFD");
+  const drawing = `<foreignObject width="100%" height="100%">${markup}</foreignObject>`;
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}">${drawing}</svg>`;
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  await image.decode();
+  const scale = 2;
+  const canvas = element("canvas");
+  canvas.width = Math.ceil(width * scale);
+  canvas.height = Math.ceil(height * scale);
+  const context = contextOf(canvas);
+  context.scale(scale, scale);
+  context.fillStyle = style2.backgroundColor;
+  context.fillRect(0, 0, width, height);
+  context.drawImage(image, 0, 0, width, height);
+  return canvas.toDataURL("image/png");
+}
+function download(url, name) {
+  const link = element("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+}
+
+// panel.js
+function keepKeys(root2) {
+  const keep = (kept) => {
+    kept.dataset.lmSuppressShortcuts = "true";
+  };
+  keep(root2);
+  root2.addEventListener("focusin", (event) => keep(targetOf(event)));
+}
+function picker(host, name, options, meaning, changed) {
+  const label = host.appendChild(element("label", "kv-picker"));
+  label.append(element("span", "", name));
+  label.title = meaning;
+  const select = label.appendChild(element("select"));
+  select.setAttribute("aria-label", name);
+  for (const option of options) {
+    const [value, text] = Array.isArray(option) ? option : [
+      String(option),
+      String(option)
+    ];
+    select.append(new Option(text, value));
+  }
+  select.addEventListener("change", () => changed(select.value));
+  return select;
+}
+function button(host, text, meaning, pressed) {
+  const made = host.appendChild(element("button", "", text));
+  made.type = "button";
+  made.title = meaning;
+  made.setAttribute("aria-label", meaning);
+  made.addEventListener("click", () => pressed());
+  return made;
+}
+function section(host, title, name, meaning) {
+  const made = host.appendChild(element("section", name));
+  made.appendChild(element("h3", "", title)).title = meaning;
+  return made;
+}
+function titledPanel(host, title, name, meaning) {
+  const made = section(host, title, name, meaning);
+  return {
+    heading: made.children[0],
+    panel: made.appendChild(element("div", "kv-panel"))
+  };
+}
+function stepKeys(steps2) {
+  return {
+    ArrowLeft: [
+      -1
+    ],
+    ArrowRight: [
+      1
+    ],
+    Home: [
+      0,
+      0
+    ],
+    End: [
+      0,
+      steps2 - 1
+    ]
+  };
+}
+function createStepSlider(bar, steps2, go) {
+  const last = steps2 - 1;
+  const buttons = bar.appendChild(element("span", "kv-buttons"));
+  const back = button(buttons, "\u2039", "one step back (\u2190)", () => go(-1));
+  const on = button(buttons, "\u203A", "one step on (\u2192)", () => go(1));
+  const label = bar.appendChild(element("label", "kv-step"));
+  label.append(element("span", "", "step"));
+  label.title = MEANING.step;
+  const slider = label.appendChild(element("input"));
+  Object.assign(slider, {
+    type: "range",
+    min: 0,
+    max: last,
+    step: 1
+  });
+  slider.setAttribute("aria-label", "decode step");
+  slider.addEventListener("input", () => go(0, Number(slider.value)));
+  const count = label.appendChild(element("output"));
+  count.style.minWidth = `${2 * format(last).length + 3}ch`;
+  return {
+    buttons,
+    /** @param {number} step */
+    show(step, about = "") {
+      back.disabled = step === 0;
+      on.disabled = step === last;
+      slider.value = String(step);
+      slider.setAttribute("value", slider.value);
+      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
+      count.textContent = `${format(step)} / ${format(last)}`;
+    }
+  };
+}
+function createLegend(marks, hint, hintMeaning) {
+  const host = element("p", "kv-legend");
+  for (const [mark, text, meaning = ""] of marks) {
+    const entry = host.appendChild(element("span", "kv-entry"));
+    const sample = entry.appendChild(element("span", mark, "text"));
+    if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
+    entry.append(element("span", "", text));
+    entry.title = meaning;
+  }
+  host.appendChild(element("span", "kv-entry", hint)).title = hintMeaning;
+  return host;
+}
+function markSelected(...selects) {
+  for (const select of selects) {
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+  }
+}
+function createSaveMenu(head, root2, save) {
+  const menu = head.appendChild(element("details", "kv-menu"));
+  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that shows it";
+  root2.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(targetOf(event))) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") menu.open = false;
+  });
+  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
+  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
+  const line2 = sheet.appendChild(element("code"));
+  const said = sheet.appendChild(element("p", "kv-said"));
+  said.setAttribute("role", "status");
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(line2.textContent);
+      said.textContent = "Copied.";
+    } catch {
+      getSelection()?.selectAllChildren(line2);
+      said.textContent = "This page may not use the clipboard: the line is selected, copy it with Ctrl+C.";
+    }
+  }
+  return {
+    menu,
+    line: line2,
+    said
+  };
+}
+async function savePicture({ menu, said }, root2, css, name, spare, picture = () => pictureOf(root2, css)) {
+  menu.open = false;
+  try {
+    download(await picture(), name);
+  } catch (error) {
+    menu.open = true;
+    const instead = spare ? "saved the map alone" : "take a screenshot of the page";
+    said.textContent = `This browser does not draw the whole panel (${/** @type {Error} */
+    error.message}): ${instead}.`;
+    if (spare) download(spare.toDataURL("image/png"), name);
+  }
+}
+
+// comparer_controls.js
+function createComparerControls(root2, page, { go, pick, sort, save }) {
+  const head = root2.appendChild(element("div", "kv-head"));
+  head.append(element("h2", "kv-title", page.description));
+  const layer = picker(head, "layer", page.layers, "layer: which of the common layers is shown", () => pick(Number(layer.value), Number(row2.value)));
+  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, () => pick(Number(layer.value), Number(row2.value)));
+  const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
+  order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
+  const menu = createSaveMenu(head, root2, save);
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  const slider = createStepSlider(bar, page.steps, go);
+  return {
+    menu,
+    /**
+     * @param {ComparerState} state
+     * @param {{ layer: number, head: number }} place
+     */
+    paint(state, place) {
+      const { step } = state;
+      slider.show(step);
+      layer.value = String(place.layer);
+      row2.value = String(place.head);
+      order.value = state.sort;
+      order.title = sortMeaning(state.sort);
+      markSelected(layer, row2, order);
+      const opened = state.token < 0 ? "" : `, token=${state.token}`;
+      const more = state.sort === "given" ? opened : `${opened}, sort="${state.sort}"`;
+      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${more})`;
+    }
+  };
+}
+function group(label, sorts, mean) {
+  const made = element("optgroup");
+  made.label = label;
+  for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
+    made.append(new Option(sort, sort));
+  }
+  return made;
+}
+
+// host.js
+function createHost(model) {
+  const heard = [];
+  return {
+    /** The style sheet, for pictures. */
+    get css() {
+      return (
+        /** @type {string} */
+        model.get("_css")
+      );
+    },
+    /** @param {string} name */
+    get: (name) => model.get(name),
+    /** @param {string} name */
+    bytes: (name) => bytesOf(model.get(name)),
+    /** @param {Record<string, unknown>} changes */
+    tell(changes) {
+      for (const [name, value] of Object.entries(changes)) model.set(name, value);
+      model.save_changes();
+    },
+    /** @param {{ kind: string, [more: string]: unknown }} message */
+    send: (message) => model.send(message),
+    /**
+     * @param {string} name
+     * @param {() => void} react
+     */
+    on(name, react) {
+      heard.push([
+        `change:${name}`,
+        react
+      ]);
+      model.on(`change:${name}`, react);
+    },
+    close() {
+      for (const [event, react] of heard) model.off(event, react);
+    }
+  };
+}
+function bytesOf(view) {
+  return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+}
+
+// tip.js
+function createTip(root2) {
+  const tip = root2.appendChild(element("div", "kv-tip"));
+  tip.setAttribute("role", "tooltip");
+  tip.hidden = true;
+  return {
+    /**
+     * @param {Rows} rows
+     * @param {MouseEvent} event
+     */
+    show(rows, event) {
+      tip.replaceChildren();
+      for (const [term, value] of rows) {
+        tip.append(element("span", "kv-term", term), element("span", "kv-value", value));
+      }
+      tip.hidden = false;
+      const box = root2.getBoundingClientRect();
+      const [x, y] = [
+        event.clientX - box.left,
+        event.clientY - box.top
+      ];
+      tip.style.left = `${Math.max(4, Math.min(x + 14, box.width - tip.offsetWidth - 8))}px`;
+      const below = y + 18 + tip.offsetHeight < box.height;
+      tip.style.top = `${below ? y + 18 : Math.max(4, y - tip.offsetHeight - 10)}px`;
+    },
+    hide() {
+      tip.hidden = true;
+    }
+  };
+}
+
+// comparer.js
+function createComparer(root2, host) {
+  const page = host.get("page");
+  const state = {
+    step: host.get("step"),
+    sort: host.get("sort"),
+    token: host.get("token")
+  };
+  let shown = false;
+  root2.classList.add("kvviz", "kv-comparer");
+  keepKeys(root2);
+  const controls = createComparerControls(root2, page, {
+    go,
+    pick: ask,
+    sort: order,
+    save
+  });
+  const side = root2.appendChild(element("div", "kv-columns"));
+  side.setAttribute("role", "group");
+  side.setAttribute("aria-label", "recordings side by side");
+  const curveLabel = labels(side);
+  const tip = createTip(root2);
+  const about = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
+  const columns = page.methods.map((method) => createColumn(side, page, method, {
+    go,
+    choose,
+    turn,
+    point,
+    about
+  }));
+  root2.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  scrollTogether(columns.map((column) => column.panel));
+  const unwatch = watchTheme(root2, () => columns.forEach((column) => column.recolour()));
+  function paint() {
+    for (const column of columns) column.place(state.step);
+    for (const column of columns) column.paint();
+    arrange();
+    tip.hide();
+    controls.paint(state, columns[0].slice);
+  }
+  function arrange() {
+    const key = sortKey(state.sort);
+    const ranked = [
+      ...columns
+    ];
+    if (key) {
+      const value = ({ slice }) => key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
+      ranked.sort((a, b) => NUMBERS[key.name].more ? value(b) - value(a) : value(a) - value(b));
+    }
+    ranked.forEach((column, place) => column.element.style.order = String(place + 1));
+  }
+  function drawCurves() {
+    const name = sortKey(state.sort)?.name ?? NAMES[0];
+    const all = columns.map((column) => column.slice[name]);
+    const top = NUMBERS[name].share ? 1 : Math.max(1e-12, ...all.flatMap((values) => [
+      ...values
+    ]));
+    columns.forEach((column, index) => column.curve(name, all, index, top));
+    curveLabel(name, `0 to ${NUMBERS[name].share ? 1 : NUMBERS[name].write(top)}`);
+  }
+  function go(by, to = state.step) {
+    const next = Math.max(0, Math.min(page.steps - 1, to + by));
+    if (next === state.step || !shown) return;
+    state.step = next;
+    paint();
+    host.tell({
+      step: next
+    });
+  }
+  function order(next) {
+    if (next === state.sort || !shown) return;
+    state.sort = next;
+    drawCurves();
+    paint();
+    host.tell({
+      sort: next
+    });
+  }
+  function ask(layer, head) {
+    root2.dataset.busy = "";
+    host.tell({
+      layer,
+      head
+    });
+  }
+  function choose(position) {
+    if (position === state.token) return seek(position);
+    state.token = position;
+    seek(position);
+    controls.paint(state, columns[0].slice);
+    host.tell({
+      token: position
+    });
+  }
+  function seek(position, flash = true) {
+    if (position >= 0) {
+      for (const column of columns) column.focus(position, flash);
+    }
+    point(null);
+  }
+  function turn(way) {
+    for (const column of columns) column.prompt.turn(way);
+  }
+  function point(position) {
+    const lit = position ?? state.token;
+    for (const column of columns) column.light(lit < 0 ? [] : [
+      lit
+    ]);
+  }
+  function save() {
+    const { layer, head } = columns[0].slice;
+    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
+    return savePicture(controls.menu, root2, host.css, name, null, () => {
+      root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
+      const picture = pictureOf(root2, host.css);
+      root2.style.width = "";
+      return picture;
+    });
+  }
+  function open() {
+    if (state.token >= 0) return seek(state.token, false);
+    const position = heaviest(columns, state.step);
+    for (const column of columns) column.focus(position, false);
+  }
+  root2.addEventListener("keydown", (event) => {
+    const move = stepKeys(page.steps)[event.key];
+    if (hasModifier(event) || targetOf(event).tagName === "SELECT" || !move) return;
+    go(...move);
+    event.preventDefault();
+  });
+  function show() {
+    const opening = !shown;
+    shown = true;
+    const slices = host.get("slices");
+    columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
+    columns.forEach((column) => column.describe());
+    delete root2.dataset.busy;
+    drawCurves();
+    paint();
+    if (opening) requestAnimationFrame(open);
+  }
+  host.on("slices", show);
+  host.on("step", () => go(0, host.get("step")));
+  host.on("sort", () => order(host.get("sort")));
+  host.on("token", () => host.get("token") !== state.token && choose(host.get("token")));
+  show();
+  return () => {
+    unwatch();
+    columns.forEach((column) => column.destroy());
+  };
+}
+function heaviest(columns, step) {
+  const frames = columns.map(({ slice }) => frameOf(slice, step)), sinks = /* @__PURE__ */ new Set();
+  for (const { positions, marks } of frames) {
+    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
+  }
+  let best = 0, most = -1;
+  for (const { positions, groups, weights } of frames) {
+    positions.forEach((position, index) => {
+      if (groups[index] >= 0 && weights[index] > most && !sinks.has(position)) {
+        [best, most] = [
+          position,
+          weights[index]
+        ];
+      }
+    });
+  }
+  return best;
+}
+function scrollTogether(panels) {
+  const given = /* @__PURE__ */ new Map();
+  for (const leader of panels) {
+    leader.addEventListener("scroll", () => {
+      const top = leader.scrollTop;
+      if (given.get(leader) === top) return;
+      given.set(leader, top);
+      for (const panel of panels) {
+        if (panel === leader || panel.scrollTop === top) continue;
+        panel.scrollTop = top;
+        given.set(panel, panel.scrollTop);
+      }
+    });
+  }
+}
+function labels(host) {
+  const made = host.appendChild(element("div", "kv-labels"));
+  made.setAttribute("aria-hidden", "true");
+  made.append(element("span"));
+  for (const name2 of NAMES) made.appendChild(element("span", "", name2)).title = NUMBERS[name2].meaning;
+  const curve = made.appendChild(element("span"));
+  curve.title = ROWS.curve;
+  const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
+  made.appendChild(element("span", "", "steps \u2193 \xD7 positions \u2192")).title = ROWS.map;
+  made.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
+  made.appendChild(element("span", "", "answer")).title = ROWS.answer;
+  return (number, reach) => {
+    name.textContent = `${number} over the steps`;
+    range.textContent = reach;
+  };
+}
+function legend(page) {
+  const marks = [
+    [
+      "kv-attended kv-agreed",
+      "agreed",
+      "attended, and the oracle of the same size would attend it too"
+    ],
+    [
+      "kv-missed",
+      "missed",
+      "the oracle would attend it, the method did not"
+    ],
+    [
+      "kv-attended kv-wasted",
+      "wasted",
+      "chosen by the method, although the oracle would not attend it"
+    ],
+    [
+      "kv-attended kv-kept",
+      "sink or recent",
+      "always attended, without being chosen"
+    ]
+  ];
+  if (page.merges) marks.splice(2, 0, [
+    "kv-merged",
+    "merged",
+    MEANING.merged
+  ]);
+  const strength = "the strength is logarithmic, from 0.0002 and less to 0.35 and more";
+  return createLegend(marks, "colour: method \xB7 strength: attention", `${strength}; on the map wasted is the paler tint, missed the colour of text`);
+}
+
+// explorer_words.js
+var MEANING2 = {
+  budget: "budget: tokens that a head may attend, sinks and recent window included; tokens fed after the prompt come on top",
+  recall: "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle takes as many tokens as the method attended",
+  mass: "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids count nothing",
+  error: "output error: \u2016output \u2212 exact\u2016 / \u2016exact\u2016 of the attention output, centroids included, mean over steps and query heads of the layer",
+  attended: "attended: tokens and centroids that this head attends at the last step, those fed after the prompt included",
+  metadata: "metadata: bytes that the method keeps of this layer, all heads, beside keys and values",
+  read: "read to choose: bytes beside the attended keys and values that one step of this layer reads to choose",
+  curve: "each dot is a run of the method on the trace with that budget; the oracle attends the tokens with the largest exact weights; a click takes the nearest budget",
+  ledger: "the tokens that this head attends at the last step; all parts but the missed add up to them",
+  text: "the trace as text; point at a token for its cluster, score and attention",
+  map: "all positions from left to right; of those that share a column the strongest token is drawn; a click scrolls the text there",
+  tint: "tokens that were not grouped are grey; the strength is logarithmic, from 0.0002 and less to 0.35 and more",
+  sinks: "sinks: first tokens, attended without being chosen",
+  recent: "recent: last tokens of the prompt, attended without being chosen",
+  agreed: "agreed: chosen, and the oracle would take them too",
+  wasted: "wasted: chosen, although the oracle would not take them",
+  merged: "centroids: merged tokens, each standing for several",
+  generated: "fed: attended tokens that were fed after the prompt",
+  missed: "missed: the oracle would attend them and the method does not"
+};
+var KEY = [
+  [
+    "kv-attended kv-agreed",
+    "agreed"
+  ],
+  [
+    "kv-attended kv-wasted",
+    "wasted"
+  ],
+  [
+    "kv-missed",
+    "missed"
+  ],
+  [
+    "kv-merged",
+    "merged"
+  ],
+  [
+    "kv-attended kv-kept",
+    "sink or recent"
+  ]
+];
+var MEASURES = [
+  {
+    name: "mass",
+    label: "attention mass",
+    title: "attention mass kept, by budget",
+    place: 1
+  },
+  {
+    name: "recall",
+    label: "recall",
+    title: "recall of the oracle's tokens, by budget",
+    place: 2
+  },
+  {
+    name: "error",
+    label: "output error",
+    title: "error of the attention output, by budget (lower is better)",
+    place: 3
+  }
+];
+function shortNumber(value) {
+  if (value === null) return "\u221E";
+  return value !== 0 && value < 0.1 ? value.toPrecision(2) : value.toFixed(3);
+}
+
+// explorer_controls.js
+function createExplorerControls(root2, page, { change, measured, save }) {
+  const head = root2.appendChild(element("div", "kv-head"));
+  const title = head.appendChild(element("h2", "kv-title"));
+  const grid = root2.appendChild(element("div", "kv-explorer-grid"));
+  const left = grid.appendChild(element("div", "kv-explorer-left"));
+  const budget = createSlider(left, "budget", page.budgets, MEANING2.budget, (value) => change({
+    budget: value
+  }));
+  const sliders = page.sliders.map((slider) => createSlider(left, slider.label, slider.values, `${slider.name}: ${slider.meaning}`, (value) => change({
+    settings: {
+      [slider.name]: value
+    }
+  })));
+  const refusal = left.appendChild(element("p", "kv-explorer-refusal"));
+  refusal.setAttribute("role", "status");
+  const list = left.appendChild(element("div", "kv-explorer-numbers"));
+  const figures = {
+    recall: figure(list, "recall"),
+    mass: figure(list, "mass"),
+    error: figure(list, "error"),
+    attended: figure(list, "attended"),
+    metadata: figure(list, "metadata"),
+    read: figure(list, "read")
+  };
+  let measure = MEASURES[page.kind === "merging" ? 2 : 0];
+  const measures = MEASURES.map(({ name, label }) => [
+    name,
+    label
+  ]);
+  const shown = picker(head, "measure", measures, "what the curve shows", () => {
+    measure = MEASURES[shown.selectedIndex];
+    measured();
+  });
+  shown.value = measure.name;
+  const layer = picker(head, "layer", page.layers, "layer: which of the captured layers is shown", (value) => change({
+    layer: Number(value)
+  }));
+  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, (value) => change({
+    head: Number(value)
+  }));
+  const menu = createSaveMenu(head, root2, save);
+  function set(place) {
+    budget.set(place.budget);
+    page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
+    layer.value = String(place.layer);
+    row2.value = String(place.head);
+    markSelected(shown, layer, row2);
+  }
+  return {
+    grid,
+    menu,
+    get measure() {
+      return measure;
+    },
+    set,
+    /**
+     * Moves the slider whose input that is, the budget's for anything else, by so many stops.
+     *
+     * @param {HTMLElement} target
+     * @param {number} by
+     */
+    move(target, by) {
+      ([
+        budget,
+        ...sliders
+      ].find((slider) => slider.input === target) ?? budget).move(by);
+    },
+    /** @param {string} reason */
+    refuse(reason) {
+      refusal.textContent = reason ? `Nothing to show here. ${reason}. Move a slider back.` : "";
+      grid.toggleAttribute("data-stale", Boolean(reason));
+    },
+    /** @param {ExplorerNumbers} numbers */
+    paint(numbers) {
+      set(numbers);
+      const seed = page.seed === null ? "" : ` \xB7 seed ${page.seed}`;
+      title.textContent = `${page.title} \xB7 budget ${format(numbers.budget)} \xB7 ${page.model} \xB7 ${format(page.prompt_length)} tokens${seed}`;
+      for (const { name } of MEASURES) figures[name].textContent = shortNumber(numbers[name]);
+      const { sinks, recent, agreed, wasted, merged, generated } = numbers.parts;
+      figures.attended.textContent = format(sinks + recent + agreed + wasted + merged + generated);
+      figures.metadata.textContent = bytes(numbers.metadata_bytes);
+      figures.read.textContent = bytes(numbers.extra_bytes);
+      menu.line.textContent = numbers.call;
+    }
+  };
+}
+function createSlider(host, name, stops, meaning, changed) {
+  const values = [
+    ...stops
+  ];
+  const label = host.appendChild(element("label", "kv-explorer-slider"));
+  label.title = meaning;
+  label.append(element("span", "", name));
+  const count = label.appendChild(element("output"));
+  const input = label.appendChild(element("input"));
+  Object.assign(input, {
+    type: "range",
+    min: 0,
+    step: 1
+  });
+  input.setAttribute("aria-label", name);
+  input.addEventListener("input", () => changed(values[Number(input.value)]));
+  function move(by) {
+    const value = values[Math.max(0, Math.min(values.length - 1, Number(input.value) + by))];
+    if (value !== values[Number(input.value)]) changed(value);
+  }
+  function set(value) {
+    if (!values.includes(value)) {
+      values.push(value);
+      values.sort((first, second) => first - second);
+    }
+    input.max = String(values.length - 1);
+    input.value = String(values.indexOf(value));
+    input.setAttribute("value", input.value);
+    input.setAttribute("aria-valuetext", format(value));
+    count.textContent = format(value);
+  }
+  return {
+    input,
+    set,
+    move
+  };
+}
+function figure(host, name) {
+  const labels2 = {
+    error: "output error",
+    read: "read to choose"
+  };
+  const row2 = host.appendChild(element("div", "kv-explorer-number"));
+  row2.title = MEANING2[name];
+  row2.append(element("span", "kv-name", labels2[name] ?? name));
+  return row2.appendChild(element("span", "kv-number"));
+}
+
+// explorer_curve.js
+var CURVE_HEIGHT = 208;
+var MARGIN = {
+  left: 46,
+  right: 14,
+  top: 10,
+  bottom: 34
+};
+function createCurve2(host, page, { tip, pick }) {
+  const svg = host.appendChild(svgElement("svg", {
+    role: "img",
+    height: CURVE_HEIGHT
+  }));
+  let known = {
+    points: [],
+    oracle: [],
+    done: false
+  };
+  let shown = null;
+  let scale = null;
+  function draw2() {
+    const width = host.clientWidth;
+    if (!shown || !width) return;
+    const { measure, numbers } = shown;
+    const now = numbers[measure.name], best = numbers.oracle[measure.name];
+    const own = curveOf(known.points, measure, numbers.budget, now);
+    const oracle = curveOf(known.oracle, measure, numbers.budget, best);
+    const drawn = scalesOf(width, page.budgets, [
+      ...own,
+      ...oracle
+    ].map(([, value]) => value), measure);
+    scale = drawn;
+    svg.setAttribute("width", String(width));
+    svg.setAttribute("viewBox", `0 0 ${width} ${CURVE_HEIGHT}`);
+    const values = `${page.title} ${shortNumber(now)}, oracle ${shortNumber(best)}`;
+    svg.setAttribute("aria-label", `${measure.title}: ${values} at a budget of ${numbers.budget}`);
+    svg.replaceChildren(...axes(drawn, width), line(drawn, oracle, "kv-curve-oracle"), line(drawn, own, "kv-curve-own"));
+    svg.append(...own.map(([x2, y2]) => circle(drawn.x(x2), drawn.y(y2), 2.5, "kv-curve-dot")));
+    const x = drawn.x(numbers.budget), y = drawn.y(best);
+    if (now !== null) {
+      svg.append(svgElement("line", {
+        class: "kv-curve-gap",
+        x1: x,
+        x2: x,
+        y1: drawn.y(now),
+        y2: y
+      }));
+      svg.append(circle(x, drawn.y(now), 6, "kv-curve-now"));
+    }
+    const turned = {
+      width: 8,
+      height: 8,
+      transform: `rotate(45 ${x} ${y})`
+    };
+    svg.append(svgElement("rect", {
+      class: "kv-curve-best",
+      x: x - 4,
+      y: y - 4,
+      ...turned
+    }));
+    const top = measure.name === "error" ? MARGIN.top + 16 : CURVE_HEIGHT - MARGIN.bottom - 30;
+    const end = {
+      x: width - MARGIN.right - 6,
+      "text-anchor": "end"
+    };
+    const named2 = {
+      class: "kv-curve-label kv-curve-name",
+      y: top + 18,
+      ...end
+    };
+    svg.append(svgElement("text", {
+      class: "kv-curve-label",
+      y: top,
+      ...end
+    }, `\u25C6 oracle ${shortNumber(best)}`));
+    svg.append(svgElement("text", named2, `${page.title} ${shortNumber(now)}`));
+  }
+  function nearest(scale2, event) {
+    const at = scale2.budget(event.clientX - svg.getBoundingClientRect().left);
+    const distance = (budget) => Math.abs(Math.log(budget / at));
+    return page.budgets.reduce((best, budget) => distance(budget) < distance(best) ? budget : best);
+  }
+  svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
+  svg.addEventListener("pointermove", (event) => {
+    if (!scale || !shown) return;
+    const budget = nearest(scale, event), { measure, numbers } = shown;
+    const found = (points) => points.find(([each]) => each === budget)?.[measure.place];
+    const own = budget === numbers.budget ? numbers[measure.name] : found(known.points);
+    const best = budget === numbers.budget ? numbers.oracle[measure.name] : found(known.oracle);
+    const rows = [
+      [
+        "budget",
+        format(budget)
+      ]
+    ];
+    if (own !== void 0) rows.push([
+      page.title,
+      shortNumber(own)
+    ], [
+      "oracle",
+      shortNumber(best ?? null)
+    ]);
+    else rows.push([
+      measure.label,
+      known.done ? "a click computes it" : "not computed yet"
+    ]);
+    tip.show(rows, event);
+  });
+  svg.addEventListener("pointerleave", () => tip.hide());
+  const resized = new ResizeObserver(draw2);
+  resized.observe(host);
+  return {
+    /**
+     * @param {Measure} measure
+     * @param {ExplorerNumbers} numbers
+     */
+    paint(measure, numbers) {
+      shown = {
+        measure,
+        numbers
+      };
+      host.title = MEANING2[measure.name];
+      draw2();
+    },
+    /** @param {Curve} newPoints */
+    points(newPoints) {
+      known = newPoints;
+      draw2();
+    },
+    destroy: () => resized.disconnect()
+  };
+}
+function curveOf(points, { place }, budget, now) {
+  const found = now === null ? [] : [
+    [
+      budget,
+      now
+    ]
+  ];
+  for (const point of points) {
+    const value = point[place];
+    if (value !== null && point[0] !== budget) found.push([
+      point[0],
+      value
+    ]);
+  }
+  return found.sort((first, second) => first[0] - second[0]);
+}
+function line(scale, points, name) {
+  const places = points.map(([x, y]) => `${scale.x(x)},${scale.y(y)}`);
+  return svgElement("polyline", {
+    class: name,
+    points: places.join(" ")
+  });
+}
+function circle(cx, cy, r, name) {
+  return svgElement("circle", {
+    class: name,
+    cx,
+    cy,
+    r
+  });
+}
+function scalesOf(width, budgets, values, measure) {
+  const end = budgets[budgets.length - 1];
+  const first = Math.log(budgets[0]), last = Math.max(Math.log(end), first + 1e-9);
+  const error = measure.name === "error";
+  const least = error ? 0 : Math.min(...values, 1), most = error ? Math.max(...values, 1e-6) : 1;
+  const step = roundStep(Math.max(most - least, 1e-3) / 4);
+  const low = Math.max(0, Math.floor(least / step) * step), high = error ? Math.ceil(most / step) * step : 1;
+  const inner = width - MARGIN.left - MARGIN.right, tall = CURVE_HEIGHT - MARGIN.top - MARGIN.bottom;
+  return {
+    low,
+    high,
+    step,
+    first: budgets[0],
+    last: end,
+    /** @param {number} budget */
+    x: (budget) => MARGIN.left + inner * (Math.log(budget) - first) / (last - first),
+    /** @param {number} value */
+    y: (value) => MARGIN.top + tall * (high - value) / (high - low || 1),
+    /** @param {number} x */
+    budget: (x) => Math.exp(first + (last - first) * (x - MARGIN.left) / inner)
+  };
+}
+function roundStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return power * ([
+    1,
+    2,
+    5
+  ].find((factor) => factor * power >= rough * 0.999) ?? 10);
+}
+function axes(scale, width) {
+  const found = [], bottom = CURVE_HEIGHT - MARGIN.bottom;
+  const decimals2 = Math.max(0, -Math.floor(Math.log10(scale.step) + 1e-9));
+  for (let value = scale.low; value <= scale.high + scale.step / 1e3; value += scale.step) {
+    const y = scale.y(value);
+    found.push(svgElement("line", {
+      class: "kv-curve-grid",
+      x1: MARGIN.left,
+      x2: width - MARGIN.right,
+      y1: y,
+      y2: y
+    }));
+    found.push(svgElement("text", {
+      class: "kv-curve-tick",
+      x: MARGIN.left - 7,
+      y: y + 4,
+      "text-anchor": "end"
+    }, value.toFixed(decimals2)));
+  }
+  const octaves = Math.log2(scale.last / scale.first), every = octaves * 46 > width - 60 ? 2 : 1;
+  for (let power = Math.ceil(Math.log2(scale.first)); 2 ** power <= scale.last; power += every) {
+    const x = scale.x(2 ** power);
+    found.push(svgElement("line", {
+      class: "kv-curve-axis",
+      x1: x,
+      x2: x,
+      y1: bottom,
+      y2: bottom + 4
+    }));
+    found.push(svgElement("text", {
+      class: "kv-curve-tick",
+      x,
+      y: bottom + 16,
+      "text-anchor": "middle"
+    }, format(2 ** power)));
+  }
+  found.push(svgElement("line", {
+    class: "kv-curve-axis",
+    x1: MARGIN.left,
+    x2: width - MARGIN.right,
+    y1: bottom,
+    y2: bottom
+  }));
+  found.push(svgElement("text", {
+    class: "kv-curve-tick",
+    x: width - MARGIN.right,
+    y: bottom + 30,
+    "text-anchor": "end"
+  }, "budget, tokens"));
+  return found;
+}
+
+// explorer_ledger.js
+var PARTS = [
+  "sinks",
+  "recent",
+  "agreed",
+  "wasted",
+  "merged",
+  "generated",
+  "missed"
+];
+var PART_LABELS = {
+  merged: "centroids",
+  generated: "fed"
+};
+function createLedger(host) {
+  const bar = host.appendChild(element("div", "kv-explorer-bar"));
+  bar.setAttribute("role", "img");
+  const list = host.appendChild(element("p", "kv-legend"));
+  return {
+    /** @param {ExplorerNumbers} numbers */
+    paint({ parts }) {
+      const shown = PARTS.filter((name) => parts[name] > 0);
+      const attended = shown.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
+      bar.replaceChildren(...shown.map((name) => {
+        const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
+        segment.style.flexGrow = String(parts[name]);
+        segment.title = `${MEANING2[name]}: ${format(parts[name])}`;
+        return segment;
+      }));
+      bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
+      list.replaceChildren(...shown.map((name) => {
+        const entry = element("span", "kv-entry");
+        entry.title = MEANING2[name];
+        const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
+        const stands = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
+        entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
+        entry.append(element("b", "", format(parts[name])), element("span", "", `${stands}${share}`.trim()));
+        return entry;
+      }));
+    }
+  };
+}
+
+// explorer_questions.js
+var CURVE_WAIT_MS = 300;
+function createQuestions(host, { show, grown }) {
+  let asked = null;
+  let queued = null;
+  let timer;
+  function put(place) {
+    asked = "show";
+    host.send({
+      kind: "show",
+      place
+    });
+  }
+  function grow() {
+    if (asked || host.get("curve").done) return;
+    asked = "curve";
+    host.send({
+      kind: "curve"
+    });
+  }
+  function answered(wait) {
+    const place = queued;
+    asked = queued = null;
+    clearTimeout(timer);
+    if (place) put(place);
+    else timer = setTimeout(grow, wait);
+  }
+  function shown() {
+    if (queued === null) show();
+    grown(host.get("curve"));
+    answered(CURVE_WAIT_MS);
+  }
+  host.on("numbers", shown);
+  host.on("curve", () => {
+    grown(host.get("curve"));
+    if (asked === "curve") answered(0);
+  });
+  shown();
+  return {
+    /** @param {Place} place */
+    ask(place) {
+      if (asked) queued = place;
+      else put(place);
+    },
+    close: () => clearTimeout(timer)
+  };
+}
+
+// explorer.js
+var STOPS = {
+  ArrowLeft: -1,
+  ArrowDown: -1,
+  ArrowRight: 1,
+  ArrowUp: 1,
+  Home: -Infinity,
+  End: Infinity
+};
+function createExplorer(root2, host) {
+  const page = host.get("page");
+  let place = null;
+  let numbers;
+  let slice = null;
+  let frame = null;
+  root2.classList.add("kvviz", "kv-explorer");
+  keepKeys(root2);
+  const controls = createExplorerControls(root2, page, {
+    change,
+    measured,
+    save
+  });
+  const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
+  const [went, are] = [
+    "where the tokens went",
+    "which tokens they are"
+  ].map((name) => `${name}, at step ${page.steps - 1}`);
+  const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING2.curve);
+  const { panel: ledgerPanel } = titledPanel(right, went, "kv-explorer-ledger", MEANING2.ledger);
+  const { panel: textPanel } = titledPanel(right, are, "kv-explorer-text", MEANING2.text);
+  root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
+  const tip = createTip(root2);
+  const curve = createCurve2(curvePanel.panel, page, {
+    tip,
+    pick: (budget) => change({
+      budget
+    })
+  });
+  const ledger = createLedger(ledgerPanel);
+  const about = (position, event) => {
+    if (position === null || !slice || !frame) tip.hide();
+    else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
+  };
+  const mapHost = element("div", "kv-explorer-map");
+  mapHost.title = MEANING2.map;
+  textPanel.before(mapHost);
+  const map = createMatrix(mapHost, {
+    label: "map of the attended tokens over all positions",
+    palette: () => mapColours(root2),
+    onHover: (cell2, event) => cell2 && slice ? about(positionAt(slice, cell2), event) : tip.hide(),
+    onPick: (row2, column) => slice && strip.focus(positionAt(slice, [
+      row2,
+      column
+    ]))
+  });
+  const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
+  textPanel.after(createLegend(marks, `hue: ${page.group_name} \xB7 strength: attention`, MEANING2.tint));
+  const strip = createStrip(textPanel, {
+    tokens: page.tokens,
+    label: "text with the attended tokens",
+    onHover: about
+  });
+  const unwatch = watchTheme(root2, () => {
+    root2.style.setProperty("--kv-method", root2.dataset.theme === "dark" ? page.colours.dark : page.colours.light);
+    map.recolour();
+  });
+  function change(changes) {
+    if (!place) return;
+    place = {
+      ...place,
+      ...changes,
+      settings: {
+        ...place.settings,
+        ...changes.settings
+      }
+    };
+    controls.set(place);
+    root2.dataset.busy = "";
+    questions.ask(place);
+  }
+  function measured() {
+    curvePanel.heading.textContent = controls.measure.title;
+    curve.paint(controls.measure, numbers);
+  }
+  function save() {
+    const { budget, layer, head } = numbers;
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}.png`;
+    return savePicture(controls.menu, root2, host.css, name, map.canvas);
+  }
+  root2.addEventListener("keydown", (event) => {
+    const target = targetOf(event), tag = target.tagName;
+    const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
+    if (hasModifier(event) || tag === "SELECT" || !(event.key in STOPS)) return;
+    if (vertical && tag !== "INPUT") return;
+    controls.move(target, STOPS[event.key]);
+    event.preventDefault();
+  });
+  function show() {
+    const found = host.get("numbers");
+    delete root2.dataset.busy;
+    controls.refuse(found.refusal);
+    if (found.refusal) return;
+    const opening = slice === null;
+    numbers = found;
+    place = {
+      budget: found.budget,
+      layer: found.layer,
+      head: found.head,
+      settings: {
+        ...found.settings
+      }
+    };
+    slice = /** @type {Slice} */
+    unpack(host.bytes("slice"));
+    frame = frameOf(slice, 0);
+    strip.paint(frame.positions, frame.looks, frame.marks);
+    map.paint(slice.map_looks, slice.shapes.map_looks);
+    ledger.paint(found);
+    controls.paint(found);
+    measured();
+    tip.hide();
+    if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest2(frame), false));
+  }
+  const questions = createQuestions(host, {
+    show,
+    grown: curve.points
+  });
+  return () => {
+    questions.close();
+    unwatch();
+    map.destroy();
+    curve.destroy();
+  };
+}
+function heaviest2(frame) {
+  let best = 0;
+  for (let index = 1; index < frame.positions.length; index++) {
+    const chosen = frame.groups[index] >= 0, before = frame.groups[best] >= 0;
+    if (chosen && !before || chosen === before && frame.weights[index] > frame.weights[best]) best = index;
+  }
+  return frame.positions.length ? frame.positions[best] : 0;
+}
+
+// inspector_words.js
+var MEANING3 = {
+  count: "C: the number of clusters; ClusterKV takes one for every 80 tokens of the prompt",
+  metric: "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
+  seed: "seed: draws the keys that are the first centroids",
+  layer: "layer: which of the captured layers is shown",
+  head: "KV head: which of the layer's key heads is shown",
+  map: "every key at its place by principal components; keys near each other point the same way; the star is the last query",
+  text: "the prompt as the model reads it, tinted by cluster; dotted tokens are in no cluster",
+  size: "size: tokens in the cluster",
+  spread: "spread: mean cosine of the cluster's keys to its centroid; 1 where all point the same way",
+  recalled: "recalled: steps that attended at least one of the cluster's tokens",
+  central: "the token whose key has the largest cosine to the centroid",
+  mostly: "the texts that occur most often in the cluster",
+  nearest: "the clusters whose centroids have the largest cosine to this one's",
+  steps: "one bar a step: the share of the cluster's tokens that the step attended"
+};
+function frequent(tokens, members, most = 6) {
+  const counts = /* @__PURE__ */ new Map();
+  for (const position of members) counts.set(tokens[position], (counts.get(tokens[position]) ?? 0) + 1);
+  const ranked = [
+    ...counts
+  ].sort((one, other) => other[1] - one[1]).slice(0, most);
+  return ranked.map(([text, count]) => `${quoted(text)}${count > 1 ? ` \xD7${format(count)}` : ""}`).join("  ");
+}
+function steps(taken) {
+  return taken.filter((tokens) => tokens > 0).length;
+}
+
+// inspector_controls.js
+function createInspectorControls(root2, page, { change, save }) {
+  const head = root2.appendChild(element("div", "kv-head"));
+  const title = head.appendChild(element("h2", "kv-title"));
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  let counts = page.counts;
+  const label = bar.appendChild(element("label", "kv-step"));
+  label.append(element("span", "", "clusters"));
+  label.title = MEANING3.count;
+  const slider = label.appendChild(element("input"));
+  Object.assign(slider, {
+    type: "range",
+    min: 0,
+    max: counts.length - 1,
+    step: 1
+  });
+  slider.setAttribute("aria-label", "number of clusters C");
+  const count = label.appendChild(element("output"));
+  slider.addEventListener("input", () => setCount(Number(slider.value)));
+  const selects = [];
+  const pickers = [];
+  if (!page.fixed) {
+    choice("metric", "metric", page.metrics, (metric) => ({
+      metric
+    }));
+    const around = bar.appendChild(element("label", "kv-picker"));
+    around.title = MEANING3.seed;
+    around.append(element("span", "", "seed"));
+    const seed = around.appendChild(element("input", "kv-seed"));
+    Object.assign(seed, {
+      type: "number",
+      min: 0,
+      max: 2 ** 31 - 1,
+      step: 1
+    });
+    seed.setAttribute("aria-label", "seed");
+    const sow = () => {
+      if (seed.checkValidity() && seed.value !== "") change({
+        seed: Number(seed.value)
+      });
+    };
+    seed.addEventListener("change", sow);
+    seed.addEventListener("keydown", (event) => event.key === "Enter" && sow());
+    pickers.push([
+      seed,
+      "seed"
+    ]);
+    choice("layer", "layer", page.layers, (layer) => ({
+      layer: Number(layer)
+    }));
+    choice("head", "KV head", page.heads, (head2) => ({
+      head: Number(head2)
+    }));
+  }
+  function choice(name, text, values, read) {
+    const select = picker(bar, text, values, MEANING3[name], (value) => change(read(value)));
+    selects.push(select);
+    pickers.push([
+      select,
+      name
+    ]);
+  }
+  function setCount(index) {
+    const wanted = Math.max(0, Math.min(counts.length - 1, index));
+    showCount(wanted);
+    change({
+      n_clusters: counts[wanted]
+    });
+  }
+  function showCount(index) {
+    slider.value = String(index);
+    slider.setAttribute("value", slider.value);
+    slider.setAttribute("aria-valuetext", `${counts[index]} clusters`);
+    const own = counts[index] === page.default;
+    count.textContent = format(counts[index]);
+    count.title = own ? `${MEANING3.count} (this one)` : `${MEANING3.count}, here ${page.default}`;
+    count.style.minWidth = `${format(counts[counts.length - 1]).length}ch`;
+  }
+  const menu = createSaveMenu(head, root2, save);
+  return {
+    menu,
+    /** @param {number} by */
+    step: (by, absolute = false) => setCount(absolute ? by : Number(slider.value) + by),
+    /** @param {number[]} values */
+    counts(values) {
+      counts = values;
+      slider.max = String(counts.length - 1);
+    },
+    /**
+     * `waiting`: another number of clusters is on its way, so that the slider stays where the hand put it.
+     *
+     * @param {Settings} shown
+     * @param {number} token
+     * @param {boolean} waiting
+     */
+    paint(shown, token, waiting) {
+      const { n_clusters: clusters, metric, seed, layer, head: row2 } = shown;
+      const many = `${format(page.tokens.length)} tokens in ${format(clusters)} ${clusters === 1 ? "cluster" : "clusters"}`;
+      const place = `layer ${layer}, KV head ${row2}`;
+      const parts = [
+        page.model,
+        many,
+        metric,
+        `seed ${seed}`,
+        place,
+        `recalled by ${page.steps_by}`
+      ];
+      title.textContent = parts.join(" \xB7 ");
+      if (!waiting) showCount(counts.indexOf(clusters));
+      for (const [control, name] of pickers) {
+        if (control.type === "number" && control === document.activeElement) continue;
+        control.value = String(shown[name]);
+        control.setAttribute("value", control.value);
+      }
+      markSelected(...selects);
+      const fields = `layer=${layer}, head=${row2}, n_clusters=${clusters}, metric="${metric}", seed=${seed}, token=${token}`;
+      menu.line.textContent = `${page.call}${fields}${page.call_end}`;
+    }
+  };
+}
+
+// inspector_details.js
+function createDetails(host, page, { goTo, onList }) {
+  const heading = host.appendChild(element("h3"));
+  const body = host.appendChild(element("div", "kv-panel kv-about"));
+  function link(parent, cluster, text, meaning, found) {
+    const made = parent.appendChild(element("button", "kv-link"));
+    made.type = "button";
+    made.title = meaning;
+    const swatch = made.appendChild(element("span", "kv-swatch"));
+    swatch.style.background = colourOf(found.hues[cluster]);
+    made.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
+    made.addEventListener("click", () => goTo(found.central[cluster]));
+    return made;
+  }
+  function one(found, cluster) {
+    const members = [
+      ...found.labels.keys()
+    ].filter((token) => found.labels[token] === cluster);
+    const taken = takenOf(found, cluster), central = found.central[cluster];
+    const facts = element("div", "kv-facts");
+    const swatch = facts.appendChild(element("span", "kv-swatch"));
+    swatch.style.background = colourOf(found.hues[cluster]);
+    facts.append(element("span", "kv-id", `#${cluster}`));
+    fact(facts, "size", format(members.length), MEANING3.size);
+    fact(facts, "spread", found.spread[cluster].toFixed(2), MEANING3.spread);
+    const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
+    fact(facts, "recalled by", recalled, MEANING3.recalled);
+    fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING3.central);
+    const list = facts.appendChild(element("button", "", "All clusters"));
+    list.type = "button";
+    list.title = "lets go of this cluster and lists all (Escape)";
+    list.addEventListener("click", onList);
+    const rows = element("dl", "kv-rows");
+    row(rows, "mostly", MEANING3.mostly).append(frequent(page.tokens, members));
+    const near = row(rows, "nearest", MEANING3.nearest), width = found.shapes.nearest[1];
+    for (let rank = 0; rank < width; rank++) {
+      const other = found.nearest[cluster * width + rank];
+      if (other < 0) continue;
+      const cosine = found.nearest_cosine[cluster * width + rank].toFixed(3);
+      const meaning = `go to cluster ${other}: ${found.sizes[other]} tokens, cosine of the centroids ${cosine}`;
+      link(near, other, cosine, meaning, found);
+    }
+    if (!near.children.length) near.append("there is no other cluster");
+    row(rows, "steps", MEANING3.steps).append(bars(found, cluster, taken));
+    return [
+      facts,
+      rows
+    ];
+  }
+  function bars(found, cluster, taken) {
+    if (!taken.length) {
+      const todo = "pick a recorded layer, or open the inspector without a recording";
+      return element("span", "kv-empty", `Layer ${found.layer} was not recorded: ${todo}.`);
+    }
+    const made = element("div", "kv-steps");
+    made.setAttribute("role", "img");
+    made.setAttribute("aria-label", `steps that attended tokens of this cluster: ${steps(taken)} of ${taken.length}`);
+    taken.forEach((count, step) => {
+      const bar = made.appendChild(element("span", "kv-stepbar"));
+      const fed = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${format(page.tokens.length + step)}`;
+      bar.title = `${fed}: attended ${format(count)} of ${format(found.sizes[cluster])} tokens`;
+      const fill2 = bar.appendChild(element("span"));
+      fill2.style.height = `${100 * count / found.sizes[cluster]}%`;
+      fill2.style.background = colourOf(found.hues[cluster]);
+    });
+    return made;
+  }
+  function all(found) {
+    const list = element("ol", "kv-all"), count = found.sizes.length;
+    const recalled = Array.from({
+      length: count
+    }, (_, cluster) => steps(takenOf(found, cluster)));
+    const members = Array.from({
+      length: count
+    }, () => (
+      /** @type {number[]} */
+      []
+    ));
+    found.labels.forEach((cluster, token) => cluster >= 0 && members[cluster].push(token));
+    const order = [
+      ...recalled.keys()
+    ].filter((cluster) => found.sizes[cluster] > 0);
+    order.sort((one2, other) => recalled[other] - recalled[one2] || found.sizes[other] - found.sizes[one2]);
+    for (const cluster of order) {
+      const text = `${format(found.sizes[cluster])} tokens \xB7 ${recalled[cluster]} steps`;
+      const item = list.appendChild(element("li"));
+      link(item, cluster, text, `${MEANING3.size}; ${MEANING3.recalled}`, found);
+      item.append(element("span", "kv-first", frequent(page.tokens, members[cluster], 4)));
+    }
+    return [
+      list
+    ];
+  }
+  return {
+    /**
+     * @param {Clustering} found
+     * @param {number} token
+     */
+    paint(found, token) {
+      const cluster = token < 0 ? -1 : found.labels[token], empty = found.sizes.filter((size2) => !size2).length;
+      const more = empty ? ` (${format(empty)} more are empty)` : "";
+      heading.textContent = cluster >= 0 ? "the cluster picked" : `all ${format(found.sizes.length - empty)} clusters, most often recalled first${more}`;
+      body.replaceChildren(...cluster >= 0 ? one(found, cluster) : all(found));
+      if (token < 0 || cluster >= 0) return;
+      const why = "is a sink or recent token: always attended, in no cluster.";
+      body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} ${why}`));
+    }
+  };
+}
+function takenOf(found, cluster) {
+  const [count, width] = found.shapes.taken;
+  return Array.from({
+    length: count
+  }, (_, step) => found.taken[step * width + cluster]);
+}
+function fact(parent, name, text, meaning) {
+  const made = parent.appendChild(element("span", "kv-figure"));
+  made.title = meaning;
+  made.append(element("span", "kv-name", name), element("span", "kv-number", text));
+}
+function row(rows, name, meaning) {
+  const term = rows.appendChild(element("dt", "kv-name", name));
+  term.title = meaning;
+  return rows.appendChild(element("dd"));
+}
+
+// inspector_marks.js
+function clear(canvas) {
+  const context = contextOf(canvas);
+  context.globalAlpha = 1;
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  return context;
+}
+function disc(context, x, y, radius) {
+  context.moveTo(x + radius, y);
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+}
+function circle2(context, [x, y], radius, stroke, width) {
+  context.strokeStyle = stroke;
+  context.lineWidth = width;
+  context.beginPath();
+  disc(context, x, y, radius);
+  context.stroke();
+}
+function drawStar(context, [x, y], fill2, edge) {
+  context.beginPath();
+  for (let corner = 0; corner < 10; corner++) {
+    const radius = corner % 2 ? 4.5 : 11, angle = corner * Math.PI / 5 - Math.PI / 2;
+    context.lineTo(x + radius * Math.cos(angle), y + radius * Math.sin(angle));
+  }
+  context.closePath();
+  context.lineWidth = 3;
+  context.strokeStyle = edge;
+  context.stroke();
+  context.fillStyle = fill2;
+  context.fill();
+}
+
+// inspector_places.js
+var MARGIN2 = 18;
+var CELL = 14;
+function projector(points, star, width, height) {
+  let [left, right, low, high] = [
+    star[0],
+    star[0],
+    star[1],
+    star[1]
+  ];
+  for (let at = 0; at < points.length; at += 2) {
+    left = Math.min(left, points[at]);
+    right = Math.max(right, points[at]);
+    low = Math.min(low, points[at + 1]);
+    high = Math.max(high, points[at + 1]);
+  }
+  const unit = Math.min((width - 2 * MARGIN2) / Math.max(right - left, 1e-9), (height - 2 * MARGIN2) / Math.max(high - low, 1e-9));
+  const [x0, y0] = [
+    (width - unit * (right - left)) / 2,
+    (height - unit * (high - low)) / 2
+  ];
+  return (x, y) => [
+    x0 + unit * (x - left),
+    y0 + unit * (high - y)
+  ];
+}
+function indexOfPlaces(places, width) {
+  const squares = /* @__PURE__ */ new Map();
+  const columns = Math.ceil(width / CELL) + 2;
+  const square = (x, y) => (Math.floor(y / CELL) + 1) * columns + Math.floor(x / CELL) + 1;
+  for (let token = 0; 2 * token < places.length; token++) {
+    const key = square(places[2 * token], places[2 * token + 1]);
+    const tokens = squares.get(key);
+    if (tokens) tokens.push(token);
+    else squares.set(key, [
+      token
+    ]);
+  }
+  return {
+    /**
+     * @param {number} x
+     * @param {number} y
+     * @param {number} reach
+     */
+    nearest(x, y, reach) {
+      let best = -1, least = reach * reach;
+      for (const dy of [
+        -CELL,
+        0,
+        CELL
+      ]) {
+        for (const dx of [
+          -CELL,
+          0,
+          CELL
+        ]) {
+          for (const token of squares.get(square(x + dx, y + dy)) ?? []) {
+            const apart = (places[2 * token] - x) ** 2 + (places[2 * token + 1] - y) ** 2;
+            if (apart < least) [best, least] = [
+              token,
+              apart
+            ];
+          }
+        }
+      }
+      return best;
+    }
+  };
+}
+
+// inspector_map.js
+var REACH = 9;
+var NONE = -1;
+var WAYS = {
+  ArrowLeft: [
+    -1,
+    0
+  ],
+  ArrowRight: [
+    1,
+    0
+  ],
+  ArrowUp: [
+    0,
+    -1
+  ],
+  ArrowDown: [
+    0,
+    1
+  ]
+};
+function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
+  host.classList.add("kv-keymap");
+  host.tabIndex = 0;
+  host.setAttribute("role", "application");
+  host.setAttribute("aria-label", "map of the keys: arrow keys go from centroid to centroid, Enter picks one, Escape lets go");
+  const [below, above] = [
+    0,
+    1
+  ].map(() => host.appendChild(element("canvas")));
+  let clusters;
+  let toPixel = null;
+  let index;
+  let colours;
+  let points = new Float32Array();
+  let star = points;
+  let places = points;
+  let coloured = false, ink = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+  function fit() {
+    const width = host.clientWidth, height = host.clientHeight, scale = window.devicePixelRatio || 1;
+    if (!width || !points.length || !clusters) return false;
+    for (const canvas of [
+      below,
+      above
+    ]) {
+      canvas.width = Math.round(width * scale);
+      canvas.height = Math.round(height * scale);
+      canvas.style.cssText = `position:absolute;left:0;top:0;width:${width}px;height:${height}px`;
+      contextOf(canvas).setTransform(scale, 0, 0, scale, 0, 0);
+    }
+    const project = projector(points, star, width, height);
+    toPixel = project;
+    places = new Float32Array(points.length);
+    for (let at2 = 0; at2 < points.length; at2 += 2) places.set(project(points[at2], points[at2 + 1]), at2);
+    index = indexOfPlaces(places, width);
+    return true;
+  }
+  function colour(cluster) {
+    const look = 4 * ((cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + LEVELS - 1);
+    return `rgb(${colours[look]} ${colours[look + 1]} ${colours[look + 2]})`;
+  }
+  const ringAt = (toPixel2, cluster) => toPixel2(clusters.rings[2 * cluster], clusters.rings[2 * cluster + 1]);
+  const dotSize = () => places.length > 4e4 ? 1.1 : places.length > 8e3 ? 1.7 : 2.4;
+  const ringSize = () => clusters.sizes.length > 240 ? 3.5 : clusters.sizes.length > 80 ? 5 : 7;
+  function drawBelow() {
+    if (!toPixel) return;
+    if (!coloured) {
+      const style2 = getComputedStyle(root2);
+      [coloured, colours, ink, ground] = [
+        true,
+        mapColours(root2),
+        style2.color,
+        style2.backgroundColor
+      ];
+    }
+    const context = clear(below), byHue = Array.from({
+      length: HUES + 1
+    }, () => (
+      /** @type {number[]} */
+      []
+    ));
+    for (let token = 0; token < clusters.labels.length; token++) {
+      const cluster = clusters.labels[token];
+      byHue[cluster < 0 ? HUES : clusters.hues[cluster]].push(token);
+    }
+    context.globalAlpha = picked < 0 ? 0.8 : 0.3;
+    byHue.forEach((tokens) => {
+      if (!tokens.length) return;
+      context.fillStyle = colour(clusters.labels[tokens[0]]);
+      context.beginPath();
+      for (const token of tokens) disc(context, places[2 * token], places[2 * token + 1], dotSize());
+      context.fill();
+    });
+    drawAbove();
+  }
+  function drawAbove() {
+    if (!toPixel || !coloured) return;
+    const context = clear(above);
+    if (picked >= 0) drawPicked(context);
+    for (let cluster = 0; cluster < clusters.sizes.length; cluster++) {
+      if (clusters.sizes[cluster]) ring(context, ringAt(toPixel, cluster), cluster);
+    }
+    if (cursor >= 0) {
+      context.setLineDash([
+        3,
+        3
+      ]);
+      circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink, 1.5);
+      context.setLineDash([]);
+    }
+    drawStar(context, toPixel(star[0], star[1]), ink, ground);
+    if (hovered >= 0) circle2(context, [
+      places[2 * hovered],
+      places[2 * hovered + 1]
+    ], dotSize() + 4, ink, 1.5);
+  }
+  function drawPicked(context) {
+    context.fillStyle = colour(picked);
+    context.strokeStyle = ink;
+    context.lineWidth = 1;
+    context.beginPath();
+    for (let token = 0; token < clusters.labels.length; token++) {
+      if (clusters.labels[token] === picked) disc(context, places[2 * token], places[2 * token + 1], dotSize() + 1.2);
+    }
+    context.fill();
+    context.stroke();
+  }
+  function ring(context, place, cluster) {
+    const [radius, width] = cluster === picked ? [
+      ringSize() + 3,
+      3
+    ] : [
+      ringSize(),
+      1.75
+    ];
+    circle2(context, place, radius, ground, width + 2.5);
+    circle2(context, place, radius, cluster === picked ? ink : colour(cluster), width);
+  }
+  function at(event) {
+    if (!toPixel) return null;
+    const box = host.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    let best = NONE, least = (ringSize() + 2) ** 2;
+    for (let cluster = 0; cluster < clusters.sizes.length; cluster++) {
+      if (!clusters.sizes[cluster]) continue;
+      const [a, b] = ringAt(toPixel, cluster), apart = (a - x) ** 2 + (b - y) ** 2;
+      if (apart < least) [best, least] = [
+        cluster,
+        apart
+      ];
+    }
+    if (best >= 0) return {
+      cluster: best,
+      token: NONE
+    };
+    const token = index.nearest(x, y, REACH);
+    return token < 0 ? null : {
+      cluster: clusters.labels[token],
+      token
+    };
+  }
+  host.addEventListener("pointermove", (event) => {
+    const found = at(event), token = found ? found.token : NONE;
+    host.style.cursor = found ? "pointer" : "default";
+    onHover(found, event);
+    if (token === hovered) return;
+    hovered = token;
+    drawAbove();
+  });
+  host.addEventListener("pointerleave", (event) => {
+    hovered = NONE;
+    drawAbove();
+    onHover(null, event);
+  });
+  host.addEventListener("click", (event) => {
+    const found = at(event);
+    if (found) onPick(found);
+  });
+  host.addEventListener("keydown", (event) => {
+    const way = WAYS[event.key];
+    if (hasModifier(event) || !toPixel) return;
+    if (way) moveTo(neighbour(toPixel, ...way));
+    else if ((event.key === "Enter" || event.key === " ") && cursor >= 0) onPick({
+      cluster: cursor,
+      token: NONE
+    });
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  host.addEventListener("blur", () => moveTo(NONE));
+  function moveTo(cluster) {
+    cursor = cluster;
+    drawAbove();
+    onCursor(cluster);
+  }
+  function neighbour(toPixel2, right, down) {
+    const from = cursor >= 0 ? cursor : picked;
+    if (from < 0) return clusters.sizes.findIndex((size2) => size2 > 0);
+    const [x, y] = ringAt(toPixel2, from);
+    let best = from, least = Infinity;
+    for (let cluster = 0; cluster < clusters.sizes.length; cluster++) {
+      const [a, b] = ringAt(toPixel2, cluster), along = (a - x) * right + (b - y) * down;
+      const across = Math.abs((a - x) * down) + Math.abs((b - y) * right);
+      if (cluster === from || !clusters.sizes[cluster] || along <= 0 || across > along) continue;
+      if (along + across < least) [best, least] = [
+        cluster,
+        along + across
+      ];
+    }
+    return best;
+  }
+  const resized = new ResizeObserver(() => fit() && drawBelow());
+  resized.observe(host);
+  return {
+    above,
+    /**
+     * @param {Places} newPlaces
+     * @param {Clustering} newClusters
+     * @param {number} cluster
+     */
+    show(newPlaces, newClusters, cluster) {
+      const moved = newPlaces.points !== points;
+      ({ points, star } = newPlaces);
+      [clusters, picked, cursor, hovered] = [
+        newClusters,
+        cluster,
+        NONE,
+        NONE
+      ];
+      if ((moved || !toPixel) && !fit()) return;
+      drawBelow();
+    },
+    /** @param {number} cluster */
+    pick(cluster) {
+      picked = cluster;
+      drawBelow();
+    },
+    /** @param {number | null} token */
+    hover(token) {
+      hovered = token !== null && token < clusters.labels.length ? token : NONE;
+      drawAbove();
+    },
+    recolour() {
+      coloured = false;
+      drawBelow();
+    },
+    destroy: () => resized.disconnect()
+  };
+}
+
+// inspector.js
+var MOVES = {
+  ArrowLeft: [
+    -1
+  ],
+  ArrowRight: [
+    1
+  ],
+  Home: [
+    0,
+    true
+  ],
+  End: [
+    Infinity,
+    true
+  ]
+};
+var SLOW_MS = 250;
+var TINTED = ATTENDED | GENERATED;
+var CHOSEN = TINTED | ORACLE;
+var UNCLUSTERED = ATTENDED | SINK;
+function createInspector(root2, host) {
+  const page = host.get("page");
+  let places;
+  let found;
+  let token = host.get("token");
+  let wanted = null;
+  let pending = null;
+  let slow;
+  let moved = true;
+  root2.classList.add("kvviz", "kv-inspector");
+  keepKeys(root2);
+  const controls = createInspectorControls(root2, page, {
+    change: ask,
+    save
+  });
+  const grid = root2.appendChild(element("div", "kv-grid"));
+  const left = section(grid, "keys", "kv-keys", MEANING3.map);
+  const right = section(grid, "prompt", "kv-prompt", MEANING3.text);
+  const about = grid.appendChild(element("section", "kv-details"));
+  root2.append(mapLegend(), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const tip = createTip(root2);
+  const map = createKeyMap(left.appendChild(element("div")), root2, {
+    onHover(at, event) {
+      strip.light(at && at.token >= 0 ? [
+        at.token
+      ] : []);
+      if (at) tip.show(aboutKey(at), event);
+      else tip.hide();
+    },
+    onPick: (at) => choose(at.token >= 0 ? at.token : found.central[at.cluster]),
+    onCursor(cluster) {
+      said.textContent = cluster < 0 ? "" : `at cluster #${cluster}, ${format(found.sizes[cluster])} tokens; Enter picks it`;
+    }
+  });
+  const axes2 = left.appendChild(element("div", "kv-axis"));
+  const said = left.appendChild(element("div", "kv-axis kv-cursor"));
+  said.setAttribute("role", "status");
+  const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
+    tokens: page.tokens,
+    label: "prompt",
+    onHover(position, event) {
+      map.hover(position);
+      if (position === null) tip.hide();
+      else tip.show(aboutKey({
+        cluster: found.labels[position],
+        token: position
+      }), event);
+    },
+    onPick: (position) => choose(position, false)
+  });
+  const details = createDetails(about, page, {
+    goTo: choose,
+    onList: () => choose(-1)
+  });
+  const unwatch = watchTheme(root2, map.recolour);
+  const clusterOf = (position) => position < 0 ? -1 : found.labels[position];
+  function settings() {
+    const { settings: [n_clusters, metric, seed], layer, head } = found;
+    return {
+      n_clusters,
+      metric: page.metrics[metric],
+      seed,
+      layer,
+      head
+    };
+  }
+  function aboutKey({ cluster, token: position }) {
+    const rows = position < 0 ? [] : [
+      [
+        "token",
+        visible(page.tokens[position])
+      ],
+      [
+        "position",
+        format(position)
+      ]
+    ];
+    if (cluster < 0) {
+      rows.push([
+        "cluster",
+        "none: a sink or recent token"
+      ]);
+      return rows;
+    }
+    const taken = takenOf(found, cluster);
+    rows.push([
+      "cluster",
+      `#${cluster}`
+    ], [
+      "size",
+      `${format(found.sizes[cluster])} tokens`
+    ]);
+    rows.push([
+      "spread",
+      decimals(found.spread[cluster])
+    ]);
+    if (taken.length) rows.push([
+      "recalled by",
+      `${steps(taken)} of ${format(taken.length)} steps`
+    ]);
+    return rows;
+  }
+  function paintText() {
+    const chosen = clusterOf(token), count = found.labels.length;
+    const looks = new Uint8Array(count), marks = new Uint8Array(count);
+    for (let position = 0; position < count; position++) {
+      const cluster = found.labels[position], mine = cluster >= 0 && cluster === chosen;
+      looks[position] = (cluster < 0 ? HUES : found.hues[cluster]) * LEVELS + (mine ? LEVELS - 1 : 0);
+      marks[position] = cluster < 0 ? UNCLUSTERED : mine ? CHOSEN : TINTED;
+    }
+    strip.paint([
+      ...found.labels.keys()
+    ], looks, marks);
+  }
+  function paint(waiting = wanted !== null) {
+    paintText();
+    details.paint(found, token);
+    controls.paint(settings(), token, waiting);
+    tip.hide();
+  }
+  function choose(position, scroll = true) {
+    token = position;
+    map.pick(clusterOf(token));
+    paint();
+    if (scroll && token >= 0) strip.focus(token, false);
+    host.tell({
+      token
+    });
+  }
+  function ask(change) {
+    const next = {
+      ...pending ?? wanted ?? settings(),
+      ...change
+    };
+    if (wanted) {
+      pending = next;
+      return;
+    }
+    if (same(next, settings())) return;
+    wanted = next;
+    slow = setTimeout(() => {
+      root2.dataset.busy = "";
+      said.textContent = `clustering ${format(page.tokens.length)} tokens anew \u2026`;
+    }, SLOW_MS);
+    host.tell(next);
+  }
+  function show() {
+    const opening = !found;
+    if (moved) places = unpack(host.bytes("places"));
+    found = unpack(host.bytes("clusters"));
+    moved = false;
+    clearTimeout(slow);
+    delete root2.dataset.busy;
+    said.textContent = "";
+    wanted = null;
+    const next = pending;
+    pending = null;
+    const [across, up] = new TextDecoder().decode(places.titles).split("\n");
+    axes2.replaceChildren(element("span", "", `\u2192 ${across}`), element("span", "", `\u2191 ${up}`));
+    map.show(places, found, clusterOf(token));
+    paint(next !== null);
+    if (opening && token >= 0) requestAnimationFrame(() => strip.focus(token, false));
+    if (next) ask(next);
+  }
+  function save() {
+    const { layer, head, n_clusters: count } = settings();
+    const name = `cluster-inspector-layer-${layer}-head-${head}-clusters-${count}.png`;
+    return savePicture(controls.menu, root2, host.css, name, map.above);
+  }
+  root2.addEventListener("keydown", (event) => {
+    const target = targetOf(event), move = MOVES[event.key];
+    if (hasModifier(event) || target.tagName === "SELECT" || target.matches("[type=number]")) return;
+    if (move) controls.step(...move);
+    else if (event.key === "Escape" && token >= 0 && !controls.menu.menu.open) choose(-1);
+    else return;
+    event.preventDefault();
+  });
+  host.on("page", () => controls.counts(host.get("page").counts));
+  host.on("places", () => moved = true);
+  host.on("clusters", show);
+  host.on("token", () => host.get("token") !== token && choose(host.get("token")));
+  show();
+  return () => {
+    clearTimeout(slow);
+    unwatch();
+    map.destroy();
+  };
+}
+function same(one, other) {
+  return JSON.stringify(one) === JSON.stringify(other);
+}
+function mapLegend() {
+  const host = element("p", "kv-legend");
+  const entries = [
+    [
+      "\u25CF token",
+      "a key; its hue is its cluster's, the same hue in the text"
+    ],
+    [
+      "\u25CB centroid",
+      "the mean of a cluster's keys"
+    ],
+    [
+      "\u2605 last query",
+      "the mean of the KV head's query heads at the last position, drawn at the keys' mean length"
+    ]
+  ];
+  for (const [text, meaning] of entries) host.appendChild(element("span", "kv-entry", text)).title = meaning;
+  const samples = [
+    [
+      "kv-attended kv-agreed",
+      "--kv-h:250;--kv-a:1",
+      "in the cluster picked"
+    ],
+    [
+      "kv-attended kv-kept",
+      "--kv-c:0;--kv-a:0.4",
+      "in no cluster: a sink or recent token"
+    ]
+  ];
+  for (const [mark, style2, text] of samples) {
+    const entry = host.appendChild(element("span", "kv-entry"));
+    entry.appendChild(element("span", mark, "text")).style.cssText = style2;
+    entry.append(element("span", "", text));
+  }
+  return host;
+}
+
+// page.js
+async function pageModel({ state, answers }, css) {
+  const values = {
+    ...await withBytes(state),
+    _css: css
+  };
+  const events = new EventTarget();
+  let asked = [];
+  async function answer(again = false) {
+    const found = answers.filter(({ when }) => matches(values, when));
+    if (!again && found.length === asked.length && found.every((each, index) => each === asked[index])) return;
+    asked = found;
+    const changes = await withBytes(Object.assign({}, ...found.map(({ then }) => then)));
+    if (asked !== found) return;
+    Object.assign(values, changes);
+    for (const name of Object.keys(changes)) events.dispatchEvent(new Event(`change:${name}`));
+  }
+  await answer();
+  return {
+    get: (name) => values[name],
+    set(name, value) {
+      values[name] = value;
+    },
+    save_changes: () => void answer(),
+    send({ place }) {
+      Object.assign(values, place);
+      answer(true);
+    },
+    on: (event, react) => events.addEventListener(event, react),
+    off: (event, react) => events.removeEventListener(event, react)
+  };
+}
+function matches(values, when) {
+  return Object.entries(when).every(([name, wanted]) => wanted instanceof Object ? matches(values[name], wanted) : values[name] === wanted);
+}
+async function withBytes(values) {
+  const read = (value) => Array.isArray(value) ? Promise.all(value.map(read)) : value?.blob === void 0 ? value : readBlob(value.blob);
+  const named2 = Object.entries(values).map(async ([name, value]) => [
+    name,
+    await read(value)
+  ]);
+  return Object.fromEntries(await Promise.all(named2));
+}
+async function readBlob(key) {
+  const text = document.querySelector(`script[data-slice="${key}"]`)?.textContent;
+  if (!text) throw new Error(`this page lacks the bytes ${key}`);
+  const bytes2 = Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([
+    bytes2
+  ]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// stepper_clusters.js
+var FIRST_WORDS = 48;
+function createClusters(host, page, { onHover, onPick }) {
+  const list = host.appendChild(element("ol", "kv-clusters"));
+  const nothing = host.appendChild(element("p", "kv-empty"));
+  function item(clusters, index, frame, widest) {
+    const group2 = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
+    const members = [
+      ...frame.positions
+    ].filter((_, token) => frame.groups[token] === group2);
+    const made = element("li");
+    const bar = made.appendChild(element("span", "kv-bar"));
+    const fill2 = bar.appendChild(element("span"));
+    fill2.style.width = `${100 * clusters.group_masses[index] / widest}%`;
+    fill2.style.background = colourOf(clusters.group_hues[index]);
+    const id = element("span", "kv-id", `#${group2}`);
+    made.prepend(id);
+    const share = made.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
+    const size2 = made.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
+    made.append(element("span", "kv-first", words(members)));
+    size2.title = known > count ? `trimmed: ${count} tokens attended here; this recording shows at least ${known} members that were there already` : page.merges ? "tokens that this centroid is the mean of" : `tokens of this ${page.group_name} attended at this step`;
+    bar.title = share.title = MEANING.share;
+    id.title = `${page.group_name} ${group2}, ${MEANING.score.replace("score: ", "score ")}: ${decimals(clusters.group_scores[index])}`;
+    made.addEventListener("pointerenter", () => onHover(members));
+    made.addEventListener("pointerleave", () => onHover([]));
+    made.addEventListener("click", () => onPick(members[0]));
+    return made;
+  }
+  const words = (members) => {
+    let text = "";
+    for (let index = 0; index < members.length && text.length < FIRST_WORDS; index++) {
+      const gap = index && members[index] !== members[index - 1] + 1 ? " \u2026 " : "";
+      text += gap + page.tokens[members[index]];
+    }
+    const readable = named(text.replace(/\s+/g, " ").replace(/(… )+/g, "\u2026 ").trim());
+    return /[^…\s]/.test(readable) ? readable : visible(text);
+  };
+  return {
+    /**
+     * @param {StepperSlice} slice
+     * @param {number} step
+     * @param {Frame} frame
+     */
+    paint(slice, step, frame) {
+      const clusters = clustersOf(slice, step);
+      const widest = Math.max(1e-9, ...clusters.group_masses);
+      list.replaceChildren(...Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest)));
+      nothing.hidden = clusters.group_ids.length > 0;
+      const others = `a sink, recent, generated, or attended without ${page.group_name}s`;
+      nothing.textContent = `Nothing was recalled by score at this step: every attended token is ${others}.`;
+      return clusters.group_ids.length;
+    }
+  };
+}
+
+// stepper_controls.js
+function createControls(root2, page, { go, toggle, pick, save }) {
+  const head = root2.appendChild(element("div", "kv-head"));
+  head.append(element("h2", "kv-title", page.description));
+  const layer = picker(head, "layer", page.layers, page.layers_meaning, () => pick(Number(layer.value), Number(row2.value)));
+  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, () => pick(Number(layer.value), Number(row2.value)));
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  const slider = createStepSlider(bar, page.steps, go);
+  const play = button(slider.buttons, "\u25B6", "play (space)", toggle);
+  const fed = bar.appendChild(element("span", "kv-fed"));
+  fed.title = MEANING.fed;
+  const stats = bar.appendChild(element("span", "kv-stats"));
+  const figures = {
+    recall: figure2(stats, "recall"),
+    mass: figure2(stats, "mass"),
+    attended: figure2(stats, "attended"),
+    read: figure2(stats, "read"),
+    moved: figure2(stats, "moved")
+  };
+  const menu = createSaveMenu(head, root2, save);
+  return {
+    menu,
+    /** @param {boolean} running */
+    playing(running) {
+      play.textContent = running ? "\u275A\u275A" : "\u25B6";
+      play.title = running ? "pause (space)" : "play (space)";
+      play.setAttribute("aria-label", play.title);
+      play.setAttribute("aria-pressed", String(running));
+    },
+    /**
+     * @param {number} step
+     * @param {StepperSlice} slice
+     * @param {number} attended
+     */
+    paint(step, slice, attended) {
+      const token = quoted(page.tokens[page.prompt_length + step]);
+      slider.show(step, `, fed ${token}, recall ${slice.recall[step].toFixed(2)}`);
+      fed.textContent = `fed ${token}`;
+      figures.recall.number.textContent = slice.recall[step].toFixed(2);
+      figures.mass.number.textContent = slice.mass[step].toFixed(2);
+      figures.attended.number.textContent = format(attended);
+      figures.read.inBytes(slice.read_bytes[step]);
+      figures.moved.inBytes(slice.moved_bytes[step]);
+      layer.value = String(slice.layer);
+      row2.value = String(slice.head);
+      markSelected(layer, row2);
+      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+    }
+  };
+}
+function figure2(host, name) {
+  const made = host.appendChild(element("span", "kv-figure"));
+  made.title = MEANING[name];
+  made.append(element("span", "kv-name", name));
+  const number = made.appendChild(element("span", "kv-number"));
+  return {
+    number,
+    /** @param {number} count */
+    inBytes(count) {
+      number.textContent = bytes(count);
+      made.title = `${MEANING[name]}: ${format(count)} bytes`;
+    }
+  };
+}
+
+// stepper.js
+var STEP_MS = 700;
+function createStepper(root2, host) {
+  const page = host.get("page");
+  let now = host.get("step");
+  let slice = null;
+  let frame = null;
+  let timer = null;
+  root2.classList.add("kvviz", "kv-stepper");
+  keepKeys(root2);
+  const controls = createControls(root2, page, {
+    go,
+    toggle,
+    pick: ask,
+    save
+  });
+  const grid = root2.appendChild(element("div", "kv-grid"));
+  const { panel: promptPanel } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const { panel: mapPanel } = titledPanel(grid, "steps \u2193 \xD7 positions \u2192", "kv-map", MEANING.map);
+  const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
+  const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
+  root2.append(legend2(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const tip = createTip(root2);
+  const about = (position, event) => {
+    if (position === null || !frame || !slice) tip.hide();
+    else tip.show(aboutToken(page, slice, frame, now, position), event);
+  };
+  const prompt = createStrip(promptPanel, {
+    tokens: page.tokens.slice(0, page.prompt_length),
+    label: "prompt",
+    onHover: about,
+    onScroll: sight
+  });
+  const written = createStrip(writtenPanel, {
+    tokens: page.tokens.slice(page.prompt_length),
+    start: page.prompt_length,
+    label: "written so far",
+    onHover: about
+  });
+  const next = writtenPanel.appendChild(element("span", "kv-next"));
+  next.title = "what this step predicts";
+  writtenPanel.querySelectorAll("[data-position]").forEach((span, index) => span.toggleAttribute("data-question", index < page.question_length));
+  const map = createMatrix(mapPanel, {
+    label: "map of the attended tokens: one row a step, one column a position",
+    palette: () => mapColours(root2),
+    onHover(cell2, event) {
+      if (!cell2 || !slice) return tip.hide();
+      const [row2] = cell2, position = positionAt(slice, cell2);
+      tip.show([
+        [
+          "step",
+          format(row2)
+        ],
+        ...aboutToken(page, slice, frameOf(slice, row2), row2, position)
+      ], event);
+    },
+    onPick(row2, column) {
+      if (!slice) return;
+      const position = positionAt(slice, [
+        row2,
+        column
+      ]);
+      go(0, row2);
+      (position < page.prompt_length ? prompt : written).focus(position);
+    }
+  });
+  const sightBar = element("div", "kv-sight");
+  sightBar.title = "the part of the prompt that is in sight";
+  mapPanel.before(sightBar);
+  const axis = element("div", "kv-axis");
+  axis.append(element("span", "", "0"), element("span", "", "position"), element("span", "", format(page.tokens.length - 1)));
+  mapPanel.after(axis);
+  const clusters = createClusters(recalledPanel.panel, page, {
+    onHover: (members) => prompt.light(members),
+    onPick: (member) => prompt.focus(member)
+  });
+  const unwatch = watchTheme(root2, map.recolour);
+  function paint(slice2) {
+    frame = frameOf(slice2, now);
+    const { positions, looks, marks } = frame;
+    prompt.paint(positions, looks, marks);
+    written.paint(positions, looks, marks);
+    written.reveal(now + 1);
+    const predicted = now >= page.question_length - 1;
+    next.hidden = !predicted;
+    next.textContent = page.next_tokens[now];
+    writtenPanel.scrollTop = writtenPanel.scrollHeight;
+    map.frame(now);
+    const recalled = clusters.paint(slice2, now, frame);
+    recalledPanel.heading.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
+    tip.hide();
+  }
+  function go(by, to = now) {
+    const step = Math.max(0, Math.min(page.steps - 1, to + by));
+    if (step === now || !slice) return;
+    now = step;
+    paint(slice);
+    host.tell({
+      step
+    });
+  }
+  function toggle() {
+    if (timer) stop();
+    else {
+      if (now === page.steps - 1) go(0, 0);
+      timer = setInterval(() => now < page.steps - 1 ? go(1) : stop(), STEP_MS);
+    }
+    controls.playing(timer !== null);
+  }
+  function stop() {
+    if (timer) clearInterval(timer);
+    timer = null;
+    controls.playing(false);
+  }
+  function ask(layer, head) {
+    root2.dataset.busy = "";
+    host.tell({
+      layer,
+      head
+    });
+  }
+  function sight() {
+    const [from, until] = prompt.inSight();
+    sightBar.style.setProperty("--from", String(from / page.tokens.length));
+    sightBar.style.setProperty("--until", String(Math.min(until, page.prompt_length) / page.tokens.length));
+  }
+  function save() {
+    const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
+    return savePicture(controls.menu, root2, host.css, `decode-stepper-${place}.png`, map.canvas);
+  }
+  root2.addEventListener("keydown", (event) => {
+    const tag = targetOf(event).tagName, move = stepKeys(page.steps)[event.key];
+    if (hasModifier(event) || tag === "SELECT") return;
+    if (event.key === " " && tag !== "BUTTON" && tag !== "SUMMARY") toggle();
+    else if (move) go(...move);
+    else return;
+    event.preventDefault();
+  });
+  const resized = new ResizeObserver(sight);
+  resized.observe(promptPanel);
+  controls.playing(false);
+  function show() {
+    const opening = slice === null;
+    slice = /** @type {StepperSlice} */
+    unpack(host.bytes("slice"));
+    map.paint(slice.map_looks, slice.shapes.map_looks);
+    delete root2.dataset.busy;
+    paint(slice);
+    if (opening) requestAnimationFrame(() => frame && prompt.focus(strongest(frame), false));
+  }
+  host.on("slice", show);
+  host.on("step", () => go(0, host.get("step")));
+  show();
+  return () => {
+    stop();
+    unwatch();
+    resized.disconnect();
+    map.destroy();
+  };
+}
+function strongest(frame) {
+  let best = -1;
+  for (let index = 0; index < frame.groups.length; index++) {
+    if (frame.groups[index] >= 0 && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
+  }
+  return best < 0 ? 0 : frame.positions[best];
+}
+function legend2(page) {
+  const marks = [
+    [
+      "kv-attended kv-agreed",
+      "attended, the oracle too",
+      MEANING.recall
+    ],
+    [
+      "kv-attended kv-wasted",
+      "attended, the oracle would not",
+      "wasted: a token that was recalled although the oracle would not take it"
+    ],
+    [
+      "kv-missed",
+      "missed",
+      "a token that the oracle would attend and the method did not"
+    ],
+    [
+      "kv-attended kv-kept",
+      "sink or recent",
+      "always attended, without being recalled"
+    ]
+  ];
+  if (page.merges) marks.splice(3, 0, [
+    "kv-merged",
+    "merged",
+    MEANING.merged
+  ]);
+  const hue = `a ${page.group_name} keeps its hue over all steps`;
+  const tint = `${hue}; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
+  return createLegend(marks, `hue: ${page.group_name} \xB7 strength: attention`, tint);
+}
+
+// kvviz.js
+var VIEWS = {
+  comparer: createComparer,
+  explorer: createExplorer,
+  inspector: createInspector,
+  matrix: createCanvasMatrix,
+  stepper: createStepper,
+  strip: createTokenStrip
+};
+function draw(model, root2) {
+  const host = createHost(model);
+  const close = VIEWS[model.get("_kvviz_view")](root2, host);
+  return () => {
+    host.close();
+    close();
+  };
+}
+var [data, style, root] = ["kvviz-page", "kvviz-style", "kvviz-root"].map((id) => document.getElementById(id));
+if (data && style && root && !root.hasChildNodes()) {
+  pageModel(JSON.parse(data.textContent), style.textContent).then((model) => draw(model, root));
+}
+var kvviz_default = {
+  /** @param {{ model: Model, el: HTMLElement }} given */
+  render: ({ model, el }) => draw(model, el.appendChild(element("div")))
+};
+export {
+  kvviz_default as default
+};

@@ -1,0 +1,33 @@
+"""The widgets' JavaScript under Deno, the tool that it is developed with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvviz.widgets import assets
+
+SOURCES = assets.SCRIPT.parents[1] / "js"
+
+
+def deno(*arguments: str, folder: Path = SOURCES) -> subprocess.CompletedProcess[str]:
+    """What `deno` prints and returns; the test fails where there is none."""
+    try:
+        from deno import find_deno_bin
+    except ImportError:
+        pytest.fail("Deno, which bundles the widgets' JavaScript, is missing: `make setup`, or `pip install deno`")
+    quiet = {"NO_COLOR": "1", "DENO_NO_UPDATE_CHECK": "1"}
+    command = [find_deno_bin(), *arguments]
+    return subprocess.run(command, cwd=folder, env=os.environ | quiet, capture_output=True, text=True, check=False)
+
+
+def exported(module: str) -> dict[str, Any]:
+    """The constants that a module exports."""
+    done = deno("eval", f'import * as names from "./{module}"; console.log(JSON.stringify(names));')
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
