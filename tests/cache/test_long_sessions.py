@@ -52,6 +52,7 @@ def by_hand(selection, query, keys, values):
 SELECTING = [name for name in kvviz.methods.names() if not kvviz.methods.get(name)().is_dense(CONTEXT.index)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTING)
 def test_sessions_of_thousands_of_tokens(name):
     """Three prompts with 2,100, 40 and 40 decoded tokens behind them; every 150th output is computed by hand."""

@@ -66,6 +66,7 @@ def test_threads_write_the_same_bytes(folder, undisturbed, out, backend):
     assert out.read_bytes() == undisturbed.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_leaves_what_is_finished(folder, out, tmp_path):
     """loky gives the rest up; the same call goes on."""
     mark = tmp_path / "mark"
@@ -82,6 +83,7 @@ def test_a_process_that_dies_leaves_what_is_finished(folder, out, tmp_path):
     assert out.read_bytes() == (tmp_path / "undisturbed.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_cluster_whose_worker_is_killed(folder, tmp_path):
     """Two processes of dask; one dies with three cells of a sample on disk, and the other takes the rest over."""
     distributed = pytest.importorskip("distributed")
@@ -102,6 +104,7 @@ def test_a_cluster_whose_worker_is_killed(folder, tmp_path):
     assert there.read_bytes() == here.read_bytes()
 
 
+@pytest.mark.slow
 def test_ray_whose_worker_is_killed(folder, tmp_path, monkeypatch):
     """Ray gives the rest up, as loky does; the same call on Ray goes on and writes the same bytes."""
     ray = pytest.importorskip("ray")

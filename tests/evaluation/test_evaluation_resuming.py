@@ -88,6 +88,7 @@ def ended(process):
     return process.exitcode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_grid_goes_on_where_it_was(folder, undisturbed, server, out, moment):
     process = server.Process(target=run_and_die, args=(folder, out, moment))
@@ -110,6 +111,7 @@ def loky_workers(process):
     return [found for found in psutil.Process(process.pid).children() if "LokyProcess" in str(found.cmdline())]
 
 
+@pytest.mark.slow
 def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
     """The one at work, and the one that is given its first sample when the grid is dead."""
     process = server.Process(target=run_grid, args=(folder, out, 2))
@@ -135,6 +137,7 @@ def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
     assert out.read_bytes() == undisturbed.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_idle_process_of_a_killed_grid_ends(folder, server, out):
     """loky keeps it for five minutes, with its model."""
     process = server.Process(target=run_and_wait, args=(folder, out))
@@ -164,6 +167,7 @@ def meet(folder):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time(folder, undisturbed, server, out):
     process = server.Process(target=run_and_die, args=(folder, out, "9", signal.SIGSTOP))
     process.start()
@@ -190,6 +194,7 @@ def run_on_a_small_disk(folder, out):
         Path(f"{out}.error").write_text(f"{error} {error.__notes__[0]}")
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up(folder, undisturbed, server, out):
     process = server.Process(target=run_on_a_small_disk, args=(folder, out))
     process.start()
@@ -217,6 +222,7 @@ def measure_peak(folder, out):
     Path(out).write_text(json.dumps(peaks[1:]))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_cells(folder, server, tmp_path):
     """With 5 cells and with 200. Their rows take 8 MB; prefills that stay would take 34 MB, caches that stay 57 MB."""
     process = server.Process(target=measure_peak, args=(folder, tmp_path / "peaks.json"))

@@ -33,6 +33,7 @@ def shared_bytes(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed (extra: kernels)")
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here(shared_bytes):
     refused = {case: said for case, said in shared_bytes.items() if not isinstance(said, int)}

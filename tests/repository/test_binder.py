@@ -57,6 +57,7 @@ def check_image(repository: Path) -> None:
     assert places[0] > 0
 
 
+@pytest.mark.slow
 def test_binder_builds_the_tracked_files_with_conda(tmp_path: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
@@ -66,6 +67,7 @@ def test_binder_builds_the_tracked_files_with_conda(tmp_path: Path) -> None:
     check_image(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -120,6 +122,7 @@ def test_binder_has_what_a_notebook_needs(path: Path) -> None:
     assert {line.name for extra in extras for line in EXTRAS[extra]} <= offered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("megabytes", "status", "said"), [(0, 0, "within"), (400, 1, "MORE THAN")])
 def test_a_notebook_above_the_limit_fails_the_command(tmp_path: Path, megabytes: int, status: int, said: str) -> None:
     cell = nbformat.v4.new_code_cell(f"block = bytes([1]) * ({megabytes} * 2**20)")
@@ -132,6 +135,7 @@ def test_a_notebook_above_the_limit_fails_the_command(tmp_path: Path, megabytes:
     assert (done.returncode, last[2]) == (status, said)
 
 
+@pytest.mark.slow
 def test_jupyterlab_takes_no_more_than_is_left_to_it(tmp_path: Path) -> None:
     (tmp_path / "private").mkdir()
     with jupyterlab(tmp_path, tmp_path / "private", {}) as address:

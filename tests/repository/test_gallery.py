@@ -17,6 +17,9 @@ from kvviz import plots
 GALLERY = Path(__file__).parents[2] / "data" / "gallery"
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def gallery():
     """data/gallery/make.py as a module; it imports its families as a script does."""

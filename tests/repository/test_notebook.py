@@ -72,6 +72,7 @@ def texts(output):
     return "".join(output.get("text", ())), "".join(output.get("data", {}).get("text/plain", ()))
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.browser
 @pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)

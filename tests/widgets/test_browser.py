@@ -243,6 +243,7 @@ ipywidgets.VBox([strip, matrix, said])
 """
 
 
+@pytest.mark.slow
 def test_the_stepper_lives_in_jupyterlab(browser, tmp_path):
     made = recording()
     (tmp_path / "work").mkdir()

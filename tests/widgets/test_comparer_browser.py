@@ -254,6 +254,7 @@ ipywidgets.VBox([comparer, said])
 """
 
 
+@pytest.mark.slow
 def test_the_comparer_lives_in_jupyterlab(browser, tmp_path):
     runs = [recording(), recording(seed=5)]
     (tmp_path / "work").mkdir()

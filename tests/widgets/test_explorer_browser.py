@@ -152,6 +152,7 @@ ipywidgets.VBox([explorer, said, again])
 """
 
 
+@pytest.mark.slow
 def test_the_explorer_lives_in_jupyterlab(browser, tmp_path):
     trace = made_trace(200)
     (tmp_path / "work").mkdir()

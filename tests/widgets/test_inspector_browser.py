@@ -197,6 +197,7 @@ ipywidgets.VBox([inspector, said])
 """
 
 
+@pytest.mark.slow
 def test_the_inspector_lives_in_jupyterlab(browser, tmp_path):
     trace = made_trace(400)
     (tmp_path / "work").mkdir()

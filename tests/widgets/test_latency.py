@@ -10,7 +10,7 @@ from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.latency import measure
 from tests.generation.test_explore import made_trace
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 
 # Shows a new line at once and the marks that go with it only after `wait` ms.
 WIDGET = """<div class="kvviz" tabindex="0"><span class="kv-sheet"><code>0</code></span><canvas></canvas></div><script>

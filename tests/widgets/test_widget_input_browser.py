@@ -166,6 +166,7 @@ for widget in widgets(hostile_tokens(200)).values():
 """
 
 
+@pytest.mark.slow
 def test_hostile_tokens_stay_text_in_jupyterlab(browser, tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "private").mkdir()
