@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,7 +88,8 @@ def compare(
                 kept[label, budget] = out.recording
             rows[label, budget] = {"method": label, "budget": budget} | _measured(out, full.token_ids, answer)
     table = Comparison(list(rows.values()))
-    table.attrs = {"model": lm.name, "prompt_length": ids.shape[1]}  # what the figures put into their titles
+    styles = {method.name: asdict(method.style.completed(method.name, method.kind)) for method in cells.values()}
+    table.attrs = {"model": lm.name, "prompt_length": ids.shape[1], "styles": styles}  # what the figures need
     table._recordings = kept if keeps else None
     return table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import kvviz
 from kvviz.evaluation.grid import cells
 from kvviz.generation.comparison import Comparison
 from kvviz.generation.method_cells import method_cells
+from kvviz.trace.styles import style_of
 from notebooks.runs import files
 from tests.tiny_models import letters_tokenizer, make, prompt
 
@@ -85,7 +87,8 @@ class TestRecordings:
         assert not hasattr(pd.DataFrame(table), "recordings")
 
     def test_the_attrs_stay_what_files_hold(self, table, tmp_path):
-        assert table.attrs == {"model": "tiny-llama", "prompt_length": 120}
+        styles = {name: asdict(style_of(name)) for name in ("full", "quest", "clusterkv")}
+        assert table.attrs == {"model": "tiny-llama", "prompt_length": 120, "styles": styles}
         files.write_table(tmp_path / "table.json", table.drop(columns="correct"))
         assert files.read_table(tmp_path / "table.json").equals(pd.DataFrame(table.drop(columns="correct")))
         assert "few</td>" in table._repr_html_()
