@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from dataclasses import fields
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from ..errors import InvalidInputError, UnknownNameError
@@ -21,26 +16,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-@cache
-def _discover() -> None:
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    for entry_point in entry_points(group="kvviz.methods"):
-        entry_point.load()
-
-
 def names() -> tuple[str, ...]:
     """Names of all methods found, sorted."""
-    _discover()
-    return tuple(sorted(REGISTRY))
+    return REGISTRY.names()
 
 
 def get(name: str) -> type[Method]:
     """The method class of that name; raises UnknownNameError with near matches."""
-    _discover()
-    if name not in REGISTRY:
-        raise UnknownNameError("method", name, REGISTRY)
-    return REGISTRY[name]
+    return REGISTRY.find(name)
 
 
 def create(name: str, *, preset: str = "paper", **values: Any) -> Method:
@@ -48,14 +31,10 @@ def create(name: str, *, preset: str = "paper", **values: Any) -> Method:
 
     Raises UnknownNameError for an unknown method, preset or field, InvalidInputError for a value out of range.
     """
-    method = get(name)
-    if preset not in method.presets:
-        raise UnknownNameError(f"{name}: preset", preset, method.presets)
-    known = {field.name for field in fields(method)}
-    for field in values:
-        if field not in known:
-            raise UnknownNameError(f"{name}: field", field, known)
-    return method(**{**method.presets[preset], **values})
+    presets = get(name).presets
+    if preset not in presets:
+        raise UnknownNameError(f"{name}: preset", preset, presets)
+    return REGISTRY.create(name, **{**presets[preset], **values})
 
 
 def resolve(method: str | Method, **values: Any) -> Method:
@@ -82,8 +61,11 @@ def resolve_prefill(prefill: str | Method) -> Method:
 
 def table() -> str:
     """A Markdown table of all methods: name, what it is, kind, paper, presets."""
-    rows = ["| name | method | kind | paper | presets |", "|---|---|---|---|---|"]
-    for name in names():
-        method = REGISTRY[name]
-        rows.append(f"| `{name}` | {method.title} | {method.kind} | {method.paper} | {', '.join(method.presets)} |")
-    return "\n".join(rows)
+    return REGISTRY.table(
+        {
+            "method": lambda method: method.title,
+            "kind": lambda method: method.kind,
+            "paper": lambda method: method.paper,
+            "presets": lambda method: ", ".join(method.presets),
+        }
+    )

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from torch import Tensor
 
 from ..clustering.merged import Merged
-from ..errors import InvalidInputError, KVVizError, UnknownNameError
+from ..errors import InvalidInputError, UnknownNameError
 from ..offload.arena import StepCache
 from ..offload.block_cache import BlockCache
 from ..offload.store import TokenCache
+from ..registry import Registry
 from ..trace.styles import Style, declare
 from .selection import GROUPS, Group, Selection, attend_all
 from .sliders import Slider
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
 
-REGISTRY: dict[str, type[Method]] = {}
+REGISTRY: Registry[Method] = Registry("method", "kvviz.methods")
 
 
 @dataclass(eq=False)
@@ -161,19 +162,11 @@ class Method(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.builds_for_any_budget = cls.__dict__.get("builds_for_any_budget", False)  # a subclass may build otherwise
-        name = cls.__dict__.get("name")
-        if name is None:
+        if "name" not in cls.__dict__:
             return
-        other = REGISTRY.get(name)
-        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise KVVizError(
-                f"register method {name!r}",
-                f"a second class ({cls.__module__}.{cls.__qualname__})",
-                f"one class a name; it belongs to {other.__module__}.{other.__qualname__}",
-            )
-        REGISTRY[name] = cls
-        cls.style = cls.__dict__.get("style", Style()).completed(name, getattr(cls, "kind", None))
-        declare(name, cls.style)
+        REGISTRY.register(cls)
+        cls.style = cls.__dict__.get("style", Style()).completed(cls.name, getattr(cls, "kind", None))
+        declare(cls.name, cls.style)
 
     def __post_init__(self) -> None:
         self._check_budget()

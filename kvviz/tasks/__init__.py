@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
-from dataclasses import fields
-from functools import cache
 from typing import Any
 
-from ..errors import InvalidInputError, UnknownNameError
+from ..errors import InvalidInputError
 from .base import REGISTRY, Placement, Sample, Task, Turn
 from .needle import NeedleSample, needle_sample, needle_samples
 
@@ -19,24 +15,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-@cache
-def _discover() -> None:
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-
-
 def names() -> tuple[str, ...]:
     """Names of all tasks found, sorted."""
-    _discover()
-    return tuple(sorted(REGISTRY))
+    return REGISTRY.names()
 
 
 def get(name: str) -> type[Task]:
     """The task class of that name; raises UnknownNameError with near matches."""
-    _discover()
-    if name not in REGISTRY:
-        raise UnknownNameError("task", name, REGISTRY)
-    return REGISTRY[name]
+    return REGISTRY.find(name)
 
 
 def create(name: str, **values: Any) -> Task:
@@ -44,12 +30,7 @@ def create(name: str, **values: Any) -> Task:
 
     Raises UnknownNameError for an unknown task or field, InvalidInputError for a value out of range.
     """
-    task = get(name)
-    known = {field.name for field in fields(task)}
-    for field in values:
-        if field not in known:
-            raise UnknownNameError(f"{name}: field", field, known)
-    return task(**values)
+    return REGISTRY.create(name, **values)
 
 
 def resolve(task: str | Task) -> Task:
@@ -65,10 +46,16 @@ def resolve(task: str | Task) -> Task:
 
 def table() -> str:
     """A Markdown table of all tasks: name, what it is, metric, what chance reaches, source."""
-    rows = ["| name | task | metric | chance | source |", "|---|---|---|---|---|"]
-    for name in names():
-        task = REGISTRY[name]
+
+    def chance(task: type[Task]) -> str:
         ends = dict.fromkeys((min(task.chances()), max(task.chances())))
-        chance = " to ".join(f"{end:.2g}" for end in ends if not math.isnan(end))
-        rows.append(f"| `{name}` | {task.title} | {task.metric} | {chance} | {task.source} |")
-    return "\n".join(rows)
+        return " to ".join(f"{end:.2g}" for end in ends if not math.isnan(end))
+
+    return REGISTRY.table(
+        {
+            "task": lambda task: task.title,
+            "metric": lambda task: task.metric,
+            "chance": chance,
+            "source": lambda task: task.source,
+        }
+    )

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..errors import KVVizError, UnknownNameError
+from ..errors import UnknownNameError
 from ..models.provenance import content_hash
+from ..registry import Registry
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -18,7 +19,7 @@ Placement = Literal["after", "last", "first"]
 PLACEMENTS = ("after", "last", "first")
 Measure = Literal["answer", "likelihood"]
 
-REGISTRY: dict[str, type[Task]] = {}
+REGISTRY: Registry[Task] = Registry("task", "kvviz.tasks")
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,7 @@ class Task(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        name = cls.__dict__.get("name")
-        if name is None:
-            return
-        other = REGISTRY.get(name)
-        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise KVVizError(
-                f"register task {name!r}",
-                f"a second class ({cls.__module__}.{cls.__qualname__})",
-                f"one class a name; it belongs to {other.__module__}.{other.__qualname__}",
-            )
-        REGISTRY[name] = cls
+        REGISTRY.register(cls)
 
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
