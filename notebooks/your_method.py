@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kvviz.methods import LayerContext, Method, State
-from kvviz.methods.selection import Selection, group_scores, surround, take_tokens
+from kvviz.methods.selection import Selection, add_sinks_and_recent, group_scores, take_tokens
 
 
 @dataclass
@@ -41,12 +41,12 @@ class Signs(Method):
 
     def select(self, state: SignState, queries: Tensor) -> Selection:
         """The best tokens between sinks and recent window, and both of these."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
+        dense = self.dense_selection(state, queries)
+        if dense is not None:
+            return dense
         last = state.length - self.recent
         signs = torch.where(state.above[:, :, self.sinks : last], 1.0, -1.0)
         scores = group_scores(queries, signs, self.group)  # [B, KV heads, tokens]
-        chosen = take_tokens(scores, self.allowance(state) - self.reserved, details=state.layer.details)
+        chosen = take_tokens(scores, self.step_budget(state) - self.reserved, details=state.layer.details)
         chosen.indices.add_(self.sinks)
-        return surround(chosen, before=self.sinks, after=(last, state.length))
+        return add_sinks_and_recent(chosen, self.sinks, (last, state.length))

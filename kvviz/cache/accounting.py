@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..methods.capabilities import HostMetadata
+from ..methods.state import tensor_bytes
 from ..offload.base import LayerStore
 from ..trace import Ledger
 from .layer_cache import LayerCache
@@ -22,7 +24,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
     for layer in layers:
         for tier, count in layer.store.kept_bytes().items():
             kept[tier] = kept.get(tier, 0) + count
-        kept["device"] += sum(state.cached_bytes() for state in layer.states)
+        kept["device"] += sum(tensor_bytes([merged.keys, merged.values]) for merged in layer.merged() if merged)
     states = [state for layer in layers for state in layer.states]
     extra = sum(state.read_bytes() for state in states)
     keys = sum(_key_bytes(layer) for layer in selecting)
@@ -37,7 +39,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         auxiliary_bytes=sum(state.auxiliary_bytes() for state in states),
         extra_bytes=extra,
         extra_share=extra / keys if keys else 0.0,
-        outer_metadata_bytes=sum(state.outer_metadata_bytes() for state in states),
+        outer_metadata_bytes=sum(s.outer_metadata_bytes() for s in states if isinstance(s, HostMetadata)),
         **_transfers([layer.store for layer in layers]),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
         exact_layers=exact_layers,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..clustering.merged import Merged
 from ..methods.attention import merge_attention
-from ..methods.selection import Blend, Selection
+from ..methods.selection import Selection, ValueCorrection, to_selection_heads
 from ..offload.base import Fetched, LayerStore
 from ..trace.timeline import span
 
@@ -47,7 +47,8 @@ def attend_selection(
         outputs.append(output)
         lses.append(lse)
     output = outputs[0] if len(outputs) == 1 else merge_attention(outputs, lses)[0]
-    return output if selection.blend is None else _blended(output, selection.blend)
+    correction = selection.value_correction
+    return output if correction is None else _corrected(output, correction)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def _parts(selection: Selection, store: LayerStore, outside: bool) -> list[slice
     ]
 
 
-def _blended(output: Tensor, blend: Blend) -> Tensor:
-    share = blend.share[..., None]
-    values = blend.values.repeat_interleave(output.shape[1] // blend.values.shape[1], dim=1)
-    return (output * (1 - share) + values * share).to(output.dtype)
+def _corrected(output: Tensor, correction: ValueCorrection) -> Tensor:
+    share = correction.share[..., None]
+    values = to_selection_heads(correction.values, output.shape[1])
+    corrected: Tensor = (output * (1 - share) + values * share).to(output.dtype)
+    return corrected

@@ -16,7 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from ..errors import InvalidInputError
-from ..methods.base import LayerContext, Method, State
-from ..methods.eviction import EvictionState
-from ..methods.selection import Selection, positions
+from ..methods.base import LayerContext
+from ..methods.eviction import Eviction, EvictionState
+from ..methods.selection import Selection
 from .speculation import attention_modules
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MARGIN = 0.25
 
 
 @dataclass
-class Pressed(Method):
+class Pressed(Eviction[EvictionState]):
     """A press as a method (`as_method`): keeps of a prompt what the press keeps, and attends it as every eviction does.
 
     `press` is asked for the budget through its `compression_ratio`, and may share it out among layers and heads. One
@@ -54,7 +54,6 @@ class Pressed(Method):
 
     title = "a press of kvpress"
     paper = "github.com/NVIDIA/kvpress"
-    kind = "eviction"
     presets: ClassVar = {}
     needs_queries = False
 
@@ -85,46 +84,17 @@ class Pressed(Method):
         batch, _, length, _ = keys.shape
         if batch > 1:
             raise InvalidInputError(self.name, f"a batch of {batch} prompts", "one prompt")
-        if self.budget_tokens(length) < length:
-            kept = self._kept(layer, length).to(keys.device)
-        else:
-            kept = positions(0, length, batch, layer.n_kv_heads, keys.device)
-        scores = torch.full_like(kept, torch.nan, dtype=torch.float32) if layer.details else None
-        return EvictionState(layer, length, length, layer.token_cache(keys, values), kept, scores)
+        kept = self._kept(layer, length).to(keys.device) if self.budget_tokens(length) < length else None
+        return self.whole(layer, keys, values, kept)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
-        """The state with the new tokens, all of them kept."""
-        state = cast(EvictionState, state)
-        state.tokens.append(keys, values)
-        end = state.length + keys.shape[2]
-        new = positions(state.length, end, *state.kept.shape[:2], keys.device)
-        state.kept = torch.cat([state.kept, new], dim=-1)
-        if state.scores is not None:
-            state.scores = nn.functional.pad(state.scores, (0, keys.shape[2]), value=torch.nan)
-        state.length = end
-        return state
-
-    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
+    def continue_prompt(self, state: EvictionState, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
         """The state with all tokens of the later prompt."""
-        state = self.extend(state, queries, keys, values)
-        state.prompt_length = state.length
+        state.append_prompt(keys, values)
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """Every token that is kept."""
-        state = cast(EvictionState, state)
-        if state.scores is None:
-            return Selection(state.kept, padded=True)  # heads may keep different numbers
-        groups = torch.full_like(state.kept, -1, dtype=torch.int32)
-        return Selection(state.kept, groups, state.scores, padded=True)
-
-    def keeps(self, state: State) -> Tensor:
-        """What is kept."""
-        return cast(EvictionState, state).kept
-
-    def recent_window(self, state: State) -> int:
-        """Every token generated since the prompt."""
-        return state.generated
+    def select(self, state: EvictionState, queries: Tensor) -> Selection:
+        """Every token that is kept; heads may keep different numbers."""
+        return replace(super().select(state, queries), padded=True)
 
     def _kept(self, layer: LayerContext, length: int) -> Tensor:
         prompt = layer.prompt

@@ -11,9 +11,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..clustering.merged import stack_merged
+from ..clustering.merged import Merged, stack_merged
 from ..errors import InvalidInputError
 from ..methods.base import LayerContext, Method, State
+from ..methods.capabilities import HostMetadata, Merging
 from ..methods.selection import Selection, positions, stack_positions, stack_rows
 from ..offload.background import Pending
 from ..offload.base import LayerStore
@@ -61,6 +62,7 @@ class LayerCache:
         rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
         self.retain_queries = retain_queries or rebuilds  # of every token, for a fork or for building anew
         self.observer: StepObserver | None = None
+        self.speculate: Callable[[], Tensor] | None = None  # a step's queries, guessed one layer before
         self.build_s = 0.0
         self.prompt_length = 0
         self.last: Selection | None = None
@@ -83,13 +85,18 @@ class LayerCache:
         """The method's states, one for the batch or one for each padded row; waits for their building."""
         return [] if self.dense else [self._state(row) for row in self._rows]
 
+    def merged(self) -> list[Merged | None]:
+        """The tokens that the method has merged, for each of the states; None where there are none."""
+        method = self.method
+        return [method.merged(state) if isinstance(method, Merging) else None for state in self.states]
+
     def runs(self) -> list[tuple[slice, int, State]]:
         """Batch rows, their left padding and their state, for each run of rows that share it."""
         return [(row.rows, row.start, self._state(row)) for row in self._rows]
 
-    def bind(self, scale: float, softcap: float | None, speculate: Callable[[], Tensor] | None = None) -> None:
-        """Take over the logits' scale and bound that the model's attention uses, and its speculated queries."""
-        self.context = replace(self.context, scale=scale, softcap=softcap, speculate=speculate)
+    def bind(self, scale: float, softcap: float | None) -> None:
+        """Take over the logits' scale and bound that the model's attention uses."""
+        self.context = replace(self.context, scale=scale, softcap=softcap)
 
     def keep_queries(self, queries: Tensor) -> None:
         """Remember the queries [B, Q, n, D] of a part of the prompt, where they will be needed."""
@@ -159,8 +166,8 @@ class LayerCache:
 
     def _copied(self, method: Method) -> LayerCache:
         _ = self.states  # work that is still under way cannot be copied
-        speculate = self.context.speculate  # belongs to the model, whose weights must not be copied
-        other = copy.deepcopy(self, {id(speculate): speculate, id(self.observer): self.observer})
+        shared = (self.speculate, self.observer)  # the first belongs to the model, whose weights must not be copied
+        other = copy.deepcopy(self, {id(one): one for one in shared})
         other.method, other.observer = method, None
         return other
 
@@ -182,7 +189,7 @@ class LayerCache:
         pads = self.store.pads()
         if pads is not None:
             mask = mask.masked_fill(pads.repeat_interleave(group, dim=1)[:, :, None], lowest)
-        merged = stack_merged([self.method.merged(self._state(row)) for row in self._rows])
+        merged = stack_merged(self.merged())
         if merged is None:
             return keys, values, mask
         bias = merged.degree.to(keys.dtype).log().clamp(min=lowest).repeat_interleave(group, dim=1)  # [B, Q, C]
@@ -220,14 +227,12 @@ class LayerCache:
     def prefetch(self) -> None:
         """Begin to bring to the device what the next step reads of metadata kept outside it."""
         for row in self._rows:
-            if isinstance(row.state, State):  # one that is still being built comes when it is read
+            if isinstance(row.state, HostMetadata):  # that of a state still being built comes when it is read
                 row.state.prefetch()
 
     def _select(self, queries: Tensor) -> Selection:
         keys, values = self.store.last(1)
-        asking = queries
-        if self.method.speculates and self.context.speculate is not None:
-            asking = self.context.speculate()
+        asking = queries if self.speculate is None else self.speculate()
         selections = []
         for row in self._rows:
             state = self.method.extend(self._state(row), queries[row.rows, :, None], keys[row.rows], values[row.rows])
@@ -274,7 +279,7 @@ class LayerCache:
         def build() -> State:
             started = time.perf_counter()
             with torch.no_grad(), recorded:  # no_grad is a mode of the thread, so a worker sets its own
-                state = self.method.build(context, own, keys, values)
+                state: State = self.method.build(context, own, keys, values)
             self.build_s += time.perf_counter() - started
             return state
 
@@ -317,10 +322,10 @@ def layer_store(kept: KVStore, context: LayerContext, method: Method) -> LayerSt
         why = "attends everything at every step" if attends_all else "keeps no more than its budget"
         wanted = 'a method that retrieves, or store="device"'
         raise InvalidInputError(f"store={kept.tier!r}", f"{method.name}, which {why}", wanted)
-    rows_a_head = context.rows(method.group) // context.n_kv_heads
+    heads_of_a_kv_head = context.selection_heads(method.group) // context.n_kv_heads
 
     def budget(prompt_length: int) -> int:
-        return method.budget_tokens(prompt_length) * rows_a_head
+        return method.budget_tokens(prompt_length) * heads_of_a_kv_head
 
     return kept.layer(budget, stays=method.is_dense(context.index), cache=method.device_cache)
 

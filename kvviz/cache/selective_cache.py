@@ -12,7 +12,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from ..errors import CacheMismatchError, UnsupportedModelError
 from ..methods import resolve, resolve_prefill
-from ..methods.base import LayerContext, Method, Prompt
+from ..methods.base import LayerContext, Method
+from ..methods.capabilities import Speculative
+from ..methods.state import Prompt
 from ..offload.background import device_clock
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Geometry, Ledger
@@ -55,7 +57,7 @@ class SelectiveCache(Cache):
         self.config = model.config.get_text_config(decoder=True)
         self.method = resolve(method)
         self.prefill = self.method if prefill is None else resolve_prefill(prefill)
-        self._inputs = AttentionInputs() if self.method.speculates else None
+        self._inputs = AttentionInputs() if isinstance(self.method, Speculative) else None
         self.prompt = Prompt(weakref.ref(model))  # shared with the forks, which are of the same prompt
         layers = DynamicCache(config=model.config).layers
         geometry = Geometry.of_config("SelectiveCache", self.config)
@@ -137,7 +139,7 @@ class SelectiveCache(Cache):
         other = copy.copy(self)
         other.method, other._last, other.timeline = resolve(method), None, None
         other.prefill = other.method if self.prefill is self.method else self.prefill
-        other._inputs = AttentionInputs() if other.method.speculates else None
+        other._inputs = AttentionInputs() if isinstance(other.method, Speculative) else None
         other.layers = [
             other._selective(layer.cache.fork(other.method))
             if isinstance(layer, SelectiveLayer)
@@ -161,10 +163,8 @@ class SelectiveCache(Cache):
         return ledger_of(self.selective_layers, self.exact_layers)
 
     def _selective(self, cache: LayerCache) -> SelectiveLayer:
-        layer = SelectiveLayer(cache, self.prefill, self._inputs)
-        if self._inputs is not None:
-            context = cache.context
-            cache.bind(context.scale, context.softcap, self._inputs.speculate(context.index))
+        layer = SelectiveLayer(cache, self.prefill)
+        cache.speculate = None if self._inputs is None else self._inputs.speculate(cache.context.index)
         layer.config = self.config
         layer.is_initialized = cache.store.length > 0
         return layer

@@ -11,11 +11,11 @@ from transformers.cache_utils import DynamicLayer
 
 from ..errors import CacheMismatchError, InvalidInputError
 from ..methods.base import Method
+from ..methods.capabilities import SparsePrefill
 from ..offload.store import SPARE_TOKENS
 from ..trace.timeline import span
 from .exact import exact_attention, left_padding
 from .layer_cache import LayerCache
-from .speculation import AttentionInputs
 
 
 class SelectiveLayer(DynamicLayer):
@@ -23,11 +23,10 @@ class SelectiveLayer(DynamicLayer):
 
     is_croppable = False
 
-    def __init__(self, cache: LayerCache, prefill: Method, inputs: AttentionInputs | None) -> None:
+    def __init__(self, cache: LayerCache, prefill: Method) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
         self.cache = cache
         self.prefill = prefill  # whose attention prompts use
-        self.inputs = inputs  # what attention modules were called with, where the method speculates
         self.awaiting = False  # keys were handed to the model and have not come back to our attention function
         self.config: Any = None
         self.expected_length = 0
@@ -88,8 +87,7 @@ class SelectiveLayer(DynamicLayer):
             with span(timeline, "compute", "attention"):
                 output = exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
         else:
-            speculate = self.inputs.speculate(self.cache.context.index) if self.inputs is not None else None
-            self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap, speculate)
+            self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap)
             with span(timeline, "compute", "attention"):
                 output = self._attend_prompt(module, query, keys, values, mask, scaling, softcap, **kwargs)
             self.cache.keep_queries(query)
@@ -125,22 +123,22 @@ class SelectiveLayer(DynamicLayer):
         inputs = self.cache.prompt_inputs(query.shape[2])
         if inputs is not None:
             keys, values, mask = inputs
-        elif self.prefill.prefills_sparsely:
+        elif isinstance(self.prefill, SparsePrefill):
             starts = left_padding(mask, self.cache.store.length, whole=False)
-            return self._attend_sparsely(query, keys, values, starts)
+            return self._attend_sparsely(self.prefill, query, keys, values, starts)
         return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
 
-    def _attend_sparsely(self, query: Tensor, keys: Tensor, values: Tensor, starts: list[int] | None) -> Tensor:
+    def _attend_sparsely(
+        self, prefill: SparsePrefill, query: Tensor, keys: Tensor, values: Tensor, starts: list[int] | None
+    ) -> Tensor:
         output = torch.zeros_like(query)
         new, length = query.shape[2], keys.shape[2]
         batch = [(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
         for rows, start in batch or [(slice(None), 0)]:
             first = max(0, start - (length - new))  # queries before it are padding
-            own = self.prefill.attend_prompt(
+            output[rows, :, first:] = prefill.attend_prompt(
                 self.cache.context, query[rows, :, first:], keys[rows, :, start:], values[rows, :, start:]
             )
-            assert own is not None
-            output[rows, :, first:] = own
         return output.transpose(1, 2)
 
     def get_seq_length(self) -> int:
@@ -154,6 +152,7 @@ class SelectiveLayer(DynamicLayer):
         if old.context.prompt is not None:
             old.context.prompt.ids = None
         self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
+        self.cache.speculate = old.speculate
         self.awaiting = False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

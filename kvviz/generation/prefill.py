@@ -11,6 +11,7 @@ from torch import Tensor
 from ..cache.selective_cache import SelectiveCache
 from ..methods import resolve_prefill
 from ..methods.base import Method
+from ..methods.capabilities import SparsePrefill
 from .generating import fill, wait_for_states
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class SharedPrefill:
         return self._built
 
     def _base(self, method: Method) -> tuple[SelectiveCache, int, float]:
-        exact = method.ignores_budget and not method.prefills_sparsely  # as what others are measured by
+        exact = method.ignores_budget and not isinstance(method, SparsePrefill)  # as what others are measured by
         own = method if self._sparse is None or exact else self._sparse
-        sparse = own.prefills_sparsely
+        sparse = isinstance(own, SparsePrefill)
         key = repr(own) if sparse else "exact"
         if key not in self._filled:
             cache = SelectiveCache(

@@ -7,12 +7,15 @@ from typing import Any
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace.styles import Style
 from .base import REGISTRY, LayerContext, Method, State
+from .capabilities import SparsePrefill
+from .eviction import Eviction
+from .scoring import ScoringMethod
 from .selection import Selection
 from .sliders import Slider
 
 __all__ = [
-    "LayerContext", "Method", "Selection", "Slider", "State", "Style", "create", "get", "names", "resolve",
-    "resolve_prefill", "table",
+    "Eviction", "LayerContext", "Method", "ScoringMethod", "Selection", "Slider", "State", "Style", "create", "get",
+    "names", "resolve", "resolve_prefill", "table",
 ]  # fmt: skip
 
 
@@ -53,8 +56,8 @@ def resolve(method: str | Method, **values: Any) -> Method:
 def resolve_prefill(prefill: str | Method) -> Method:
     """A method whose attention prompts can use; raises InvalidInputError for one that leaves prompts exact."""
     method = resolve(prefill)
-    if not method.prefills_sparsely:
-        sparse = [name for name in names() if REGISTRY[name].kind == "prefill"]
+    if not isinstance(method, SparsePrefill):
+        sparse = [name for name in names() if issubclass(get(name), SparsePrefill)]
         raise InvalidInputError("prefill", method.name, f"a method that attends prompts sparsely: {', '.join(sparse)}")
     return method
 

@@ -3,138 +3,55 @@
 from __future__ import annotations
 
 import math
-import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import warnings
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
+import torch
 from torch import Tensor
 
-from ..clustering.merged import Merged
-from ..errors import InvalidInputError, UnknownNameError
+from ..errors import InvalidInputError
 from ..offload.arena import StepCache
 from ..offload.block_cache import BlockCache
-from ..offload.store import TokenCache
 from ..registry import Registry
 from ..trace.styles import Style, declare
-from .selection import GROUPS, Group, Selection, attend_all
+from .fields import check_fields, one_of, whole
+from .selection import GROUPS, Group, Selection, add_sinks_and_recent, take_tokens, to_selection_heads
 from .sliders import Slider
+from .state import LayerContext, State
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", bound=State, default=Any)  # so that a plain `Method` stands for one of any state
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S", bound=State)
+
+__all__ = ["REGISTRY", "Kind", "LayerContext", "Method", "S", "State"]
 
 Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
 
 REGISTRY: Registry[Method] = Registry("method", "kvviz.methods")
 
 
-@dataclass(eq=False)
-class Prompt:
-    """The prompt that a cache was filled with, for what has to run the model on it once more (`kvviz.cache.kvpress`).
-
-    `model` is a weak reference. `ids` are the tokens [1, L] of the first prompt; None until `kvviz.generate`, `compare`
-    or `evaluate` fills the cache, and where transformers' own `generate` does.
-    """
-
-    model: weakref.ref[PreTrainedModel]
-    ids: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class LayerContext:
-    """What a method may know of the layer that it serves.
-
-    `scale` multiplies the logits, `softcap` bounds them (Gemma 2) or is None. With `details`, selections carry groups
-    and scores. `cached` looks up the layer's own keys and values; it is None on stored tensors (see `token_cache`).
-    `speculate` gives this layer's queries [B, Q, D] as guessed from the attention input of the layer before, for a
-    method that `speculates`; it is None without a running model. So is `prompt`, which methods on tensors do not need.
-    """
-
-    index: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    scale: float
-    softcap: float | None = None
-    details: bool = False
-    cached: TokenCache | None = None
-    speculate: Callable[[], Tensor] | None = None
-    prompt: Prompt | None = None
-
-    def rows(self, group: Group) -> int:
-        """Rows of choice: KV heads, or query heads where each chooses for itself."""
-        return self.n_heads if group == "each" else self.n_kv_heads
-
-    def token_cache(self, keys: Tensor, values: Tensor) -> TokenCache:
-        """Where a method looks up keys and values later: the layer's own cache, or a new one with these."""
-        if self.cached is not None:
-            return self.cached
-        own = TokenCache()
-        own.append(keys, values)
-        return own
-
-
 @dataclass
-class State:
-    """What a method keeps of one layer between decode steps; each method adds its own fields.
+class Method(ABC, Generic[S]):
+    """One way to choose which cached tokens a decode step attends to. Its dataclass fields are its configuration.
 
-    `auxiliary` names the fields that hold keys a second time (some channels, low rank, another layout).
-    """
-
-    auxiliary: ClassVar[tuple[str, ...]] = ()
-
-    layer: LayerContext
-    prompt_length: int
-    length: int
-
-    @property
-    def generated(self) -> int:
-        """Tokens since the prompt."""
-        return self.length - self.prompt_length
-
-    def metadata_bytes(self) -> int:
-        """Bytes of every tensor the method keeps beside the keys and values themselves."""
-        own = (field.name for field in fields(self) if field.name != "layer")  # what the method was told, the prompt
-        return sum(tensor_bytes(getattr(self, name)) for name in own)
-
-    def auxiliary_bytes(self) -> int:
-        """Bytes of the keys kept a second time, a part of `metadata_bytes`."""
-        return sum(tensor_bytes(getattr(self, name)) for name in self.auxiliary)
-
-    def read_bytes(self) -> int:
-        """Bytes beside the attended keys and values that one step reads to choose; all metadata, unless less is.
-
-        PQCache counts these as extra communication (arXiv 2407.12820, section 4.1).
-        """
-        return self.metadata_bytes()
-
-    def outer_metadata_bytes(self) -> int:
-        """Bytes of the metadata kept outside the device, a part of `metadata_bytes`."""
-        return 0
-
-    def prefetch(self) -> None:
-        """Begin to bring to the device what the next step reads of metadata kept outside it."""
-        return
-
-    def cached_bytes(self) -> int:
-        """Bytes of keys and values that the state holds in place of the layer's store: merged centroids."""
-        return 0
-
-
-@dataclass
-class Method(ABC):
-    """One way to choose which cached tokens a decode step attends. Its dataclass fields are its configuration.
-
-    A subclass sets the class variables, implements `build`, `extend` and `select`, and is registered under its `name`.
-    All three take tensors only, so that they run on stored traces as well as inside a model. The budget counts
-    attended tokens per KV head, sinks and recent window included; tokens generated after the prompt come on top. With
-    group="each" every query head has the budget to itself, so that a KV head may attend more: the ledger says how many.
+    A subclass sets the class variables and is registered under its `name`. It implements `build`, `extend` and `choose`
+    where counting tokens is not enough, or `select` in place of `choose`; `ScoringMethod` and `Eviction` ask for one
+    function alone. All take tensors only, so that they run on stored traces as well as inside a model. The budget
+    counts attended tokens per KV head, sinks and recent window included; tokens generated after the prompt come on top.
+    With group="each" every query head has the budget to itself, so that a KV head may attend to more: the ledger says
+    how many.
 
     `budget`: an int, or a share of the prompt as a float in (0, 1). `sinks`, `recent`: how many of the first and of the
-    most recent tokens are always attended. `dense_layers`: how many of the first layers attend everything. `group`: how
-    the query heads of a KV head agree: mean, max or sum of their scores, or each for itself.
+    most recent tokens are always attended to. `dense_layers`: how many of the first layers attend to all tokens.
+    `group`: how the query heads of a KV head agree: mean, max or sum of their scores, or each for itself.
     """
 
     name: ClassVar[str]
@@ -145,8 +62,8 @@ class Method(ABC):
     expected_failures: ClassVar[Mapping[str, str]] = {}
     needs_queries: ClassVar[bool] = True
     overlaps_build: ClassVar[bool] = False
-    speculates: ClassVar[bool] = False
-    ignores_budget: ClassVar[bool] = False  # decode steps attend all tokens, whatever the budget
+    ignores_budget: ClassVar[bool] = False  # decode steps attend to all tokens, whatever the budget
+    least_recent: ClassVar[int] = 0  # 1 where the newest token is always attended to, whatever `recent` says
     builds_for_any_budget: ClassVar[bool] = False  # a state built under one budget serves every other; not inherited
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # what stays on the device, where a store offloads
     group_name: ClassVar[str] = "cluster"  # what `Selection.groups` are called: one of them
@@ -154,10 +71,10 @@ class Method(ABC):
     sliders: ClassVar[tuple[Slider, ...] | None] = None  # of the budget explorer; None: made from the numeric fields
 
     budget: int | float = 1024
-    sinks: int = 0
-    recent: int = 0
-    dense_layers: int = 0
-    group: Group = "mean"
+    sinks: int = whole(0, 0)
+    recent: int = whole(0, 0)
+    dense_layers: int = whole(0, 0)
+    group: Group = one_of("mean", GROUPS)  # noqa: RUF009  # a dataclass field, as `whole` and dataclasses.field make
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -170,10 +87,7 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         self._check_budget()
-        for field in ("sinks", "recent", "dense_layers"):
-            self._check_at_least(field, 0)
-        if self.group not in GROUPS:
-            raise UnknownNameError(f"{self.name}: group", str(self.group), GROUPS)
+        check_fields(self)
         if isinstance(self.budget, int):
             self._check_reserved(self.budget)
 
@@ -185,7 +99,12 @@ class Method(ABC):
     @property
     def reserved(self) -> int:
         """Tokens of the budget that no choice is left for: at least sinks and recent window."""
-        return self.sinks + self.recent
+        return self.sinks + self.always_recent
+
+    @property
+    def always_recent(self) -> int:
+        """How many of the most recent tokens are always attended to: `recent` of them, or `least_recent`."""
+        return max(self.recent, self.least_recent)
 
     def budget_tokens(self, prompt_length: int) -> int:
         """The budget in tokens for a prompt of this length.
@@ -198,20 +117,20 @@ class Method(ABC):
         self._check_reserved(tokens, f" ({self.budget} of {prompt_length} tokens)")
         return tokens
 
-    def allowance(self, state: State) -> int:
-        """Tokens a head may attend at this step: the budget, and one more for each generated token."""
+    def step_budget(self, state: State) -> int:
+        """Tokens that a head may attend to at this step: the budget, and one more for each generated token."""
         return self.budget_tokens(state.prompt_length) + state.generated
 
-    def recent_window(self, state: State) -> int:
-        """Tokens at the end that this step attends without choosing."""
-        return self.recent
+    def recent_window(self, state: S) -> int:
+        """Tokens at the end that this step attends to without choosing."""
+        return self.always_recent
 
-    def local_window(self, state: State) -> int:
-        """Tokens at the end that this step attends whatever it chooses, and that an outer tier need not have."""
+    def local_window(self, state: S) -> int:
+        """Tokens at the end that this step attends to whatever it chooses, and that are kept on the device alone."""
         return self.recent_window(state)
 
     def is_dense(self, layer: int) -> bool:
-        """Whether this layer attends everything by the method's choice."""
+        """Whether this layer attends to all tokens by the method's choice."""
         return layer < self.dense_layers
 
     @property
@@ -219,40 +138,38 @@ class Method(ABC):
         """Whether tokens are dropped or replaced, so that their keys and values are freed."""
         return self.kind in ("eviction", "merging")
 
-    @property
-    def prefills_sparsely(self) -> bool:
-        """Whether prompts are attended as `attend_prompt` says, and not exactly."""
-        return type(self).attend_prompt is not Method.attend_prompt
-
-    @abstractmethod
-    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
-        """The state of one layer after the prompt.
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> S:
+        """The state of one layer after the prompt; by default one that only counts tokens.
 
         queries [B, Q, L, D] (none of them, [B, Q, 0, D], unless the class `needs_queries`), keys and values
         [B, H, L, D], all after RoPE, finite, and not to be changed. Where the class `overlaps_build`, this runs beside
         the rest of the prefill, in a worker thread and, on CUDA, on a side stream.
         """
+        length = keys.shape[2]
+        return State(layer, length, length)  # type: ignore[return-value]  # S is State where a method keeps no more
 
-    @abstractmethod
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+    def extend(self, state: S, queries: Tensor, keys: Tensor, values: Tensor) -> S:
         """The state with the tokens decoded since: queries [B, Q, n, D], keys and values [B, H, n, D]."""
+        state.append(keys, values)
+        return state
 
-    @abstractmethod
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """What the step with these queries [B, Q, D] attends."""
+    def select(self, state: S, queries: Tensor) -> Selection:
+        """What the step with these queries [B, Q, D] attends to: all tokens within the budget, or what it chooses."""
+        dense = self.dense_selection(state, queries)
+        return self.choose(state, queries) if dense is None else dense
 
-    def keeps(self, state: State) -> Tensor | None:
-        """Positions [B, H, K] that a later step may still attend, ascending, -1 pads; None: every one.
+    def choose(self, state: S, queries: Tensor) -> Selection:
+        """What a step whose tokens exceed the budget attends to, sinks and recent window included."""
+        raise NotImplementedError(f"{type(self).__name__} has neither choose nor select")
+
+    def keeps(self, state: S) -> Tensor | None:
+        """Positions [B, H, K] that a later step may still attend to, ascending, -1 pads; None: every one.
 
         The layer frees the keys and values of all others. Asked only of methods that drop tokens.
         """
         return None
 
-    def merged(self, state: State) -> Merged | None:
-        """The merged tokens that stand for dropped ones, which a later prompt attends too."""
-        return None
-
-    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State | None:
+    def continue_prompt(self, state: S, queries: Tensor, keys: Tensor, values: Tensor) -> S | None:
         """The state after a later prompt of the same session, whose tokens are cached already.
 
         queries [B, Q, n, D], keys and values [B, H, n, D] are the later prompt's own n > 1 tokens. None, the default,
@@ -260,19 +177,55 @@ class Method(ABC):
         """
         return None
 
-    def attend_prompt(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor | None:
-        """Attention output [B, Q, n, D] of a prompt's last n tokens over keys and values [B, H, L, D], causal.
-
-        None, the default: the model's own exact attention.
-        """
-        return None
-
-    def everything(self, state: State, queries: Tensor) -> Selection | None:
-        """All tokens, where the allowance covers them; otherwise None."""
-        if state.length > self.allowance(state):
+    def dense_selection(self, state: S, queries: Tensor) -> Selection | None:
+        """All tokens, where the step's budget covers them; otherwise None."""
+        if state.length > self.step_budget(state):
             return None
-        rows = state.layer.rows(self.group)
-        return attend_all(state.length, queries.shape[0], rows, queries.device, details=state.layer.details)
+        return add_sinks_and_recent(self.no_tokens(state, queries), recent=(0, state.length))
+
+    def no_tokens(self, state: S, queries: Tensor) -> Selection:
+        """A selection of no token."""
+        shape = (queries.shape[0], state.layer.selection_heads(self.group), 0)
+        nothing = torch.empty(shape, dtype=torch.int64, device=queries.device)
+        if not state.layer.details:
+            return Selection(nothing)
+        return Selection(nothing, nothing.to(torch.int32), nothing.float())
+
+    def recent_start(self, state: S) -> int:
+        """The position from which on this step attends to every token without choosing."""
+        return state.length - self.recent_window(state)
+
+    def free_budget(self, state: S) -> int:
+        """Tokens of the step's budget that are left to choose beside the sinks and the tokens at the end."""
+        return self.step_budget(state) - self.sinks - (state.length - self.recent_start(state))
+
+    def best_tokens(self, state: S, scores: Tensor) -> Selection:
+        """The best tokens between sinks and recent window that the budget leaves room for.
+
+        scores [B, R, n], or [B, H, n] for all query heads of a KV head: of all tokens, or of those between alone.
+        """
+        layer, end = state.layer, self.recent_start(state)
+        if scores.shape[-1] == state.length:
+            scores = scores[..., self.sinks : end]
+        if scores.shape[-1] != end - self.sinks:
+            wanted = f"one for each of {state.length} tokens, or of the {end - self.sinks} that can be chosen"
+            raise InvalidInputError(f"{self.name}: scores", f"{scores.shape[-1]} for each head", wanted)
+        scores = to_selection_heads(scores, layer.selection_heads(self.group))
+        return take_tokens(scores, self.free_budget(state), start=self.sinks, details=layer.details)
+
+    def with_sinks_and_recent(self, state: S, chosen: Selection) -> Selection:
+        """The chosen tokens, and with them the sinks and the tokens at the end."""
+        return add_sinks_and_recent(chosen, self.sinks, (self.recent_start(state), state.length))
+
+    def everything(self, state: S, queries: Tensor) -> Selection | None:
+        """`dense_selection` by its old name, for methods that were written with it."""
+        warnings.warn("Method.everything is called dense_selection now", DeprecationWarning, stacklevel=2)
+        return self.dense_selection(state, queries)
+
+    def allowance(self, state: S) -> int:
+        """`step_budget` by its old name, for methods that were written with it."""
+        warnings.warn("Method.allowance is called step_budget now", DeprecationWarning, stacklevel=2)
+        return self.step_budget(state)
 
     def _check_budget(self) -> None:
         budget = self.budget
@@ -289,25 +242,3 @@ class Method(ABC):
                 f"{tokens} tokens{origin}",
                 f"at least {max(self.reserved, 1)} tokens ({self.sinks} sinks and {self.recent} recent among them)",
             )
-
-    def _check_at_least(self, field: str, least: int) -> None:
-        value = getattr(self, field)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidInputError(f"{self.name}: {field}", repr(value), f"an int >= {least}")
-
-    def _check_between(self, field: str, least: float, most: float) -> None:
-        """Raise InvalidInputError unless the field is a number from `least` to `most`, both allowed."""
-        value = getattr(self, field)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise InvalidInputError(f"{self.name}: {field}", repr(value), f"a number from {least} to {most}")
-
-
-def tensor_bytes(value: object) -> int:
-    """Bytes of every tensor in a tensor, a sequence or a dataclass; 0 for anything else."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, list | tuple):
-        return sum(tensor_bytes(item) for item in value)
-    if is_dataclass(value):
-        return sum(tensor_bytes(getattr(value, field.name)) for field in fields(value))
-    return 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, cast
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,30 +10,28 @@ from torch.nn.functional import pad
 
 from ..clustering.merged import Merged
 from ..clustering.soft_matching import chunked_soft_matching, count_links
-from ..offload.store import TokenCache
+from ..errors import InvalidInputError
 from ..trace.styles import Style
-from .base import LayerContext, Method, State, tensor_bytes
-from .selection import Selection, attend_all, positions, surround
+from .base import LayerContext, Method
+from .capabilities import Merging
+from .fields import number, whole
+from .selection import Selection, add_sinks_and_recent, positions
 from .sliders import Slider
+from .state import TokenState, tensor_bytes
 
 LEAST_RATIO = 0.01  # bounds the number of rounds
 
 
 @dataclass
-class CentroidKVState(State):
+class CentroidKVState(TokenState):
     """Beside the counts, the centroids of the `joined` tokens behind the sinks, and where the raw tokens are.
 
     `centroids` keys and values [B, H, C, D] in the cache's dtype, degree int32 [B, H, C]. `members` int32
     [B, H, joined], only where the context asks for details, names each token's centroid.
     """
 
-    tokens: TokenCache
     centroids: Merged
     joined: int = 0
-
-    def cached_bytes(self) -> int:
-        """Bytes of the centroids' keys and values."""
-        return tensor_bytes(self.centroids.keys) + tensor_bytes(self.centroids.values)
 
     def metadata_bytes(self) -> int:
         """Bytes of the degrees. The members are left out: only recordings ask for them, attention never does."""
@@ -43,7 +39,7 @@ class CentroidKVState(State):
 
 
 @dataclass
-class CentroidKV(Method):
+class CentroidKV(Merging, Method[CentroidKVState]):
     """Replaces the tokens between sinks and recent window by centroids, round after round, until the budget is met.
 
     Source: CentroidKV (OpenReview T3EeupQhGj), section 5, algorithm 1. A round is `chunked_soft_matching` with chunks
@@ -77,27 +73,23 @@ class CentroidKV(Method):
                "share of the links that the first round keeps"),
     )
     needs_queries = False
-    expected_failures: ClassVar[Mapping[str, str]] = {
+    expected_failures = {
         "extension_equals_one_build": "generated tokens stay raw until the cache exceeds the budget by decode_interval",
     }
 
     sinks: int = 16
     recent: int = 64
-    chunk_size: int | None = 256
-    initial_ratio: float = 0.8
-    ratio_step: float = 0.2
-    least_ratio: float = 0.2
-    decode_interval: int | None = 64
+    chunk_size: int | None = whole(256, 2)
+    initial_ratio: float = number(0.8, LEAST_RATIO, 1)
+    ratio_step: float = number(0.2, 0, 1)
+    least_ratio: float = number(0.2, LEAST_RATIO, 1)
+    decode_interval: int | None = whole(64, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.chunk_size is not None:
-            self._check_at_least("chunk_size", 2)
-        if self.decode_interval is not None:
-            self._check_at_least("decode_interval", 1)
-        self._check_between("initial_ratio", LEAST_RATIO, 1)
-        self._check_between("ratio_step", 0, 1)
-        self._check_between("least_ratio", LEAST_RATIO, self.initial_ratio)
+        if self.least_ratio > self.initial_ratio:
+            wanted = f"at most the initial_ratio, {self.initial_ratio}"
+            raise InvalidInputError(f"{self.name}: least_ratio", self.least_ratio, wanted)
 
     @property
     def reserved(self) -> int:
@@ -117,41 +109,32 @@ class CentroidKV(Method):
         self._meet_budget(state)
         return state
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
+    def extend(self, state: CentroidKVState, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
         """Counts the new tokens; merges once the cache exceeds the budget by `decode_interval`."""
-        state = cast(CentroidKVState, state)
-        state.tokens.append(keys, values)
-        state.length += keys.shape[2]
+        state.append(keys, values)
         interval = self.decode_interval
         if interval is not None and self._entries(state) >= self.budget_tokens(state.prompt_length) + interval:
             self._meet_budget(state)
         return state
 
-    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
+    def continue_prompt(self, state: CentroidKVState, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
         """The later prompt's tokens join the centroids, which are merged to the budget again."""
-        state = cast(CentroidKVState, state)
-        state.tokens.append(keys, values)
-        state.length += keys.shape[2]
-        state.prompt_length = state.length
+        state.append_prompt(keys, values)
         self._meet_budget(state)
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
+    def select(self, state: CentroidKVState, queries: Tensor) -> Selection:
         """Every raw token, and every centroid as its degree of tokens.
 
-        All tokens while none is merged. Unlike elsewhere a large allowance does not mean all tokens: merged ones are
-        gone, whatever it grows to.
+        All tokens while none is merged. Unlike elsewhere a large budget does not mean all tokens: merged ones are gone,
+        whatever it grows to.
         """
-        state, layer = cast(CentroidKVState, state), state.layer
         sinks, first = self._raw(state)
-        rows = layer.rows(self.group)
-        nothing = attend_all(0, queries.shape[0], rows, queries.device, details=layer.details)
-        raw = surround(nothing, before=sinks, after=(first, state.length))
-        return Selection(raw.indices, raw.groups, raw.scores, merged=self.merged(state))
+        raw = add_sinks_and_recent(self.no_tokens(state, queries), sinks, (first, state.length))
+        return replace(raw, merged=self.merged(state))
 
-    def keeps(self, state: State) -> Tensor | None:
+    def keeps(self, state: CentroidKVState) -> Tensor | None:
         """The raw tokens; every token while none is merged."""
-        state = cast(CentroidKVState, state)
         if state.joined == 0:
             return None
         sinks, first = self._raw(state)
@@ -160,9 +143,8 @@ class CentroidKV(Method):
         ranges = ((0, sinks), (first, state.length))
         return torch.cat([positions(*each, batch, heads, device) for each in ranges], dim=-1)
 
-    def merged(self, state: State) -> Merged | None:
+    def merged(self, state: CentroidKVState) -> Merged | None:
         """The centroids; None while there are none."""
-        state = cast(CentroidKVState, state)
         if state.joined == 0:
             return None
         own = state.centroids
@@ -171,9 +153,9 @@ class CentroidKV(Method):
         sinks, first = self._raw(state)
         return Merged(own.keys, own.values, own.degree, pad(own.members, (sinks, state.length - first), value=-1))
 
-    def recent_window(self, state: State) -> int:
+    def recent_window(self, state: CentroidKVState) -> int:
         """All raw tokens behind the sinks, those that wait to be merged included."""
-        return state.length - self._raw(cast(CentroidKVState, state))[1]
+        return state.length - self._raw(state)[1]
 
     def _raw(self, state: CentroidKVState) -> tuple[int, int]:
         """Raw are the tokens before the first position and those from the second on."""

@@ -16,8 +16,8 @@ from ..errors import InvalidInputError
 from .base import LayerContext, Method, State
 from .selection import GROUPS, Selection
 
-LENGTHS = (1, 17, 63, 100, 257)
 HEADS = ((4, 4), (6, 2), (3, 1))  # (query heads, KV heads): MHA, grouped, MQA
+SHAPES = tuple((*heads, length) for heads in HEADS for length in (1, 17, 63, 100, 257))
 DIM = 16
 CONTEXT = LayerContext(index=5, n_layers=8, n_heads=0, n_kv_heads=0, head_dim=DIM, scale=DIM**-0.5, details=True)
 
@@ -46,34 +46,28 @@ def run(method: type[Method]) -> dict[str, str]:
 
 
 def selections_are_valid(method: type[Method]) -> None:
-    """Indices are ascending, unique, in range and within the allowance; details have their shape."""
-    for n_heads, n_kv_heads, length in _shapes():
+    """Indices are ascending, unique, in range and within the budget; details have their shape."""
+    for n_heads, n_kv_heads, length in SHAPES:
         chosen = smallest(method)
-        state = _build(chosen, *_tensors(n_heads, n_kv_heads, length))
-        for step in range(3):
-            state, selection = _step(chosen, state, n_heads, n_kv_heads, seed=step)
+        for state, selection in _steps(chosen, 3, n_heads, n_kv_heads, length):
             _assert_valid(chosen, state, selection)
 
 
 def full_budget_attends_everything(method: type[Method]) -> None:
     """A budget of the whole prompt attends every token, generated ones included: dense attention."""
-    for n_heads, n_kv_heads, length in _shapes():
+    for n_heads, n_kv_heads, length in SHAPES:
         least = smallest(method)
         chosen = replace(least, budget=max(length, least.budget))
-        state = _build(chosen, *_tensors(n_heads, n_kv_heads, length))
-        for step in range(3):
-            state, selection = _step(chosen, state, n_heads, n_kv_heads, seed=step)
+        for step, (_, selection) in enumerate(_steps(chosen, 3, n_heads, n_kv_heads, length)):
             expected = torch.arange(length + step + 1).expand_as(selection.indices)
             assert torch.equal(selection.indices, expected), f"{chosen.name}: a full budget left tokens out"
 
 
 def generated_tokens_are_seen(method: type[Method]) -> None:
     """A token is attended in the step that feeds it."""
-    for n_heads, n_kv_heads, length in _shapes():
+    for n_heads, n_kv_heads, length in SHAPES:
         chosen = smallest(method)
-        state = _build(chosen, *_tensors(n_heads, n_kv_heads, length))
-        for step in range(40):
-            state, selection = _step(chosen, state, n_heads, n_kv_heads, seed=step)
+        for step, (_, selection) in enumerate(_steps(chosen, 40, n_heads, n_kv_heads, length)):
             newest = (selection.indices == length + step).any(-1)
             assert bool(newest.all()), f"{chosen.name}: the step's own token is not attended"
 
@@ -82,13 +76,10 @@ def sinks_and_recent_are_kept(method: type[Method]) -> None:
     """The first `sinks` and the last `recent` tokens are always attended."""
     chosen = smallest(method)
     chosen = replace(chosen, sinks=chosen.sinks + 4, recent=8, budget=chosen.budget + 32)
-    state = _build(chosen, *_tensors(6, 2, 257))
-    state, selection = _step(chosen, state, 6, 2, seed=0)
-    _assert_valid(chosen, state, selection)
+    selection = _first_step(chosen)
     for position in (*range(chosen.sinks), *range(250, 258)):
-        assert bool((selection.indices == position).any(-1).all()), (
-            f"{chosen.name}: position {position} is not attended"
-        )
+        attended = bool((selection.indices == position).any(-1).all())
+        assert attended, f"{chosen.name}: position {position} is not attended"
 
 
 def extension_equals_one_build(method: type[Method]) -> None:
@@ -128,9 +119,7 @@ def a_state_serves_every_budget(method: type[Method]) -> None:
 def decoding_goes_on(method: type[Method]) -> None:
     """Hundreds of decoded tokens later, selections are still valid."""
     chosen = smallest(method)
-    state = _build(chosen, *_tensors(6, 2, 257))
-    for step in range(700):
-        state, selection = _step(chosen, state, 6, 2, seed=step)
+    for step, (state, selection) in enumerate(_steps(chosen, 700)):
         if step % 70 == 69:
             _assert_valid(chosen, state, selection)
 
@@ -200,36 +189,24 @@ def batches_are_independent(method: type[Method]) -> None:
 
 def runs_repeat(method: type[Method]) -> None:
     """The same inputs and fields give the same selection, details included."""
-    selections = []
-    for _ in range(2):
-        chosen = smallest(method)
-        state = _build(chosen, *_tensors(6, 2, 257))
-        selections.append(_step(chosen, state, 6, 2, seed=1)[1])
+    selections = [_first_step(smallest(method)) for _ in range(2)]
     for name in ("indices", "groups", "scores"):
-        first, second = (getattr(selection, name) for selection in selections)
-        assert torch.equal(torch.nan_to_num(first), torch.nan_to_num(second)), (
-            f"{chosen.name}: {name} differ between two runs"
-        )
+        first, second = (torch.nan_to_num(getattr(selection, name)) for selection in selections)
+        assert torch.equal(first, second), f"{method.name}: {name} differ between two runs"
 
 
 def every_group_works(method: type[Method]) -> None:
     """All four ways to reduce a group give valid selections of the right number of rows."""
     for group in GROUPS:
-        chosen = replace(smallest(method), group=group)
-        state = _build(chosen, *_tensors(6, 2, 257))
-        state, selection = _step(chosen, state, 6, 2, seed=0)
-        assert selection.indices.shape[1] == (6 if group == "each" else 2), f"{chosen.name}: rows of group={group!r}"
-        _assert_valid(chosen, state, selection)
+        selection = _first_step(replace(smallest(method), group=group))
+        assert selection.indices.shape[1] == (6 if group == "each" else 2), f"{method.name}: heads of group={group!r}"
 
 
 def degenerate_keys_work(method: type[Method]) -> None:
     """Constant, all-zero and duplicated keys give valid selections."""
-    queries, keys, values = _tensors(6, 2, 257)
+    _, keys, _ = _tensors(6, 2, 257)
     for poor in (torch.zeros_like(keys), torch.ones_like(keys), keys[:, :, :4].repeat(1, 1, 65, 1)[:, :, :257]):
-        chosen = smallest(method)
-        state = _build(chosen, queries, poor, values)
-        state, selection = _step(chosen, state, 6, 2, seed=0)
-        _assert_valid(chosen, state, selection)
+        _first_step(smallest(method), keys=poor)
 
 
 def smallest(method: type[Method]) -> Method:
@@ -240,12 +217,6 @@ def smallest(method: type[Method]) -> Method:
         except InvalidInputError:
             continue
     raise AssertionError(f"{method.name}: no budget up to 512 is allowed")
-
-
-def _shapes() -> Iterator[tuple[int, int, int]]:
-    for n_heads, n_kv_heads in HEADS:
-        for length in LENGTHS:
-            yield n_heads, n_kv_heads, length
 
 
 def _tensors(
@@ -259,13 +230,32 @@ def _tensors(
 
 def _build(method: Method, queries: Tensor, keys: Tensor, values: Tensor) -> State:
     context = replace(CONTEXT, n_heads=queries.shape[1], n_kv_heads=keys.shape[1])
-    return method.build(context, queries if method.needs_queries else queries[:, :, :0], keys, values)
+    state: State = method.build(context, queries if method.needs_queries else queries[:, :, :0], keys, values)
+    return state
 
 
 def _step(method: Method, state: State, n_heads: int, n_kv_heads: int, *, seed: int) -> tuple[State, Selection]:
     queries, keys, values = _tensors(n_heads, n_kv_heads, 1, seed=100 + seed)
     state = method.extend(state, queries, keys, values)
     return state, method.select(state, queries[:, :, 0])
+
+
+def _steps(
+    method: Method, count: int, n_heads: int = 6, n_kv_heads: int = 2, length: int = 257, *, keys: Tensor | None = None
+) -> Iterator[tuple[State, Selection]]:
+    """The state and the selection of each decode step after a prompt, of these keys or of random ones."""
+    queries, random, values = _tensors(n_heads, n_kv_heads, length)
+    state = _build(method, queries, random if keys is None else keys, values)
+    for step in range(count):
+        state, selection = _step(method, state, n_heads, n_kv_heads, seed=step)
+        yield state, selection
+
+
+def _first_step(method: Method, *, keys: Tensor | None = None) -> Selection:
+    """The selection of the first decode step, checked."""
+    [(state, selection)] = _steps(method, 1, keys=keys)
+    _assert_valid(method, state, selection)
+    return selection
 
 
 def _members(indices: Tensor, length: int) -> Tensor:
@@ -282,7 +272,7 @@ def _assert_valid(method: Method, state: State, selection: Selection) -> None:
         own = row[row >= 0]
         assert bool((own.diff() > 0).all()), f"{method.name}: indices are not ascending and unique"
         assert bool((own < state.length).all()), f"{method.name}: an index is beyond the {state.length} tokens"
-        most = min(method.allowance(state), state.length)
+        most = min(method.step_budget(state), state.length)
         assert 0 < len(own) + merged <= most, f"{method.name}: {len(own)} + {merged} tokens attended, {most} allowed"
     if selection.bias is not None:
         assert selection.bias.shape == indices.shape, f"{method.name}: bias of shape {selection.bias.shape}"

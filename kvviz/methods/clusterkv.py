@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels.selection import select_clusters
 from torch import Tensor
 
 from ..clustering.kmeans import METRICS, kmeans
-from ..errors import UnknownNameError
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
-from .selection import Selection, surround
+from .fields import one_of, whole
+from .selection import Selection
 from .sliders import Slider
 
 
 @dataclass
-class ClusterKVState(State):
-    """Beside the counts, the clusters' metadata (paper, fig. 8) and the keys [B, H, n, D] not clustered yet."""
+class ClusteredState(State):
+    """Beside the counts, the clusters' metadata (ClusterKV, fig. 8)."""
 
     centroids: Tensor  # [B, H, C, D]
     sizes: Tensor  # [B, H, C]
     offsets: Tensor  # [B, H, C+1], prefix sum of the sizes
     order: Tensor  # [B, H, n], positions sorted by cluster
-    pending: list[Tensor]
 
     @property
     def clustered(self) -> int:
-        """Tokens that belong to a cluster; the sinks do not."""
+        """Tokens that belong to a cluster; sinks and recent tokens do not."""
         return self.order.shape[-1]
 
 
 @dataclass
-class ClusterKV(Method):
+class ClusterKVState(ClusteredState):
+    """Beside the clusters, the keys [B, H, n, D] not clustered yet."""
+
+    pending: list[Tensor]
+
+
+@dataclass
+class ClusterKV(Method[ClusterKVState]):
     """Clusters keys by cosine, ranks clusters by q·centroid, recalls clusters until the budget is met, trims the last.
 
     Source: ClusterKV (arXiv 2412.03213), sections III-B, III-C, IV-C. The first `sinks` tokens are never clustered and
@@ -47,7 +51,7 @@ class ClusterKV(Method):
     Presets: "paper" runs k-means until labels stop changing, at most 50 times. "official" is the published code's
     accuracy run: 400 clusters whatever the length (as many as there are tokens, where fewer), at most 20 iterations,
     ranking per query head, generated tokens never clustered. Deviations: the paper does not say how the query heads of
-    a KV head agree ("paper" takes the mean); clusters of generated tokens raise the allowance by their tokens.
+    a KV head agree ("paper" takes the mean); clusters of generated tokens raise the budget of a step by their tokens.
     """
 
     name = "clusterkv"
@@ -64,33 +68,23 @@ class ClusterKV(Method):
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True
-    expected_failures: ClassVar[Mapping[str, str]] = {
+    expected_failures = {
         "extension_equals_one_build": "generated tokens form clusters of their own (paper, section III-B)",
     }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "official": {"n_clusters": 400, "max_iter": 20, "group": "each", "decode_interval": None},
     }
 
     sinks: int = 16
     dense_layers: int = 2
-    tokens_per_cluster: int = 80
-    n_clusters: int | None = None
-    metric: str = "cosine"
-    max_iter: int = 50
-    decode_interval: int | None = 320
-    decode_clusters: int = 4
+    tokens_per_cluster: int = whole(80, 1)
+    n_clusters: int | None = whole(None, 1)
+    metric: str = one_of("cosine", METRICS)
+    max_iter: int = whole(50, 1)
+    decode_interval: int | None = whole(320, 1)
+    decode_clusters: int = whole(4, 1)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in ("tokens_per_cluster", "max_iter", "decode_clusters"):
-            self._check_at_least(field, 1)
-        if self.metric not in METRICS:
-            raise UnknownNameError(f"{self.name}: metric", self.metric, METRICS)
-        for field in ("n_clusters", "decode_interval"):
-            if getattr(self, field) is not None:
-                self._check_at_least(field, 1)
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
         """Clusters of every token but sinks and recent window; O(iterations · C · L · D)."""
@@ -110,12 +104,11 @@ class ClusterKV(Method):
         )
         return self._add_clusters(empty, keys[:, :, sinks:end], sinks, wanted)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
+    def extend(self, state: ClusterKVState, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
         """Adds the new tokens; every `decode_interval` of them become clusters of their own."""
-        state = cast(ClusterKVState, state)
+        state.append(keys, values)
         state.pending.append(keys)
-        state.length += keys.shape[2]
-        first = state.clustered + min(self.sinks, state.prompt_length)
+        first = self.recent_start(state)
         while self.decode_interval is not None and state.length - first >= self.decode_interval + self.recent:
             pending = torch.cat(state.pending, dim=2)
             ready = pending[:, :, : self.decode_interval]
@@ -124,29 +117,20 @@ class ClusterKV(Method):
             first += self.decode_interval
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """Sinks, the best clusters within the allowance, and the tokens not clustered yet."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        state = cast(ClusterKVState, state)
-        end = self.sinks + state.clustered
-        chosen = select_clusters(
-            queries,
-            state.centroids,
-            state.sizes,
-            state.offsets,
-            state.order,
-            self.allowance(state) - self.sinks - (state.length - end),
-            group=self.group,
-            details=state.layer.details,
-        )
-        return surround(Selection(*chosen), before=self.sinks, after=(end, state.length))
+    def choose(self, state: ClusterKVState, queries: Tensor) -> Selection:
+        """Sinks, the best clusters within the budget, and the tokens not clustered yet."""
+        clusters = (state.centroids, state.sizes, state.offsets, state.order)
+        free, details = self.free_budget(state), state.layer.details
+        chosen = select_clusters(queries, *clusters, free, group=self.group, details=details)
+        return self.with_sinks_and_recent(state, Selection(*chosen))
 
-    def local_window(self, state: State) -> int:
+    def recent_start(self, state: ClusterKVState) -> int:
+        """The first token that is not clustered yet."""
+        return min(self.sinks, state.prompt_length) + state.clustered
+
+    def local_window(self, state: ClusterKVState) -> int:
         """The tokens that are not clustered yet (paper, section III-D: clustered and offloaded together)."""
-        state = cast(ClusterKVState, state)
-        return state.length - min(self.sinks, state.prompt_length) - state.clustered
+        return state.length - self.recent_start(state)
 
     def _add_clusters(self, state: ClusterKVState, keys: Tensor, start: int, wanted: int) -> ClusterKVState:
         count = keys.shape[2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import torch
 from kvviz_kernels.softcap import softcap_
@@ -11,25 +10,24 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ..clustering.query_centroids import CHOICES, UnionOfLists, best_first, query_centroids, union_of_lists
-from ..errors import UnknownNameError
-from ..offload.store import TokenCache
 from ..trace.styles import Style
-from .base import LayerContext, Method, State, tensor_bytes
-from .selection import Group, Selection, reduce_group, surround
+from .base import LayerContext, Method, State
+from .fields import number, one_of, whole
+from .selection import Group, Selection, reduce_group
 from .sliders import Slider
+from .state import TokenState, tensor_bytes
 
 UPDATES = ("fifo",)
 
 
 @dataclass
-class CTkvrState(State):
+class CTkvrState(TokenState):
     """Beside the counts, the query centroids and the inverted lists of the keys each attends most.
 
     `deduplication` holds the coefficient α of every step that chose, in order: the distinct tokens among the lists
     looked at, as a share of C'·ρ, the mean over rows. Inside a layer: `layer.states[0].deduplication[-1]`.
     """
 
-    tokens: TokenCache
     centroids: Tensor  # [B, Q, C, D] float32 of length 1: only their direction is asked for
     lists: Tensor  # [B, R, C, rho] int32, -1 pads at the end
     key_bytes: int  # of one key
@@ -44,7 +42,7 @@ class CTkvrState(State):
 
 
 @dataclass
-class CTkvr(Method):
+class CTkvr(Method[CTkvrState]):
     """Finds the prompt's queries nearest to the step's, and takes the best of the keys that those attend most.
 
     Prefill: C queries of the prompt (`choice`, the last ones by default) are the centroids; each lists the ρ keys with
@@ -60,7 +58,7 @@ class CTkvr(Method):
     No more centroids than tokens and no longer lists than keys to name, where a prompt is short.
 
     Where the paper is silent: 64 sinks, 64 recent tokens, no dense layers. Tokens generated since the prompt are all
-    attended, as part of the recent window, and the allowance grows with them: the update of algorithm 2 only sees
+    attended, as part of the recent window, and the step's budget grows with them: the update of algorithm 2 only sees
     tokens that some list names already, so that a generated one that left a window could never be found again. A later
     prompt gets a new index of everything, with its own queries as the last ones. Without rerank the paper attends the
     whole union; here the budget holds, and tokens are taken by their rank in the lists, the nearer centroid first among
@@ -98,28 +96,16 @@ class CTkvr(Method):
     sinks: int = 64
     recent: int = 64
     group: Group = "max"
-    max_centroids: int = 2048
-    tokens_per_centroid: int = 16
-    n_centroids: int | None = None
-    list_ratio: float = 2.5
-    n_probes: int = 4
-    choice: str = "final"
+    max_centroids: int = whole(2048, 1)
+    tokens_per_centroid: int = whole(16, 1)
+    n_centroids: int | None = whole(None, 1)
+    list_ratio: float = number(2.5, 1)
+    n_probes: int = whole(4, 1)
+    choice: str = one_of("final", CHOICES)
     rerank: bool = True
-    update: str | None = "fifo"
+    update: str | None = one_of("fifo", UPDATES)
     causal: bool = False
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("max_centroids", "tokens_per_centroid", "n_probes"):
-            self._check_at_least(name, 1)
-        if self.n_centroids is not None:
-            self._check_at_least("n_centroids", 1)
-        self._check_between("list_ratio", 1, torch.inf)
-        if self.choice not in CHOICES:
-            raise UnknownNameError(f"{self.name}: choice", str(self.choice), CHOICES)
-        if self.update is not None and self.update not in UPDATES:
-            raise UnknownNameError(f"{self.name}: update", str(self.update), UPDATES)
 
     @property
     def reserved(self) -> int:
@@ -136,8 +122,7 @@ class CTkvr(Method):
         tokens = layer.token_cache(keys, values)
         end, key_bytes = length - self.recent, keys.shape[-1] * keys.element_size()
         if length <= self.budget_tokens(length):  # everything is attended, whatever is generated
-            batch, rows = keys.shape[0], layer.rows(self.group)
-            none = keys.new_zeros((batch, rows, 0, 0), dtype=torch.int32)
+            none = keys.new_zeros((keys.shape[0], layer.selection_heads(self.group), 0, 0), dtype=torch.int32)
             return CTkvrState(layer, length, length, tokens, queries[:, :, :0].float(), none, key_bytes)
         wanted = self.n_centroids or min(self.max_centroids, max(length // self.tokens_per_centroid, 1))
         index = query_centroids(
@@ -156,11 +141,9 @@ class CTkvr(Method):
         directions = normalize(index.centroids.float(), dim=-1)
         return CTkvrState(layer, length, length, tokens, directions, index.lists, key_bytes)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> CTkvrState:
+    def extend(self, state: CTkvrState, queries: Tensor, keys: Tensor, values: Tensor) -> CTkvrState:
         """Counts the new tokens; the last step's query replaces the oldest centroid."""
-        state = cast(CTkvrState, state)
-        state.tokens.append(keys, values)
-        state.length += keys.shape[2]
+        state.append(keys, values)
         if state.newest:
             slot = state.replaced % state.centroids.shape[2]
             state.centroids[:, :, slot], state.lists[:, :, slot] = state.newest
@@ -168,15 +151,11 @@ class CTkvr(Method):
             state.newest = []
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
+    def choose(self, state: CTkvrState, queries: Tensor) -> Selection:
         """Sinks, the best tokens of the nearest centroids' lists, and the recent ones; pads where the lists hold less.
 
         Q·C·D multiplications for the centroids and at most Q·C'·ρ·D for the keys looked at; no Python loop.
         """
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        state = cast(CTkvrState, state)
         directions = normalize(queries.float(), dim=-1)  # [B, Q, D]
         probed = self._nearest(state, directions)  # [B, R, C']
         lists = state.lists.gather(2, probed[..., None].expand(-1, -1, -1, state.lists.shape[-1]))  # [B, R, C', rho]
@@ -190,13 +169,12 @@ class CTkvr(Method):
         counts = union.counts.flatten().tolist()
         state.deduplication.append(sum(counts) / (len(counts) * entries.shape[-1]))
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
-        count = self._retrieved(state.prompt_length)
+        count = self.free_budget(state)
         slots = best[..., :count].sort(-1).values  # the union ascends, so its slots in order are tokens in order
-        chosen = Selection(_pick(union.tokens, slots), padded=min(counts) < count)
+        chosen = Selection(_pick(union.tokens, slots), padded=min(counts) < count, apart=(0, count))
         if state.layer.details:
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
-        around = surround(chosen, before=self.sinks, after=(state.prompt_length - self.recent, state.length))
-        return replace(around, apart=(self.sinks, self.sinks + count))
+        return self.with_sinks_and_recent(state, chosen)
 
     def _retrieved(self, prompt_length: int) -> int:
         """ρ': the tokens that a step retrieves."""

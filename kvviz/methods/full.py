@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import ClassVar
 
 from ..trace.styles import Style
-from .base import LayerContext, Method, State
-from .selection import Selection, attend_all
+from .base import Kind, Method, State
 
 
 @dataclass
-class Full(Method):
-    """Attends everything; the reference for answers and for time. Its budget has no effect."""
+class Full(Method[State]):
+    """Attends to all tokens; the reference for answers and for time. Its budget has no effect."""
 
     name = "full"
     title = "Full attention"
     paper = "arXiv 1706.03762"
-    kind = "exact"
     style = Style("muted", "dot", "line-ew-open")
+    kind: ClassVar[Kind] = "exact"
     needs_queries = False
     ignores_budget = True
 
@@ -30,17 +28,3 @@ class Full(Method):
     def budget_tokens(self, prompt_length: int) -> int:
         """The whole prompt."""
         return prompt_length
-
-    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
-        """A state that only counts tokens; O(1)."""
-        return State(layer, keys.shape[2], keys.shape[2])
-
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
-        """Counts the new tokens."""
-        state.length += keys.shape[2]
-        return state
-
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """All positions."""
-        rows = state.layer.rows(self.group)
-        return attend_all(state.length, queries.shape[0], rows, queries.device, details=state.layer.details)

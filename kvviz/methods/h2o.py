@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,16 +10,32 @@ from torch.nn.functional import pad
 
 from ..trace.styles import Style
 from .attention import attention_received
-from .base import LayerContext, State, tensor_bytes
+from .base import State
 from .eviction import Eviction, EvictionState
-from .selection import reduce_group, rows_of_heads
+from .fields import number
+from .selection import reduce_group, to_selection_heads
+from .state import tensor_bytes
 
 
 @dataclass
 class H2OState(EvictionState):
     """Beside what is kept, the attention that it `received` so far: [B, Q, K] float32, summed over all queries."""
 
-    received: Tensor
+    received: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        batch, _, count = self.kept.shape
+        self.received = torch.zeros((batch, self.layer.n_heads, count), device=self.kept.device)
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Keep new tokens, which have received nothing yet."""
+        super().append(keys, values)
+        self.received = pad(self.received, (0, keys.shape[2]))
+
+    def keep(self, places: Tensor, scores: Tensor | None) -> None:
+        """As every eviction; forgets what the dropped tokens received."""
+        super().keep(places, scores)
+        self.received = self.received.gather(-1, to_selection_heads(places, self.received.shape[1]))
 
     def read_bytes(self) -> int:
         """Bytes of the attention received, which every step adds to."""
@@ -29,7 +43,7 @@ class H2OState(EvictionState):
 
 
 @dataclass
-class H2O(Eviction):
+class H2O(Eviction[H2OState]):
     """Keeps heavy hitters, the tokens with the largest sum of attention weights so far, and a recent window.
 
     `recent_share` of the budget is the window (at least `recent` tokens), half by default. Sums run over every query of
@@ -51,72 +65,49 @@ class H2O(Eviction):
     title = "H2O"
     paper = "arXiv 2306.14048"
     style = Style(dash="solid", symbol="circle-open")
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "fixed": {"fixed_size": True}}
+    presets = {"paper": {}, "fixed": {"fixed_size": True}}
 
-    recent_share: float = 0.5
+    state_class = H2OState
+
+    recent_share: float = number(0.5, 0, 1)
     fixed_size: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_between("recent_share", 0, 1)
-        super().__post_init__()
 
     @property
     def reserved(self) -> int:
         """Sinks and the least window: the step's own token has to fit into a cache of fixed size."""
         return self.sinks + self._least_window
 
-    def allowance(self, state: State) -> int:
-        """Tokens a head may attend at this step; the budget alone where the size is fixed."""
-        return self.budget_tokens(state.prompt_length) if self.fixed_size else super().allowance(state)
+    def step_budget(self, state: State) -> int:
+        """Tokens that a head may attend to at this step; the budget alone where the size is fixed."""
+        return self.budget_tokens(state.prompt_length) if self.fixed_size else super().step_budget(state)
 
-    def window(self, state: EvictionState) -> int:
+    def window(self, state: State) -> int:
         """The recent share of the budget, as far as the sinks leave room for it."""
         budget = self.budget_tokens(state.prompt_length)
         return max(self._least_window, min(int(self.recent_share * budget), budget - self.sinks))
 
-    def recent_window(self, state: State) -> int:
+    def recent_window(self, state: H2OState) -> int:
         """The prompt's window and every token generated since; the window alone where the size is fixed."""
-        return self.window(cast(H2OState, state)) if self.fixed_size else super().recent_window(state)
+        return self.window(state) if self.fixed_size else super().recent_window(state)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> H2OState:
+    def extend(self, state: H2OState, queries: Tensor, keys: Tensor, values: Tensor) -> H2OState:
         """The state with the new tokens and the attention that they give; a fixed size drops others for them."""
-        state, layer = cast(H2OState, state), state.layer
+        layer = state.layer
         for token in range(keys.shape[2]):
             now = slice(token, token + 1)
             if self.fixed_size:
                 scores = reduce_group(state.received, layer.n_kv_heads, self.group)
-                self.keep_best(state, scores, self.allowance(state) - 1, self.window(state) - 1)
-            self.append(state, keys[:, :, now], values[:, :, now])
+                self.keep_best(state, scores, self.step_budget(state) - 1, self.window(state) - 1)
+            state.append(keys[:, :, now], values[:, :, now])
             of_kept = state.tokens.take_keys(state.kept)
             state.received += attention_received(queries[:, :, now], of_kept, layer.scale, layer.softcap)
         return state
 
-    def rank(self, state: EvictionState, queries: Tensor, keys: Tensor) -> Tensor:
+    def rank(self, state: H2OState, queries: Tensor, keys: Tensor) -> Tensor:
         """The attention received so far, the prompt's added to it."""
-        state, layer = cast(H2OState, state), state.layer
+        layer = state.layer
         state.received += attention_received(queries, keys, layer.scale, layer.softcap)
         return reduce_group(state.received, layer.n_kv_heads, self.group)
-
-    def whole(self, layer: LayerContext, keys: Tensor, values: Tensor) -> H2OState:
-        """The state of a prompt before anything is dropped or attended."""
-        state = super().whole(layer, keys, values)
-        batch, _, length, _ = keys.shape
-        received = torch.zeros((batch, layer.n_heads, length), device=keys.device)
-        return H2OState(layer, length, length, state.tokens, state.kept, state.scores, received)
-
-    def append(self, state: EvictionState, keys: Tensor, values: Tensor) -> None:
-        """Keep new tokens, which have received nothing yet."""
-        super().append(state, keys, values)
-        state = cast(H2OState, state)
-        state.received = pad(state.received, (0, keys.shape[2]))
-
-    def keep_best(self, state: EvictionState, scores: Tensor, count: int, window: int) -> Tensor | None:
-        """As every eviction; forgets what the dropped tokens received."""
-        staying = super().keep_best(state, scores, count, window)
-        if staying is not None:
-            state = cast(H2OState, state)
-            state.received = state.received.gather(-1, rows_of_heads(staying, state.received.shape[1]))
-        return staying
 
     @property
     def _least_window(self) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels.softcap import softcap_
@@ -14,15 +12,18 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
 from ..trace.styles import Style
-from .base import LayerContext, Method, State, tensor_bytes
-from .selection import Selection, reduce_group, stack_rows, surround, take_tokens
+from .base import LayerContext, Method, State
+from .capabilities import Speculative
+from .fields import number
+from .selection import Selection, reduce_group, stack_rows, take_tokens
+from .state import tensor_bytes
 
 
 @dataclass
 class InfiniGenState(State):
     """Beside the counts, the kept columns of the rotation [B, H, D, r] and the keys' channels after it."""
 
-    auxiliary: ClassVar[tuple[str, ...]] = ("partial_keys",)
+    auxiliary = ("partial_keys",)
 
     rotation: Tensor
     partial_keys: ChannelCache
@@ -33,7 +34,7 @@ class InfiniGenState(State):
 
 
 @dataclass
-class InfiniGen(Method):
+class InfiniGen(Speculative, Method[InfiniGenState]):
     """Attends the tokens whose speculated score lies within `alpha` of the largest, at most the budget.
 
     Source: InfiniGen (arXiv 2406.19707), section 4. A rotation A from the SVD of the queries skews queries and keys,
@@ -62,37 +63,22 @@ class InfiniGen(Method):
     kind = "retrieval"
     style = Style(dash="solid", symbol="circle-open")
     overlaps_build = True
-    speculates = True
+    least_recent = 1
     builds_for_any_budget = True
-    expected_failures: ClassVar[Mapping[str, str]] = {
+    expected_failures = {
         "extension_equals_one_build": "the rotation and its channels come from the prompt alone (paper, section 4.2)",
     }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "official": {"group": "each", "alpha": 5.0}}
+    presets = {"paper": {}, "official": {"group": "each", "alpha": 5.0}}
 
     budget: int | float = 0.2
     dense_layers: int = 1
-    ratio: float = 0.2
-    alpha: float = 4.0
+    ratio: float = number(0.2, 0, 1)
+    alpha: float = number(4.0, 0)
 
     def __post_init__(self) -> None:
-        self._check_between("ratio", 0, 1)
-        self._check_between("alpha", 0, math.inf)
+        super().__post_init__()
         if self.ratio == 0:
             raise InvalidInputError(f"{self.name}: ratio", self.ratio, "a share of the head dimension in (0, 1]")
-        super().__post_init__()
-
-    @property
-    def reserved(self) -> int:
-        """Sinks, recent window and the newest token."""
-        return self.sinks + self._window
-
-    @property
-    def _window(self) -> int:
-        return max(self.recent, 1)
-
-    def recent_window(self, state: State) -> int:
-        """The recent window, at least the newest token."""
-        return self._window
 
     def budget_tokens(self, prompt_length: int) -> int:
         """The budget in tokens; a share of a short prompt is at least one token."""
@@ -112,39 +98,33 @@ class InfiniGen(Method):
         partial = ChannelCache.of((keys.float() @ kept).to(keys.dtype))
         return InfiniGenState(layer, keys.shape[2], keys.shape[2], kept, partial)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> InfiniGenState:
+    def extend(self, state: InfiniGenState, queries: Tensor, keys: Tensor, values: Tensor) -> InfiniGenState:
         """Adds the new tokens' partial keys."""
-        state = cast(InfiniGenState, state)
+        state.append(keys, values)
         state.partial_keys.append((keys.float() @ state.rotation).to(keys.dtype))
-        state.length += keys.shape[2]
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
+    def choose(self, state: InfiniGenState, queries: Tensor) -> Selection:
         """Sinks, the tokens of the largest speculated scores, and the recent window."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        layer, state = state.layer, cast(InfiniGenState, state)
+        layer, sinks = state.layer, self.sinks
         scores = self._speculated_scores(state, queries)  # [B, Q, L]
-        end = state.length - self._window
+        end = self.recent_start(state)
         counts = self._counts(state, scores, end)
-        middle = reduce_group(scores, layer.n_kv_heads, self.group)[..., self.sinks : end]
+        middle = reduce_group(scores, layer.n_kv_heads, self.group)[..., sinks:end]
         if len(set(counts)) == 1:
-            chosen = take_tokens(middle, counts[0], details=layer.details)
-            chosen.indices.add_(self.sinks)
+            chosen = take_tokens(middle, counts[0], start=sinks, details=layer.details)
         else:
-            alone = [
-                take_tokens(middle[row : row + 1], count, details=layer.details) for row, count in enumerate(counts)
-            ]
-            chosen = stack_rows(alone, [self.sinks] * len(counts))
-        return surround(chosen, before=self.sinks, after=(end, state.length))
+            rows = zip(middle.split(1), counts, strict=True)
+            alone = [take_tokens(row, count, start=sinks, details=layer.details) for row, count in rows]
+            chosen = stack_rows(alone, [0] * len(counts))
+        return self.with_sinks_and_recent(state, chosen)
 
     def _counts(self, state: InfiniGenState, scores: Tensor, end: int) -> list[int]:
         """Tokens to fetch for each batch row: those that matter to a query head, on average, within the budget."""
         earlier = scores[..., : state.length - 1]  # the newest key is not there yet when the paper speculates
         matter = scores[..., self.sinks : end] > earlier.amax(-1, keepdim=True) - self.alpha
         wanted = matter.sum(-1).double().mean(-1)  # [B]
-        most = self.allowance(state) - self.sinks - self._window
+        most = self.free_budget(state)
         return [min(math.floor(count), most) for count in wanted.tolist()]
 
     def _speculated_scores(self, state: InfiniGenState, queries: Tensor) -> Tensor:

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..errors import UnknownNameError
+from ..errors import InvalidInputError
 from ..offload.store import TokenCache
 from ..trace.styles import Style
 from .attention import QUERY_BLOCK
-from .base import LayerContext, Method, State
-from .selection import Selection, group_scores, positions, reduce_group, surround, take_groups
+from .base import LayerContext, Method
+from .fields import one_of, whole
+from .selection import Selection, group_scores, positions, reduce_group, take_groups
+from .state import TokenState
 
 MEASURES = ("logits", "weights")
 
 
 @dataclass
-class InfLLMState(State):
+class InfLLMState(TokenState):
     """Beside the counts, one key a block, and the scores of the tokens that are not settled yet."""
 
-    auxiliary: ClassVar[tuple[str, ...]] = ("representatives",)
+    auxiliary = ("representatives",)
 
-    tokens: TokenCache
     representatives: Tensor  # [B, R, N, D], the mean of each block's representative keys
     open_scores: Tensor  # [B, R, t], of the tokens in the last block
     local_scores: Tensor  # [B, Q, w], what later queries have given each token of the local window so far
 
 
 @dataclass
-class InfLLM(Method):
+class InfLLM(Method[InfLLMState]):
     """Ranks blocks of `block_size` tokens by q·(representative keys), recalls blocks until the budget is met.
 
     Source: InfLLM (arXiv 2402.04617), sections 3.1 and 3.2. The first `sinks` tokens and the local window, the last
@@ -67,45 +66,31 @@ class InfLLM(Method):
     kind = "retrieval"
     group_name = "block"
     style = Style(dash="dot", symbol="diamond-open")
+    least_recent = 1  # the local window always holds the newest token
     builds_for_any_budget = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "official": {"measure": "weights", "group": "each", "across_heads": True},
     }
 
     sinks: int = 16
     recent: int = 32
-    block_size: int = 128
-    n_representatives: int = 4
-    measure: str = "logits"
+    block_size: int = whole(128, 1)
+    n_representatives: int = whole(4, 1)
+    measure: str = one_of("logits", MEASURES)
     across_heads: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("block_size", "n_representatives"):
-            self._check_at_least(field, 1)
-        self._check_between("n_representatives", 1, self.block_size)
-        if self.measure not in MEASURES:
-            raise UnknownNameError(f"{self.name}: measure", str(self.measure), MEASURES)
-
-    @property
-    def reserved(self) -> int:
-        """Sinks and local window."""
-        return self.sinks + self._window
-
-    def recent_window(self, state: State) -> int:
-        """The local window, which always holds the newest token."""
-        return self._window
-
-    @property
-    def _window(self) -> int:
-        return max(self.recent, 1)
+        if self.n_representatives > self.block_size:
+            wanted = f"at most the block_size, {self.block_size}"
+            raise InvalidInputError(f"{self.name}: n_representatives", self.n_representatives, wanted)
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> InfLLMState:
         """The representatives of every block; O(L · (window + 256) · D)."""
         length = keys.shape[2]
         first = min(self.sinks, length)
-        end = max(length - self._window, first)
+        end = max(length - self.always_recent, first)
         received = self._received(layer, queries, keys)  # [B, Q, L]
         scores = reduce_group(received[..., first:end], layer.n_kv_heads, self.group)
         tokens = layer.token_cache(keys, values)
@@ -117,12 +102,11 @@ class InfLLM(Method):
             tokens,
             self._representatives(tokens, scores, first),
             scores[..., open_from:].clone(),
-            received[..., max(length - self._window, 0) :].clone(),
+            received[..., max(length - self.always_recent, 0) :].clone(),
         )
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> InfLLMState:
+    def extend(self, state: InfLLMState, queries: Tensor, keys: Tensor, values: Tensor) -> InfLLMState:
         """Adds the new tokens; each moves one out of the local window and into the last block."""
-        state = cast(InfLLMState, state)
         state.tokens.append(keys, values)
         for step in range(keys.shape[2]):
             start = state.length - state.local_scores.shape[-1]
@@ -131,46 +115,37 @@ class InfLLM(Method):
             given = self._measured(state.layer, logits, torch.ones_like(logits, dtype=torch.bool))
             state.local_scores = pad(state.local_scores + given.flatten(1, 2), (0, 1))
             state.length += 1
-            if state.length > self._window:
+            if state.length > self.always_recent:
                 leaving = reduce_group(state.local_scores[..., :1], state.layer.n_kv_heads, self.group)
                 state.local_scores = state.local_scores[..., 1:]
-                self._join_block(state, leaving, state.length - 1 - self._window)
+                self._join_block(state, leaving, state.length - 1 - self.always_recent)
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """Sinks, the best blocks within the allowance, and the local window."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        state = cast(InfLLMState, state)
+    def choose(self, state: InfLLMState, queries: Tensor) -> Selection:
+        """Sinks, the best blocks within the budget, and the local window."""
         scores = group_scores(queries, state.representatives, self.group)  # [B, R, N]
         if self.across_heads:
             scores = scores.mean(1, keepdim=True).repeat(1, scores.shape[1], 1)
-        end = state.length - self._window
-        batch, rows, blocks = scores.shape
-        offsets = positions(0, blocks + 1, batch, rows, scores.device) * self.block_size
+        end = self.recent_start(state)
+        batch, heads, blocks = scores.shape
+        offsets = positions(0, blocks + 1, batch, heads, scores.device) * self.block_size
         offsets = offsets.clamp(max=end - self.sinks)
-        chosen = take_groups(
-            scores,
-            offsets.diff(),
-            offsets,
-            positions(self.sinks, end, batch, rows, scores.device),
-            self.allowance(state) - self.reserved,
-            details=state.layer.details,
-        )
-        return surround(chosen, before=self.sinks, after=(end, state.length))
+        order = positions(self.sinks, end, batch, heads, scores.device)
+        free, details = self.free_budget(state), state.layer.details
+        chosen = take_groups(scores, offsets.diff(), offsets, order, free, details=details)
+        return self.with_sinks_and_recent(state, chosen)
 
     def _received(self, layer: LayerContext, queries: Tensor, keys: Tensor) -> Tensor:
         """What each token gets from the queries behind it, at most a local window of them: float32 [B, Q, L]."""
         length = keys.shape[2]
         received = torch.zeros((*queries.shape[:2], length), device=keys.device)
         for start in range(0, length, QUERY_BLOCK):
-            stop, low = min(start + QUERY_BLOCK, length), max(start - self._window, 0)
+            stop, low = min(start + QUERY_BLOCK, length), max(start - self.always_recent, 0)
             behind = torch.arange(start, stop, device=keys.device)[:, None] - torch.arange(
                 low, stop, device=keys.device
             )
             logits = _logits(queries[:, :, start:stop], keys[:, :, low:stop])
-            near = ((behind >= 1) & (behind <= self._window)).expand_as(logits)
+            near = ((behind >= 1) & (behind <= self.always_recent)).expand_as(logits)
             received[..., low:stop] += self._measured(layer, logits, near).flatten(1, 2)
         return received
 

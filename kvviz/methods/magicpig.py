@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ..offload.store import TokenCache
 from ..trace.styles import Style
-from .base import LayerContext, Method, State
-from .selection import Group, Selection, rows_of_heads, surround
+from .base import LayerContext, Method
+from .fields import number, whole
+from .selection import Group, Selection, to_selection_heads
+from .state import TokenState
 
 LEAST_COLLISIONS = 2
 TOKEN_BLOCK = 1024  # tokens hashed at a time: bounds the memory of their projections
@@ -22,14 +21,13 @@ TABLE_BLOCK = 30  # tables compared at a time: few enough to count in a byte, ma
 
 
 @dataclass
-class MagicPIGState(State):
+class MagicPIGState(TokenState):
     """Beside the counts, the codes of every token that is sampled, and what they were hashed with."""
 
     start: int  # of the tokens with codes
     codes: Tensor  # [B, H, tables, N]
     centre: Tensor  # [B, H, 1, D], the mean of their keys
     directions: Tensor  # [D, tables · bits]
-    tokens: TokenCache
 
     @property
     def end(self) -> int:
@@ -38,7 +36,7 @@ class MagicPIGState(State):
 
 
 @dataclass
-class MagicPIG(Method):
+class MagicPIG(Method[MagicPIGState]):
     """Samples the tokens whose hash codes meet the query's in at least two tables, and weights each by 1/probability.
 
     Source: MagicPIG (arXiv 2410.16179), section 4: SimHash with `tables` tables (L = 150) of `bits` random hyperplanes
@@ -53,8 +51,8 @@ class MagicPIG(Method):
     another variance. With "max" a KV head attends what any of its query heads samples, and u is one minus the product
     of the heads' probabilities not to: approximate, because the heads share their hyperplanes.
 
-    The number of sampled tokens varies; indices are padded with -1. The budget caps it: of more tokens than the
-    allowance holds, those with the most collisions stay, ties to the earlier. A capped sample is biased, because u does
+    The number of sampled tokens varies; indices are padded with -1. The budget caps it: of more tokens than it has
+    room for, those with the most collisions stay, ties to the earlier. A capped sample is biased, because u does
     not know of the cap. The scores of a selection are numbers of collisions.
 
     The paper's other settings are (bits, tables) = (9, 120) and (8, 75), which sample more tokens. Preset "official":
@@ -71,8 +69,8 @@ class MagicPIG(Method):
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "official": {"floor": 1e-4}}
-    expected_failures: ClassVar[Mapping[str, str]] = {
+    presets = {"paper": {}, "official": {"floor": 1e-4}}
+    expected_failures = {
         "extension_equals_one_build": "generated tokens are attended in full and never hashed",
     }
 
@@ -80,18 +78,10 @@ class MagicPIG(Method):
     recent: int = 64
     dense_layers: int = 1
     group: Group = "each"
-    bits: int = 10
-    tables: int = 150
-    floor: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_at_least("bits", 1)
-        self._check_between("bits", 1, 30)
-        self._check_at_least("tables", LEAST_COLLISIONS)
-        self._check_at_least("seed", 0)
-        self._check_between("floor", 0, 1)
+    bits: int = whole(10, 1, 30)
+    tables: int = whole(150, LEAST_COLLISIONS)
+    floor: float = number(0.0, 0, 1)
+    seed: int = whole(0, 0)
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> MagicPIGState:
         """Codes of every token but sinks and recent window; O(L · tables · bits · D)."""
@@ -110,25 +100,18 @@ class MagicPIG(Method):
             some = slice(first, first + TOKEN_BLOCK)
             found = self._hash(hashed[:, :, some].float() - centre, directions)  # [B, H, n, tables]
             codes[..., some] = found.transpose(-1, -2)
-        return MagicPIGState(layer, length, length, start, codes, centre, directions, layer.token_cache(keys, values))
+        return MagicPIGState(layer, length, length, layer.token_cache(keys, values), start, codes, centre, directions)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> MagicPIGState:
-        """Counts the new tokens, which are attended in full."""
-        state = cast(MagicPIGState, state)
-        state.tokens.append(keys, values)
-        state.length += keys.shape[2]
-        return state
+    def recent_start(self, state: MagicPIGState) -> int:
+        """The first token behind those with codes, of which the recent window of the prompt begins."""
+        return state.end
 
-    def select(self, state: State, queries: Tensor) -> Selection:
+    def choose(self, state: MagicPIGState, queries: Tensor) -> Selection:
         """Sinks, the sampled tokens, and all tokens from the recent window of the prompt on."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        layer, state = state.layer, cast(MagicPIGState, state)
+        layer = state.layer
         asking = self._asking(queries.float().unflatten(1, (layer.n_kv_heads, -1)))  # [B, H, A, D]
         collisions = self._collisions(state, asking)  # [B, R, N]
-        room = self.allowance(state) - self.sinks - (state.length - state.end)
-        counts, places = self._sample(collisions, room)  # [B, R, S]
+        counts, places = self._sample(collisions, self.free_budget(state))  # [B, R, S]
         chosen = places < collisions.shape[-1]
         indices = torch.where(chosen, places + state.start, -1)
         bias = torch.where(chosen, -self._log_probability(state, asking, indices), 0.0)
@@ -136,7 +119,7 @@ class MagicPIG(Method):
         if layer.details:
             nothing = torch.full_like(indices, -1, dtype=torch.int32)
             sample = Selection(indices, nothing, counts.float().masked_fill(~chosen, torch.nan), padded=True, bias=bias)
-        return surround(sample, before=self.sinks, after=(state.end, state.length))
+        return self.with_sinks_and_recent(state, sample)
 
     def _asking(self, by_head: Tensor) -> Tensor:
         """The queries that sample for each KV head: [B, H, G, D] -> [B, H, A, D]."""
@@ -178,7 +161,7 @@ class MagicPIG(Method):
     def _log_probability(self, state: MagicPIGState, asking: Tensor, indices: Tensor) -> Tensor:
         """Logarithm of the probability with which each of `indices` [B, R, S] is sampled, float32."""
         rows = indices.shape[1]
-        keys = state.tokens.take_keys(indices).float() - rows_of_heads(state.centre, rows)  # [B, R, S, D]
+        keys = state.tokens.take_keys(indices).float() - to_selection_heads(state.centre, rows)  # [B, R, S, D]
         by_row = asking.flatten(1, 2).unflatten(1, (rows, -1))  # [B, R, A', D]
         cosines = normalize(by_row, dim=-1) @ normalize(keys, dim=-1).transpose(-1, -2)  # [B, R, A', S]
         missed = torch.log1p(-sampling_probability(cosines, self.bits, self.tables)).sum(2)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from kvviz_kernels.softcap import softcap_
@@ -14,6 +13,8 @@ from torch.nn.functional import pad
 
 from ..trace.styles import Style
 from .base import LayerContext
+from .capabilities import SparsePrefill
+from .fields import number, whole
 from .full import Full
 
 BLOCK = 64  # queries that share one list of keys, as in the published kernel
@@ -56,7 +57,7 @@ class Pattern:
 
 
 @dataclass
-class MInference(Full):
+class MInference(SparsePrefill, Full):
     """Sparse attention of the prompt in the vertical-slash pattern; decode steps attend everything.
 
     Source: MInference 1.0 (arXiv 2407.02490), section 3 and algorithm 2. The last `last_queries` queries of a prompt
@@ -86,29 +87,21 @@ class MInference(Full):
     name = "minference"
     title = "MInference"
     paper = "arXiv 2407.02490"
-    kind = "prefill"  # type: ignore[assignment]  # narrower in Full, which it decodes as
     style = Style(dash="solid", symbol="hexagon-open")
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    kind = "prefill"
+    presets = {
         "paper": {},
         "official": {"vertical_share": 1.0, "slash_share": 1.0},
     }
 
     sinks: int = 30
     recent: int = 100
-    vertical: int = 1000
-    slash: int = 6096
-    vertical_share: float = 0.25
-    slash_share: float = 0.03125
-    last_queries: int = 64
-    dense_length: int = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("vertical", "slash", "last_queries"):
-            self._check_at_least(name, 1)
-        self._check_at_least("dense_length", 0)
-        for name in ("vertical_share", "slash_share"):
-            self._check_between(name, 0, 1)
+    vertical: int = whole(1000, 1)
+    slash: int = whole(6096, 1)
+    vertical_share: float = number(0.25, 0, 1)
+    slash_share: float = number(0.03125, 0, 1)
+    last_queries: int = whole(64, 1)
+    dense_length: int = whole(512, 0)
 
     @property
     def reserved(self) -> int:

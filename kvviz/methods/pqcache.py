@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels.selection import pq_scores
@@ -19,8 +17,11 @@ from ..offload.block_cache import BlockCache
 from ..offload.prefetch import PrefetchedTensor
 from ..offload.store import TokenCache
 from ..trace.styles import Style
-from .base import LayerContext, Method, State
-from .selection import Group, Selection, reduce_group, surround, take_tokens
+from .base import LayerContext, State
+from .capabilities import HostMetadata
+from .fields import number, whole
+from .scoring import ScoringMethod
+from .selection import Group, Selection, reduce_group
 from .sliders import Slider
 
 CODE_INTERVAL = 64  # generated tokens that are coded together, unless the window is left earlier
@@ -28,7 +29,7 @@ BLOCK_SIZE = 128  # tokens of a block of the paper's device cache (section 4.1.4
 
 
 @dataclass
-class PQCacheState(State):
+class PQCacheState(HostMetadata, State):
     """Beside the counts, the codebooks of all tokens behind the sinks, one after the other.
 
     A step reads all of it, codes and centroids, and no keys. The paper counts packed codes alone, m·b/8 bytes a token
@@ -64,8 +65,11 @@ class PQCacheState(State):
             self.outside.append(PrefetchedTensor(book.codes, store))
             self.unload()
 
-    def append(self, keys: Tensor) -> None:
-        """Take the next tokens' keys [B, H, n, D]; `length` counts them already."""
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Take the next tokens' keys and values [B, H, n, D]."""
+        super().append(keys, values)
+        if self.tokens is not None:
+            self.tokens.append(keys, values)
         if self.books:  # without one the prompt was within the sinks, and everything is attended
             self.uncoded.append(keys)
             if self.length - self.coded >= CODE_INTERVAL:
@@ -120,7 +124,7 @@ class PQCacheState(State):
 
 
 @dataclass
-class PQCache(Method):
+class PQCache(ScoringMethod[PQCacheState]):
     """Ranks every token by the inner product with its product-quantized key, and recalls the best, token by token.
 
     Source: PQCache (arXiv 2407.12820), sections 3.1, 3.3, 3.4 and 5. The keys behind the first `sinks` tokens are cut
@@ -149,7 +153,6 @@ class PQCache(Method):
     name = "pqcache"
     title = "PQCache"
     paper = "arXiv 2407.12820"
-    kind = "retrieval"
     group_name = "block"
     style = Style("#009E73", "solid", "square")
     sliders = (
@@ -157,52 +160,43 @@ class PQCache(Method):
                divides_head_dim=True),
         Slider("n_bits", "bits b", (2, 3, 4, 5, 6, 7, 8), "bits of a code: a part is coded by one of 2ᵇ centroids"),
     )  # fmt: skip
-    needs_queries = False
     overlaps_build = True
+    least_recent = 1
     builds_for_any_budget = True
     device_cache = BlockCache()
-    expected_failures: ClassVar[Mapping[str, str]] = {
+    expected_failures = {
         "extension_equals_one_build": "centroids are the prompt's, and generated tokens only join them (section 3.4)",
     }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "infinitebench": {"n_partitions": 4, "n_bits": 8},
         "official": {"sinks": 32, "recent_share": 0.5, "group": "sum"},
     }
 
     sinks: int = 4
-    n_partitions: int = 2
-    n_bits: int = 6
+    n_partitions: int = whole(2, 1)
+    n_bits: int = whole(6, 1, MAX_BITS)
     # Recall at 1, 2, 5, 10, 30 and 100 iterations: 0.504, 0.521, 0.534, 0.539, 0.541, 0.541, over seeds ±0.002
     # (SmolLM2-135M, 4,096 tokens of prose, ten layers, budget 256; 4×8 has 0.632, 0.640, 0.647, 0.650, 0.650, 0.650).
     max_iter: int | IterationModel = 10
-    recent_share: float = 0.25
+    recent_share: float = number(0.25, 0, 1)
     softmax: bool = True
-    rebuild_interval: int | None = None
+    rebuild_interval: int | None = whole(None, 1)
     cluster_each_turn: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("n_partitions", "n_bits"):
-            self._check_at_least(name, 1)
-        if self.n_bits > MAX_BITS:
-            raise InvalidInputError(f"{self.name}: n_bits", self.n_bits, f"an int from 1 to {MAX_BITS}")
-        if not isinstance(self.max_iter, IterationModel):
-            self._check_at_least("max_iter", 1)
-        if self.rebuild_interval is not None:
-            self._check_at_least("rebuild_interval", 1)
-        self._check_between("recent_share", 0, 1)
-
-    @property
-    def reserved(self) -> int:
-        """Sinks, the least recent window, and at least the newest token."""
-        return self.sinks + max(self.recent, 1)
+        count = self.max_iter
+        if not isinstance(count, IterationModel) and (
+            not isinstance(count, int) or isinstance(count, bool) or count < 1
+        ):
+            raise InvalidInputError(f"{self.name}: max_iter", repr(count), "an int >= 1, or an IterationModel")
 
     def recent_window(self, state: State) -> int:
         """The window's tokens: `recent`, or the share of the budget behind the sinks, and at least one."""
         free = self.budget_tokens(state.prompt_length) - self.sinks
-        return max(self.recent, math.floor(self.recent_share * free), 1)
+        return max(self.always_recent, math.floor(self.recent_share * free))
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
         """A codebook of every token but the sinks; O(iterations · 2^b · L · D)."""
@@ -213,21 +207,20 @@ class PQCache(Method):
             state.add_book(self._quantize(keys[:, :, self.sinks :]))
         return state
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
+    def extend(self, state: PQCacheState, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
         """Codes the new tokens by their nearest centroids; clusters anew where the interval is over."""
-        state = cast(PQCacheState, state)
-        state.length += keys.shape[2]
-        state.append(keys)
-        if state.tokens is not None and self.rebuild_interval is not None:
-            state.tokens.append(keys, values)
-            if state.books and state.length - state.rebuilt >= self.rebuild_interval:
-                state.replace_last(self._quantize(state.tokens.keys[:, :, state.last_start : state.length]))
-                state.rebuilt = state.length
+        state.append(keys, values)
+        if state.tokens is None or self.rebuild_interval is None or not state.books:
+            return state
+        if state.length - state.rebuilt >= self.rebuild_interval:
+            state.replace_last(self._quantize(state.tokens.keys[:, :, state.last_start : state.length]))
+            state.rebuilt = state.length
         return state
 
-    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState | None:
+    def continue_prompt(
+        self, state: PQCacheState, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> PQCacheState | None:
         """With `cluster_each_turn`, a codebook more for the later prompt's tokens; otherwise all are built anew."""
-        state = cast(PQCacheState, state)
         if not self.cluster_each_turn or not state.books:
             return None
         state.code()
@@ -238,27 +231,25 @@ class PQCache(Method):
         state.prompt_length = state.rebuilt = state.length
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """Sinks, the best tokens of the middle, and the local window."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        state = cast(PQCacheState, state)
-        window = self.recent_window(state)
-        if state.coded < state.length - window:
+    def scores(self, state: PQCacheState, queries: Tensor) -> Tensor:
+        """What the tokens between sinks and local window rank by: inner products with their quantized keys."""
+        end = self.recent_start(state)
+        if state.coded < end:
             state.code()
         state.load()
-        scores = self._scores(state, queries, state.length - window - self.sinks)
+        scores = self._quantized_scores(state, queries, end - self.sinks)
         state.unload()
-        count = self.allowance(state) - self.sinks - window
-        chosen = take_tokens(scores, count, details=state.layer.details)
-        chosen.indices.add_(self.sinks)
+        return scores
+
+    def choose(self, state: PQCacheState, queries: Tensor) -> Selection:
+        """Sinks, the best tokens of the middle, each of a block of the device cache, and the local window."""
+        chosen = self.best_tokens(state, self.scores(state, queries))
         if state.layer.details:
             chosen = replace(chosen, groups=(chosen.indices // BLOCK_SIZE).to(torch.int32))
-        return surround(chosen, before=self.sinks, after=(state.length - window, state.length))
+        return self.with_sinks_and_recent(state, chosen)
 
-    def _scores(self, state: PQCacheState, queries: Tensor, middle: int) -> Tensor:
-        """What the `middle` tokens behind the sinks are ranked by, [B, R, middle]."""
+    def _quantized_scores(self, state: PQCacheState, queries: Tensor, middle: int) -> Tensor:
+        """Scores [B, R, middle] of the `middle` tokens behind the sinks."""
         layer = state.layer
         scale = layer.scale if self.softmax else None
         if len(state.books) == 1:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from ..trace.styles import Style
 from .base import LayerContext, State
+from .fields import number
 from .snapkv import SnapKV
 
 
@@ -32,19 +31,15 @@ class PyramidKV(SnapKV):
     title = "PyramidKV"
     paper = "arXiv 2406.02069"
     style = Style(dash="dot", symbol="triangle-up-open")
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "official": {"recent": 8, "kernel": 7, "pooling": "max", "group": "each"},
     }
 
-    beta: float = 20
+    beta: float = number(20, 1)
 
-    def __post_init__(self) -> None:
-        self._check_between("beta", 1, math.inf)
-        super().__post_init__()
-
-    def allowance(self, state: State) -> int:
-        """Tokens a head of this layer may attend: the layer's budget, and one more for each generated token."""
+    def step_budget(self, state: State) -> int:
+        """Tokens that a head of this layer may attend to: the layer's budget, and one more for each generated token."""
         return self.layer_budget(state.layer, state.prompt_length) + state.generated
 
     def layer_budget(self, layer: LayerContext, prompt_length: int) -> int:

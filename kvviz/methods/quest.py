@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from kvviz_kernels.selection import page_scores, take_best
@@ -12,9 +11,11 @@ from torch import Tensor
 from ..clustering.growing import GrowingTensor
 from ..clustering.pages import full_page_bounds
 from ..trace.styles import Style
-from .base import LayerContext, Method, State, tensor_bytes
-from .selection import Selection, positions, surround
+from .base import LayerContext, Method, State
+from .fields import whole
+from .selection import Selection, add_sinks_and_recent, positions
 from .sliders import Slider
+from .state import tensor_bytes
 
 LEAST_PAGES = 3
 
@@ -35,7 +36,7 @@ class QuestState(State):
 
 
 @dataclass
-class Quest(Method):
+class Quest(Method[QuestState]):
     """Recalls whole pages by the channel-wise bound Σ max(q·k_max, q·k_min).
 
     Source: Quest (arXiv 2406.10774), section 3.3: page 16, at least 3 pages, the first two layers dense. Deviation:
@@ -55,11 +56,7 @@ class Quest(Method):
     builds_for_any_budget = True
 
     dense_layers: int = 2
-    page_size: int = 16
-
-    def __post_init__(self) -> None:
-        self._check_at_least("page_size", 1)
-        super().__post_init__()
+    page_size: int = whole(16, 1)
 
     @property
     def reserved(self) -> int:
@@ -77,11 +74,10 @@ class Quest(Method):
         tail = keys[:, :, whole:].clone()  # a view would keep an outgrown buffer
         return QuestState(layer, keys.shape[2], keys.shape[2], bounds, [tail])
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
+    def extend(self, state: QuestState, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Adds the new tokens; a page gets its bounds once it is full."""
-        state = cast(QuestState, state)
+        state.append(keys, values)
         state.tail.append(keys)
-        state.length += keys.shape[2]
         full = state.length // self.page_size - state.bounds.used
         if full:
             tail = torch.cat(state.tail, dim=2)
@@ -89,25 +85,21 @@ class Quest(Method):
             state.tail = [tail[:, :, full * self.page_size :].clone()]
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
+    def choose(self, state: QuestState, queries: Tensor) -> Selection:
         """Tokens of the best pages, and of the last page while it is not full."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        layer, state = state.layer, cast(QuestState, state)
         tail = self._tail(state)
         scores = page_scores(queries, state.bounds.tensor[..., :tail], group=self.group)  # [B, R, P]
         if self.sinks:
             scores[..., : -(-self.sinks // self.page_size)] = torch.inf
         after = -(-(state.length - tail * self.page_size) // self.page_size)  # pages that are attended anyway
-        pages = take_best(scores, self.allowance(state) // self.page_size - after)  # [B, R, P']
+        pages = take_best(scores, self.step_budget(state) // self.page_size - after)  # [B, R, P']
         in_page = positions(0, self.page_size, 1, 1, pages.device)
         indices = torch.add(in_page, pages[..., None], alpha=self.page_size).flatten(-2)  # [B, R, S]
         chosen = Selection(indices)
-        if layer.details:
+        if state.layer.details:
             of_token = pages.repeat_interleave(self.page_size, dim=-1)
             chosen = Selection(indices, of_token.to(torch.int32), scores.gather(-1, of_token))
-        return surround(chosen, after=(tail * self.page_size, state.length))
+        return add_sinks_and_recent(chosen, recent=(tail * self.page_size, state.length))
 
     def _tail(self, state: State) -> int:
         """The first page that is attended without being chosen."""

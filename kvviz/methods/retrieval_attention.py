@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import torch
 from kvviz_kernels.softcap import softcap_
@@ -13,10 +12,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..errors import InvalidInputError, MissingDependencyError
-from ..offload.store import TokenCache
 from ..trace.styles import Style
-from .base import LayerContext, Method, State
-from .selection import Selection, reduce_group, surround, take_tokens
+from .base import LayerContext, Method
+from .fields import whole
+from .selection import Selection, reduce_group, take_tokens
+from .state import TokenState
 
 BLOCK = 1024  # rows of a score matrix held at a time while a graph is built
 _counting = threading.Lock()  # faiss counts the work of searches in one place for the whole process
@@ -110,13 +110,12 @@ class KeyGraph:
 
 
 @dataclass
-class RetrievalAttentionState(State):
+class RetrievalAttentionState(TokenState):
     """Beside the counts, a graph for each KV head of each batch row, over the tokens from the sinks up to `end`.
 
     There are none where the budget covers the prompt: then every step attends everything.
     """
 
-    tokens: TokenCache
     graphs: list[KeyGraph]
     end: int
     walked_bytes: int = 0
@@ -135,7 +134,7 @@ class RetrievalAttentionState(State):
 
 
 @dataclass
-class RetrievalAttention(Method):
+class RetrievalAttention(Method[RetrievalAttentionState]):
     """Walks a graph over the keys to those with the largest inner product; sinks and recent window stay apart.
 
     Source: RetrievalAttention (arXiv 2409.10516), section 3: queries and keys are distributed differently, so a graph
@@ -166,23 +165,21 @@ class RetrievalAttention(Method):
     kind = "retrieval"
     style = Style(dash="longdashdot", symbol="star-open")
     overlaps_build = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "128k": {"sinks": 128, "recent": 512, "budget": 740},
     }
 
     sinks: int = 16
     recent: int = 32
-    query_links: int = 32
-    degree: int = 32
-    search_width: int = 128
-    build_queries: int = 4096
+    query_links: int = whole(32, 2)
+    degree: int = whole(32, 4)
+    search_width: int = whole(128, 1)
+    build_queries: int = whole(4096, 1)
 
     def __post_init__(self) -> None:
         _faiss()
         super().__post_init__()
-        for name, least in (("query_links", 2), ("degree", 4), ("search_width", 1), ("build_queries", 1)):
-            self._check_at_least(name, least)
         if self.degree % 2:
             raise InvalidInputError(f"{self.name}: degree", self.degree, "an even int >= 4")
 
@@ -205,11 +202,11 @@ class RetrievalAttention(Method):
             graphs = [self._graph(own.float(), head.float()) for own, head in pairs]
         return RetrievalAttentionState(layer, length, length, layer.token_cache(keys, values), graphs, end)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> RetrievalAttentionState:
+    def extend(
+        self, state: RetrievalAttentionState, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> RetrievalAttentionState:
         """Inserts the tokens that leave the recent window into the graphs."""
-        state = cast(RetrievalAttentionState, state)
-        state.tokens.append(keys, values)
-        state.length += keys.shape[2]
+        state.append(keys, values)
         end = state.length - max(self.recent, 1)
         if state.graphs:
             leaving = state.tokens.keys[:, :, state.end : end].flatten(0, 1)
@@ -219,20 +216,19 @@ class RetrievalAttention(Method):
         state.end = end
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
+    def recent_start(self, state: RetrievalAttentionState) -> int:
+        """The first token that is in no graph yet."""
+        return state.end
+
+    def choose(self, state: RetrievalAttentionState, queries: Tensor) -> Selection:
         """Sinks, the best of the keys that the walks found, and the recent window."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        state = cast(RetrievalAttentionState, state)
-        count = self.allowance(state) - self.sinks - (state.length - state.end)
+        count = self.free_budget(state)
         found = self._walk(state, queries, min(count, state.end - self.sinks))  # [B, R, W]
         scores = self._scores(state, queries, found).masked_fill(found < 0, -torch.inf)
         chosen = take_tokens(scores, count, details=state.layer.details)
         indices = found.gather(-1, chosen.indices)
-        chosen = replace(chosen, indices=indices, padded=bool((indices < 0).any()))
-        whole = surround(chosen, before=self.sinks, after=(state.end, state.length))
-        return replace(whole, apart=(self.sinks, self.sinks + indices.shape[-1]))
+        padded, apart = bool((indices < 0).any()), (0, indices.shape[-1])
+        return self.with_sinks_and_recent(state, replace(chosen, indices=indices, padded=padded, apart=apart))
 
     def _graph(self, queries: Tensor, keys: Tensor) -> KeyGraph:
         following = (torch.arange(len(keys), device=keys.device)[:, None] + 1) % len(keys)
@@ -247,7 +243,7 @@ class RetrievalAttention(Method):
         walks = [graph.search(own, count, self.search_width) for graph, own in zip(graphs, asking, strict=True)]
         state.walked_bytes = sum(read for _, read in walks)
         places = torch.stack([found for found, _ in walks])
-        united = places.view(queries.shape[0], state.layer.rows(self.group), -1).sort(-1).values
+        united = places.view(queries.shape[0], state.layer.selection_heads(self.group), -1).sort(-1).values
         united[..., 1:] = united[..., 1:].masked_fill(united[..., 1:] == united[..., :-1], -1)
         return torch.where(united < 0, -1, united + self.sinks).to(queries.device)
 

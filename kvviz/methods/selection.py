@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,25 +15,25 @@ from ..clustering.merged import Merged, stack_merged
 
 __all__ = [
     "GROUPS",
-    "Blend",
     "Group",
     "Selection",
-    "attend_all",
+    "ValueCorrection",
+    "add_sinks_and_recent",
     "group_scores",
     "positions",
     "reduce_group",
-    "rows_of_heads",
     "stack_positions",
     "stack_rows",
     "surround",
     "take_groups",
     "take_tokens",
+    "to_selection_heads",
 ]
 
 
 @dataclass(frozen=True)
-class Blend:
-    """A fixed part of the output that no attended token gives: output = (1 − share) · attended + share · values.
+class ValueCorrection:
+    """A part of the output that no attended token gives: output = (1 − share) · attended + share · values.
 
     values [B, H, D] and share [B, Q] float32.
     """
@@ -52,8 +53,9 @@ class Selection:
     the method knows that `indices` holds no -1.
 
     `merged` centroids are attended beside the tokens, each as its degree of tokens. `bias` [B, R, S] float32 is added
-    to the tokens' logits. `blend` mixes a fixed vector into the output. `apart` are the slots (start, stop) whose
-    attention is computed on its own, where those tokens are kept, and merged by log-sum-exp: the result is the same.
+    to the tokens' logits. `value_correction` mixes a fixed vector into the output. `apart` are the slots (start, stop)
+    whose attention is computed on its own, where those tokens are kept, and merged by log-sum-exp: the result is the
+    same.
     """
 
     indices: Tensor
@@ -62,23 +64,27 @@ class Selection:
     merged: Merged | None = None
     padded: bool = False
     bias: Tensor | None = None
-    blend: Blend | None = None
+    value_correction: ValueCorrection | None = None
     apart: tuple[int, int] | None = None
 
 
-def rows_of_heads(tensor: Tensor, rows: int) -> Tensor:
-    """A per-KV-head tensor [B, H, ...] seen by rows of choice: itself, or repeated for each query head [B, Q, ...]."""
-    heads = tensor.shape[1]
-    return tensor if rows == heads else tensor.repeat_interleave(rows // heads, dim=1)
+def to_selection_heads(tensor: Tensor, heads: int) -> Tensor:
+    """A tensor [B, H, ...] of KV heads for each selection head: itself, or repeated for query heads [B, Q, ...]."""
+    kv_heads = tensor.shape[1]
+    return tensor if heads == kv_heads else tensor.repeat_interleave(heads // kv_heads, dim=1)
 
 
-def take_tokens(scores: Tensor, budget: int, *, details: bool = False) -> Selection:
-    """The `budget` best tokens of scores [B, R, L], none NaN: positions ascending, ties to the earlier token."""
+def take_tokens(scores: Tensor, budget: int, *, start: int = 0, details: bool = False) -> Selection:
+    """The `budget` best tokens of scores [B, R, L], none NaN: positions ascending, ties to the earlier token.
+
+    The first score is that of position `start`.
+    """
     count = max(min(budget, scores.shape[-1]), 0)
     indices = take_best(scores, count)  # [B, R, S]
-    if not details:
-        return Selection(indices)
-    return Selection(indices, torch.full_like(indices, -1, dtype=torch.int32), scores.gather(-1, indices).float())
+    chosen_scores = scores.gather(-1, indices).float() if details else None
+    if start:
+        indices.add_(start)
+    return Selection(indices, torch.full_like(indices, -1, dtype=torch.int32) if details else None, chosen_scores)
 
 
 def take_groups(
@@ -94,44 +100,43 @@ def take_groups(
 
 
 @lru_cache(maxsize=64)
-def positions(start: int, stop: int, batch: int, rows: int, device: torch.device) -> Tensor:
-    """start to stop - 1 for every row, [B, R, stop - start]; shared, so not to be written to.
+def positions(start: int, stop: int, batch: int, heads: int, device: torch.device) -> Tensor:
+    """start to stop - 1 for every head, [B, R, stop - start]; shared, so not to be written to.
 
     Every layer of a step asks for the same few: keeping them saves seven small operations a layer.
     """
-    return torch.arange(start, stop, device=device).expand(batch, rows, -1).contiguous()
+    return torch.arange(start, stop, device=device).expand(batch, heads, -1).contiguous()
 
 
-def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = (0, 0)) -> Selection:
-    """The selection with the first `before` positions and the range `after` added, attended without being chosen.
+def add_sinks_and_recent(selection: Selection, sinks: int = 0, recent: tuple[int, int] = (0, 0)) -> Selection:
+    """The selection with the first `sinks` positions and the range `recent` added, as tokens that were not ranked.
 
-    Pads of the selection stay where they are, in the middle; what it blends or attends merged stays as it is.
+    Pads of the selection stay where they are, in the middle.
     """
     chosen = selection.indices
-    batch, rows, _ = chosen.shape
-    first = positions(0, before, batch, rows, chosen.device)
-    last = positions(*after, batch, rows, chosen.device)
-    indices = torch.cat([first, chosen, last], dim=-1)
+    batch, heads, _ = chosen.shape
+    first = positions(0, sinks, batch, heads, chosen.device)
+    last = positions(*recent, batch, heads, chosen.device)
 
     def wider(tensor: Tensor | None, fill: float) -> Tensor | None:
-        return None if tensor is None else pad(tensor, (before, last.shape[-1]), value=fill)
+        return None if tensor is None else pad(tensor, (sinks, last.shape[-1]), value=fill)
 
     return Selection(
-        indices,
+        torch.cat([first, chosen, last], dim=-1),
         wider(selection.groups, -1),
         wider(selection.scores, torch.nan),
         selection.merged,
         selection.padded,
         wider(selection.bias, 0.0),
-        selection.blend,
+        selection.value_correction,
+        None if selection.apart is None else (selection.apart[0] + sinks, selection.apart[1] + sinks),
     )
 
 
-def attend_all(length: int, batch: int, rows: int, device: torch.device, *, details: bool = False) -> Selection:
-    """Every one of `length` tokens, for every row."""
-    nothing = torch.empty((batch, rows, 0), dtype=torch.int64, device=device)
-    empty = Selection(nothing, nothing.to(torch.int32), nothing.float()) if details else Selection(nothing)
-    return surround(empty, after=(0, length))
+def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = (0, 0)) -> Selection:
+    """`add_sinks_and_recent` by its old name, for methods that were written with it."""
+    warnings.warn("surround is called add_sinks_and_recent now", DeprecationWarning, stacklevel=2)
+    return add_sinks_and_recent(selection, before, after)
 
 
 def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
@@ -150,7 +155,7 @@ def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
         stack_merged([s.merged for s in selections], starts),
         padded=True,
         bias=_stack(biases, 0.0),
-        blend=_stack_blends([s.blend for s in selections]),
+        value_correction=_stack_corrections([s.value_correction for s in selections]),
     )
 
 
@@ -170,10 +175,10 @@ def _stack(parts: list[Tensor | None], fill: float) -> Tensor | None:
     return torch.cat([pad(part, (0, slots - part.shape[-1]), value=fill) for part in known])
 
 
-def _stack_blends(parts: list[Blend | None]) -> Blend | None:
+def _stack_corrections(parts: list[ValueCorrection | None]) -> ValueCorrection | None:
     like = next((part for part in parts if part is not None), None)
     if like is None:
         return None
-    none = Blend(torch.zeros_like(like.values), torch.zeros_like(like.share))
+    none = ValueCorrection(torch.zeros_like(like.values), torch.zeros_like(like.share))
     every = [part or none for part in parts]
-    return Blend(torch.cat([part.values for part in every]), torch.cat([part.share for part in every]))
+    return ValueCorrection(torch.cat([part.values for part in every]), torch.cat([part.share for part in every]))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
 
 import torch
 from kvviz_kernels.softcap import softcap_
@@ -13,11 +11,12 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from ..errors import InvalidInputError
-from ..offload.store import TokenCache
 from ..trace.styles import Style
 from .attention import attention_weights
-from .base import LayerContext, Method, State, tensor_bytes
-from .selection import Group, Selection, reduce_group, rows_of_heads, surround
+from .base import LayerContext, Method
+from .fields import number, whole
+from .selection import Group, Selection, reduce_group, to_selection_heads
+from .state import TokenState, tensor_bytes
 
 
 @dataclass
@@ -29,17 +28,16 @@ class LowRankKeys:
 
 
 @dataclass
-class ShadowKVState(State):
+class ShadowKVState(TokenState):
     """Beside the counts, which chunks are outliers and the landmarks of the others."""
 
-    auxiliary: ClassVar[tuple[str, ...]] = ("landmarks", "low_rank")
+    auxiliary = ("landmarks", "low_rank")
 
     start: int  # of the first chunk
     end: int  # of the last chunk
     outliers: Tensor  # [B, H, O], ascending chunks
     others: Tensor  # [B, H, C-O], ascending chunks
     landmarks: Tensor  # [B, H, C-O, D], mean keys of the others
-    tokens: TokenCache
     low_rank: LowRankKeys | None
 
     def read_bytes(self) -> int:
@@ -48,7 +46,7 @@ class ShadowKVState(State):
 
 
 @dataclass
-class ShadowKV(Method):
+class ShadowKV(Method[ShadowKVState]):
     """Recalls the chunks of `chunk_size` tokens whose mean keys get the largest softmax weights.
 
     Source: ShadowKV (arXiv 2410.21465), section 4. Post-RoPE keys are cut into chunks from the sinks on, each with
@@ -78,26 +76,20 @@ class ShadowKV(Method):
     group_name = "chunk"
     style = Style(dash="dashdot", symbol="triangle-up-open")
     needs_queries = False
-    expected_failures: ClassVar[Mapping[str, str]] = {
+    expected_failures = {
         "extension_equals_one_build": "generated tokens are attended in full and never cut into chunks",
     }
 
     recent: int = 32
     group: Group = "max"
-    chunk_size: int = 8
-    n_outliers: int = 48
-    outlier_share: float = 0.16
-    rank: int | None = None
+    chunk_size: int = whole(8, 1)
+    n_outliers: int = whole(48, 0)
+    outlier_share: float = number(0.16, 0, 1)
+    rank: int | None = whole(None, 1)
 
     def __post_init__(self) -> None:
-        self._check_at_least("chunk_size", 1)
         super().__post_init__()
-        self._check_at_least("n_outliers", 0)
-        self._check_between("outlier_share", 0, 1)
-        if self.rank is None:
-            return
-        self._check_at_least("rank", 1)
-        if self.group != "each":
+        if self.rank is not None and self.group != "each":
             raise InvalidInputError(f"{self.name}: rank", f"{self.rank} with group={self.group!r}", 'group="each"')
 
     @property
@@ -122,35 +114,29 @@ class ShadowKV(Method):
             layer,
             length,
             length,
+            layer.token_cache(keys, values),
             start,
             end,
             ranked[..., :n_outliers].sort(-1).values,
             others,
             landmarks,
-            layer.token_cache(keys, values),
             None if self.rank is None else _low_rank(keys[:, :, start:end], self.rank),
         )
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> ShadowKVState:
-        """Counts the new tokens, which are attended in full."""
-        state = cast(ShadowKVState, state)
-        state.tokens.append(keys, values)
-        state.length += keys.shape[2]
-        return state
+    def recent_start(self, state: ShadowKVState) -> int:
+        """The first token behind the last chunk."""
+        return state.end
 
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """Sinks, outliers, the best chunks within the allowance, and all tokens behind the last chunk."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        layer, state = state.layer, cast(ShadowKVState, state)
+    def choose(self, state: ShadowKVState, queries: Tensor) -> Selection:
+        """Sinks, outliers, the best chunks within the budget, and all tokens behind the last chunk."""
+        layer = state.layer
         weights = attention_weights(queries, state.landmarks, layer.scale, layer.softcap)
         scores = reduce_group(weights, layer.n_kv_heads, self.group)  # [B, R, C-O]
-        rows, size = scores.shape[1], self.chunk_size
-        always = self.sinks + state.outliers.shape[-1] * size + state.length - state.end
-        best = scores.argsort(dim=-1, descending=True, stable=True)[..., : (self.allowance(state) - always) // size]
-        outliers = rows_of_heads(state.outliers, rows)
-        chunks = torch.cat([outliers, rows_of_heads(state.others, rows).gather(-1, best)], dim=-1)
+        heads, size = scores.shape[1], self.chunk_size
+        count = (self.free_budget(state) - state.outliers.shape[-1] * size) // size
+        best = scores.argsort(dim=-1, descending=True, stable=True)[..., :count]
+        outliers = to_selection_heads(state.outliers, heads)
+        chunks = torch.cat([outliers, to_selection_heads(state.others, heads).gather(-1, best)], dim=-1)
         chunks, order = chunks.sort(-1)
         within = torch.arange(size, device=chunks.device)
         indices = (state.start + chunks[..., None] * size + within).flatten(-2)  # [B, R, S]
@@ -165,7 +151,7 @@ class ShadowKV(Method):
                 ranked_by.gather(-1, order).repeat_interleave(size, dim=-1),
                 bias=chosen.bias,
             )
-        return surround(chosen, before=self.sinks, after=(state.end, state.length))
+        return self.with_sinks_and_recent(state, chosen)
 
     def _outliers_allowed(self, prompt_length: int) -> int:
         """The number of outlier chunks that the budget has room for."""
@@ -179,7 +165,7 @@ class ShadowKV(Method):
         asking = queries.float()
         keys = state.tokens.take_keys(indices).float()  # [B, Q, S, D]
         exact = (keys @ asking[..., None])[..., 0] * state.layer.scale
-        basis = rows_of_heads(state.low_rank.basis, queries.shape[1])  # [B, Q, r, D]
+        basis = to_selection_heads(state.low_rank.basis, queries.shape[1])  # [B, Q, r, D]
         projected = (basis @ asking[..., None])[..., 0]  # [B, Q, r]
         every = torch.arange(indices.shape[0], device=indices.device)[:, None, None]
         coefficients = state.low_rank.coefficients[every, indices - state.start]  # [B, Q, S, r]

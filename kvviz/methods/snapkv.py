@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
-from ..errors import InvalidInputError, UnknownNameError
+from ..errors import InvalidInputError
 from ..trace.styles import Style
 from .attention import attention_received
 from .eviction import Eviction, EvictionState
+from .fields import one_of, whole
 from .selection import reduce_group
 
 POOLINGS = ("avg", "max")
 
 
 @dataclass
-class SnapKV(Eviction):
+class SnapKV(Eviction[EvictionState]):
     """Keeps what the queries of the prompt's last `recent` tokens, the observation window, attend, and the window.
 
     The weights that a token gets from them are summed, reduced over the group, and pooled over `kernel` neighbours, so
@@ -37,23 +37,19 @@ class SnapKV(Eviction):
     title = "SnapKV"
     paper = "arXiv 2404.14469"
     style = Style(dash="dash", symbol="square-open")
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "official": {"recent": 32, "kernel": 7, "pooling": "max", "group": "each"},
     }
 
-    recent: int = 64
-    kernel: int = 5
-    pooling: Literal["avg", "max"] = "avg"
+    recent: int = whole(64, 1)  # without a window nobody votes
+    kernel: int = whole(5, 1)
+    pooling: Literal["avg", "max"] = one_of("avg", POOLINGS)
 
     def __post_init__(self) -> None:
-        self._check_at_least("recent", 1)  # without a window nobody votes
-        self._check_at_least("kernel", 1)
+        super().__post_init__()
         if self.kernel % 2 == 0:
             raise InvalidInputError(f"{self.name}: kernel", self.kernel, "an odd int >= 1")
-        if self.pooling not in POOLINGS:
-            raise UnknownNameError(f"{self.name}: pooling", str(self.pooling), POOLINGS)
-        super().__post_init__()
 
     def rank(self, state: EvictionState, queries: Tensor, keys: Tensor) -> Tensor:
         """Pooled votes of the window's queries; the window itself has none."""
@@ -64,7 +60,3 @@ class SnapKV(Eviction):
         votes = reduce_group(received[..., :ranked], layer.n_kv_heads, self.group)
         pool = avg_pool1d if self.pooling == "avg" else max_pool1d
         return pad(pool(votes, self.kernel, stride=1, padding=self.kernel // 2), (0, self.recent))
-
-    def window(self, state: EvictionState) -> int:
-        """The observation window."""
-        return self.recent

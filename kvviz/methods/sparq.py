@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels.softcap import softcap_
@@ -14,20 +12,22 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
 from ..trace.styles import Style
-from .base import LayerContext, Method, State, tensor_bytes
-from .selection import Blend, Group, Selection, reduce_group, rows_of_heads, surround, take_tokens
+from .base import LayerContext, Method, State
+from .fields import number
+from .selection import Group, Selection, ValueCorrection, reduce_group, to_selection_heads
+from .state import tensor_bytes
 
 TINY = 1e-30  # keeps the coverage of a query of zeros defined
 
 
 @dataclass
 class SparQState(State):
-    """Beside the counts, every key channel by channel and, where it is blended in, the sum [B, H, D] of all values.
+    """Beside the counts, every key channel by channel and, for the value correction, the sum [B, H, D] of all values.
 
-    A step reads at most `channels_read` channels of a KV head, `rank` for each row of choice.
+    A step reads at most `channels_read` channels of a KV head, `rank` for each selection head.
     """
 
-    auxiliary: ClassVar[tuple[str, ...]] = ("channels",)
+    auxiliary = ("channels",)
 
     channels: ChannelCache
     value_sum: Tensor | None
@@ -41,7 +41,7 @@ class SparQState(State):
 
 
 @dataclass
-class SparQ(Method):
+class SparQ(Method[SparQState]):
     """Scores every token by the channels in which the query is largest, and attends the best.
 
     Source: SparQ Attention (arXiv 2312.04985), section 4, algorithm 1. The `rank` channels with the largest |q| (an
@@ -69,8 +69,9 @@ class SparQ(Method):
     kind = "retrieval"
     style = Style(dash="dash", symbol="square-open")
     needs_queries = False
+    least_recent = 1
     builds_for_any_budget = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "official": {"rank": 0.125, "local_share": 0.0, "group": "each", "mean_value": True},
         "pqcache": {"rank": 1},
@@ -78,29 +79,22 @@ class SparQ(Method):
 
     group: Group = "sum"
     rank: int | float = 0.25
-    local_share: float = 0.25
+    local_share: float = number(0.25, 0, 1)
     mean_value: bool | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.rank, int):
-            self._check_at_least("rank", 1)
-        elif not (isinstance(self.rank, float) and 0 < self.rank <= 1):
+        super().__post_init__()
+        fits = self.rank >= 1 if isinstance(self.rank, int) else isinstance(self.rank, float) and 0 < self.rank <= 1
+        if isinstance(self.rank, bool) or not fits:
             wanted = "an int >= 1, or a share of the head dimension in (0, 1]"
             raise InvalidInputError(f"{self.name}: rank", repr(self.rank), wanted)
-        self._check_between("local_share", 0, 1)
         if not isinstance(self.mean_value, bool | None):
             raise InvalidInputError(f"{self.name}: mean_value", repr(self.mean_value), "True, False or None")
-        super().__post_init__()
-
-    @property
-    def reserved(self) -> int:
-        """Sinks, recent window and the newest token."""
-        return self.sinks + max(self.recent, 1)
 
     def recent_window(self, state: State) -> int:
-        """The recent window or the local share of the allowance, whichever is more; at least the newest token."""
-        allowance = self.allowance(state)
-        return max(self.recent, 1, min(math.floor(self.local_share * allowance), allowance - self.sinks))
+        """The recent window or the local share of the step's budget, whichever is more; at least the newest token."""
+        budget = self.step_budget(state)
+        return max(self.always_recent, min(math.floor(self.local_share * budget), budget - self.sinks))
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> SparQState:
         """Every key a second time, channel by channel; O(L·D)."""
@@ -109,53 +103,42 @@ class SparQ(Method):
             raise InvalidInputError(
                 f"{self.name}: rank", rank, f"1 to {layer.head_dim}, the head dimension of layer {layer.index}"
             )
-        blends = layer.n_heads == layer.n_kv_heads if self.mean_value is None else self.mean_value
+        corrects = layer.n_heads == layer.n_kv_heads if self.mean_value is None else self.mean_value
         return SparQState(
             layer,
             keys.shape[2],
             keys.shape[2],
             channels=ChannelCache.of(keys),
-            value_sum=values.sum(2, dtype=torch.float32) if blends else None,
+            value_sum=values.sum(2, dtype=torch.float32) if corrects else None,
             rank=rank,
-            channels_read=min(layer.head_dim, rank * layer.rows(self.group) // layer.n_kv_heads),
+            channels_read=min(layer.head_dim, rank * layer.selection_heads(self.group) // layer.n_kv_heads),
         )
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> SparQState:
+    def extend(self, state: SparQState, queries: Tensor, keys: Tensor, values: Tensor) -> SparQState:
         """Adds the new tokens' channels and values."""
-        state = cast(SparQState, state)
+        state.append(keys, values)
         state.channels.append(keys)
         if state.value_sum is not None:
             state.value_sum = state.value_sum + values.sum(2, dtype=torch.float32)
-        state.length += keys.shape[2]
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """Sinks, the tokens of the largest approximate weights, and the local window."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        layer, state = state.layer, cast(SparQState, state)
+    def choose(self, state: SparQState, queries: Tensor) -> Selection:
+        """Sinks, the tokens of the largest approximate weights, and the local window; with the value correction."""
         weights = self._approximate_weights(state, queries.float())  # [B, Q, L]
-        scores = reduce_group(weights, layer.n_kv_heads, self.group)
-        recent = self.recent_window(state)
-        chosen = take_tokens(
-            scores[..., self.sinks : state.length - recent],
-            self.allowance(state) - self.sinks - recent,
-            details=layer.details,
-        )
-        chosen.indices.add_(self.sinks)
-        selection = surround(chosen, before=self.sinks, after=(state.length - recent, state.length))
+        scores = reduce_group(weights, state.layer.n_kv_heads, self.group)
+        selection = self.with_sinks_and_recent(state, self.best_tokens(state, scores))
         if state.value_sum is None:
             return selection
-        attended = weights.gather(-1, rows_of_heads(selection.indices, layer.n_heads)).sum(-1)  # [B, Q]
-        return replace(selection, blend=Blend(state.value_sum / state.length, (1 - attended).clamp(min=0)))
+        attended = weights.gather(-1, to_selection_heads(selection.indices, weights.shape[1])).sum(-1)  # [B, Q]
+        correction = ValueCorrection(state.value_sum / state.length, (1 - attended).clamp(min=0))
+        return replace(selection, value_correction=correction)
 
     def _approximate_weights(self, state: SparQState, queries: Tensor) -> Tensor:
         """Softmax weights [B, Q, L] of queries [B, Q, D] over the channels in which they are largest."""
         layer, size = state.layer, queries.abs()
         shared = size if self.group == "each" else size.unflatten(1, (layer.n_kv_heads, -1)).sum(2)  # [B, R, D]
         largest = shared.argsort(dim=-1, descending=True, stable=True)[..., : state.rank]  # [B, R, r]
-        own = rows_of_heads(largest, layer.n_heads)  # [B, Q, r]
+        own = to_selection_heads(largest, layer.n_heads)  # [B, Q, r]
         coverage = (size.gather(-1, own).sum(-1) + TINY) / (size.sum(-1) + TINY)  # [B, Q]
         scaled = queries.gather(-1, own) * (layer.scale * coverage.rsqrt()[..., None])
         logits = scaled.unflatten(1, (largest.shape[1], -1)) @ state.channels.pick(largest).float()  # [B, R, Q/R, L]

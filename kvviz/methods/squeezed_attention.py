@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
 
 import torch
 from kvviz_kernels import kmeans_update
@@ -14,27 +12,14 @@ from torch.nn import functional as F
 
 from ..clustering.kmeans import kmeans
 from ..trace.styles import Style
-from .base import LayerContext, Method, State
-from .selection import Selection, reduce_group, rows_of_heads, surround, take_groups
+from .base import LayerContext, Method
+from .clusterkv import ClusteredState
+from .fields import number, whole
+from .selection import Selection, reduce_group, take_groups, to_selection_heads
 
 
 @dataclass
-class SqueezedAttentionState(State):
-    """Beside the counts, the clusters of the fixed context."""
-
-    centroids: Tensor  # [B, H, C, D] float32, means of the keys as they are
-    sizes: Tensor  # [B, H, C]
-    offsets: Tensor  # [B, H, C+1], prefix sum of the sizes
-    order: Tensor  # [B, H, n], positions sorted by cluster
-
-    @property
-    def clustered(self) -> int:
-        """Tokens that belong to a cluster; sinks, recent window and generated tokens do not."""
-        return self.order.shape[-1]
-
-
-@dataclass
-class SqueezedAttention(Method):
+class SqueezedAttention(Method[ClusteredState]):
     """Attends every key of the clusters of the fixed context that promise the largest attention weight.
 
     Source: Squeezed Attention (arXiv 2411.09688), section 4. The prompt is the fixed context: its keys, normalised, are
@@ -63,28 +48,21 @@ class SqueezedAttention(Method):
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True
-    expected_failures: ClassVar[Mapping[str, str]] = {
+    expected_failures = {
         "extension_equals_one_build": "generated tokens are no part of the fixed context and join no cluster",
     }
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets = {
         "paper": {},
         "official": {"recent": 100, "group": "each", "max_iter": 300},
     }
 
     sinks: int = 1
-    cluster_share: float = 0.05
-    threshold: float | None = None
-    max_iter: int = 50
+    cluster_share: float = number(0.05, 0, 1)
+    threshold: float | None = number(None, 0, 1)
+    max_iter: int = whole(50, 1)
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        self._check_between("cluster_share", 0, 1)
-        self._check_at_least("max_iter", 1)
-        if self.threshold is not None:
-            self._check_between("threshold", 0, 1)
-        super().__post_init__()
-
-    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> SqueezedAttentionState:
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusteredState:
         """Clusters of every token but sinks and recent window; O(iterations · C · L · D)."""
         length = keys.shape[2]
         sinks = min(self.sinks, length)
@@ -92,41 +70,35 @@ class SqueezedAttention(Method):
         count = fixed.shape[2]
         if count == 0:
             nothing = torch.zeros((*keys.shape[:2], 0), dtype=torch.int64, device=keys.device)
-            return SqueezedAttentionState(layer, length, length, fixed, nothing, F.pad(nothing, (1, 0)), nothing)
+            return ClusteredState(layer, length, length, fixed, nothing, F.pad(nothing, (1, 0)), nothing)
         wanted = max(1, int(self.cluster_share * count))
         # On vectors of length 1 the nearest in L2 is, but for the means' own length, the nearest in cosine.
         found = kmeans(F.normalize(fixed, dim=-1), wanted, metric="l2", max_iter=self.max_iter, seed=self.seed)
         sums, sizes = kmeans_update(fixed, found.labels, wanted)
         centroids = sums / sizes.clamp(min=1)[..., None]
-        return SqueezedAttentionState(layer, length, length, centroids, sizes, found.offsets, found.order + sinks)
+        return ClusteredState(layer, length, length, centroids, sizes, found.offsets, found.order + sinks)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
-        """Counts the new tokens, which are attended in full."""
-        state.length += keys.shape[2]
-        return state
+    def recent_start(self, state: ClusteredState) -> int:
+        """The first token behind the clusters: those of the recent window of the prompt, and generated ones."""
+        return self.sinks + state.clustered
 
-    def select(self, state: State, queries: Tensor) -> Selection:
-        """Sinks, the keys of the best clusters, the recent window of the prompt, and everything generated."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        layer, state = state.layer, cast(SqueezedAttentionState, state)
-        end = self.sinks + state.clustered
-        scores = reduce_group(self._estimated_weights(state, queries), layer.n_kv_heads, self.group)  # [B, R, C]
-        rows = scores.shape[1]
+    def choose(self, state: ClusteredState, queries: Tensor) -> Selection:
+        """Sinks, the keys of the best clusters, the recent window of the prompt, and all generated tokens."""
+        scores = reduce_group(self._estimated_weights(state, queries), state.layer.n_kv_heads, self.group)  # [B, R, C]
+        heads, details = scores.shape[1], state.layer.details
         chosen = take_groups(
             scores,
-            rows_of_heads(state.sizes, rows),
-            rows_of_heads(state.offsets, rows),
-            rows_of_heads(state.order, rows),
-            self.allowance(state) - self.sinks - (state.length - end),
-            details=layer.details or self.threshold is not None,
+            to_selection_heads(state.sizes, heads),
+            to_selection_heads(state.offsets, heads),
+            to_selection_heads(state.order, heads),
+            self.free_budget(state),
+            details=details or self.threshold is not None,
         )
         if self.threshold is not None:
-            chosen = _above(chosen, self.threshold, details=layer.details)
-        return surround(chosen, before=self.sinks, after=(end, state.length))
+            chosen = _above(chosen, self.threshold, details=details)
+        return self.with_sinks_and_recent(state, chosen)
 
-    def _estimated_weights(self, state: SqueezedAttentionState, queries: Tensor) -> Tensor:
+    def _estimated_weights(self, state: ClusteredState, queries: Tensor) -> Tensor:
         """S of every cluster, [B, Q, C]: the softmax weight of one of its keys, were all keys their centroids."""
         layer = state.layer
         by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
-from .selection import Selection, attend_all, surround
+from .selection import Selection
 from .sliders import Slider
 
 
@@ -23,7 +22,7 @@ class StreamingState(State):
 
 
 @dataclass
-class StreamingLLM(Method):
+class StreamingLLM(Method[StreamingState]):
     """Attention sinks and a recent window; nothing else is ever recalled.
 
     Source: StreamingLLM (arXiv 2309.17453), section 3.2. Deviation: the paper renumbers positions inside the window;
@@ -41,40 +40,27 @@ class StreamingLLM(Method):
 
     sinks: int = 4
 
-    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+    def recent_window(self, state: State) -> int:
+        """All that the sinks leave of the step's budget."""
+        return self.step_budget(state) - self.sinks
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> StreamingState:
         """A state that only counts tokens; O(1)."""
         return StreamingState(layer, keys.shape[2], keys.shape[2], keys.shape[0], keys.device)
 
-    def extend(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
-        """Counts the new tokens."""
-        state.length += keys.shape[2]
-        return state
-
-    def keeps(self, state: State) -> Tensor | None:
-        """The sinks and the recent window; the window only moves on, so that nothing else is ever attended again."""
-        window = self.allowance(state) - self.sinks
-        if state.length <= window + self.sinks:
-            return None
-        state = cast(StreamingState, state)
-        first = torch.arange(self.sinks, device=state.device)
-        last = torch.arange(state.length - window, state.length, device=state.device)
-        return torch.cat([first, last]).expand(state.batch, state.layer.n_kv_heads, -1)
-
-    def continue_prompt(self, state: State, queries: Tensor, keys: Tensor, values: Tensor) -> State:
+    def continue_prompt(self, state: StreamingState, queries: Tensor, keys: Tensor, values: Tensor) -> StreamingState:
         """Counts the later prompt's tokens as prompt."""
-        state.length += keys.shape[2]
-        state.prompt_length = state.length
+        state.append_prompt(keys, values)
         return state
 
-    def select(self, state: State, queries: Tensor) -> Selection:
+    def choose(self, state: StreamingState, queries: Tensor) -> Selection:
         """The sinks and the most recent tokens."""
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
-        layer, start = state.layer, state.length - self.recent_window(state)
-        nothing = attend_all(0, queries.shape[0], layer.rows(self.group), queries.device, details=layer.details)
-        return surround(nothing, before=self.sinks, after=(start, state.length))
+        return self.with_sinks_and_recent(state, self.no_tokens(state, queries))
 
-    def recent_window(self, state: State) -> int:
-        """All that the sinks leave of the allowance."""
-        return self.allowance(state) - self.sinks
+    def keeps(self, state: StreamingState) -> Tensor | None:
+        """The sinks and the recent window; the window only moves on, so that nothing else is ever attended to again."""
+        if state.length <= self.step_budget(state):
+            return None
+        first = torch.arange(self.sinks, device=state.device)
+        last = torch.arange(self.recent_start(state), state.length, device=state.device)
+        return torch.cat([first, last]).expand(state.batch, state.layer.n_kv_heads, -1)

@@ -41,7 +41,7 @@ def test_what_is_dropped_is_freed(name, group):
     kept = method.select(state, torch.zeros(1, 6, DIM)).indices[0]
     held = [len(of_head.unique()) for of_head in kept.unflatten(0, (2, -1))]
     count = kept.shape[-1]
-    assert count == method.allowance(state)
+    assert count == method.step_budget(state)
     if group == "mean" or name == "streaming_llm":
         assert held == [count, count]
     else:

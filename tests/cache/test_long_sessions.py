@@ -42,9 +42,10 @@ def by_hand(selection, query, keys, values):
                     vectors.append(merged.values[0, kv, index].double())
         weights = torch.tensor(logits, dtype=torch.float64).softmax(0)
         output = weights @ torch.stack(vectors)
-        if selection.blend is not None:
-            share = float(selection.blend.share[0, head])
-            output = (1 - share) * output + share * selection.blend.values[0, kv].double()
+        correction = selection.value_correction
+        if correction is not None:
+            share = float(correction.share[0, head])
+            output = (1 - share) * output + share * correction.values[0, kv].double()
         outputs.append(output)
     return torch.stack(outputs)[None]
 
@@ -78,6 +79,6 @@ def test_sessions_of_thousands_of_tokens(name):
     assert state.length == layer.store.length == 400 + 2100 + 150 + 40 + 2 + 40
     assert state.prompt_length == state.length - 40
     if method.drops_tokens:
-        assert layer.store.used <= method.allowance(state) + 64, "what was dropped is still there"
+        assert layer.store.used <= method.step_budget(state) + 64, "what was dropped is still there"
     else:
         assert layer.store.used == layer.store.length

@@ -133,16 +133,14 @@ def test_every_architecture_speculates_what_its_module_computes(architecture):
 
 
 def test_speculation_changes_what_is_selected():
-    """A method that does not speculate gets the layer's own queries and chooses other tokens."""
-
-    class Own(Asked):
-        speculates = False
-
+    """Without a guess a method gets the layer's own queries and chooses other tokens."""
     model, ids = make("llama"), prompt(300)
     kvviz.attach(model)
     attended = []
-    for kind in (Asked, Own):
-        cache = kvviz.SelectiveCache(model, kind(budget=32, ratio=1.0))
+    for guesses in (True, False):
+        cache = kvviz.SelectiveCache(model, Asked(budget=32, ratio=1.0))
+        for layer in cache.selective_layers if not guesses else ():
+            layer.speculate = None
         model.generate(ids, past_key_values=cache, **GREEDY)
         attended.append(cache.selective_layers[1].last.indices)
     assert not torch.equal(*attended)

@@ -240,7 +240,7 @@ class TestAnyPrompt:
         for step in range(2):
             feed_token(layer, *tensors(*heads, 1, seed + step + 1))
         (state,) = layer.states
-        count = min(method.allowance(state), length + 2)
+        count = min(method.step_budget(state), length + 2)
         must = {*range(min(sinks, length)), *range(max(length - recent, 0), length + 2)}
         for row in rows_attended(layer):
             assert row == sorted(set(row))

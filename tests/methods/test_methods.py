@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import kvviz
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.methods import checks
-from kvviz.methods.base import LayerContext, Method, State
+from kvviz.methods.base import LayerContext, Method
 from kvviz.methods.selection import take_groups, take_tokens
 
 CONTEXT = LayerContext(index=4, n_layers=8, n_heads=6, n_kv_heads=2, head_dim=16, scale=0.25, details=True)
@@ -208,15 +208,6 @@ class TestRegistry:
             @dataclasses.dataclass
             class Mine(Method):
                 name, title, paper, kind = "test_mine", "Mine", "none", "exact"
-
-                def build(self, layer, queries, keys, values):
-                    return State(layer, keys.shape[2], keys.shape[2])
-
-                def extend(self, state, queries, keys, values):
-                    return state
-
-                def select(self, state, queries):
-                    return self.everything(state, queries)
 
             return Mine
 

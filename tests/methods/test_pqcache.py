@@ -284,14 +284,14 @@ def test_the_window(fields, window):
     chosen = method.select(state, queries[:, :, 0])
     assert chosen.groups[0, 0, -window:].tolist() == [-1] * window
     ranked_tokens = chosen.indices.shape[-1] - 4 - window
-    assert int((chosen.groups[0, 0] >= 0).sum()) == ranked_tokens == method.allowance(state) - 4 - window
+    assert int((chosen.groups[0, 0] >= 0).sum()) == ranked_tokens == method.step_budget(state) - 4 - window
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"n_partitions": 0}, "n_partitions: got 0; wanted an int >= 1"),
-        ({"n_bits": 0}, "n_bits: got 0; wanted an int >= 1"),
+        ({"n_bits": 0}, "n_bits: got 0; wanted an int from 1 to 16"),
         ({"n_bits": 17}, "n_bits: got 17; wanted an int from 1 to 16"),
         ({"max_iter": 0}, "max_iter: got 0; wanted an int >= 1"),
         ({"max_iter": None}, "max_iter: got None"),

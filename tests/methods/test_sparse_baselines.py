@@ -66,7 +66,7 @@ class TestSparQ:
 
     @pytest.mark.parametrize(("heads", "mean_value"), [((4, 4), None), ((6, 2), True)])
     @pytest.mark.parametrize("group", ["sum", "each"])
-    def test_the_output_blends_in_the_mean_value(self, heads, mean_value, group):
+    def test_the_output_is_corrected_by_the_mean_value(self, heads, mean_value, group):
         length, rank = 90, 4
         q, k, v = tensors(*heads, length + 2)
         method = kvviz.methods.create("sparq", budget=20, rank=rank, mean_value=mean_value, group=group)
@@ -87,10 +87,10 @@ class TestSparQ:
                 assert 0.1 < alpha < 0.9, "the test would not see a wrong share"
                 assert np.allclose(output[head], alpha * attended + (1 - alpha) * values[kv].mean(0), atol=1e-5)
 
-    def test_no_blend_where_the_paper_has_none(self):
-        for heads, length, blends in (((4, 4), 90, True), ((6, 2), 90, False), ((4, 4), 20, False)):
+    def test_no_correction_where_the_paper_has_none(self):
+        for heads, length, corrects in (((4, 4), 90, True), ((6, 2), 90, False), ((4, 4), 20, False)):
             method, state, q, _, _ = stepped("sparq", *heads, length, budget=32)
-            assert (method.select(state, q[:, :, -1]).blend is not None) == blends
+            assert (method.select(state, q[:, :, -1]).value_correction is not None) == corrects
 
     def test_what_a_step_reads(self):
         method, state, q, _, _ = stepped("sparq", 6, 2, 4000, budget=64, rank=3)
@@ -106,7 +106,7 @@ class TestSparQ:
         method, state, q, _, _ = stepped("sparq", 4, 4, 90, budget=32, local_share=0)
         selection = method.select(state, torch.zeros_like(q[:, :, 0]))
         assert selection.indices[0, 0].tolist() == [*range(32), 90]
-        assert torch.allclose(selection.blend.share, torch.tensor(1 - 33 / 91))
+        assert torch.allclose(selection.value_correction.share, torch.tensor(1 - 33 / 91))
 
 
 class TestInfiniGen:

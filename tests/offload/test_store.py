@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import kvviz
 from kvviz.cache.decoding import attend_selection
-from kvviz.methods.selection import Blend, Merged, Selection, stack_rows, surround
+from kvviz.methods.selection import Merged, Selection, ValueCorrection, add_sinks_and_recent, stack_rows
 from kvviz.offload.store import SPARE_AFTER_RETAIN, DeviceStore, TokenCache
 from tests.cache.test_long_sessions import CONTEXT, DIM, HEADS, KV_HEADS, by_hand, tokens
 
@@ -106,7 +106,9 @@ def selections():
         *(torch.randn(1, KV_HEADS, 5, DIM, generator=generator) for _ in range(2)),
         torch.tensor([[[1, 9, 2, 4, 0]] * 2]),
     )
-    blend = Blend(torch.randn(1, KV_HEADS, DIM, generator=generator), torch.rand(1, HEADS, generator=generator))
+    correction = ValueCorrection(
+        torch.randn(1, KV_HEADS, DIM, generator=generator), torch.rand(1, HEADS, generator=generator)
+    )
     shared = indices[:, :KV_HEADS]
     return {
         "query heads": Selection(indices),
@@ -114,11 +116,11 @@ def selections():
         "bias": Selection(shared, bias=random),
         "merged": Selection(shared, merged=merged),
         "only merged": Selection(shared[..., :0], merged=merged),
-        "blend": Selection(shared, blend=blend),
+        "value correction": Selection(shared, value_correction=correction),
         "apart": Selection(shared, apart=(2, 9), bias=random),
         "everything apart": Selection(shared, apart=(0, 12)),
         "nothing apart": Selection(shared, apart=(5, 5)),
-        "all": Selection(padded, padded=True, bias=random, merged=merged, blend=blend, apart=(3, 11)),
+        "all": Selection(padded, None, None, merged, True, random, correction, apart=(3, 11)),
     }
 
 
@@ -137,7 +139,7 @@ def test_rows_of_a_batch_are_stacked_with_all_they_carry():
     queries, keys, values = tokens(80, seed=5)
     kinds = selections()
     short = Selection(kinds["all"].indices.clamp(max=49)[..., :6], padded=True, bias=kinds["all"].bias[..., :6])
-    for first, second in ((kinds["all"], short), (short, kinds["merged"]), (kinds["blend"], kinds["pads"])):
+    for first, second in ((kinds["all"], short), (short, kinds["merged"]), (kinds["value correction"], kinds["pads"])):
         store = DeviceStore()
         store.append(torch.cat([keys, keys]), torch.cat([values, values]))
         both = stack_rows([first, second], [0, 0])
@@ -150,7 +152,7 @@ def test_rows_of_a_batch_are_stacked_with_all_they_carry():
 
 def test_tokens_added_around_a_selection_are_not_biased():
     selection = selections()["bias"]
-    wider = surround(selection, before=3, after=(80, 82))
+    wider = add_sinks_and_recent(selection, 3, (80, 82))
     assert wider.bias is not None
     assert wider.bias[..., 3:-2].equal(selection.bias)
     assert not wider.bias[..., :3].any()

@@ -55,7 +55,7 @@ def cost_of_selecting(method: Method, length: int = LENGTH) -> OperationCounter:
         store.append(keys, values)
         state = method.extend(state, queries, keys, values)
         counts = counted(lambda: method.select(state, queries[:, :, 0]))  # noqa: B023  # called at once
-    assert method.allowance(state) < length, "a method that attends everything chooses nothing"
+    assert method.step_budget(state) < length, "a method that attends everything chooses nothing"
     return counts
 
 

@@ -1,7 +1,7 @@
 """Which tokens each method finds on real keys, how much attention they hold, and what finding them costs.
 
 The truth is the same for all: the B tokens with the largest exact attention weights, mean over the query heads of a
-KV head, where B is the step's allowance (the budget, and one more for each token since the prompt). Recall is
+KV head, where B is the step's budget (the budget, and one more for each token since the prompt). Recall is
 |I ∩ top-B| / B for I, the different tokens that the KV head's query heads attend together. A method that attends fewer
 than B tokens is measured against B all the same. Merged tokens are no tokens of I: they count in the output error only.
 """

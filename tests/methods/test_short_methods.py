@@ -1,0 +1,206 @@
+"""A method of one function, for each kind: checked, replayed and decoded as every other; and one of the long form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+import kvviz
+from kvviz.methods import Eviction, Method, ScoringMethod, State, checks
+from kvviz.methods.base import REGISTRY
+from kvviz.methods.selection import group_scores, surround, take_tokens
+from tests.methods.stepped import context, reduced, tensors
+from tests.tiny_models import letters_tokenizer, make, prompt
+
+GREEDY = {"do_sample": False, "max_new_tokens": 12}
+
+
+@dataclass
+class Products(ScoringMethod):
+    """Retrieval: the tokens with the largest inner products."""
+
+    name, title, paper = "test_products", "Products", "none"
+
+    recent: int = 1
+
+    def scores(self, state, queries):
+        return group_scores(queries, state.tokens.keys, self.group)
+
+
+@dataclass
+class SmallKeys(Eviction):
+    """Eviction: the tokens with the shortest keys."""
+
+    name, title, paper = "test_small_keys", "Small keys", "none"
+
+    needs_queries = False
+    sinks: int = 4
+
+    def rank(self, state, queries, keys):
+        return -keys.norm(dim=-1)
+
+
+@dataclass
+class SmallKeysEachStep(ScoringMethod):
+    """Retrieval by scores that the query heads of a KV head share, of the tokens that can be chosen alone."""
+
+    name, title, paper = "test_small_keys_each_step", "Small keys", "none"
+
+    sinks: int = 3
+    recent: int = 2
+
+    def scores(self, state, queries):
+        return -state.tokens.keys[:, :, self.sinks : state.length - self.recent].norm(dim=-1)
+
+
+@dataclass
+class LongForm(Method):
+    """`Products` as methods were written before there was a short form, by the names of then."""
+
+    name, title, paper, kind = "test_long_form", "Long form", "none", "retrieval"
+    needs_queries = False
+
+    recent: int = 1
+
+    def build(self, layer, queries, keys, values):
+        state = State(layer, keys.shape[2], keys.shape[2])
+        state.keys = keys
+        return state
+
+    def extend(self, state, queries, keys, values):
+        state.keys = torch.cat([state.keys, keys], dim=2)
+        state.length += keys.shape[2]
+        return state
+
+    def select(self, state, queries):
+        everything = self.everything(state, queries)
+        if everything is not None:
+            return everything
+        last = state.length - self.recent
+        scores = group_scores(queries, state.keys[:, :, self.sinks : last], self.group)
+        chosen = take_tokens(scores, self.allowance(state) - self.reserved, details=state.layer.details)
+        chosen.indices.add_(self.sinks)
+        return surround(chosen, before=self.sinks, after=(last, state.length))
+
+
+SHORT = (Products, SmallKeys, SmallKeysEachStep)
+for method in (*SHORT, LongForm):
+    REGISTRY.pop(method.name)  # no method of the package: the tests of all methods do not find them
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return kvviz.LanguageModel(make("llama"), letters_tokenizer(), "tiny")
+
+
+@pytest.fixture(scope="module")
+def trace(lm):
+    return kvviz.capture(lm, prompt(300))
+
+
+@pytest.mark.parametrize("method", SHORT)
+def test_a_method_of_one_function_passes_every_check(method):
+    outcome = checks.run(method)
+    assert set(outcome) == set(checks.CHECKS)
+    failures = {"extension_equals_one_build"} if method is SmallKeys else set()
+    assert {name for name, said in outcome.items() if said != "passed"} == failures
+
+
+def best(scores, count, sinks, recent):
+    """The sinks, the recent tokens, and `count` of the best between them, ties to the earlier one."""
+    length, between = len(scores), scores[sinks : len(scores) - recent]
+    chosen = sinks + np.argsort(-between, kind="stable")[:count]
+    return sorted([*range(sinks), *chosen.tolist(), *range(length - recent, length)])
+
+
+@pytest.mark.parametrize("group", ["mean", "max", "sum", "each"])
+@pytest.mark.parametrize("method", SHORT)
+def test_the_best_by_its_function_are_attended_beside_sinks_and_recent_tokens(method, group):
+    queries, keys, values = tensors(6, 2, 101)
+    made = method(budget=20, sinks=4, recent=7, group=group)
+    state = made.build(context(6, 2), queries[:, :, :0], keys[:, :, :100], values[:, :, :100])
+    state = made.extend(state, queries[:, :, 100:], keys[:, :, 100:], values[:, :, 100:])
+    chosen = made.select(state, queries[:, :, 100])
+    norms, query = -keys[0].norm(dim=-1).numpy(), queries[0, :, 100]
+    products = torch.einsum("qd,qld->ql", query, keys[0].repeat_interleave(3, 0)).numpy()
+    heads = 6 if group == "each" else 2
+    scores = reduced(products, 2, group) if method is Products else norms.repeat(heads // 2, 0)
+    for head, indices in enumerate(chosen.indices[0].tolist()):
+        if method is SmallKeys:  # chosen at the prompt's end; what is generated since comes on top
+            assert indices == [*best(scores[head, :100], 9, 4, 7), 100]
+        else:
+            assert indices == best(scores[head], 10, 4, 7)
+        between = chosen.scores[0, head, 4:-8]
+        assert torch.allclose(between, torch.tensor(scores[head, indices[4:-8]]), atol=1e-5)
+    assert bool((chosen.groups == -1).all())
+
+
+@pytest.mark.parametrize("method", SHORT)
+def test_it_is_replayed_and_decoded(method, lm, trace):
+    made = method(budget=40)
+    recording = kvviz.replay(trace, made, queries=16)
+    for step in (0, 15):
+        assert (recording.indices(step, 3) >= 0).sum(-1).tolist() == [41 + step] * 2
+    assert 0 < recording.summary()["recall"] <= 1
+    kvviz.attach(lm.model)
+    ids = prompt(200)
+    cache = kvviz.SelectiveCache(lm.model, made)
+    lm.model.generate(ids, past_key_values=cache, **GREEDY)
+    assert cache.ledger().attended == 40 + 11  # the first of 12 tokens comes from the prompt itself
+    dense = kvviz.SelectiveCache(lm.model, replace(made, budget=200))
+    full = lm.model.generate(ids, **GREEDY)
+    assert torch.equal(lm.model.generate(ids, past_key_values=dense, **GREEDY), full)
+
+
+def test_scores_of_neither_all_tokens_nor_those_between_are_refused():
+    @dataclass
+    class Short(Products):
+        def scores(self, state, queries):
+            return super().scores(state, queries)[..., 1:]
+
+    method = Short(budget=20, sinks=4)
+    queries, keys, values = tensors(6, 2, 100)
+    state = method.build(context(6, 2), queries[:, :, :0], keys, values)
+    with pytest.raises(
+        kvviz.InvalidInputError,
+        match="test_products: scores: got 99 for each head; wanted one for each of 100 tokens, or of the 95",
+    ):
+        method.select(state, queries[:, :, -1])
+
+
+@pytest.mark.parametrize(("base", "missing"), [(Method, "neither choose nor select"), (Eviction, "no rank")])
+def test_a_method_without_its_function_says_so(base, missing):
+    @dataclass
+    class Without(base):
+        title, paper, kind = "Without", "none", "eviction"
+
+    Without.name = "test_without"
+    queries, keys, values = tensors(6, 2, 100)
+    with pytest.raises(NotImplementedError, match=f"Without has {missing}"):
+        chosen_at_the_end(Without(budget=20), queries, keys, values)
+
+
+def chosen_at_the_end(method, queries, keys, values):
+    state = method.build(context(6, 2), queries[:, :, :0], keys, values)
+    return method.select(state, queries[:, :, -1])
+
+
+def test_a_method_of_the_long_form_passes_every_check():
+    with pytest.warns(DeprecationWarning, match="Method.everything is called dense_selection now"):
+        outcome = checks.run(LongForm)
+    assert set(outcome.values()) == {"passed"}
+
+
+def test_the_long_form_chooses_what_the_short_one_does():
+    fields, inputs = {"budget": 20, "sinks": 4, "recent": 7}, tensors(6, 2, 101)
+    short = chosen_at_the_end(Products(**fields), *inputs)
+    with pytest.warns(DeprecationWarning, match="now") as noted:
+        long = chosen_at_the_end(LongForm(**fields), *inputs)
+    for name in ("indices", "groups", "scores"):
+        first, second = (torch.nan_to_num(getattr(selection, name)) for selection in (long, short))
+        assert torch.allclose(first, second)  # sums of another order
+    renamed = "\n".join(str(warning.message) for warning in noted)
+    assert all(f" {name} now" in renamed for name in ("step_budget", "dense_selection", "add_sinks_and_recent"))
