@@ -73,6 +73,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
                "share of the links that the first round keeps"),
     )
     needs_queries = False
+    least_recent = 1
     expected_failures = {
         "extension_equals_one_build": "generated tokens stay raw until the cache exceeds the budget by decode_interval",
     }
@@ -94,7 +95,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     @property
     def reserved(self) -> int:
         """Sinks, recent window (the newest token at least), and one centroid for all others."""
-        return self.sinks + max(self.recent, 1) + 1
+        return super().reserved + 1
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
         """Centroids of the prompt; O(L · chunk_size · D) a round, and more rounds the smaller the budget's share."""
@@ -171,7 +172,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         budget = self.budget_tokens(state.prompt_length)
         if self._entries(state) <= budget:
             return
-        end = state.length - max(self.recent, 1)  # the newest token must be attended as itself
+        end = state.length - self.always_recent  # the newest token must be attended as itself
         merged = self._with_leavers(state, end)
         wanted, step = budget - self.sinks - (state.length - end), 0
         while (excess := merged.degree.shape[-1] - wanted) > 0:

@@ -73,9 +73,9 @@ class H2O(Eviction[H2OState]):
     fixed_size: bool = False
 
     @property
-    def reserved(self) -> int:
-        """Sinks and the least window: the step's own token has to fit into a cache of fixed size."""
-        return self.sinks + self._least_window
+    def always_recent(self) -> int:
+        """`recent`, and at least one token where the size is fixed: the step's own has to fit into the cache."""
+        return max(self.recent, int(self.fixed_size))
 
     def step_budget(self, state: State) -> int:
         """Tokens that a head may attend to at this step; the budget alone where the size is fixed."""
@@ -84,7 +84,7 @@ class H2O(Eviction[H2OState]):
     def window(self, state: State) -> int:
         """The recent share of the budget, as far as the sinks leave room for it."""
         budget = self.budget_tokens(state.prompt_length)
-        return max(self._least_window, min(int(self.recent_share * budget), budget - self.sinks))
+        return max(self.always_recent, min(int(self.recent_share * budget), budget - self.sinks))
 
     def recent_window(self, state: H2OState) -> int:
         """The prompt's window and every token generated since; the window alone where the size is fixed."""
@@ -108,7 +108,3 @@ class H2O(Eviction[H2OState]):
         layer = state.layer
         state.received += attention_received(queries, keys, layer.scale, layer.softcap)
         return reduce_group(state.received, layer.n_kv_heads, self.group)
-
-    @property
-    def _least_window(self) -> int:
-        return max(self.recent, int(self.fixed_size))

@@ -188,9 +188,7 @@ class PQCache(ScoringMethod[PQCacheState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         count = self.max_iter
-        if not isinstance(count, IterationModel) and (
-            not isinstance(count, int) or isinstance(count, bool) or count < 1
-        ):
+        if not isinstance(count, IterationModel) and (type(count) is not int or count < 1):
             raise InvalidInputError(f"{self.name}: max_iter", repr(count), "an int >= 1, or an IterationModel")
 
     def recent_window(self, state: State) -> int:

@@ -84,8 +84,7 @@ class SparQ(Method[SparQState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fits = self.rank >= 1 if isinstance(self.rank, int) else isinstance(self.rank, float) and 0 < self.rank <= 1
-        if isinstance(self.rank, bool) or not fits:
+        if not (self.rank >= 1 if type(self.rank) is int else type(self.rank) is float and 0 < self.rank <= 1):
             wanted = "an int >= 1, or a share of the head dimension in (0, 1]"
             raise InvalidInputError(f"{self.name}: rank", repr(self.rank), wanted)
         if not isinstance(self.mean_value, bool | None):
