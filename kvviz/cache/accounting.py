@@ -10,7 +10,7 @@ import torch
 
 from ..methods.capabilities import HostMetadata
 from ..methods.state import tensor_bytes
-from ..offload.base import LayerStore
+from ..offload.layer_store import LayerStore
 from ..trace import Ledger
 from .layer_cache import LayerCache
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..clustering.merged import Merged
 from ..methods.attention import merge_attention
 from ..methods.selection import Selection, ValueCorrection, to_selection_heads
-from ..offload.base import Fetched, LayerStore
+from ..offload.layer_store import Fetched, LayerStore
 from ..trace.timeline import span
 
 

@@ -17,9 +17,10 @@ from ..methods.base import LayerContext, Method, State
 from ..methods.capabilities import HostMetadata, Merging
 from ..methods.selection import Selection, positions, stack_positions, stack_rows
 from ..offload.background import Pending
-from ..offload.base import LayerStore
+from ..offload.device_store import DeviceStore
 from ..offload.kvstore import KVStore
-from ..offload.store import DeviceStore, TokenCache
+from ..offload.layer_store import LayerStore
+from ..offload.token_cache import TokenCache
 from ..trace.timeline import span
 from .decoding import attend_selection
 

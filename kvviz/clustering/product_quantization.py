@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .growing import GrowingTensor
+from ..offload.growing import GrowingTensor
 from .kmeans import Clusters, kmeans
 
 __all__ = ["MAX_BITS", "Codebook", "cluster_parts", "product_quantize"]

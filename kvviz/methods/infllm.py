@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..errors import InvalidInputError
-from ..offload.store import TokenCache
+from ..offload.token_cache import TokenCache
 from ..trace.styles import Style
 from .attention import QUERY_BLOCK
 from .base import LayerContext, Method

@@ -15,7 +15,7 @@ from ..clustering.product_quantization import MAX_BITS, Codebook, product_quanti
 from ..errors import InvalidInputError
 from ..offload.block_cache import BlockCache
 from ..offload.prefetch import PrefetchedTensor
-from ..offload.store import TokenCache
+from ..offload.token_cache import TokenCache
 from ..trace.styles import Style
 from .base import LayerContext, State
 from .capabilities import HostMetadata

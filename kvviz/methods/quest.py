@@ -8,8 +8,8 @@ import torch
 from kvviz_kernels.selection import page_scores, take_best
 from torch import Tensor
 
-from ..clustering.growing import GrowingTensor
 from ..clustering.pages import full_page_bounds
+from ..offload.growing import GrowingTensor
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .fields import whole

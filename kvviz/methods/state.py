@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from ..offload.store import TokenCache
+from ..offload.token_cache import TokenCache
 from .selection import Group
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from .arena import StepCache
 from .block_cache import BlockCache
+from .device_store import DeviceStore
 from .kvstore import KVStore
 from .link import LinkModel
-from .store import DeviceStore
 
 __all__ = ["BlockCache", "DeviceStore", "KVStore", "LinkModel", "StepCache"]

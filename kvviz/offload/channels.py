@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .store import SPARE_TOKENS
+from .growing import SPARE_TOKENS
 
 
 @dataclass(eq=False)

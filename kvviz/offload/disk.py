@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import DamagedOffloadError, KVVizError
 from .folders import PrivateFolder, remove_file
-from .outer import CHUNK_ROWS, HostRows
+from .host import CHUNK_ROWS, HostRows
 from .space import Space
 
 NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.ENOMEM, getattr(errno, "EDQUOT", errno.ENOSPC))

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from .arena import Arena, StepCache, check_at_least
-from .base import LayerStore
 from .block_cache import BlockCache
+from .device_store import DeviceStore
 from .disk import DiskRows, free_disk
 from .folders import PrivateFolder
-from .offloaded import OffloadedStore
-from .outer import HostRows
+from .host import HostRows
+from .layer_store import LayerStore
+from .offloaded_store import OffloadedStore
 from .space import Space, free_memory
-from .store import DeviceStore
 
 Tier = Literal["device", "host", "disk"]
 TIERS: tuple[Tier, ...] = ("device", "host", "disk")

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording
-from .outer import HostRows
+from .host import HostRows
 from .space import Space
 
 ROW_ELEMENTS = 256  # a key and a value of 128 channels each, as in Llama 3

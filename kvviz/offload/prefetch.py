@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import torch
 from torch import Tensor
 
 from ..trace.timeline import span, waiting
-from .base import LayerStore
-from .transfer import Underway, begin
+from .background import Pending, begin
+from .layer_store import LayerStore
 
 TAIL_TOKENS = 64  # newest tokens that stay on the device, and leave it together
 
@@ -31,7 +33,7 @@ class PrefetchedTensor:
         self._write(tensor)
         self._tail = tensor.new_empty((*tensor.shape[:-2], TAIL_TOKENS, tensor.shape[-1]))
         self._tail_length = 0
-        self._copying: Underway[Tensor] | None = None
+        self._copying: Pending[Tensor] | Future[Tensor] | None = None
         self._copy: Tensor | None = None
 
     @property

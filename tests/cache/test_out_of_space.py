@@ -14,8 +14,8 @@ import torch
 
 import kvviz
 from kvviz.cache import selective_layer as hf_layer
-from kvviz.offload import KVStore, outside
-from kvviz.offload.outer import HostRows
+from kvviz.offload import KVStore, lower_tier
+from kvviz.offload.host import HostRows
 from kvviz.offload.space import Space, _left_in_groups
 from tests.tiny_models import letters_tokenizer, make, prompt
 
@@ -33,7 +33,7 @@ def tiny():
 @pytest.fixture
 def unannounced(monkeypatch):
     """generate() that does not say how much it will write, so that room for 20 tokens at a time is made on the way."""
-    for module in (outside, hf_layer):
+    for module in (lower_tier, hf_layer):
         monkeypatch.setattr(module, "SPARE_TOKENS", 20)
     expect = kvviz.SelectiveCache.expect
     monkeypatch.setattr(kvviz.SelectiveCache, "expect", lambda self, length, new_tokens=0: expect(self, length))
@@ -209,7 +209,7 @@ def test_memory_that_the_system_refuses_is_a_clear_error():
     pytest.importorskip("resource")
     code = """
 import resource, torch, kvviz
-from kvviz.offload.outer import HostRows
+from kvviz.offload.host import HostRows
 from kvviz.offload.space import Space
 resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))
 space = Space("host", None, lambda: 1 << 40)

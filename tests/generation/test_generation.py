@@ -9,7 +9,7 @@ import torch
 import kvviz
 from kvviz.cache.recorder import Recorder
 from kvviz.generation import generating as generation
-from kvviz.offload.store import SPARE_TOKENS
+from kvviz.offload.growing import SPARE_TOKENS
 from tests.tiny_models import letters_tokenizer, make, prompt
 
 

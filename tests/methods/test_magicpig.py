@@ -16,7 +16,7 @@ from kvviz.cache.decoding import attend_selection
 from kvviz.methods.attention import attention_weights, weighted_values
 from kvviz.methods.base import LayerContext
 from kvviz.methods.magicpig import sampling_probability
-from kvviz.offload.store import DeviceStore
+from kvviz.offload import DeviceStore
 
 DIM, SCALE = 8, 0.3
 GROUPS = ["mean", "max", "sum", "each"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kvviz
 from kvviz.cache.decoding import attend_selection
-from kvviz.offload.store import DeviceStore
+from kvviz.offload import DeviceStore
 from tests.methods.blocks import DIM, GROUPS, HEADS, LENGTHS, SCALE, context, random_tensors, reduced, rows_of, run
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvviz
-from kvviz.offload import BlockCache, KVStore, StepCache, transfer
+from kvviz.offload import BlockCache, KVStore, StepCache, background
 from kvviz.offload.block_cache import BlockTable
-from kvviz.offload.outer import HostRows
+from kvviz.offload.host import HostRows
 from kvviz.offload.space import Space
 
 BATCH, HEADS, DIM, SINKS, NEWEST = 2, 3, 5, 4, 8
@@ -147,10 +147,10 @@ def test_hits_and_bytes_of_every_step(cache, prompt):
     assert 0 < store.misses < store.lookups
 
 
-@pytest.mark.parametrize("worker_bytes", [0, transfer.WORKER_BYTES])
+@pytest.mark.parametrize("worker_bytes", [0, background.WORKER_BYTES])
 def test_rows_and_tokens_stay_one_to_one_within_the_bound(worker_bytes, monkeypatch):
     """The pool never grows; every row of the arena holds one token, and the right bits."""
-    monkeypatch.setattr(transfer, "WORKER_BYTES", worker_bytes)
+    monkeypatch.setattr(background, "WORKER_BYTES", worker_bytes)
     cache, budget, prompt = BlockCache(16, 4, 96, "lfu"), 30, 500
     store = settled(cache, prompt, budget=budget)
     rows = store._resident.pool.shape[0]
@@ -206,9 +206,9 @@ def test_pads_and_tokens_that_several_query_heads_attend_count_once():
         assert (store.lookups, store.misses) == (repeat * HEADS * 3, HEADS * 3)
 
 
-@pytest.mark.parametrize("worker_bytes", [0, transfer.WORKER_BYTES])
+@pytest.mark.parametrize("worker_bytes", [0, background.WORKER_BYTES])
 def test_what_goes_wrong_while_blocks_come_in_is_raised_at_the_next_step(worker_bytes, monkeypatch):
-    monkeypatch.setattr(transfer, "WORKER_BYTES", worker_bytes)
+    monkeypatch.setattr(background, "WORKER_BYTES", worker_bytes)
     store = settled(BlockCache(16, 4, 64), 400)
     store.append(*normal(1, 0))
     indices = torch.arange(100, 120).expand(BATCH, HEADS, -1)

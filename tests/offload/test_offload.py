@@ -11,7 +11,7 @@ import kvviz
 from kvviz.cache.decoding import attend_selection
 from kvviz.methods.selection import Selection
 from kvviz.offload import BlockCache, DeviceStore, KVStore, StepCache
-from kvviz.offload.offloaded import OFFLOAD_INTERVAL
+from kvviz.offload.offloaded_store import OFFLOAD_INTERVAL
 
 BATCH, HEADS, DIM = 2, 3, 5
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvviz
-from kvviz.offload import DeviceStore, KVStore, transfer
+from kvviz.offload import DeviceStore, KVStore, background
 from kvviz.offload.background import Pending
 from kvviz.offload.prefetch import TAIL_TOKENS, PrefetchedTensor
 from tests import tiny_models
@@ -49,7 +49,7 @@ def test_any_order_of_appending_and_copying_gives_all_tokens(length, dtype, acti
 
 def test_tokens_that_come_while_the_copy_is_on_its_way_are_in_it(monkeypatch):
     """The worker is held up until tokens enough for the host's memory have come."""
-    monkeypatch.setattr(transfer, "WORKER_BYTES", 0)
+    monkeypatch.setattr(background, "WORKER_BYTES", 0)
     gate, store, whole = threading.Event(), DeviceStore(), codes(100, 0)
     kept = PrefetchedTensor(whole, store)
     held_up = Pending(gate.wait, (torch.empty(0),), stream="transfer")
@@ -90,10 +90,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("worker_bytes", [0, transfer.WORKER_BYTES])
+@pytest.mark.parametrize("worker_bytes", [0, background.WORKER_BYTES])
 @pytest.mark.parametrize(("architecture", "fields"), CASES)
 def test_two_turns_of_a_padded_batch_give_the_same_tokens(architecture, fields, worker_bytes, monkeypatch):
-    monkeypatch.setattr(transfer, "WORKER_BYTES", worker_bytes)
+    monkeypatch.setattr(background, "WORKER_BYTES", worker_bytes)
     model = tiny_models.make(architecture)
     kvviz.attach(model)
     method = kvviz.methods.create("pqcache", budget=48, **fields)

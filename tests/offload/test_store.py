@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import kvviz
 from kvviz.cache.decoding import attend_selection
 from kvviz.methods.selection import Merged, Selection, ValueCorrection, add_sinks_and_recent, stack_rows
-from kvviz.offload.store import SPARE_AFTER_RETAIN, DeviceStore, TokenCache
+from kvviz.offload.device_store import SPARE_AFTER_RETAIN, DeviceStore
+from kvviz.offload.token_cache import TokenCache
 from tests.cache.test_long_sessions import CONTEXT, DIM, HEADS, KV_HEADS, by_hand, tokens
 
 

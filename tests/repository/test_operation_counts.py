@@ -10,7 +10,8 @@ from torch import Tensor
 
 import kvviz
 from kvviz.methods.base import LayerContext, Method
-from kvviz.offload.store import DeviceStore, TokenCache
+from kvviz.offload import DeviceStore
+from kvviz.offload.token_cache import TokenCache
 from notebooks.operations import OperationCounter, counted
 
 HEADS, QUERY_HEADS, LENGTH, DIM = 2, 6, 2048, 64

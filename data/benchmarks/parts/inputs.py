@@ -128,7 +128,8 @@ class Layer:
 
     def stored(self) -> Layer:
         """The same layer with its tokens in a store, where a method looks keys up without keeping its own."""
-        from kvviz.offload.store import DeviceStore, TokenCache
+        from kvviz.offload import DeviceStore
+        from kvviz.offload.token_cache import TokenCache
 
         store = DeviceStore()
         store.append(self.keys, self.values)
@@ -144,7 +145,8 @@ class Layer:
 
         Nothing is dropped from the store, so that every method can be asked.
         """
-        from kvviz.offload.store import DeviceStore, TokenCache
+        from kvviz.offload import DeviceStore
+        from kvviz.offload.token_cache import TokenCache
 
         prompt = self.first(self.keys.shape[2] - count)
         store = DeviceStore()

@@ -61,7 +61,7 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, between: int, gen
     import torch
 
     from kvviz.offload import KVStore, StepCache
-    from kvviz.offload.outer import HostRows
+    from kvviz.offload.host import HostRows
     from kvviz.offload.space import Space, free_memory
 
     _, heads, tokens = labels.shape

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .base import ALL_ROWS, Fetched, LayerStore, row_places
+from .growing import SPARE_TOKENS
+from .layer_store import ALL_ROWS, Fetched, LayerStore, row_places
 
-SPARE_TOKENS = 512
 SPARE_AFTER_RETAIN = 64  # a store that drops tokens is small: much spare room would undo what was freed
 
 
@@ -191,61 +191,6 @@ class DeviceStore(LayerStore):
     def _places(self, slots: Tensor, rows: slice) -> Tensor:
         batch, heads, capacity, _ = self.key_buffer.shape
         return row_places(slots, batch, heads, capacity, rows)
-
-
-class TokenCache:
-    """The keys and values that a method may look up: those of the layer it serves, or its own where it serves none.
-
-    Inside a layer this is a view of some batch rows of the layer's store, from their first real token on, and `append`
-    does nothing, because the layer stores its tokens itself. On its own, as on stored tensors, it keeps what is given.
-    """
-
-    def __init__(self, store: LayerStore | None = None, rows: slice = slice(None), start: int = 0) -> None:
-        self._own = store is None
-        self._store = store or DeviceStore()
-        self._rows, self._start = rows, start
-
-    def append(self, keys: Tensor, values: Tensor) -> None:
-        """Take the next tokens' keys and values [B, H, n, D], where no layer keeps them."""
-        if self._own:
-            self._store.append(keys, values)
-
-    @property
-    def keys(self) -> Tensor:
-        """Every key, a view [B, H, L, D]; only while no token was dropped."""
-        assert self._store.complete
-        return self._store.keys[self._rows, :, self._start :]
-
-    @property
-    def values(self) -> Tensor:
-        """Every value, a view [B, H, L, D]; only while no token was dropped."""
-        assert self._store.complete
-        return self._store.values[self._rows, :, self._start :]
-
-    @property
-    def outside(self) -> LayerStore | None:
-        """The layer's store, where that keeps tokens outside the device; otherwise None."""
-        return self._store if self._store.offloads else None
-
-    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
-        return self._store.read(self._absolute(positions), self._rows)
-
-    def take_keys(self, positions: Tensor) -> Tensor:
-        """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
-        return self._store.read_keys(self._absolute(positions), self._rows)
-
-    def take_keys_in_place(self, positions: Tensor) -> Tensor:
-        """Keys as `take_keys` gives them, but in host memory where that is where they are kept."""
-        absolute = self._absolute(positions)
-        outside = self._store.outside(absolute, self._rows)
-        if outside is None:
-            return self._store.read_keys(absolute, self._rows)
-        rows, width = outside.keys[0, 0], outside.keys.shape[-1]  # the same rows for every head
-        return rows.index_select(0, outside.slots.clamp(min=0).flatten()).view(*positions.shape, width)
-
-    def _absolute(self, positions: Tensor) -> Tensor:
-        return torch.where(positions < 0, positions, positions + self._start) if self._start else positions
 
 
 def _rows_of(buffer: Tensor, places: Tensor) -> Tensor:

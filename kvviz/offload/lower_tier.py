@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..trace.timeline import LayerTimeline, span, waiting
 from .background import Pending
-from .base import ALL_ROWS, row_places
-from .outer import HostRows
-from .store import SPARE_TOKENS
+from .growing import SPARE_TOKENS
+from .host import HostRows
+from .layer_store import ALL_ROWS, row_places
 
 
 class MakesRows(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
@@ -10,11 +11,11 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..trace.timeline import span, waiting
 from .arena import Arena
-from .base import ALL_ROWS, Fetched, LayerStore
-from .outside import MakesRows, OutsideTokens, RowShape
-from .resident import ResidentRows
-from .store import DeviceStore
-from .transfer import Underway, begin
+from .background import Pending, begin
+from .device_pool import ResidentRows
+from .device_store import DeviceStore
+from .layer_store import ALL_ROWS, Fetched, LayerStore
+from .lower_tier import MakesRows, OutsideTokens, RowShape
 
 OFFLOAD_INTERVAL = 64  # generated tokens that leave the device together
 
@@ -38,7 +39,7 @@ class OffloadedStore(LayerStore):
         self._staging: DeviceStore | None = None  # the whole prompt, while it is attended
         self._outside = OutsideTokens(make_rows)
         self._resident: ResidentRows | None = None
-        self._filling: Underway[None] | None = None
+        self._filling: Pending[None] | Future[None] | None = None
         self._shape = RowShape(0, 0, 0, 0, torch.empty(0))
 
     @property

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 LEAST_SPARE = 64
+SPARE_TOKENS = 512  # of keys and values: the least room behind them
 
 
 class GrowingTensor:

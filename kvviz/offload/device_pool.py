@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .arena import Arena
-from .outside import RowShape
-from .store import DeviceStore
+from .device_store import DeviceStore
+from .lower_tier import RowShape
 
 
 class ResidentRows:
