@@ -86,7 +86,7 @@ class Codebook:
         codes = self._nearest(keys)
         growing, pairs = self._growing, self.pairs
         if growing is None or growing.used != self.length:  # another codebook has grown from this one already
-            growing, pairs = GrowingTensor(self.codes, self.codes.dim() - 2), None
+            growing, pairs = GrowingTensor(self.codes, -2), None
         growing.append(codes)
         longer = Codebook(self.centroids, growing.tensor, self.half_norms, pairs)
         longer._growing, longer._table = growing, self._table

@@ -7,42 +7,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .growing import SPARE_TOKENS
+from .growing import SPARE_TOKENS, GrowingTensor
 
 
-@dataclass(eq=False)
-class ChannelCache:
-    """Some or all channels of the keys so far, each channel's values next to one another.
+@dataclass(init=False, eq=False, repr=False)
+class ChannelCache(GrowingTensor):
+    """Some or all channels [B, H, C, L] of the keys so far, each channel's values next to one another."""
 
-    `buffer` [B, H, C, capacity] is valid up to `length` tokens; the room behind them lets a decode step write one
-    token and not copy all.
-    """
-
-    buffer: Tensor
-    length: int = 0
+    buffer: Tensor  # a field: what a method keeps is counted by the fields of dataclasses, here with the spare room
 
     @classmethod
     def of(cls, keys: Tensor) -> ChannelCache:
         """A cache of keys [B, H, L, C]."""
-        batch, heads, length, channels = keys.shape
-        cache = cls(keys.new_empty((batch, heads, channels, length + _spare(length))))
+        cache = cls(keys[:, :, :0].transpose(-1, -2), -1, least_spare=SPARE_TOKENS)
         cache.append(keys)
         return cache
 
-    def append(self, keys: Tensor) -> None:
+    def append(self, new: Tensor) -> None:
         """Add the next tokens' keys [B, H, n, C]."""
-        end = self.length + keys.shape[2]
-        if end > self.buffer.shape[-1]:
-            wider = self.buffer.new_empty((*self.buffer.shape[:3], end + _spare(end)))
-            wider[..., : self.length] = self.buffer[..., : self.length]
-            self.buffer = wider
-        self.buffer[..., self.length : end] = keys.transpose(-1, -2)
-        self.length = end
+        super().append(new.transpose(-1, -2))
 
     @property
     def channels(self) -> Tensor:
         """Every channel, a view [B, H, C, L]."""
-        return self.buffer[..., : self.length]
+        return self.tensor
 
     def pick(self, chosen: Tensor) -> Tensor:
         """Those channels of every token, [B, R, r, L], that `chosen` [B, R, r] names, R a multiple of H."""
@@ -50,14 +38,10 @@ class ChannelCache:
         rows = chosen.shape[1] // heads
         starts = torch.arange(0, batch * heads * channels, channels, device=chosen.device)  # of each head
         where = (starts.view(batch, heads).repeat_interleave(rows, dim=1)[..., None] + chosen).flatten()
-        picked = self.buffer.flatten(0, 2)[:, : self.length].index_select(0, where)
-        return picked.view(*chosen.shape, self.length)
+        picked = self.buffer.flatten(0, 2)[:, : self.used].index_select(0, where)
+        return picked.view(*chosen.shape, self.used)
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of the stored tokens, without the spare room."""
-        return self.buffer[..., : self.length].numel() * self.buffer.element_size()
-
-
-def _spare(length: int) -> int:
-    return max(SPARE_TOKENS, length // 8)
+        return self.channels.numel() * self.channels.element_size()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
-from .growing import SPARE_TOKENS
+from .growing import SPARE_TOKENS, GrowingTensor
 from .layer_store import ALL_ROWS, Fetched, LayerStore, row_places
 
 SPARE_AFTER_RETAIN = 64  # a store that drops tokens is small: much spare room would undo what was freed
@@ -21,31 +23,28 @@ class DeviceStore(LayerStore):
     """
 
     def __init__(self) -> None:
-        self._keys: Tensor | None = None  # [B, H, capacity, D]
-        self._values: Tensor | None = None
-        self._positions: Tensor | None = None  # [B, H, capacity], never descending; None while slot i holds token i
+        self._stored: tuple[GrowingTensor, GrowingTensor] | None = None  # keys and values [B, H, used, D]
+        self._positions: GrowingTensor | None = None  # [B, H, used], never descending; None while slot i holds token i
 
     @property
     def key_buffer(self) -> Tensor:
         """Keys with the spare room behind them, [B, H, capacity, D]; valid up to `used`."""
-        assert self._keys is not None
-        return self._keys
+        return self._grown[0].buffer
 
     @property
     def value_buffer(self) -> Tensor:
         """Values with the spare room behind them, [B, H, capacity, D]; valid up to `used`."""
-        assert self._values is not None
-        return self._values
+        return self._grown[1].buffer
 
     @property
     def keys(self) -> Tensor:
         """All keys still stored, a view [B, H, used, D]."""
-        return self.key_buffer[:, :, : self.used]
+        return self._grown[0].tensor
 
     @property
     def values(self) -> Tensor:
         """All values still stored, a view [B, H, used, D]."""
-        return self.value_buffer[:, :, : self.used]
+        return self._grown[1].tensor
 
     @property
     def complete(self) -> bool:
@@ -54,31 +53,18 @@ class DeviceStore(LayerStore):
 
     def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
         """Make room for `capacity` slots shaped like keys and values [B, H, n, D]; what is stored stays."""
-        if self._keys is not None and self._keys.shape[2] >= capacity:
-            return
-        held = None if self._keys is None else (self.keys, self.values)
-        self._allocate(keys, values, capacity)
-        if held is not None:
-            self.keys[:], self.values[:] = held
-        if self._positions is not None:
-            room = self._positions.new_empty((*self._positions.shape[:2], capacity))
-            room[..., : self.used] = self._positions[..., : self.used]
-            self._positions = room
+        for growing in self._stored or self._start(keys, values):
+            growing.reserve(capacity)
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Store the next tokens' keys and values, each [B, H, n, D]."""
         count = keys.shape[2]
-        end = self.used + count
-        if self._keys is None or end > self._keys.shape[2]:
-            spare = max(SPARE_TOKENS, end // 8) if self.complete else SPARE_AFTER_RETAIN
-            self.reserve(keys, values, end + spare)
-        self.key_buffer[:, :, self.used : end] = keys
-        self.value_buffer[:, :, self.used : end] = values
+        stored_keys, stored_values = self._stored or self._start(keys, values)
+        stored_keys.append(keys)
+        stored_values.append(values)
         if self._positions is not None:
-            self._positions[..., self.used : end] = torch.arange(
-                self.length, self.length + count, device=self._positions.device
-            )
-        self.used = end
+            self._positions.append(torch.arange(self.length, self.length + count, device=keys.device))
+        self.used += count
         self.length += count
         self.newest = (keys, values) if count == 1 else None
 
@@ -91,16 +77,14 @@ class DeviceStore(LayerStore):
         # A pad repeats the head's last token behind it: positions stay in order, so that `slots` finds the first.
         ordered = torch.where(positions < 0, last, positions).sort(-1).values
         found = self.slots(ordered).clamp(min=0, max=self.used - 1)
-        there = found if self._positions is None else self._positions.gather(-1, found)
+        there = found if self._positions is None else self._positions.tensor.gather(-1, found)
         if bool((there != ordered)[ordered >= 0].any()):
             raise InvalidInputError("retain", "positions dropped before or never stored", "positions still stored")
-        room = ordered.shape[-1] + SPARE_AFTER_RETAIN
         keys, values = self._at(found)
         self.used = ordered.shape[-1]
-        self._allocate(keys, values, room)
-        self.keys[:], self.values[:] = keys, values
-        self._positions = ordered.new_empty((*ordered.shape[:2], room))
-        self._positions[..., : self.used] = ordered
+        few = partial(GrowingTensor, dim=2, least_spare=SPARE_AFTER_RETAIN, most_spare=SPARE_AFTER_RETAIN)
+        self._stored, self._positions = (few(keys), few(values)), few(ordered)
+        self.reserve(keys, values, self.used + SPARE_AFTER_RETAIN)
 
     def last(self, count: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, count, D] of the last tokens stored."""
@@ -128,7 +112,7 @@ class DeviceStore(LayerStore):
         """
         if self._positions is None:
             return positions
-        held = self._positions[rows, :, : self.used].contiguous()
+        held = self._positions.tensor[rows].contiguous()
         if not padded and positions.shape[1] == held.shape[1]:
             return torch.searchsorted(held, positions)
         by_head = positions.unflatten(1, (held.shape[1], -1)).flatten(2)  # [B, H, R/H * S]
@@ -139,7 +123,7 @@ class DeviceStore(LayerStore):
         """Slots [B, H, used] that repeat another because their head holds fewer tokens; None where there are none."""
         if self._positions is None:
             return None
-        held = self._positions[..., : self.used]
+        held = self._positions.tensor
         repeated = torch.zeros_like(held, dtype=torch.bool)
         repeated[..., 1:] = held[..., 1:] == held[..., :-1]
         repeated |= held < 0
@@ -147,7 +131,7 @@ class DeviceStore(LayerStore):
 
     def kept_bytes(self) -> dict[str, int]:
         """Bytes of the memory that holds keys and values on each tier, spare room included."""
-        if self._keys is None:
+        if self._stored is None:
             return {"device": 0}
         return {"device": self.token_bytes * self.key_buffer.shape[:3].numel()}
 
@@ -169,19 +153,24 @@ class DeviceStore(LayerStore):
     def clone(self) -> DeviceStore:
         """An independent copy."""
         copy = DeviceStore()
-        if self._keys is not None:
-            copy.append(self.keys, self.values)
-            copy.length = self.length
-            if self._positions is not None:
-                copy._positions = self._positions.new_empty((*self._positions.shape[:2], copy.key_buffer.shape[2]))
-                copy._positions[..., : self.used] = self._positions[..., : self.used]
+        copy.used, copy.length = self.used, self.length
+        if self._stored is not None:
+            copy._stored = self._stored[0].clone(), self._stored[1].clone()
+        if self._positions is not None:
+            copy._positions = self._positions.clone()
         return copy
 
-    def _allocate(self, keys: Tensor, values: Tensor, capacity: int) -> None:
-        """New room for `capacity` tokens shaped like keys and values [B, H, n, D]; what was stored is let go."""
-        shape = (*keys.shape[:2], capacity)
-        self._keys = keys.new_empty((*shape, keys.shape[-1]))
-        self._values = values.new_empty((*shape, values.shape[-1]))
+    def _start(self, keys: Tensor, values: Tensor) -> tuple[GrowingTensor, GrowingTensor]:
+        """Nothing yet, shaped like keys and values [B, H, n, D]."""
+        many = partial(GrowingTensor, dim=2, least_spare=SPARE_TOKENS)
+        self._stored = many(keys[:, :, :0]), many(values[:, :, :0])
+        return self._stored
+
+    @property
+    def _grown(self) -> tuple[GrowingTensor, GrowingTensor]:
+        """Keys and values, of which there are some once room was made."""
+        assert self._stored is not None
+        return self._stored
 
     def _at(self, slots: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] in these slots of these batch rows."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..trace.timeline import LayerTimeline, span, waiting
 from .background import Pending
-from .growing import SPARE_TOKENS
+from .growing import SPARE_TOKENS, with_spare
 from .host import HostRows
 from .layer_store import ALL_ROWS, row_places
 
@@ -88,7 +88,7 @@ class OutsideTokens:
         """
         if self._rows is not None and end <= self._rows.capacity:
             return False
-        capacity = max(expected, end + max(SPARE_TOKENS, end // 8)) if end > announced else announced
+        capacity = max(expected, with_spare(end, SPARE_TOKENS)) if end > announced else announced
         self.wait(None)
         if self._rows is None:
             self._rows = self._make_rows(shape.batch * shape.heads, capacity, shape.width, shape.like)

@@ -1,14 +1,16 @@
-"""Metadata of a method that is kept outside the device and comes there ahead of the step that reads it."""
+"""Metadata of a method that the host keeps and the device fetches ahead of the step that reads it."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..trace.timeline import span, waiting
 from .background import Pending, begin
+from .growing import GrowingTensor, with_spare
 from .layer_store import LayerStore
 
 TAIL_TOKENS = 64  # newest tokens that stay on the device, and leave it together
@@ -28,50 +30,52 @@ class PrefetchedTensor:
 
     def __init__(self, tensor: Tensor, store: LayerStore) -> None:
         self._device, self._store = tensor.device, store
-        self._outside = 0  # tokens in host memory
-        self._host = self._with_room(tensor, tensor.shape[-2])
+        none = tensor[..., :0, :]
+        # zeros: a copy takes the spare room along
+        allocate = partial(torch.zeros, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        self._host = GrowingTensor(none, -2, allocate=allocate)
         self._write(tensor)
-        self._tail = tensor.new_empty((*tensor.shape[:-2], TAIL_TOKENS, tensor.shape[-1]))
-        self._tail_length = 0
+        self._tail = GrowingTensor(none, -2)
+        self._tail.reserve(TAIL_TOKENS)
         self._copying: Pending[Tensor] | Future[Tensor] | None = None
         self._copy: Tensor | None = None
 
     @property
     def length(self) -> int:
         """Tokens in all."""
-        return self._outside + self._tail_length
+        return self._host.used + self._tail.used
 
     @property
     def stored_bytes(self) -> dict[str, int]:
         """Bytes of the tokens that each tier keeps; a copy that has come ahead is not counted."""
-        token = self._host[..., :1, :].numel() * self._host.element_size()
-        return {"device": self._tail_length * token, "host": self._outside * token}
+        tiers = {"device": self._tail.tensor, "host": self._host.tensor}
+        return {tier: tokens.numel() * tokens.element_size() for tier, tokens in tiers.items()}
 
     def append(self, new: Tensor) -> None:
         """Put the next tokens [..., n, W] behind the others, also in a copy on the device."""
         for some in new.split(TAIL_TOKENS, dim=-2):
             count = some.shape[-2]
-            if self._tail_length + count > TAIL_TOKENS:
+            if self._tail.used + count > TAIL_TOKENS:
                 if self._copying is not None:
                     self.result()  # the copy on its way lacks what is written now
-                self._write(self._tail[..., : self._tail_length, :])
-                self._tail_length = 0
+                self._write(self._tail.tensor)
+                self._tail.used = 0
             start = self.length
-            self._tail[..., self._tail_length : self._tail_length + count, :] = some
-            self._tail_length += count
+            self._tail.append(some)
             if self._copy is not None and self._copy.shape[-2] >= self.length:
                 self._copy[..., start : self.length, :] = some
             else:
                 self._copy = None
 
     def start(self) -> None:
-        """Begin to copy what is outside to the device, unless that has begun."""
+        """Begin to copy what the host keeps to the device, unless that has begun."""
         if self._copying is not None or self._copy is not None:
             return
-        host, device = self._host, self._device
+        host, device = self._host.buffer, self._device
         count = host.numel() * host.element_size()
         recorded = span(self._store.timeline, "transfer", "prefetch")
-        self._copying = begin(lambda: host.to(device, non_blocking=True, copy=True), (self._tail,), count, recorded)
+        inputs = (self._tail.buffer,)
+        self._copying = begin(lambda: host.to(device, non_blocking=True, copy=True), inputs, count, recorded)
         self._store.prefetched_bytes += count
 
     def result(self) -> Tensor:
@@ -79,7 +83,7 @@ class PrefetchedTensor:
         if self._copy is None:
             self.start()
             self._copy = self._arrived()
-            self._copy[..., self._outside : self.length, :] = self._tail[..., : self._tail_length, :]
+            self._copy[..., self._host.used : self.length, :] = self._tail.tensor
         return self._copy[..., : self.length, :]
 
     def release(self) -> None:
@@ -98,18 +102,8 @@ class PrefetchedTensor:
         return copy
 
     def _write(self, tokens: Tensor) -> None:
-        """Copy tokens [..., n, W] behind those in host memory."""
-        end = self._outside + tokens.shape[-2]
-        if end + TAIL_TOKENS > self._host.shape[-2]:
-            wider = self._with_room(self._host, end)
-            wider[..., : self._outside, :] = self._host[..., : self._outside, :]
-            self._host = wider
-        self._host[..., self._outside : end, :] = tokens
-        self._outside = end
-
-    def _with_room(self, like: Tensor, length: int) -> Tensor:
-        """Host memory for `length` tokens and some more; a copy on the device has room for the tail."""
-        room = length + max(2 * TAIL_TOKENS, length // 8)
-        shape = (*like.shape[:-2], room, like.shape[-1])
-        # zeros: a copy takes the spare room along
-        return torch.zeros(shape, dtype=like.dtype, pin_memory=self._device.type == "cuda")
+        """Copy tokens [..., n, W] behind those in host memory; a copy on the device has room for the tail."""
+        end = self._host.used + tokens.shape[-2]
+        if end + TAIL_TOKENS > self._host.capacity:
+            self._host.reserve(with_spare(end, 2 * TAIL_TOKENS))
+        self._host.append(tokens)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -41,7 +42,7 @@ store.append(*torch.randn(2, 1, 2, 400, 8))
 store.settle(newest=8)
 store.wait()
 """
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(Path(__file__).parents[2])
 
 
 def started(code, parent, tail):
