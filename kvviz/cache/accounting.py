@@ -39,7 +39,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         auxiliary_bytes=sum(state.auxiliary_bytes() for state in states),
         extra_bytes=extra,
         extra_share=extra / keys if keys else 0.0,
-        outer_metadata_bytes=sum(s.outer_metadata_bytes() for s in states if isinstance(s, HostMetadata)),
+        host_metadata_bytes=sum(s.host_metadata_bytes() for s in states if isinstance(s, HostMetadata)),
         **_transfers([layer.store for layer in layers]),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
         exact_layers=exact_layers,
@@ -48,15 +48,17 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
 
 def _transfers(stores: Sequence[LayerStore]) -> dict[str, Any]:
     """What the stores of all layers moved, and how much of what was sought was there."""
-    lookups, group_lookups = sum(store.lookups for store in stores), sum(store.group_lookups for store in stores)
+
+    def total(name: str) -> int:
+        return sum(getattr(store, name) for store in stores)
+
+    def rate(misses: str, lookups: str) -> float:
+        return 1 - total(misses) / total(lookups) if total(lookups) else math.nan
+
     return {
-        "moved_bytes": sum(store.moved_bytes for store in stores),
-        "filled_bytes": sum(store.filled_bytes for store in stores),
-        "prefetched_bytes": sum(store.prefetched_bytes for store in stores),
-        "hit_rate": 1 - sum(store.misses for store in stores) / lookups if lookups else math.nan,
-        "group_hit_rate": 1 - sum(store.group_misses for store in stores) / group_lookups
-        if group_lookups
-        else math.nan,
+        **{name: total(name) for name in ("moved_bytes", "filled_bytes", "prefetched_bytes")},
+        "hit_rate": rate("misses", "lookups"),
+        "group_hit_rate": rate("group_misses", "group_lookups"),
     }
 
 

@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 from ..errors import CacheMismatchError, InvalidInputError
 from ..methods.base import Method
 from ..methods.capabilities import SparsePrefill
-from ..offload.token_cache import SPARE_TOKENS
+from ..offload.growing import SPARE_TOKENS
 from ..trace.timeline import span
 from .exact import exact_attention, left_padding
 from .layer_cache import LayerCache

@@ -42,5 +42,5 @@ class HostMetadata(ABC):
         """Begin to copy to the device what the next step reads of the metadata in host memory."""
 
     @abstractmethod
-    def outer_metadata_bytes(self) -> int:
+    def host_metadata_bytes(self) -> int:
         """Bytes of the metadata in host memory, a part of `metadata_bytes`."""

@@ -118,7 +118,7 @@ class PQCacheState(HostMetadata, State):
         """Bytes of codes and centroids."""
         return self.metadata_bytes() - self.auxiliary_bytes()
 
-    def outer_metadata_bytes(self) -> int:
+    def host_metadata_bytes(self) -> int:
         """Bytes of the codes in host memory."""
         return sum(codes.stored_bytes["host"] for codes in self.outside)
 

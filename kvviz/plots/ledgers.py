@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _BAR, _LINE, _AXIS = 28, 18, 36  # pixels: a method, a line of text above a set of bars, the axis below it
 _LETTERS = 44  # in a line, at the width of a column in print
 _TOKEN_PARTS = ("sinks", "recent", "selected", "merged", "generated")
-_BYTE_COUNTS = ("metadata_bytes", "outer_metadata_bytes", "moved_bytes", "prefetched_bytes")
+_BYTE_COUNTS = ("metadata_bytes", "host_metadata_bytes", "moved_bytes", "prefetched_bytes")
 _SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
@@ -43,7 +43,7 @@ def budget_ledger(
 
     `ledgers`: {label: ledger}, a ledger being what `Generation.ledger` is, or a mapping with its names: sinks, recent,
     selected, merged and generated (tokens a KV head), kept_bytes ({tier: bytes of keys and values}), metadata_bytes,
-    outer_metadata_bytes (the part of them outside the device), moved_bytes and prefetched_bytes (in all steps); names
+    host_metadata_bytes (the part of them in host memory), moved_bytes and prefetched_bytes (in all steps); names
     left out count 0. A table has a column method, and a column each. Bytes are those of all layers.
 
     Where `recordings` has one under a ledger's label, the tokens that the oracle would have left out at the last step
@@ -121,27 +121,29 @@ def _entry(label: str, ledger: Any) -> dict[str, Any]:
         )
     tiers = found.get("kept_bytes", {})
     entry = {name: float(found.get(name, 0.0)) for name in (*_TOKEN_PARTS, *_BYTE_COUNTS)}
+    if "outer_metadata_bytes" in found:  # the name in tables written before
+        entry["host_metadata_bytes"] = float(found["outer_metadata_bytes"])
     kept = {str(tier): float(count) for tier, count in dict(tiers).items()}
     for name, value in [*entry.items(), *kept.items()]:
         if not (math.isfinite(value) and value >= 0):
             raise InvalidInputError(f"budget_ledger: {label}: {name}", value, "a number 0 or more")
-    if entry["outer_metadata_bytes"] > entry["metadata_bytes"]:
-        got, most = entry["outer_metadata_bytes"], entry["metadata_bytes"]
-        raise InvalidInputError(f"budget_ledger: {label}: outer_metadata_bytes", got, f"at most metadata_bytes, {most}")
+    if entry["host_metadata_bytes"] > entry["metadata_bytes"]:
+        got, most = entry["host_metadata_bytes"], entry["metadata_bytes"]
+        raise InvalidInputError(f"budget_ledger: {label}: host_metadata_bytes", got, f"at most metadata_bytes, {most}")
     if not any(entry[part] for part in _TOKEN_PARTS):
         raise InvalidInputError(f"budget_ledger: {label}", "no tokens", f"some of {', '.join(_TOKEN_PARTS)}")
     return entry | {"kept_bytes": kept}
 
 
 def _kept(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:
-    """Memory by part and ledger: keys and values on each tier, metadata on the device and outside it."""
+    """Memory by part and ledger: keys and values on each tier, metadata on the device and in host memory."""
     tiers = dict.fromkeys(tier for entry in entries.values() for tier in entry["kept_bytes"])
     parts = {
         f"KV on {tier}": [entry["kept_bytes"].get(tier, 0.0) / size for entry in entries.values()] for tier in tiers
     }
-    inner = [(entry["metadata_bytes"] - entry["outer_metadata_bytes"]) / size for entry in entries.values()]
-    outer = [entry["outer_metadata_bytes"] / size for entry in entries.values()]
-    return parts | {"metadata on device": inner, "metadata elsewhere": outer}
+    device = [(entry["metadata_bytes"] - entry["host_metadata_bytes"]) / size for entry in entries.values()]
+    host = [entry["host_metadata_bytes"] / size for entry in entries.values()]
+    return parts | {"metadata on device": device, "metadata elsewhere": host}
 
 
 def _moved(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:

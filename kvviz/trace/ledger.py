@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 
 
@@ -13,7 +14,7 @@ class Ledger:
     `sinks`, `recent`, `selected`, `merged` (centroids that stand for several tokens) and `generated` add up to
     `attended`. `metadata_bytes` is what the method keeps beside keys and values, `auxiliary_bytes` the part of it that
     is keys kept a second time; `kept_bytes` the memory of keys and values on each tier, spare room and merged tokens
-    included. `outer_metadata_bytes` is the part of the metadata kept outside the device.
+    included. `host_metadata_bytes` is the part of the metadata in host memory.
 
     `moved_bytes` is what was fetched from another tier, `filled_bytes` the part of it that no step had asked for yet
     (PQCache's blocks), `prefetched_bytes` the metadata that was fetched besides. `hit_rate` is the share of the sought
@@ -35,7 +36,7 @@ class Ledger:
     extra_bytes: int = 0
     extra_share: float = 0.0
     kept_bytes: dict[str, int] = field(default_factory=dict)
-    outer_metadata_bytes: int = 0
+    host_metadata_bytes: int = 0
     moved_bytes: int = 0
     filled_bytes: int = 0
     prefetched_bytes: int = 0
@@ -48,3 +49,9 @@ class Ledger:
     def attended(self) -> float:
         """Tokens attended per KV head."""
         return self.sinks + self.recent + self.selected + self.merged + self.generated
+
+    @property
+    def outer_metadata_bytes(self) -> int:
+        """Deprecated name of `host_metadata_bytes`."""
+        warnings.warn("Ledger.outer_metadata_bytes is now host_metadata_bytes", DeprecationWarning, stacklevel=2)
+        return self.host_metadata_bytes

@@ -162,11 +162,11 @@ def layer_budgets(lm: LanguageModel) -> pd.DataFrame:
 
 TRANSFERS = (
     "hit_rate", "group_hit_rate", "moved_bytes", "filled_bytes", "prefetched_bytes", "metadata_bytes",
-    "outer_metadata_bytes",
+    "host_metadata_bytes",
 )  # fmt: skip
 _TOKENS = ("sinks", "recent", "selected", "merged", "generated")
 _BYTES = (
-    "metadata_bytes", "auxiliary_bytes", "extra_bytes", "outer_metadata_bytes", "moved_bytes", "filled_bytes",
+    "metadata_bytes", "auxiliary_bytes", "extra_bytes", "host_metadata_bytes", "moved_bytes", "filled_bytes",
     "prefetched_bytes",
 )  # fmt: skip
 

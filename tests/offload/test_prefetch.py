@@ -119,9 +119,9 @@ def test_two_turns_of_a_padded_batch_give_the_same_tokens(architecture, fields, 
     assert torch.equal(outputs[0], outputs[2])
     device, host, _ = ledgers
     assert host.metadata_bytes == device.metadata_bytes
-    assert 0 < host.outer_metadata_bytes < host.metadata_bytes
+    assert 0 < host.host_metadata_bytes < host.metadata_bytes
     assert host.prefetched_bytes > 0
-    assert (device.prefetched_bytes, device.outer_metadata_bytes) == (0, 0)
+    assert (device.prefetched_bytes, device.host_metadata_bytes) == (0, 0)
 
 
 def test_a_layer_fetches_the_next_ones_codes(monkeypatch):

@@ -107,7 +107,7 @@ def test_two_recordings_under_one_label_are_refused(recording):
 def ledgers(recording):
     """The recording's own, at its last step: 4 sinks, 20 selected, 8 generated; and a merging method's."""
     own = Ledger(
-        sinks=4, selected=20, generated=8, metadata_bytes=3 * 2**20, outer_metadata_bytes=2**20,
+        sinks=4, selected=20, generated=8, metadata_bytes=3 * 2**20, host_metadata_bytes=2**20,
         kept_bytes={"device": 2**20, "host": 8 * 2**20}, moved_bytes=5 * 2**20, prefetched_bytes=2**19,
     )  # fmt: skip
     return {"clusterkv": own, "centroidkv": Ledger(recent=6, merged=18, kept_bytes={"device": 2**21})}
@@ -171,7 +171,7 @@ def test_ledgers_may_be_mappings_or_a_table(ledgers):
     ("source", "message"),
     [({}, "no ledger"), ({"a": {}}, "no tokens"), ({"a": {"sinks": -1.0}}, "sinks: got -1"), ({"a": 3}, "int"),
      ({"a": {"sinks": 1, "kept_bytes": {"host": float("inf")}}}, "host: got inf"),
-     ({"a": {"sinks": 1, "outer_metadata_bytes": 2}}, "at most metadata_bytes"),
+     ({"a": {"sinks": 1, "host_metadata_bytes": 2}}, "at most metadata_bytes"),
      (pd.DataFrame({"sinks": [1]}), "also method"), (pd.DataFrame({"method": ["a", "a"], "sinks": 1}), "twice")],
 )  # fmt: skip
 def test_ledgers_that_cannot_be_drawn_are_refused(source, message):

@@ -113,7 +113,7 @@ def decoded(model: Any, caches: dict[str, Any], fed: Any) -> dict[str, list[floa
 def device_bytes(cache: Any) -> int:
     """Bytes of keys, values and metadata on the device."""
     ledger = cache.ledger()
-    count: int = ledger.kept_bytes["device"] + ledger.metadata_bytes - ledger.outer_metadata_bytes
+    count: int = ledger.kept_bytes["device"] + ledger.metadata_bytes - ledger.host_metadata_bytes
     return count
 
 
