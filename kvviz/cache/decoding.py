@@ -20,12 +20,12 @@ def attend_selection(
 ) -> Tensor:
     """Attention output [B, Q, D] of queries [B, Q, D] over what a selection names, in the dtype of the queries.
 
-    Slots that the selection sets `apart` are attended on the host where their tokens are kept there, while the device
-    attends the others, and merged by log-sum-exp. Source: CTkvr (arXiv 2512.15550), section 3.2, algorithm 2.
+    The selection's host part is attended to on the host where all its tokens are kept there, while the device attends
+    to the others, and both are merged by log-sum-exp. Source: CTkvr (arXiv 2512.15550), section 3.2, algorithm 2.
     """
-    outside = _Outside.of(queries, store, selection)  # before the device begins: its work would hold up the copy
+    host_part = _HostPart.of(queries, store, selection)  # before the device begins: its work would hold up the copy
     outputs, lses = [], []
-    for part in _parts(selection, store, outside is not None):
+    for part in _device_parts(selection, store, host_part is not None):
         output, lse = gather_attention(
             queries,
             *store.fetch(selection.indices[..., part], padded=selection.padded),
@@ -36,9 +36,9 @@ def attend_selection(
         )
         outputs.append(output)
         lses.append(lse)
-    if outside is not None:
+    if host_part is not None:
         with span(store.timeline, "host", "attention"):
-            output, lse = outside.attend(scale, softcap)
+            output, lse = host_part.attend(scale, softcap)
         outputs.append(output.to(queries.device))
         lses.append(lse.to(queries.device))
         store.moved_bytes += sum(part.numel() * part.element_size() for part in (queries, output, lse))
@@ -52,8 +52,8 @@ def attend_selection(
 
 
 @dataclass(frozen=True)
-class _Outside:
-    """What the host attends: queries [B, Q, D] in its memory, the tokens there, and their bias."""
+class _HostPart:
+    """What the host attends to: queries [B, Q, D] in its memory, the tokens there, and their bias."""
 
     queries: Tensor
     fetched: Fetched
@@ -61,12 +61,12 @@ class _Outside:
     padded: bool
 
     @classmethod
-    def of(cls, queries: Tensor, store: LayerStore, selection: Selection) -> _Outside | None:
-        """What a selection sets apart, where all of it is kept outside the device."""
-        if selection.apart is None or not store.offloads or selection.apart[0] == selection.apart[1]:
+    def of(cls, queries: Tensor, store: LayerStore, selection: Selection) -> _HostPart | None:
+        """A selection's host part, where a lower tier keeps all of it."""
+        if selection.host_part is None or not store.offloads or selection.host_part[0] == selection.host_part[1]:
             return None
-        slots = slice(*selection.apart)
-        fetched = store.outside(selection.indices[..., slots])
+        slots = slice(*selection.host_part)
+        fetched = store.on_host(selection.indices[..., slots])
         if fetched is None:
             return None
         bias = None if selection.bias is None else selection.bias[..., slots].cpu()
@@ -94,14 +94,17 @@ def merged_attention(
     )
 
 
-def _parts(selection: Selection, store: LayerStore, outside: bool) -> list[slice | Tensor]:
-    """The slots that the device attends together: all, or those `apart` and the others, or as many as it takes."""
+def _device_parts(selection: Selection, store: LayerStore, on_host: bool) -> list[slice | Tensor]:
+    """The slots that the device attends to together: as many as it has room for, none of the host part if `on_host`.
+
+    Elsewhere the device attends to the host part as well, after the others.
+    """
     every = selection.indices.shape[-1]
-    if selection.apart is None:
+    if selection.host_part is None:
         return [*(store.parts(selection.indices) or [slice(0, every)])]
-    slots, (start, stop) = torch.arange(every, device=selection.indices.device), selection.apart
+    slots, (start, stop) = torch.arange(every, device=selection.indices.device), selection.host_part
     others = torch.cat([slots[:start], slots[stop:]])
-    together = [others] if outside else [others, slots[start:stop]]
+    together = [others] if on_host else [others, slots[start:stop]]
     return [
         some[part] for some in together for part in store.parts(selection.indices[..., some]) or [slice(0, len(some))]
     ]

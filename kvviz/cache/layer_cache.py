@@ -18,11 +18,11 @@ from ..methods.capabilities import HostMetadata, Merging
 from ..methods.selection import Selection, positions, stack_positions, stack_rows
 from ..offload.background import Pending
 from ..offload.device_store import DeviceStore
-from ..offload.kvstore import KVStore
 from ..offload.layer_store import LayerStore
 from ..offload.token_cache import TokenCache
 from ..trace.timeline import span
 from .decoding import attend_selection
+from .later_prompts import kept_inputs
 
 FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies what is kept
 
@@ -48,6 +48,7 @@ class _Row:
 class LayerCache:
     """Keys and values of one layer, what the method knows of them, and decode attention over what it selects.
 
+    The keys and values lie in its `store`, a `LayerStore`; a `SelectiveLayer` shows the LayerCache to transformers.
     With left padding each batch row gets a state of its own over its real tokens, so that methods never see padding.
     `observer`, if set, is told of every decode step. Where the context asks for details, `history` also keeps the
     tokens that the method drops, so that a recorder can compare with exact attention; otherwise it is the store.
@@ -132,7 +133,7 @@ class LayerCache:
         if not self.retain_queries:
             self._queries = []
         self._free()
-        self._settle()
+        self._offload_prompt()
 
     def fork(self, method: Method) -> LayerCache:
         """An independent copy of the stored tokens, built for another method.
@@ -144,15 +145,11 @@ class LayerCache:
         if self._serves(method):
             return self._copied(method)
         if not self.store.complete:
-            raise InvalidInputError(
-                "fork of a cache", f"one whose tokens {self.method.name} dropped", "a cache with every token"
-            )
+            dropped = f"one whose tokens {self.method.name} dropped"
+            raise InvalidInputError("fork of a cache", dropped, "a cache with every token")
         if method.needs_queries and not self._queries:
-            raise InvalidInputError(
-                "fork of a cache",
-                f"{method.name}, which needs the prompt's queries",
-                "a cache made with retain_queries=True",
-            )
+            needs = f"{method.name}, which needs the prompt's queries"
+            raise InvalidInputError("fork of a cache", needs, "a cache made with retain_queries=True")
         other = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries)
         other._queries = list(self._queries)
         if self.built:
@@ -173,29 +170,17 @@ class LayerCache:
         return other
 
     def prompt_inputs(self, new: int) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Keys, values [B, H, K, D] and an additive mask that a later prompt's `new` tokens attend with.
+        """Keys, values and an additive mask with which a later prompt's `new` tokens attend (see `kept_inputs`).
 
-        The new tokens come last; the mask is [B or 1, Q or 1, new, K] and holds the merged tokens' log degree. None
-        where no token was dropped: then the model's own mask is right.
+        None where no token was dropped: then the model's own mask is right.
         """
         if self.built and not self.dense:
             self._free()  # what was dropped since the last round is not attended any more
         if self.store.complete:
             return None
-        keys, values = self.store.keys, self.store.values
-        used, lowest = keys.shape[2], torch.finfo(keys.dtype).min
-        mask = torch.full((new, used), lowest, dtype=keys.dtype, device=keys.device).triu(used - new + 1)[None, None]
-        group = self.context.n_heads // self.context.n_kv_heads
         assert isinstance(self.store, DeviceStore)  # no other drops tokens
-        pads = self.store.pads()
-        if pads is not None:
-            mask = mask.masked_fill(pads.repeat_interleave(group, dim=1)[:, :, None], lowest)
         merged = stack_merged(self.merged())
-        if merged is None:
-            return keys, values, mask
-        bias = merged.degree.to(keys.dtype).log().clamp(min=lowest).repeat_interleave(group, dim=1)  # [B, Q, C]
-        mask = torch.cat([bias[:, :, None].expand(-1, -1, new, -1), mask.expand(*bias.shape[:2], -1, -1)], dim=-1)
-        return torch.cat([merged.keys.to(keys), keys], dim=2), torch.cat([merged.values.to(values), values], 2), mask
+        return kept_inputs(self.store, merged, self.context.n_heads // self.context.n_kv_heads, new)
 
     def decode(self, queries: Tensor) -> Tensor:
         """Attention output [B, Q, D] of one query token [B, Q, D] over what the method selects.
@@ -207,7 +192,7 @@ class LayerCache:
         with span(self.store.timeline, "compute", "select"):
             selection = self._select(queries)
         select_s = time.perf_counter() - started
-        if selection.groups is not None and selection.apart is None:
+        if selection.groups is not None and selection.host_part is None:
             self.store.count_groups(selection.indices, selection.groups)
         with span(self.store.timeline, "compute", "attention"):
             output = attend_selection(queries, self.store, selection, self.context.scale, self.context.softcap)
@@ -222,11 +207,11 @@ class LayerCache:
             self._free()
         if self.store.offloads:
             with span(self.store.timeline, "compute", "store"):
-                self.store.settle(max(self.method.local_window(self._state(row)) for row in self._rows))
+                self.store.offload(max(self.method.local_window(self._state(row)) for row in self._rows))
         return output
 
     def prefetch(self) -> None:
-        """Begin to bring to the device what the next step reads of metadata kept outside it."""
+        """Begin to fetch what the next step reads of metadata that the host keeps."""
         for row in self._rows:
             if isinstance(row.state, HostMetadata):  # that of a state still being built comes when it is read
                 row.state.prefetch()
@@ -243,8 +228,8 @@ class LayerCache:
             return selections[0]
         return stack_rows(selections, [row.start for row in self._rows])
 
-    def _settle(self) -> None:
-        """Leave sinks and recent window of a prompt on the device, where the store keeps the rest outside."""
+    def _offload_prompt(self) -> None:
+        """Offload a prompt but for its sinks and recent window, where the store keeps tokens on a lower tier."""
         if not self.store.offloads:
             return
         length = self.store.length
@@ -254,7 +239,7 @@ class LayerCache:
             pinned = pinned.expand(self.store.batch, -1)
         windows = [State(self.context, length - row.start, length - row.start) for row in self._rows]
         with span(self.store.timeline, "compute", "store"):
-            self.store.settle(max(map(self.method.recent_window, windows)), pinned)
+            self.store.offload(max(map(self.method.recent_window, windows)), pinned)
 
     def _continue(self, row: _Row, queries: Tensor) -> bool:
         """Let the method take a later prompt into its state; False where it wants to build anew."""
@@ -312,29 +297,9 @@ class LayerCache:
             self._retained = self.store.used
 
 
-def layer_store(kept: KVStore, context: LayerContext, method: Method) -> LayerStore:
-    """An empty store for a layer that `method` serves.
-
-    Raises InvalidInputError where an outer tier gains nothing: a method that drops tokens keeps no more than its
-    budget, and one that attends everything would fetch it all at every step.
-    """
-    attends_all = method.is_dense(context.n_layers - 1)
-    if kept.tier != "device" and (method.drops_tokens or attends_all):
-        why = "attends everything at every step" if attends_all else "keeps no more than its budget"
-        wanted = 'a method that retrieves, or store="device"'
-        raise InvalidInputError(f"store={kept.tier!r}", f"{method.name}, which {why}", wanted)
-    heads_of_a_kv_head = context.selection_heads(method.group) // context.n_kv_heads
-
-    def budget(prompt_length: int) -> int:
-        return method.budget_tokens(prompt_length) * heads_of_a_kv_head
-
-    return kept.layer(budget, stays=method.is_dense(context.index), cache=method.device_cache)
-
-
 def check_finite(operation: str, keys: Tensor) -> None:
     """Raise InvalidInputError where keys hold NaN or infinity."""
     finite = torch.isfinite(keys)
     if not bool(finite.all()):
-        raise InvalidInputError(
-            operation, f"NaN or infinity in the keys, first at {(~finite).nonzero()[0].tolist()}", "finite keys"
-        )
+        first = (~finite).nonzero()[0].tolist()
+        raise InvalidInputError(operation, f"NaN or infinity in the keys, first at {first}", "finite keys")

@@ -20,10 +20,11 @@ from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Geometry, Ledger
 from ..trace.timeline import Timeline
 from .accounting import ledger_of
-from .layer_cache import LayerCache, layer_store
+from .layer_cache import LayerCache
 from .passes import watch_passes
 from .selective_layer import SelectiveLayer
 from .speculation import AttentionInputs
+from .tiers import make_store
 
 
 class SelectiveCache(Cache):
@@ -71,7 +72,7 @@ class SelectiveCache(Cache):
                     index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
                     geometry.head_dim**-0.5, details=details, prompt=self.prompt,
                 )  # fmt: skip
-                kept = layer_store(self.store, context, self.method)
+                kept = make_store(self.store, context, self.method)
                 kept.timeline = None if timeline is None else timeline.of(index)
                 layers[index] = self._selective(LayerCache(context, self.method, kept, retain_queries=retain_queries))
         super().__init__(layers=layers)

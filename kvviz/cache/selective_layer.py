@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +18,14 @@ from ..trace.timeline import span
 from .exact import exact_attention, left_padding
 from .layer_cache import LayerCache
 
+ExactAttention = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # over keys and values, with a mask
+
 
 class SelectiveLayer(DynamicLayer):
-    """A transformers cache layer whose decode steps attend what a method selects."""
+    """A transformers cache layer whose decode steps attend what a method selects.
+
+    It speaks transformers' interface for the `LayerCache` that it holds, which does the work on a `LayerStore`.
+    """
 
     is_croppable = False
 
@@ -78,6 +84,10 @@ class SelectiveLayer(DynamicLayer):
                 "the model that this SelectiveCache was made for",
             )
         length, new, timeline = self.cache.store.length, query.shape[2], self.cache.store.timeline
+
+        def exact(keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+            return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+
         if self._selects(new):
             output = self.cache.decode(query[:, :, 0])[:, None]
             following = self.following() if self.following is not None else None
@@ -85,17 +95,17 @@ class SelectiveLayer(DynamicLayer):
                 following.cache.prefetch()
         elif self._decodes(new):
             with span(timeline, "compute", "attention"):
-                output = exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+                output = exact(keys, values, mask)
         else:
             self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap)
             with span(timeline, "compute", "attention"):
-                output = self._attend_prompt(module, query, keys, values, mask, scaling, softcap, **kwargs)
+                output = self._attend_prompt(query, keys, values, mask, exact)
             self.cache.keep_queries(query)
             if length >= self.expected_length:
                 self.cache.build(left_padding(mask, length))
             else:
                 with span(timeline, "compute", "store"):
-                    self.cache.store.park()
+                    self.cache.store.offload_chunk()
         if timeline is not None:
             timeline.leave()
         return output
@@ -109,24 +119,16 @@ class SelectiveLayer(DynamicLayer):
         return not self.cache.dense and self._decodes(new)
 
     def _attend_prompt(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None,
-        scaling: float | None,
-        softcap: float | None,
-        **kwargs: Any,
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, exact: ExactAttention
     ) -> Tensor:
         """Attention of a prompt [B, n, Q, D]: over all that is cached, or as the prefill method approximates it."""
         inputs = self.cache.prompt_inputs(query.shape[2])
         if inputs is not None:
-            keys, values, mask = inputs
-        elif isinstance(self.prefill, SparsePrefill):
+            return exact(*inputs)
+        if isinstance(self.prefill, SparsePrefill):
             starts = left_padding(mask, self.cache.store.length, whole=False)
             return self._attend_sparsely(self.prefill, query, keys, values, starts)
-        return exact_attention(module, query, keys, values, mask, scaling, softcap, **kwargs)
+        return exact(keys, values, mask)
 
     def _attend_sparsely(
         self, prefill: SparsePrefill, query: Tensor, keys: Tensor, values: Tensor, starts: list[int] | None
@@ -157,24 +159,20 @@ class SelectiveLayer(DynamicLayer):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Refused: a method's state is not reordered between beams."""
-        raise InvalidInputError(
-            "generate with SelectiveCache", "beam search", "greedy decoding or sampling (num_beams=1)"
-        )
+        raise _refusal("beam search", "greedy decoding or sampling (num_beams=1)")
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refused: what a method has seen cannot be taken back."""
-        raise InvalidInputError(
-            "generate with SelectiveCache",
-            "a crop of the cache (assisted decoding)",
-            "plain greedy decoding or sampling",
-        )
+        raise _refusal("a crop of the cache (assisted decoding)", "plain greedy decoding or sampling")
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Refused, as `reorder_cache`."""
-        raise InvalidInputError(
-            "generate with SelectiveCache", "a batch repeated after the prefill", "num_return_sequences without it"
-        )
+        raise _refusal("a batch repeated after the prefill", "num_return_sequences without it")
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Refused, as `reorder_cache`."""
-        raise InvalidInputError("generate with SelectiveCache", "a part of the batch", "the whole batch")
+        raise _refusal("a part of the batch", "the whole batch")
+
+
+def _refusal(got: str, wanted: str) -> InvalidInputError:
+    return InvalidInputError("generate with SelectiveCache", got, wanted)

@@ -12,8 +12,9 @@ import torch
 from tqdm.auto import tqdm
 
 from ..cache.accounting import ledger_of
-from ..cache.layer_cache import LayerCache, layer_store
+from ..cache.layer_cache import LayerCache
 from ..cache.recorder import Recorder
+from ..cache.tiers import make_store
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import LayerContext, Method
@@ -40,7 +41,7 @@ class LayerReplay:
     def __init__(self, trace: Trace, index: int, method: Method, queries: int, store: KVStore | None = None) -> None:
         length = len(trace)
         prompt, context = length - queries, trace_context(trace, index)
-        cache = LayerCache(context, method, None if store is None else layer_store(store, context, method))
+        cache = LayerCache(context, method, None if store is None else make_store(store, context, method))
         unread = 0 if method.needs_queries else prompt  # to convert them takes longer than many a method does
         q = _tensor(trace.queries[index][:, unread:])
         k, v = _tensor(trace.keys[index]), _tensor(trace.values[index])

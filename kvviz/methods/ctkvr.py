@@ -48,8 +48,8 @@ class CTkvr(Method[CTkvrState]):
     Prefill: C queries of the prompt (`choice`, the last ones by default) are the centroids; each lists the ρ keys with
     the largest softmax weight, the maximum over the query heads of a KV head. Decode: the cosine between the step's
     query and every centroid ranks them, maximum over the group; the lists of the best C' = `n_probes` are joined
-    without duplicates, their keys scored exactly, and the best ρ' attended. They are attended `apart` from sinks and
-    recent tokens, where they are kept, and merged by log-sum-exp. Then the step's query and the ρ best keys of what it
+    without duplicates, their keys scored exactly, and the best ρ' attended. They are the `host_part`, attended where
+    they are kept, and merged by log-sum-exp. Then the step's query and the ρ best keys of what it
     looked at replace the oldest centroid (`update` "fifo"; None for the ablation).
 
     Source: CTkvr (arXiv 2512.15550), section 3.1, algorithms 1 and 2; section 4.1.1 for C = min(2048, L/16), C' = 4,
@@ -171,7 +171,7 @@ class CTkvr(Method[CTkvrState]):
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
         count = self.free_budget(state)
         slots = best[..., :count].sort(-1).values  # the union ascends, so its slots in order are tokens in order
-        chosen = Selection(_pick(union.tokens, slots), padded=min(counts) < count, apart=(0, count))
+        chosen = Selection(_pick(union.tokens, slots), padded=min(counts) < count, host_part=(0, count))
         if state.layer.details:
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
         return self.with_sinks_and_recent(state, chosen)

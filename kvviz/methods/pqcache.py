@@ -60,7 +60,7 @@ class PQCacheState(HostMetadata, State):
         """Put a codebook behind the others; its codes leave the device where the keys do."""
         self.books.append(book)
         self.coded = self.length
-        store = None if self.layer.cached is None else self.layer.cached.outside
+        store = None if self.layer.cached is None else self.layer.cached.offloading_store
         if store is not None:
             self.outside.append(PrefetchedTensor(book.codes, store))
             self.unload()

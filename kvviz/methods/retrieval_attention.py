@@ -227,8 +227,8 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         scores = self._scores(state, queries, found).masked_fill(found < 0, -torch.inf)
         chosen = take_tokens(scores, count, details=state.layer.details)
         indices = found.gather(-1, chosen.indices)
-        padded, apart = bool((indices < 0).any()), (0, indices.shape[-1])
-        return self.with_sinks_and_recent(state, replace(chosen, indices=indices, padded=padded, apart=apart))
+        padded, host_part = bool((indices < 0).any()), (0, indices.shape[-1])
+        return self.with_sinks_and_recent(state, replace(chosen, indices=indices, padded=padded, host_part=host_part))
 
     def _graph(self, queries: Tensor, keys: Tensor) -> KeyGraph:
         following = (torch.arange(len(keys), device=keys.device)[:, None] + 1) % len(keys)

@@ -53,8 +53,8 @@ class Selection:
     the method knows that `indices` holds no -1.
 
     `merged` centroids are attended beside the tokens, each as its degree of tokens. `bias` [B, R, S] float32 is added
-    to the tokens' logits. `value_correction` mixes a fixed vector into the output. `apart` are the slots (start, stop)
-    whose attention is computed on its own, where those tokens are kept, and merged by log-sum-exp: the result is the
+    to the tokens' logits. `value_correction` mixes a fixed vector into the output. `host_part` are the slots (start,
+    stop) whose partial attention is computed where those tokens are kept and merged by log-sum-exp: the result is the
     same.
     """
 
@@ -65,7 +65,7 @@ class Selection:
     padded: bool = False
     bias: Tensor | None = None
     value_correction: ValueCorrection | None = None
-    apart: tuple[int, int] | None = None
+    host_part: tuple[int, int] | None = None
 
 
 def to_selection_heads(tensor: Tensor, heads: int) -> Tensor:
@@ -129,7 +129,7 @@ def add_sinks_and_recent(selection: Selection, sinks: int = 0, recent: tuple[int
         selection.padded,
         wider(selection.bias, 0.0),
         selection.value_correction,
-        None if selection.apart is None else (selection.apart[0] + sinks, selection.apart[1] + sinks),
+        None if selection.host_part is None else (selection.host_part[0] + sinks, selection.host_part[1] + sinks),
     )
 
 
@@ -142,7 +142,7 @@ def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = 
 def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
     """One selection for a batch from one of each row, shifted by the row's left padding and padded with -1.
 
-    Slots attended `apart` differ by row and are attended with the others.
+    The host part differs by row: its slots are attended with the others.
     """
     biases = [s.bias for s in selections]
     if any(bias is not None for bias in biases):

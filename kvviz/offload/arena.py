@@ -1,4 +1,4 @@
-"""Which tokens of the outer tier have a copy in the device's arena, and for how long."""
+"""Which offloaded tokens have a copy in the device's arena, and for how long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Filling(NamedTuple):
 
 
 class Arena(ABC):
-    """A bounded number of the pool's first `rows` rows, for copies of tokens that are kept outside the device.
+    """A bounded number of the pool's first `rows` rows, for copies of tokens that are kept on a lower tier.
 
     A token is known by its place, head · capacity + position; `slot_of` says in which row of the pool each one is, -1
     where in none. One look-up can bring in at most `fetch_rows` tokens.
@@ -32,7 +32,7 @@ class Arena(ABC):
 
     @abstractmethod
     def begin_step(self, slot_of: Tensor) -> None:
-        """Forget the tokens that only earlier steps needed."""
+        """Evict the tokens that only earlier steps needed."""
 
     @abstractmethod
     def look_up(self, places: Tensor, slots: Tensor) -> None:
@@ -48,8 +48,8 @@ class Arena(ABC):
         Raises InvalidInputError for more tokens than rows that are not attended now.
         """
 
-    def end_step(self, slot_of: Tensor, outside: int) -> Filling | None:
-        """What is to be copied in once the step has attended, where the positions before `outside` are outside."""
+    def end_step(self, slot_of: Tensor, offloaded: int) -> Filling | None:
+        """What is to be copied in once the step has attended, where the first `offloaded` positions are offloaded."""
         return None
 
     @abstractmethod
@@ -76,7 +76,7 @@ class StepArena(Arena):
         self._steps: deque[int] = deque(maxlen=recent_steps + 1)  # the clock when each of the last steps began
 
     def begin_step(self, slot_of: Tensor) -> None:
-        """Forget the tokens that were attended more than `recent_steps` steps ago."""
+        """Evict the tokens that were attended more than `recent_steps` steps ago."""
         self._steps.append(self._clock + 1)
         expired = ((self._used < self._steps[0]) & (self._owner >= 0)).nonzero()[:, 0]
         if len(expired):

@@ -25,7 +25,7 @@ class BlockCache:
     2407.12820), sections 3.4, 4.1.4 and 4.3.2; the defaults are its own.
 
     Deviations: the capacity is at most half of the prompt; no more blocks are taken in than fit (the paper shows that
-    the hit rate falls there), none without a retrieved token, and none before all its tokens are outside. The device
+    the hit rate falls there), none without a retrieved token, and none before all its tokens are offloaded. The device
     has room for what one step fetches besides.
 
     Raises InvalidInputError for a value out of range.
@@ -45,7 +45,7 @@ class BlockCache:
     def arena(self, heads: int, budget: int, prompt: int, arena_tokens: int | None, device: torch.device) -> Arena:
         """The arena of a layer of `heads` heads in all; each fetches at most `budget` tokens at once.
 
-        The blocks are at most half of the prompt, and at least one: with all of it, nothing would be outside.
+        The blocks are at most half of the prompt, and at least one: with all of it, nothing would be offloaded.
         """
         tokens = min(budget, prompt) if arena_tokens is None else arena_tokens
         slots = max(min(self.capacity_tokens, prompt // 2) // self.block_size, 1)
@@ -123,7 +123,7 @@ class BlockArena(Arena):
         self._within = torch.arange(self._size, device=device)
 
     def begin_step(self, slot_of: Tensor) -> None:
-        """Forget the single tokens of the step before."""
+        """Evict the single tokens of the step before."""
         self._fetched.begin_step(slot_of)
 
     def look_up(self, places: Tensor, slots: Tensor) -> None:
@@ -135,13 +135,13 @@ class BlockArena(Arena):
         """Rows for single tokens at `places` [n], distinct and without one; `slot_of` is brought up to date."""
         return self._fetched.admit(places, slot_of)
 
-    def end_step(self, slot_of: Tensor, outside: int) -> Filling | None:
+    def end_step(self, slot_of: Tensor, offloaded: int) -> Filling | None:
         """The blocks that hold most of the step's tokens, those that were not there yet, token by token."""
         if not self._retrieved:
             return None
         places = torch.cat(self._retrieved)
         self._retrieved = []
-        capacity, blocks = len(slot_of) // self._heads, outside // self._size
+        capacity, blocks = len(slot_of) // self._heads, offloaded // self._size
         if blocks == 0:
             return None
         self._fetched.begin_step(slot_of)  # the single tokens go now: some are in the blocks that come

@@ -1,72 +1,90 @@
-"""The rows of one layer that are on the device: an arena for what is fetched, the sinks and the newest tokens."""
+"""The device's part of an offloaded layer: an arena for what is fetched, the sinks and the newest tokens."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from .arena import Arena
 from .device_store import DeviceStore
 from .lower_tier import RowShape
 
 
-class ResidentRows:
-    """A pool of rows [N, W], each a token's key and value, and for every token the row that holds it.
+class DevicePool:
+    """A pool of `rows` [N, W], each a token's key and value, and for every token the row that holds it.
 
-    The pool is the arena's rows, then the pinned ones, then a ring of `ring` rows a head for the newest tokens. Tokens
+    First come the arena's rows, then the pinned ones, then a ring of `ring` rows per head for the newest tokens. Tokens
     go by their place, head · capacity + position, in `slot_of`, int32 [heads · capacity], -1 where no row holds one.
     All heads share the pool, so `buffers` shows it to each of them whole.
+
+    From a prompt in `staging` it takes the tokens at the positions `pinned` [B, s] and those from position `start` on.
+    `capacity` tokens per head have a place, and `spare` more than now can be the newest.
     """
 
     def __init__(
-        self, heads: int, capacity: int, ring: int, pinned: Tensor, arena: Arena, like: Tensor, width: int
-    ) -> None:
-        self.heads, self.capacity, self.ring, self.arena = heads, capacity, ring, arena
-        self.newest_start = self.length = 0  # the positions that are in the ring
-        self._ring_row = arena.rows + len(pinned)
-        self.pool = like.new_empty((self._ring_row + heads * ring, width))
-        self.slot_of = torch.full((heads * capacity,), -1, dtype=torch.int32, device=like.device)
-        rows = torch.arange(arena.rows, self._ring_row, dtype=torch.int32, device=like.device)
-        self.slot_of[pinned] = rows  # filled by the caller
-
-    @classmethod
-    def of(
-        cls,
+        self,
         shape: RowShape,
-        capacity: int,
+        arena: Arena,
         staging: DeviceStore,
         start: int,
         pinned: Tensor | None,
-        arena: Arena,
+        *,
+        capacity: int,
         spare: int,
-    ) -> ResidentRows:
-        """What stays of a prompt: the tokens at the positions `pinned` [B, s] and those from position `start` on.
-
-        `capacity` tokens a head can be told apart, and `spare` more than now can be the newest.
-        """
+    ) -> None:
         if pinned is None:
             pinned = torch.empty((shape.batch, 0), dtype=torch.int64, device=shape.like.device)
         positions = pinned[:, None].expand(-1, shape.heads, -1)  # [B, H, s]
-        places, heads = shape.places(positions, capacity, padded=False).flatten(), shape.batch * shape.heads
-        ring = staging.length - start + spare
-        resident = cls(heads, capacity, ring, places, arena, shape.like, shape.width)
-        resident.pinned_rows().copy_(torch.cat(staging.read(positions), dim=-1).flatten(0, 2))
-        rows = torch.cat([staging.keys[:, :, start:], staging.values[:, :, start:]], dim=-1)
-        resident.start_ring(start, rows.flatten(0, 1))
-        return resident
+        self._shape, self.arena, self.capacity = shape, arena, capacity
+        self.newest_start = self.length = start  # the positions that are in the ring
+        self.heads, self.ring = shape.batch * shape.heads, staging.length - start + spare
+        self._ring_row = arena.rows + positions.numel()
+        self.rows = shape.like.new_empty((self._ring_row + self.heads * self.ring, shape.width))
+        self.rows[arena.rows : self._ring_row] = torch.cat(staging.read(positions), dim=-1).flatten(0, 2)
+        self.slot_of = torch.full((self.heads * capacity,), -1, dtype=torch.int32, device=shape.like.device)
+        slots = torch.arange(arena.rows, self._ring_row, dtype=torch.int32, device=shape.like.device)
+        self.slot_of[shape.places(positions, capacity, padded=False).flatten()] = slots
+        newest = torch.cat([staging.keys[:, :, start:], staging.values[:, :, start:]], dim=-1)
+        self.append(newest.flatten(0, 1))
 
-    def buffers(self, shape: RowShape) -> tuple[Tensor, Tensor]:
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the rows and of the table that finds them."""
+        return sum(part.numel() * part.element_size() for part in (self.rows, self.slot_of))
+
+    def buffers(self) -> tuple[Tensor, Tensor]:
         """Keys and values of the pool as every head sees them, views [B, H, N, D] without a copy."""
-        return shape.split(self.pool.expand(shape.batch, shape.heads, *self.pool.shape))
+        return self._shape.split(self.rows.expand(self._shape.batch, self._shape.heads, *self.rows.shape))
 
-    def pinned_rows(self) -> Tensor:
-        """The rows of the pinned tokens, a view [n, W]."""
-        return self.pool[self.arena.rows : self._ring_row]
+    def slots_at(self, places: Tensor) -> Tensor:
+        """The rows of the tokens at `places` [n], int32, -1 where no row holds one."""
+        return self.slot_of.index_select(0, places)
 
-    def start_ring(self, start: int, rows: Tensor) -> None:
-        """Put the newest tokens' rows [heads, n, W] into the ring, the first at position `start`."""
-        self.newest_start = self.length = start
-        self.append(rows)
+    def parts(self, places: Tensor, indices: Tensor) -> list[slice] | None:
+        """Runs of slots of `indices` [B, R, S], tokens at `places` [B · R · S], that fit the arena; None where all do.
+
+        Raises InvalidInputError where not even one token of each selection head fits.
+        """
+        bound, slots = self.arena.fetch_rows, indices.shape[2]
+        needed = (self.slots_at(places) < bound) & (indices >= 0).flatten()
+        if int(needed.sum()) <= bound:
+            return None
+        selection_heads = indices.shape[:2].numel()
+        most = bound // selection_heads
+        if most == 0:
+            wanted = f"at least {selection_heads // self.heads}, one for each query head that chooses for itself"
+            raise InvalidInputError("KVStore: arena_tokens", bound // self.heads, wanted)
+        return [slice(start, min(start + most, slots)) for start in range(0, slots, most)]
+
+    def count_copies(self, slots: Tensor, *, distinct: bool) -> int:
+        """How many of the arena's rows there are in `slots` [n]; unless those are `distinct`, each row counts once."""
+        copies = slots < self.arena.rows
+        if distinct:
+            return int(copies.sum())
+        named = torch.zeros(self.arena.rows, dtype=torch.bool, device=slots.device)
+        named[slots[copies]] = True
+        return int(named.sum())
 
     def append(self, rows: Tensor) -> None:
         """Add the next tokens' rows [heads, n, W], no more than the ring has room for."""
@@ -80,16 +98,16 @@ class ResidentRows:
 
     def newest(self, start: int, end: int) -> Tensor:
         """Rows [heads, n, W] of tokens that are in the ring, a copy."""
-        places = torch.arange(start, end, device=self.pool.device) % self.ring
+        places = torch.arange(start, end, device=self.rows.device) % self.ring
         return self._of_ring()[:, places]
 
-    def release(self, end: int) -> None:
-        """Let the ring's tokens before position `end` go; their rows stay as they are until new tokens need them."""
+    def evict(self, end: int) -> None:
+        """Evict the ring's tokens before position `end`; their rows stay as they are until new tokens need them."""
         self.slot_of.view(self.heads, -1)[:, self.newest_start : end] = -1
         self.newest_start = end
 
     def widen(self, capacity: int) -> None:
-        """Make room for `capacity` tokens a head in the table of rows."""
+        """Make room for `capacity` tokens per head in the table of rows."""
         wider = self.slot_of.new_full((self.heads, capacity), -1)
         wider[:, : self.capacity] = self.slot_of.view(self.heads, -1)
         self.slot_of = wider.flatten()
@@ -97,12 +115,13 @@ class ResidentRows:
         self.capacity = capacity
 
     def widen_ring(self, ring: int) -> None:
-        """Make room for `ring` newest tokens a head."""
-        start, rows = self.newest_start, self.newest(self.newest_start, self.length)
-        pool = self.pool.new_empty((self._ring_row + self.heads * ring, self.pool.shape[1]))
-        pool[: self._ring_row] = self.pool[: self._ring_row]
-        self.pool, self.ring = pool, ring
-        self.start_ring(start, rows)
+        """Make room for `ring` newest tokens per head."""
+        newest = self.newest(self.newest_start, self.length)
+        wider = self.rows.new_empty((self._ring_row + self.heads * ring, self.rows.shape[1]))
+        wider[: self._ring_row] = self.rows[: self._ring_row]
+        self.rows, self.ring = wider, ring
+        self.length = self.newest_start
+        self.append(newest)
 
     def _of_ring(self) -> Tensor:
-        return self.pool[self._ring_row :].view(self.heads, self.ring, -1)
+        return self.rows[self._ring_row :].view(self.heads, self.ring, -1)

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 PREFIX = "kvviz-"
 LOCK = "lock"  # held while the process lives
 MARKER = "kvviz-offload"  # written once the lock is held: a folder with it and a free lock is abandoned
-MARK = "Keys and values that kvviz keeps outside the device. Removed once the process that made it has ended.\n"
+MARK = "Keys and values that kvviz has offloaded. Removed once the process that made it has ended.\n"
 
 _sweeping = threading.Lock()
 _swept: set[Path] = set()

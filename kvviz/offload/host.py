@@ -1,4 +1,4 @@
-"""Rows of keys and values outside the device, in host memory."""
+"""Rows of keys and values in host memory."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ DEFAULT_CACHE = StepCache()
 class KVStore:
     """Where a `SelectiveCache` keeps keys and values. `SelectiveCache(..., store="host")` is `store=KVStore("host")`.
 
-    `tier`: "device", or the outer tier to which all but sinks and newest tokens go once a prompt is prefilled.
+    `tier`: "device", or the lower tier that all but sinks and newest tokens are offloaded to after a prompt's prefill.
     `cache`: which copies stay on the device after a step: `StepCache(recent_steps)`, those of the last steps, or
     `BlockCache(...)`, whole blocks. By default the method says so in its `device_cache`: PQCache keeps blocks, as its
     paper does, every other method the tokens of one step. `arena_tokens`: how many tokens a KV head may have on the
     device that were fetched one by one; by default what a step attends, once for the step and once for each of
     `recent_steps`. It is never exceeded: a step that needs more is attended in parts. A block cache has its
-    `capacity_tokens` on top. `limit_bytes`: what the outer tier may take; by default all that is free.
+    `capacity_tokens` on top. `limit_bytes`: what the lower tier may take; by default all that is free.
     `folder`: where tier "disk" makes its private folder, removed at the end; by default the system's temporary folder,
     which some systems keep in memory: name a folder on a fast disk.
 
@@ -77,23 +77,17 @@ class KVStore:
         """
         if self.tier == "device" or stays:
             return DeviceStore()
-        return OffloadedStore(self._rows, partial(self._arena, self.cache or cache, budget))
+        cache = self.cache or cache
+
+        def make_arena(heads: int, prompt: int, device: torch.device) -> Arena:
+            return cache.arena(heads, budget(prompt), prompt, self.arena_tokens, device)
+
+        return OffloadedStore(self._rows, make_arena)
 
     def _rows(self, heads: int, capacity: int, width: int, like: Tensor) -> HostRows:
         if self.tier == "disk":
             return DiskRows(heads, capacity, width, like.dtype, self._space, folder=self._private)
         return HostRows(heads, capacity, width, like.dtype, self._space, pinned=like.is_cuda)
-
-    def _arena(
-        self,
-        cache: StepCache | BlockCache,
-        budget: Callable[[int], int],
-        heads: int,
-        prompt: int,
-        device: torch.device,
-    ) -> Arena:
-        """The arena of a layer of `heads` heads in all, for a prompt of so many tokens."""
-        return cache.arena(heads, budget(prompt), prompt, self.arena_tokens, device)
 
 
 def resolve_store(store: str | KVStore) -> KVStore:

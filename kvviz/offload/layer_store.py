@@ -1,4 +1,4 @@
-"""What every store of one layer's keys and values offers, wherever it keeps them."""
+"""What every store of one layer's keys and values offers, whatever tier keeps them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def row_places(positions: Tensor, batch: int, heads: int, capacity: int, rows: s
 
 
 class LayerStore(ABC):
-    """Keys and values of one layer. `length` counts every token ever stored, `used` those that are still there.
+    """Keys and values of one layer, on whatever tiers; `KVStore.layer` makes one.
+
+    It knows no method and no attention: a `LayerCache` owns one and decodes over it, and a `SelectiveLayer` shows that
+    LayerCache to transformers. `length` counts every token ever stored, `used` those that are still there.
 
     `moved_bytes` is what was fetched from another tier, `filled_bytes` the part of it that no step had asked for yet
     (whole blocks for a cache), and `prefetched_bytes` what a method's state fetched beside keys and values. `lookups`
@@ -43,7 +46,7 @@ class LayerStore(ABC):
     once tokens were dropped. `timeline`, if set, is told when transfers and compute ran.
     """
 
-    offloads: ClassVar[bool] = False  # whether tokens are kept outside the device
+    offloads: ClassVar[bool] = False  # whether tokens are kept on a lower tier
 
     length: int = 0
     used: int = 0
@@ -88,12 +91,12 @@ class LayerStore(ABC):
     def last(self, count: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, count, D] of the last tokens stored."""
 
-    def park(self) -> None:
-        """Move a part of a prompt to the tier where it is kept, before the next part comes."""
+    def offload_chunk(self) -> None:
+        """Offload a chunk of a prompt, before the next one comes."""
         return
 
-    def settle(self, newest: int, pinned: Tensor | None = None) -> None:
-        """Move what is not always attended to the tier where it is kept, after a prompt and again while generating.
+    def offload(self, newest: int, pinned: Tensor | None = None) -> None:
+        """Offload what is not always attended to, after a prompt and again while generating.
 
         The `newest` tokens and those at the positions `pinned` [B, s] stay on the device.
         """
@@ -131,17 +134,17 @@ class LayerStore(ABC):
         """Runs of slots that can be fetched one at a time; None where all fit together."""
         return None
 
-    def outside(self, indices: Tensor, rows: slice = ALL_ROWS) -> Fetched | None:
-        """The tokens at `indices` [B, R, S], -1 pads, in the host memory that keeps them; None unless it has all."""
+    def on_host(self, indices: Tensor, rows: slice = ALL_ROWS) -> Fetched | None:
+        """The tokens at `indices` [B, R, S], -1 pads, in host memory; None unless a lower tier has them all."""
         return None
 
     @abstractmethod
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
         """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""
 
-    @abstractmethod
     def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
         """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some other token."""
+        return self.read(positions, rows)[0]
 
     @abstractmethod
     def kept_bytes(self) -> dict[str, int]:
@@ -162,5 +165,5 @@ class LayerStore(ABC):
         """An empty store like this one."""
 
     def clone(self) -> LayerStore:
-        """An independent copy; raises InvalidInputError where tokens are outside the device."""
+        """An independent copy; raises InvalidInputError where tokens are offloaded."""
         raise InvalidInputError("copy of a cache", "one whose tokens are offloaded", 'a cache with store="device"')

@@ -1,9 +1,9 @@
-"""The tokens of one layer that are outside the device, and those on their way there."""
+"""The tokens of one layer in host memory or on disk, and those on their way there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,12 +14,8 @@ from .growing import SPARE_TOKENS, with_spare
 from .host import HostRows
 from .layer_store import ALL_ROWS, row_places
 
-
-class MakesRows(Protocol):
-    """Makes the rows outside the device."""
-
-    def __call__(self, heads: int, capacity: int, width: int, like: Tensor) -> HostRows:
-        """Room for `capacity` tokens of each of `heads` heads, `width` elements of the dtype of `like`."""
+# Makes room for so many heads of so many tokens each, of so many elements of the dtype of a tensor.
+MakeRows = Callable[[int, int, int, Tensor], HostRows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +43,7 @@ class RowShape:
         return self.width * self.like.element_size()
 
     def places(self, positions: Tensor, capacity: int, rows: slice = ALL_ROWS, *, padded: bool = True) -> Tensor:
-        """Where tokens lie outside, int64 [B, R, S], with room for `capacity` a head; a pad takes another's place."""
+        """Where tokens lie, int64 [B, R, S], with room for `capacity` per head; a pad takes another's place."""
         if padded:
             positions = torch.where(positions < 0, positions.amax(-1, keepdim=True).clamp_(min=0), positions)
         return row_places(positions, self.batch, self.heads, capacity, rows)
@@ -61,10 +57,10 @@ class RowShape:
         return rows.view(self.batch, self.heads, *rows.shape[1:])
 
 
-class OutsideTokens:
-    """The first `count` tokens of a layer outside the device, the last of them perhaps on their way."""
+class LowerTier:
+    """The first `count` tokens of a layer in host memory or on disk, the last of them perhaps on their way."""
 
-    def __init__(self, make_rows: MakesRows) -> None:
+    def __init__(self, make_rows: MakeRows) -> None:
         self._make_rows = make_rows
         self._rows: HostRows | None = None
         self._writing: Pending[None] | None = None
@@ -97,7 +93,7 @@ class OutsideTokens:
         return True
 
     def write(self, keys: Tensor, values: Tensor, timeline: LayerTimeline | None) -> None:
-        """Begin to copy the next tokens' keys and values [B, H, n, D] out, beside the model's work."""
+        """Begin to offload the next tokens' keys and values [B, H, n, D], beside the model's work."""
         self.wait(timeline)
         rows, start = self.rows, self.count
         offload = span(timeline, "transfer", "offload")

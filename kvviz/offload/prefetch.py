@@ -17,10 +17,10 @@ TAIL_TOKENS = 64  # newest tokens that stay on the device, and leave it together
 
 
 class PrefetchedTensor:
-    """A tensor that grows by tokens, kept in host memory; a copy comes to the device ahead of each use.
+    """A tensor that grows by tokens, kept in host memory; the device fetches a copy ahead of each use.
 
     Source: PQCache (arXiv 2407.12820), section 3.3: while a layer is at work, the next layer's codes are fetched.
-    `start` begins the copy (`transfer.begin`), `result` waits for it, `release` gives it up. The newest tokens are on
+    `start` begins the copy (`background.begin`), `result` waits for it, `release` gives it up. The newest tokens are on
     the device alone until there are 64 of them, so that a step sends nothing back. Host memory is pinned where that
     is a GPU.
 

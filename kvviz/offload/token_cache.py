@@ -39,8 +39,8 @@ class TokenCache:
         return self._store.values[self._rows, :, self._start :]
 
     @property
-    def outside(self) -> LayerStore | None:
-        """The layer's store, where that keeps tokens outside the device; otherwise None."""
+    def offloading_store(self) -> LayerStore | None:
+        """The layer's store, where that keeps tokens on a lower tier; otherwise None."""
         return self._store if self._store.offloads else None
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,11 +54,11 @@ class TokenCache:
     def take_keys_in_place(self, positions: Tensor) -> Tensor:
         """Keys as `take_keys` gives them, but in host memory where that is where they are kept."""
         absolute = self._absolute(positions)
-        outside = self._store.outside(absolute, self._rows)
-        if outside is None:
+        on_host = self._store.on_host(absolute, self._rows)
+        if on_host is None:
             return self._store.read_keys(absolute, self._rows)
-        rows, width = outside.keys[0, 0], outside.keys.shape[-1]  # the same rows for every head
-        return rows.index_select(0, outside.slots.clamp(min=0).flatten()).view(*positions.shape, width)
+        rows, width = on_host.keys[0, 0], on_host.keys.shape[-1]  # the same rows for every head
+        return rows.index_select(0, on_host.slots.clamp(min=0).flatten()).view(*positions.shape, width)
 
     def _absolute(self, positions: Tensor) -> Tensor:
         return torch.where(positions < 0, positions, positions + self._start) if self._start else positions

@@ -7,7 +7,8 @@ import torch
 
 from kvviz.cache import decoding
 from kvviz.cache.decoding import attend_selection
-from kvviz.cache.layer_cache import LayerCache, layer_store
+from kvviz.cache.layer_cache import LayerCache
+from kvviz.cache.tiers import make_store
 from kvviz.methods import create
 from kvviz.methods.base import LayerContext
 from kvviz.methods.selection import Selection
@@ -27,7 +28,7 @@ def decoded(kept, starts=None, batch=1, **fields):
     queries, keys, values = tokens(batch=batch)
     method = create("ctkvr", budget=96, sinks=8, recent=16, **fields)
     context = LayerContext(3, 8, HEADS, KV_HEADS, DIM, 0.35)
-    layer = LayerCache(context, method, layer_store(kept, context, method))
+    layer = LayerCache(context, method, make_store(kept, context, method))
     layer.store.append(keys[:, :, :PROMPT], values[:, :, :PROMPT])
     layer.keep_queries(queries[:, :, :PROMPT])
     layer.build(starts)
@@ -51,7 +52,7 @@ def test_two_processors_attend_what_one_does(group, rerank):
     assert rows == layer.last.indices.shape[1]
 
 
-def test_the_host_attends_what_is_set_apart_and_nothing_else(monkeypatch):
+def test_the_host_attends_to_the_host_part_and_nothing_else(monkeypatch):
     asked = []
     real = decoding.gather_attention
 
@@ -61,13 +62,13 @@ def test_the_host_attends_what_is_set_apart_and_nothing_else(monkeypatch):
 
     monkeypatch.setattr(decoding, "gather_attention", noted)
     _, layer = decoded(KVStore("host"))
-    start, stop = layer.last.apart
+    start, stop = layer.last.host_part
     assert asked[-2:] == [layer.last.indices.shape[-1] - (stop - start), stop - start]
     assert (start, stop) == (8, 96 - 16)
 
 
 def test_padded_rows_go_through_the_arena():
-    """Rows of different length are stacked and attended together, so nothing is set apart."""
+    """Rows of different length are stacked and attended together, so there is no host part."""
     alone, _ = decoded(KVStore("device"), [0, 40], batch=2)
     together, layer = decoded(KVStore("host"), [0, 40], batch=2)
     assert torch.allclose(alone, together, atol=1e-6)
@@ -82,9 +83,9 @@ def test_tokens_still_on_the_device_are_attended_there(arena_tokens):
     store, device = KVStore("host", arena_tokens=arena_tokens).layer(lambda prompt: 60), DeviceStore()
     for each in (store, device):
         each.append(keys, values)
-    store.settle(newest=50)
+    store.offload(newest=50)
     indices = torch.arange(200, 300, 2).expand(1, KV_HEADS, -1)
-    for apart in ((0, 20), (10, 40), (50, 50)):
-        selection = Selection(indices, apart=apart, bias=torch.rand(1, KV_HEADS, 50, generator=generator))
+    for host_part in ((0, 20), (10, 40), (50, 50)):
+        selection = Selection(indices, host_part=host_part, bias=torch.rand(1, KV_HEADS, 50, generator=generator))
         outputs = [attend_selection(queries, each, selection, 0.35) for each in (store, device)]
         assert torch.allclose(*outputs, atol=1e-6)

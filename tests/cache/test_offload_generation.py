@@ -1,4 +1,4 @@
-"""Models that keep their tokens outside the device write what they write with all of them on it."""
+"""Models that offload their tokens write what they write with all of them on it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_reset_cache_is_empty_and_works_again(llama):
     assert torch.equal(llama.generate(ids, past_key_values=cache, **GREEDY), first)
 
 
-def test_tokens_outside_cannot_be_forked(llama):
+def test_offloaded_tokens_cannot_be_forked(llama):
     _, cache = written(llama, prompt(200), "clusterkv", "host")
     with pytest.raises(kvviz.InvalidInputError, match="copy of a cache: got one whose tokens are offloaded"):
         cache.fork("quest")

@@ -20,7 +20,7 @@ def test_each_method_has_the_cache_of_its_paper():
         kvviz.attach(lm)
         made = kvviz.SelectiveCache(lm, kvviz.methods.create(name, budget=40), store=KVStore("host", cache))
         lm.generate(tiny_models.prompt(200), past_key_values=made, max_new_tokens=3, do_sample=False)
-        return made.selective_layers[-1].store._resident.arena
+        return made.selective_layers[-1].store._pool.arena
 
     default = arena("pqcache")
     assert isinstance(default, BlockArena)

@@ -126,7 +126,7 @@ class TestAgainstTheReference:
         for number in range(25):
             state, selection, (query, _, _) = step(method, state, number)
             expected = reference.step(query[:, :, 0])
-            inside = slice(*selection.apart)
+            inside = slice(*selection.host_part)
             for row, (tokens, centroids, _) in enumerate(expected):
                 own = selection.indices[0, row].tolist()
                 assert own == [*range(4), *tokens, *range(192, 201 + number)]
@@ -205,7 +205,7 @@ class TestLayer:
             layer.store.append(keys, values)
             output = layer.decode(queries[:, :, 0])
             selection = layer.last
-            assert selection.apart == (4, 32)
+            assert selection.host_part == (4, 32)
             assert selection.padded == ("causal" in fields) == bool((selection.indices < 0).any())
             rows = selection.indices.shape[1]
             for head in range(6):

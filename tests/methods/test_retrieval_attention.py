@@ -170,7 +170,7 @@ class TestChoice:
         method, state, queries, keys, _ = self.built(group=group, search_width=400)
         query = queries[:, :, 7]
         chosen = method.select(state, query)
-        assert chosen.apart == (16, 48)
+        assert chosen.host_part == (16, 48)
         for head in range(2):
             logits = np.array(
                 [[float(query[0, 3 * head + i] @ keys[0, head, p]) for p in range(400)] for i in range(3)]
@@ -195,7 +195,7 @@ class TestChoice:
         layer = LayerCache(CONTEXT, method)
         layer.store.append(keys, values)
         chosen = method.select(state, queries[:, :, 7])
-        one = attend_selection(queries[:, :, 7], layer.store, replace(chosen, apart=None), 0.25)
+        one = attend_selection(queries[:, :, 7], layer.store, replace(chosen, host_part=None), 0.25)
         two = attend_selection(queries[:, :, 7], layer.store, chosen, 0.25)
         assert torch.allclose(one, two, atol=1e-6)
 

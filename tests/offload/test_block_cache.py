@@ -69,10 +69,10 @@ def normal(count, seed):
     return tuple(torch.randn(BATCH, HEADS, count, DIM, generator=generator) for _ in range(2))
 
 
-def settled(cache, prompt, budget=50, **fields):
+def offloaded(cache, prompt, budget=50, **fields):
     store = KVStore("host", cache, **fields).layer(lambda length: budget)
     store.append(*normal(prompt, 1))
-    store.settle(newest=NEWEST, pinned=torch.arange(SINKS).expand(BATCH, -1))
+    store.offload(newest=NEWEST, pinned=torch.arange(SINKS).expand(BATCH, -1))
     return store
 
 
@@ -89,20 +89,20 @@ class Reference:
     def held(self, head):
         return {block * self.size + i for block in self.caches[head] for i in range(self.size)}
 
-    def step(self, head, positions, outside):
+    def step(self, head, positions, offloaded_tokens):
         """Hits and misses of one head's positions."""
-        sought = [p for p in positions if SINKS <= p < outside]
+        sought = [p for p in positions if SINKS <= p < offloaded_tokens]
         hits = [p for p in sought if p in self.held(head)]
         self.retrieved[head] = sought
         return len(hits), len(sought) - len(hits)
 
-    def end(self, outside):
+    def end(self, offloaded_tokens):
         """Tokens that come in once the step has attended."""
         filled = 0
         for head, positions in self.retrieved.items():
             before = self.held(head)
             counts = Counter(p // self.size for p in positions)
-            full = [block for block in counts if (block + 1) * self.size <= outside]
+            full = [block for block in counts if (block + 1) * self.size <= offloaded_tokens]
             use(self.caches[head], sorted(full, key=lambda block: (-counts[block], block))[: self.most])
             filled += len({p for p in self.held(head) - before if p >= SINKS})
         self.retrieved = {}
@@ -123,7 +123,7 @@ class Reference:
 def test_hits_and_bytes_of_every_step(cache, prompt):
     """Popular tokens, through the time when generated tokens leave the device as well."""
     generator = torch.Generator().manual_seed(prompt)
-    store, reference = settled(cache, prompt), Reference(cache, prompt)
+    store, reference = offloaded(cache, prompt), Reference(cache, prompt)
     for step in range(150):
         store.append(*normal(1, step))
         shares = 1 / (1 + torch.arange(store.length).float()) ** 0.5
@@ -131,18 +131,18 @@ def test_hits_and_bytes_of_every_step(cache, prompt):
         indices = torch.stack(
             [torch.multinomial(shares, count, generator=generator).sort().values for _ in range(BATCH * HEADS)]
         ).view(BATCH, HEADS, count)
-        outside, expected = store._resident.newest_start, [0, 0]
+        offloaded_tokens, expected = store._pool.newest_start, [0, 0]
         for b in range(BATCH):
             for h in range(HEADS):
-                hits, misses = reference.step((b, h), indices[b, h].tolist(), outside)
+                hits, misses = reference.step((b, h), indices[b, h].tolist(), offloaded_tokens)
                 expected = [expected[0] + hits + misses, expected[1] + misses]
         before = store.lookups, store.misses, store.moved_bytes
         store.fetch(indices, padded=False)
         assert [store.lookups - before[0], store.misses - before[1]] == expected
         assert store.moved_bytes - before[2] == expected[1] * TOKEN_BYTES
         before = store.filled_bytes, store.moved_bytes
-        store.settle(newest=NEWEST)
-        filled = reference.end(outside) * TOKEN_BYTES
+        store.offload(newest=NEWEST)
+        filled = reference.end(offloaded_tokens) * TOKEN_BYTES
         assert [store.filled_bytes - before[0], store.moved_bytes - before[1]] == [filled, filled]
     assert 0 < store.misses < store.lookups
 
@@ -152,31 +152,31 @@ def test_rows_and_tokens_stay_one_to_one_within_the_bound(worker_bytes, monkeypa
     """The pool never grows; every row of the arena holds one token, and the right bits."""
     monkeypatch.setattr(background, "WORKER_BYTES", worker_bytes)
     cache, budget, prompt = BlockCache(16, 4, 96, "lfu"), 30, 500
-    store = settled(cache, prompt, budget=budget)
-    rows = store._resident.pool.shape[0]
-    arena = store._resident.arena
+    store = offloaded(cache, prompt, budget=budget)
+    rows = store._pool.rows.shape[0]
+    arena = store._pool.arena
     assert arena.rows == BATCH * HEADS * (budget + 96)
-    assert rows == arena.rows + BATCH * HEADS * (SINKS + store._resident.ring)
+    assert rows == arena.rows + BATCH * HEADS * (SINKS + store._pool.ring)
     generator = torch.Generator().manual_seed(0)
     for step in range(200):
         store.append(*normal(1, step))
         indices = (torch.rand(BATCH, HEADS, 30, generator=generator) * 200).long() + step
         indices = torch.stack([row.unique()[:20] for row in indices.flatten(0, 1)]).view(BATCH, HEADS, 20)
         store.fetch(indices, padded=False)
-        store.settle(newest=NEWEST)
+        store.offload(newest=NEWEST)
         store.wait()
-        resident = store._resident
-        assert resident.pool.shape[0] == rows
-        places = (resident.slot_of >= 0).nonzero()[:, 0]
-        slots = resident.slot_of[places].long()
+        pool = store._pool
+        assert pool.rows.shape[0] == rows
+        places = (pool.slot_of >= 0).nonzero()[:, 0]
+        slots = pool.slot_of[places].long()
         assert len(slots.unique()) == len(slots)
         copies = places[slots < arena.rows]
-        assert torch.equal(resident.pool[resident.slot_of[copies].long()], store._outside.rows.rows[copies])
+        assert torch.equal(pool.rows[pool.slot_of[copies].long()], store._lower.rows.rows[copies])
 
 
 @pytest.mark.parametrize("padded", [True, False])
 def test_a_step_of_more_tokens_than_rows_is_attended_in_parts(padded):
-    store = settled(BlockCache(16, 4, 64), 400, arena_tokens=6)
+    store = offloaded(BlockCache(16, 4, 64), 400, arena_tokens=6)
     store.append(*normal(1, 0))
     indices = torch.arange(10, 60).expand(BATCH, 2 * HEADS, -1).clone()
     if padded:
@@ -196,7 +196,7 @@ def test_a_step_of_more_tokens_than_rows_is_attended_in_parts(padded):
 
 
 def test_pads_and_tokens_that_several_query_heads_attend_count_once():
-    store = settled(StepCache(1), 400)
+    store = offloaded(StepCache(1), 400)
     store.append(*normal(1, 0))
     indices = torch.full((BATCH, 2 * HEADS, 5), -1)
     indices[:, :, :3] = torch.tensor([10, 20, 30])
@@ -209,7 +209,7 @@ def test_pads_and_tokens_that_several_query_heads_attend_count_once():
 @pytest.mark.parametrize("worker_bytes", [0, background.WORKER_BYTES])
 def test_what_goes_wrong_while_blocks_come_in_is_raised_at_the_next_step(worker_bytes, monkeypatch):
     monkeypatch.setattr(background, "WORKER_BYTES", worker_bytes)
-    store = settled(BlockCache(16, 4, 64), 400)
+    store = offloaded(BlockCache(16, 4, 64), 400)
     store.append(*normal(1, 0))
     indices = torch.arange(100, 120).expand(BATCH, HEADS, -1)
     store.fetch(indices, padded=False)
@@ -217,8 +217,8 @@ def test_what_goes_wrong_while_blocks_come_in_is_raised_at_the_next_step(worker_
     def broken(*arguments):
         raise OSError("no such row")
 
-    monkeypatch.setattr(store._outside.rows, "load", broken)
-    store.settle(newest=NEWEST)
+    monkeypatch.setattr(store._lower.rows, "load", broken)
+    store.offload(newest=NEWEST)
     store.append(*normal(1, 1))
     with pytest.raises(OSError, match="no such row"):
         store.fetch(indices, padded=False)
@@ -227,8 +227,8 @@ def test_what_goes_wrong_while_blocks_come_in_is_raised_at_the_next_step(worker_
 @pytest.mark.parametrize("count", [0, 1, 63, 1000, 3000])
 @pytest.mark.parametrize("order", ["run", "gaps", "reversed"])
 def test_rows_are_copied_to_wherever_they_are_wanted(count, order):
-    outer = HostRows(3, 2000, 6, torch.float32, Space("host", None, lambda: 1 << 40), pinned=False)
-    outer.rows.copy_(torch.randn(6000, 6))
+    host_rows = HostRows(3, 2000, 6, torch.float32, Space("host", None, lambda: 1 << 40), pinned=False)
+    host_rows.rows.copy_(torch.randn(6000, 6))
     places = torch.randperm(6000, generator=torch.Generator().manual_seed(count))[:count]
     slots = {
         "run": torch.arange(5, 5 + count),
@@ -236,9 +236,9 @@ def test_rows_are_copied_to_wherever_they_are_wanted(count, order):
         "reversed": torch.arange(count).flip(0),
     }
     pool = torch.zeros(7000, 6)
-    outer.load(places, pool, slots[order])
+    host_rows.load(places, pool, slots[order])
     wanted = torch.zeros(7000, 6)
-    wanted[slots[order]] = outer.rows[places]
+    wanted[slots[order]] = host_rows.rows[places]
     assert torch.equal(pool, wanted)
 
 

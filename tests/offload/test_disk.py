@@ -178,7 +178,7 @@ def test_a_full_disk_names_bytes_asked_and_had(tmp_path, monkeypatch):
         kvviz.OutOfSpaceError,
         match=r"offload to disk: got 1,\d{3},\d{3} bytes asked, beside 0 taken; wanted at most 100,000",
     ):
-        store.settle(newest=8)
+        store.offload(newest=8)
     assert torch.equal(store.keys, normal(4000, 1)[0])
     assert not list(tmp_path.iterdir())
 
@@ -224,25 +224,25 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     store = kept.layer(lambda length: 50)
     store.append(*normal(400, 1))
     with pytest.raises((kvviz.KVVizError, OSError), match=str(tmp_path)):
-        store.settle(newest=8)
+        store.offload(newest=8)
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
 @pytest.mark.parametrize(("newest", "expected"), [(8, 830), (700, 0)])
-def test_tokens_beyond_the_room_outside_are_found(tier, newest, expected):
-    """Where generation outgrows the rows outside, the newest tokens' places must not fall into the next head's."""
+def test_tokens_beyond_the_room_of_the_lower_tier_are_found(tier, newest, expected):
+    """Where generation outgrows the lower tier's rows, newest tokens' places must not fall into the next head's."""
     store, device = KVStore(tier).layer(lambda length: 50), DeviceStore()
     store.expect(expected)
     for each in (store, device):
         each.append(*normal(800, 1))
-    store.settle(newest=newest)
+    store.offload(newest=newest)
     for step in range(40):
         for each in (store, device):
             each.append(*normal(1, step))
         indices = torch.arange(device.length - 5, device.length).expand(BATCH, HEADS, -1)
         found, wanted = (values_at(each.fetch(indices), indices) for each in (store, device))
         assert torch.equal(found[0], wanted[0])
-        store.settle(newest=newest)
+        store.offload(newest=newest)
     assert torch.equal(store.keys, device.keys)
 
 

@@ -39,7 +39,7 @@ from kvviz.offload import KVStore
 kept = KVStore("disk", folder={parent!r})
 store = kept.layer(lambda length: 50)
 store.append(*torch.randn(2, 1, 2, 400, 8))
-store.settle(newest=8)
+store.offload(newest=8)
 store.wait()
 """
 ROOT = str(Path(__file__).parents[2])

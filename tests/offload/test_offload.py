@@ -1,4 +1,4 @@
-"""Keys and values outside the device: what comes back, what stays, and what a step moves, against sets and loops."""
+"""Offloaded keys and values: what comes back, what stays, and what a step moves, against sets and loops."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_what_is_fetched_is_what_was_stored(seed, cache, chunks, steps, arena, t
         new = normal(chunk, seed + device.length)
         for each in (store, device):
             each.append(*new)
-        store.park()
+        store.offload_chunk()
         assert torch.equal(store.keys, device.keys)
     later = normal(2, seed + 1)
     for each in (store, device):
         each.append(*later)
     pinned = torch.tensor([[0, 1], [1, 2]]).clamp(max=device.length - 1)
-    store.settle(newest=seed % 12, pinned=pinned)
+    store.offload(newest=seed % 12, pinned=pinned)
     for step, kind in enumerate(steps):
         new = normal(1, 7 * seed + step)
         for each in (store, device):
@@ -90,7 +90,7 @@ def test_what_is_fetched_is_what_was_stored(seed, cache, chunks, steps, arena, t
             wanted = values_at(device.fetch(some), some)
             assert torch.equal(found[0], wanted[0])
             assert torch.equal(found[1], wanted[1])
-        store.settle(newest=(seed + step) % 12)
+        store.offload(newest=(seed + step) % 12)
     assert torch.equal(store.keys, device.keys)
     assert torch.equal(store.values, device.values)
     read = store.read(indices)
@@ -102,10 +102,10 @@ def test_what_is_fetched_is_what_was_stored(seed, cache, chunks, steps, arena, t
     assert torch.equal(store.last(3)[0], third[0])
 
 
-def settled(prompt=400, **fields):
+def offloaded(prompt=400, **fields):
     store = KVStore("host", **fields).layer(lambda length: 50)
     store.append(*normal(prompt, 1))
-    store.settle(newest=8, pinned=torch.arange(4).expand(BATCH, -1))
+    store.offload(newest=8, pinned=torch.arange(4).expand(BATCH, -1))
     return store
 
 
@@ -113,28 +113,28 @@ def settled(prompt=400, **fields):
 def test_tokens_of_the_last_steps_are_not_fetched_again(recent_steps):
     """Hits and misses of every step against sets of (sequence, head, position)."""
     generator = torch.Generator().manual_seed(recent_steps)
-    store, history = settled(cache=StepCache(recent_steps)), []
+    store, history = offloaded(cache=StepCache(recent_steps)), []
     for step in range(40):
         store.append(*normal(1, step))
         indices = choice(200 + 5 * step, HEADS, 50, generator)
         before = store.lookups, store.misses, store.moved_bytes
         store.fetch(indices, padded=False)
-        outer = {
+        sought = {
             (b, h, p) for b in range(BATCH) for h in range(HEADS) for p in indices[b, h].tolist() if 4 <= p < 400 - 8
         }
         cached = set().union(*history[-recent_steps:]) if recent_steps else set()
-        assert store.lookups - before[0] == len(outer)
-        assert store.misses - before[1] == len(outer - cached)
-        assert store.moved_bytes - before[2] == len(outer - cached) * 2 * DIM * 4
-        history.append(outer)
+        assert store.lookups - before[0] == len(sought)
+        assert store.misses - before[1] == len(sought - cached)
+        assert store.moved_bytes - before[2] == len(sought - cached) * 2 * DIM * 4
+        history.append(sought)
 
 
 def test_the_arena_never_exceeds_its_bound():
     """A step that needs more than the arena holds is attended in parts, with the same result."""
     generator = torch.Generator().manual_seed(0)
-    tight, device = settled(arena_tokens=6), DeviceStore()
+    tight, device = offloaded(arena_tokens=6), DeviceStore()
     device.append(*normal(400, 1))
-    rows = tight._resident.pool.shape[0]
+    rows = tight._pool.rows.shape[0]
     assert rows == BATCH * HEADS * (6 + 4 + 8 + 2 * OFFLOAD_INTERVAL)
     queries = torch.randn(BATCH, 2 * HEADS, DIM, generator=generator)
     for step in range(5):
@@ -145,30 +145,30 @@ def test_the_arena_never_exceeds_its_bound():
             assert len(tight.parts(indices)) > 5
             outputs = [attend_selection(queries, store, Selection(indices), 0.4) for store in (tight, device)]
             assert torch.allclose(*outputs, atol=1e-6)
-    assert tight._resident.pool.shape[0] == rows
-    assert int((tight._resident.arena._owner >= 0).sum()) <= tight._resident.arena.rows == BATCH * HEADS * 6
+    assert tight._pool.rows.shape[0] == rows
+    assert int((tight._pool.arena._owner >= 0).sum()) <= tight._pool.arena.rows == BATCH * HEADS * 6
 
 
 def test_the_device_holds_little_and_the_host_the_rest():
-    store = settled(prompt=4000)
+    store = offloaded(prompt=4000)
     whole = BATCH * HEADS * 4000 * 2 * DIM * 4
     kept = store.kept_bytes()
-    table = BATCH * HEADS * store._outside.rows.capacity * 4
-    assert kept["device"] == store._resident.pool.numel() * 4 + table < 0.25 * whole
+    table = BATCH * HEADS * store._lower.rows.capacity * 4
+    assert kept["device"] == store._pool.rows.numel() * 4 + table < 0.25 * whole
     assert whole <= kept["host"] < 1.3 * whole
     store.wait()
-    assert torch.equal(store._outside.rows.range(0, 3992)[..., :DIM], normal(4000, 1)[0].flatten(0, 1)[:, :3992])
+    assert torch.equal(store._lower.rows.range(0, 3992)[..., :DIM], normal(4000, 1)[0].flatten(0, 1)[:, :3992])
 
 
 def test_generated_tokens_leave_the_device_too():
-    store = settled()
+    store = offloaded()
     for step in range(1000):
         store.append(*normal(1, step))
-        store.settle(newest=8)
-    resident = store._resident
-    assert resident.length - resident.newest_start < 8 + OFFLOAD_INTERVAL
-    assert resident.ring == 8 + 2 * OFFLOAD_INTERVAL
-    assert store._outside.rows.capacity > 1400, "the rows outside grew with what was generated"
+        store.offload(newest=8)
+    pool = store._pool
+    assert pool.length - pool.newest_start < 8 + OFFLOAD_INTERVAL
+    assert pool.ring == 8 + 2 * OFFLOAD_INTERVAL
+    assert store._lower.rows.capacity > 1400, "the lower tier grew with what was generated"
     assert torch.equal(store.keys[:, :, -1:], normal(1, 999)[0])
 
 
@@ -178,11 +178,11 @@ def test_too_little_host_memory_is_said_before_anything_is_lost():
     store.append(*normal(4000, 1))
     wanted = r"offload to host: got 1,\d{3},\d{3} bytes asked, beside 0 taken; wanted at most 200,000 bytes"
     with pytest.raises(kvviz.OutOfSpaceError, match=wanted):
-        store.settle(newest=8)
+        store.offload(newest=8)
     assert torch.equal(store.keys, normal(4000, 1)[0])
     small = kept.layer(lambda length: 50)
     small.append(*normal(100, 1))
-    small.settle(newest=8)
+    small.offload(newest=8)
     small.wait()
     assert kept._space.taken_bytes == small.kept_bytes()["host"]
     del small

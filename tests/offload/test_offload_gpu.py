@@ -33,14 +33,14 @@ def test_rows_come_back_bit_for_bit(dtype):
     keys, values = torch.randn(2, 2, 3, 700, 64, device="cuda").to(dtype)
     store = KVStore("host").layer(lambda prompt: 60)
     store.append(keys, values)
-    store.settle(newest=20)
+    store.offload(newest=20)
     indices = torch.stack([torch.randperm(700)[:60].sort().values for _ in range(6)]).view(2, 3, 60).cuda()
     fetched = store.fetch(indices, padded=False)
     places = fetched.slots[..., None].expand(-1, -1, -1, 64)
     wanted = indices[..., None].expand(-1, -1, -1, 64)
     assert torch.equal(fetched.keys.gather(2, places), keys.gather(2, wanted))
     assert torch.equal(fetched.values.gather(2, places), values.gather(2, wanted))
-    assert store._outside.rows.rows.is_pinned()
+    assert store._lower.rows.rows.is_pinned()
 
 
 def test_the_link_of_this_machine_is_slower_than_its_memory():

@@ -1,4 +1,4 @@
-"""Metadata kept in host memory: what comes to the device, when, and that no result changes."""
+"""Metadata kept in host memory: what the device fetches, when, and that no result changes."""
 
 from __future__ import annotations
 

@@ -118,10 +118,10 @@ def selections():
         "merged": Selection(shared, merged=merged),
         "only merged": Selection(shared[..., :0], merged=merged),
         "value correction": Selection(shared, value_correction=correction),
-        "apart": Selection(shared, apart=(2, 9), bias=random),
-        "everything apart": Selection(shared, apart=(0, 12)),
-        "nothing apart": Selection(shared, apart=(5, 5)),
-        "all": Selection(padded, None, None, merged, True, random, correction, apart=(3, 11)),
+        "host part": Selection(shared, host_part=(2, 9), bias=random),
+        "all in the host part": Selection(shared, host_part=(0, 12)),
+        "an empty host part": Selection(shared, host_part=(5, 5)),
+        "all": Selection(padded, None, None, merged, True, random, correction, host_part=(3, 11)),
     }
 
 

@@ -101,12 +101,12 @@ def _fetched(played: Played, cache: Any) -> Any:
     store = KVStore("host", cache).layer(method.budget_tokens)
     store.reserve(layer.keys, layer.values, length)
     store.append(layer.keys[:, :, : length - STEPS], layer.values[:, :, : length - STEPS])
-    store.settle(steps[0][2] - 1, torch.arange(method.sinks)[None])
+    store.offload(steps[0][2] - 1, torch.arange(method.sinks)[None])
     for position, (indices, groups, newest) in enumerate(steps, length - STEPS):
         store.append(layer.keys[:, :, position : position + 1], layer.values[:, :, position : position + 1])
         store.count_groups(indices, groups)
         for part in store.parts(indices) or [slice(None)]:
             store.fetch(indices[..., part])
-        store.settle(newest)
+        store.offload(newest)
     store.wait()
     return store

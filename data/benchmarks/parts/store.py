@@ -79,7 +79,7 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, between: int, gen
     stores = [KVStore("host", StepCache(0)).layer(lambda length: budget) for _ in range(layers)]
     for store in stores:
         store.append(torch.ones(1, heads, tokens, dim), torch.ones(1, heads, tokens, dim))
-        store.settle(0)
+        store.offload(0)
         store.wait()
     for indices, store in itertools.product(choices, stores):
         store.append(one, one)  # the next step: what the one before fetched is forgotten
@@ -88,16 +88,16 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, between: int, gen
         assert store.misses - before == indices.numel()
     del stores, store
     space = Space("host", None, free_memory)
-    outer = [HostRows(heads, tokens, 2 * dim, torch.float32, space, pinned=False) for _ in range(layers)]
+    kept = [HostRows(heads, tokens, 2 * dim, torch.float32, space, pinned=False) for _ in range(layers)]
     pools = [torch.zeros(heads * budget, 2 * dim) for _ in range(layers)]
-    for each in outer:
+    for each in kept:
         each.rows.fill_(1)
     for indices in choices:
         places = (indices[0] + torch.arange(heads)[:, None] * tokens).flatten()
-        start = int(torch.randint(len(outer[0].rows) - len(every), (1,), generator=generator))
-        for each, pool in zip(outer, pools, strict=True):
+        start = int(torch.randint(len(kept[0].rows) - len(every), (1,), generator=generator))
+        for each, pool in zip(kept, pools, strict=True):
             timed("load", lambda each=each, pool=pool, places=places: each.load(places, pool, every, ascending=True))
-        runs = [(each.rows[start : start + len(every)], pool) for each, pool in zip(outer, pools, strict=True)]
+        runs = [(each.rows[start : start + len(every)], pool) for each, pool in zip(kept, pools, strict=True)]
         for run_of_rows, pool in runs:
             timed("copy", lambda pool=pool, run_of_rows=run_of_rows: pool.copy_(run_of_rows))
         for run_of_rows, pool in runs:
