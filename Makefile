@@ -14,7 +14,7 @@ OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generatio
 	tests/models/test_models.py tests/models/test_model_cache.py tests/generation/test_capture.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data gallery site bench results bench-gpu \
+.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery site bench results bench-gpu \
 	agreement clean
 
 help: ## list these commands
@@ -60,6 +60,9 @@ house: setup ## size and import graph of the package; AGAINST=revision: before a
 
 data: setup ## make the recorded traces, recordings and tables in data/ again
 	$(BIN)/python data/make.py $(ARGS)
+
+selections: setup ## record again what every method writes and selects; tests hold the code to it
+	$(BIN)/python data/selections/make.py $(ARGS)
 
 gallery: setup ## draw every plot from recorded data again
 	$(BIN)/python data/gallery/make.py $(ARGS)

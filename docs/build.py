@@ -35,7 +35,7 @@ import run as notebooks  # noqa: E402  # likewise
 NAMES = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")))
 # The repository's documents that are pages, where they stand, so that links between them need no change.
 DOCUMENTS = (
-    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/gallery/README.md",
+    "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/gallery/README.md",
     "data/benchmarks/README.md", "data/benchmarks/methods.md", "data/agreement/README.md",
 )  # fmt: skip
 BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").glob("pictures/*.png")))

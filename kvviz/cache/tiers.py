@@ -19,9 +19,9 @@ def make_store(kept: KVStore, context: LayerContext, method: Method) -> LayerSto
         why = "attends everything at every step" if attends_all else "keeps no more than its budget"
         wanted = 'a method that retrieves, or store="device"'
         raise InvalidInputError(f"store={kept.tier!r}", f"{method.name}, which {why}", wanted)
-    rows_a_head = context.selection_heads(method.group) // context.n_kv_heads
+    heads_of_a_kv_head = context.selection_heads(method.group) // context.n_kv_heads
 
     def budget(prompt_length: int) -> int:
-        return method.budget_tokens(prompt_length) * rows_a_head
+        return method.budget_tokens(prompt_length) * heads_of_a_kv_head
 
     return kept.layer(budget, stays=method.is_dense(context.index), cache=method.device_cache)
