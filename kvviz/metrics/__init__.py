@@ -1,4 +1,4 @@
-"""Numbers about selections and about attention itself: NumPy in, NumPy out, and nothing heavier is imported."""
+"""Metrics of selections and of attention: NumPy in, NumPy out. It imports NumPy only, and SciPy when a fit needs it."""
 
 from __future__ import annotations
 

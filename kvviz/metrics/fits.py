@@ -1,4 +1,4 @@
-"""The nearest curve of a claimed shape, and how far the measured one is from it."""
+"""Least-squares fits: the nearest line or convex curve, and how far the measured values are from it."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ Array = NDArray[Any]
 
 
 class ConvexFit(NamedTuple):
-    """The convex, never increasing curve nearest to a measured one, in least squares."""
+    """A convex, non-increasing curve fitted to a measured one by least squares."""
 
     values: NDArray[np.float64]  # [..., K]
     error: NDArray[np.float64]  # [...] root mean square of measured − fitted, in the unit of the values
-    explained: NDArray[np.float64]  # [...] share of the measured curve's variance that the fit has, in 0..1
+    explained: NDArray[np.float64]  # [...] share of the measured curve's variance that the fit explains, in 0..1
 
 
 class LinearFit(NamedTuple):
-    """The least-squares line through points, and how closely they follow it."""
+    """A least-squares line through points, and how closely they follow it."""
 
     slope: float
     intercept: float
-    correlation: float  # Pearson's r, NaN where x or y does not vary
+    correlation: float  # Pearson's r, NaN if x or y does not vary
 
 
 def linear_fit(x: Array, y: Array) -> LinearFit:
     """Slope, intercept and Pearson correlation of the least-squares line y = slope x + intercept.
 
-    `x` and `y` [P]. Where x does not vary the line is flat at the mean of y. Raises InvalidInputError for other shapes,
-    fewer than 2 points and values that are not finite.
+    `x` and `y` [P]. If x does not vary, the line is flat at the mean of y. Raises InvalidInputError for other shapes,
+    fewer than 2 points or values that are not finite.
 
     >>> [round(number, 6) for number in linear_fit([0, 1, 2], [1, 3, 5])]
     [2.0, 1.0, 1.0]
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise InvalidInputError("linear_fit", f"x {list(x.shape)} and y {list(y.shape)}", "2 finite points or more")
-    across, up = x - x.mean(), y - y.mean()
-    slope = float(across @ up / (across @ across)) if across.any() else 0.0
-    spread = float(np.linalg.norm(across) * np.linalg.norm(up))
-    correlation = float(across @ up) / spread if spread > 0 else float("nan")
+        raise InvalidInputError("linear_fit", f"x {list(x.shape)} and y {list(y.shape)}", "at least 2 finite points")
+    x_centred, y_centred = x - x.mean(), y - y.mean()
+    slope = float(x_centred @ y_centred / (x_centred @ x_centred)) if x_centred.any() else 0.0
+    spread = float(np.linalg.norm(x_centred) * np.linalg.norm(y_centred))
+    correlation = float(x_centred @ y_centred) / spread if spread > 0 else float("nan")
     return LinearFit(slope, float(y.mean() - slope * x.mean()), correlation)
 
 
 def convex_fit(distances: Array, values: Array) -> ConvexFit:
-    """The convex, never increasing curve nearest to `values` [..., K] at `distances` [K], with its error.
+    """The convex, non-increasing curve nearest to `values` [..., K] at `distances` [K], with its error.
 
-    The fit is a sum of hinges, c + Σⱼ bⱼ max(dⱼ − d, 0) with bⱼ >= 0 and c free, which is every such curve through
-    the K distances; non-negative least squares finds the nearest one, each distance counting equally. A curve is
-    convex and never increasing exactly where its `error` is 0; a rising or concave one keeps an `explained` near 0. A
-    constant curve is explained in full.
+    The fit is a sum of hinges, c + Σⱼ bⱼ max(dⱼ − d, 0) with bⱼ >= 0 and c free; every such curve through the K
+    distances has this form. Non-negative least squares finds the nearest one; all distances have equal weight. The
+    `error` is 0 exactly if the curve is convex and non-increasing; a rising or concave curve has an `explained` near 0.
+    A constant curve is fully explained.
 
-    Raises InvalidInputError for fewer than 3 distances, distances that do not increase, and values that are not finite.
+    Raises InvalidInputError for fewer than 3 distances, distances that do not increase, or values that are not finite.
 
-    Source: the shape is CentroidKV's Observation 2 (fig. 3), f(1) − f(2) >= f(2) − f(3) >= … >= 0 in its Theorem A.1;
-    the paper reads it off a plot and gives no measure of it, so `error` and `explained` are defined here.
+    Source: CentroidKV's Observation 2 (fig. 3), f(1) − f(2) >= f(2) − f(3) >= … >= 0 in its Theorem A.1. The paper
+    reads the shape off a plot and does not measure it, so `error` and `explained` are our definitions.
 
     >>> convex_fit([1, 2, 4], [0.9, 0.5, 0.3]).error < 1e-9
     np.True_
@@ -67,13 +67,13 @@ def convex_fit(distances: Array, values: Array) -> ConvexFit:
 
     distances, values = np.asarray(distances, np.float64), np.asarray(values, np.float64)
     if distances.ndim != 1 or len(distances) < 3 or not (np.diff(distances) > 0).all():
-        raise InvalidInputError("convex_fit: distances", distances.tolist(), "3 or more, increasing")
+        raise InvalidInputError("convex_fit: distances", distances.tolist(), "at least 3, increasing")
     if values.shape[-1:] != distances.shape or not np.isfinite(values).all():
         got = f"{'finite' if np.isfinite(values).all() else 'not finite'}, shape {list(values.shape)}"
         raise InvalidInputError("convex_fit: values", got, f"finite numbers [..., {len(distances)}]")
     span = distances[-1] - distances[0]
     hinges = np.maximum(distances[1:] - distances[:, None], 0.0) / span  # [K, K - 1]
-    hinges -= hinges.mean(0)  # a free constant is the same as centred columns and a centred curve
+    hinges -= hinges.mean(0)  # centring the columns and the curve is the same as fitting a free constant
     means = values.mean(-1, keepdims=True)
     centred = (values - means).reshape(-1, len(distances))
     fitted = np.array([hinges @ nnls(hinges, curve)[0] for curve in centred]).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""How times grow with lengths."""
+"""Growth exponents: how times grow with the length."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .fits import linear_fit
 
 
 def growth_exponent(lengths: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
-    """`(exponent, seconds_at_1)` of the power law that fits best: seconds ≈ seconds_at_1 · length ** exponent.
+    """`(exponent, seconds_at_1)` of the best power law: seconds ≈ seconds_at_1 · length ** exponent.
 
-    Least squares in the logarithms of both, so that every point counts by its relative error; `lengths` and `seconds`
-    are [n]. An exponent of 1 is linear growth, 2 quadratic.
+    `lengths` and `seconds` are [n]. The fit is least squares on the logarithms, so that relative errors count. An
+    exponent of 1 means linear growth, 2 quadratic.
 
     Raises InvalidInputError for arrays of different shapes, numbers that are not above 0, or fewer than two lengths.
 
@@ -24,6 +24,6 @@ def growth_exponent(lengths: ArrayLike, seconds: ArrayLike) -> tuple[float, floa
     if x.ndim != 1 or x.shape != y.shape:
         raise InvalidInputError("growth_exponent", f"shapes {x.shape} and {y.shape}", "two arrays [n]")
     if not (np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0)).all() or len(np.unique(x)) < 2:
-        raise InvalidInputError("growth_exponent", f"{len(x)} points", "two lengths or more, all numbers above 0")
+        raise InvalidInputError("growth_exponent", f"{len(x)} points", "at least two lengths, all numbers above 0")
     exponent, intercept, _ = linear_fit(np.log(x), np.log(y))
     return exponent, float(np.exp(intercept))

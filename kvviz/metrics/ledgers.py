@@ -1,4 +1,4 @@
-"""Where attended tokens lie in the text, and how many of them the oracle would have left out."""
+"""Wasted budget: attended tokens that the oracle would not have selected, by where they are in the text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PARTS = ("sinks", "recent", "selected", "generated")
 def wasted_tokens(
     selected: NDArray[Any], true: NDArray[Any], *, prompt_length: int, sinks: int, recent: int, heads: int | None = None
 ) -> dict[str, float]:
-    """Attended tokens that are not among the true ones, by where they lie: the mean over KV heads of each part.
+    """Attended tokens that are not among the true ones, per part of the text: the mean over KV heads.
 
-    `selected` and `true` [R, S] hold positions, -1 pads; R rows belong to `heads` KV heads (R by default), in order,
-    and a head attends what any of its rows attends. The first `sinks` of the `prompt_length` tokens are "sinks", the
-    last `recent` of them "recent", those after them "generated", all others "selected".
+    `selected` and `true` [R, S] hold positions, padded with -1. The R rows belong to `heads` KV heads (R by default),
+    in order; a head attends to all tokens of its rows. Of the prompt, the first `sinks` tokens are "sinks", the last
+    `recent` tokens "recent", and the rest "selected"; tokens after the prompt are "generated".
 
-    Raises InvalidInputError for rows that are no multiple of the heads, or windows that do not fit the prompt.
+    Raises InvalidInputError if R is not a multiple of the heads, or the windows do not fit into the prompt.
     """
     selected, true = np.asarray(selected), np.asarray(true)
     heads = len(selected) if heads is None else heads
@@ -33,8 +33,8 @@ def wasted_tokens(
     if min(sinks, recent) < 0 or sinks + recent > prompt_length:
         raise InvalidInputError("wasted_tokens: windows", f"{sinks} sinks, {recent} recent", f"at most {prompt_length}")
     length = max(prompt_length, int(max(selected.max(initial=-1), true.max(initial=-1))) + 1)
-    mine, wanted = (member_mask(rows, length).reshape(heads, -1, length).any(1) for rows in (selected, true))
-    counts = (agreement(mine, wanted) == Verdict.WASTED).mean(0)  # [length]
-    before = prompt_length - recent
-    ranges = ((0, sinks), (before, prompt_length), (sinks, before), (prompt_length, length))
+    attended, best = (member_mask(rows, length).reshape(heads, -1, length).any(1) for rows in (selected, true))
+    counts = (agreement(attended, best) == Verdict.WASTED).mean(0)  # [length]
+    window = prompt_length - recent
+    ranges = ((0, sinks), (window, prompt_length), (sinks, window), (prompt_length, length))
     return {part: float(counts[slice(*bounds)].sum()) for part, bounds in zip(PARTS, ranges, strict=True)}

@@ -1,4 +1,4 @@
-"""How good a selection was: recall, attention mass, output error, and which groups it recalled."""
+"""Quality of a selection: recall, attention mass, output error, and the groups that it recalled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Array = NDArray[Any]
 
 
 def member_mask(indices: Array, length: int) -> NDArray[np.bool_]:
-    """Boolean [..., length]: which positions occur in `indices` [..., S]; -1 pads are ignored.
+    """Boolean mask [..., length] of the positions in `indices` [..., S]; -1 (padding) is ignored.
 
     Raises InvalidInputError for positions at or beyond `length`.
     """
     indices = np.asarray(indices)
     if indices.max(initial=-1) >= length:
         raise InvalidInputError("positions", int(indices.max()), f"at most {length - 1}, the last token")
-    mask = np.zeros((*indices.shape[:-1], length + 1), dtype=bool)  # the last column takes the pads
+    mask = np.zeros((*indices.shape[:-1], length + 1), dtype=bool)  # the last column takes the padding
     np.put_along_axis(mask, np.where(indices < 0, length, indices), True, axis=-1)
     return mask[..., :length]
 
@@ -30,21 +30,21 @@ def member_mask(indices: Array, length: int) -> NDArray[np.bool_]:
 def recall(selected: Array, true: Array) -> NDArray[np.float64]:
     """Share of the true tokens that were selected, [...] in 0..1.
 
-    `selected` [..., S] and `true` [..., B] hold positions, -1 pads. Where `true` is empty the recall is 1.
+    `selected` [..., S] and `true` [..., B] hold positions, padded with -1. If `true` is empty, the recall is 1.
     Source: ClusterKV (arXiv 2412.03213), section V-B, |I ∩ I_true| / |I_true|.
     """
     selected, true = np.asarray(selected), np.asarray(true)
     length = int(max(selected.max(initial=-1), true.max(initial=-1))) + 1
-    wanted = member_mask(true, length)
-    hits = (member_mask(selected, length) & wanted).sum(-1)
-    count = wanted.sum(-1)
+    true_mask = member_mask(true, length)
+    hits = (member_mask(selected, length) & true_mask).sum(-1)
+    count = true_mask.sum(-1)
     return np.where(count > 0, hits / np.maximum(count, 1), 1.0)
 
 
 def attention_mass(weights: Array, selected: Array) -> NDArray[np.float64]:
-    """Sum of the true attention weights on the selected tokens, [...] in 0..1.
+    """Sum of the exact attention weights on the selected tokens, [...] in 0..1.
 
-    `weights` [..., L] are softmax weights over all tokens, `selected` [..., S] positions with -1 pads.
+    `weights` [..., L] are softmax weights over all tokens; `selected` [..., S] holds positions, padded with -1.
     """
     weights = np.asarray(weights, dtype=np.float64)
     return np.asarray((weights * member_mask(selected, weights.shape[-1])).sum(-1), np.float64)
@@ -53,7 +53,7 @@ def attention_mass(weights: Array, selected: Array) -> NDArray[np.float64]:
 def output_error(output: Array, exact: Array) -> NDArray[np.float64]:
     """Relative error of the attention output, ‖output − exact‖ / ‖exact‖ over the last axis, [...].
 
-    Where the exact output is zero the error is 0 for a zero output and infinite for any other.
+    If the exact output is zero, the error is 0 for a zero output and infinite otherwise.
     """
     output, exact = np.asarray(output, dtype=np.float64), np.asarray(exact, dtype=np.float64)
     norm, distance = np.linalg.norm(exact, axis=-1), np.linalg.norm(output - exact, axis=-1)
@@ -64,7 +64,7 @@ def output_error(output: Array, exact: Array) -> NDArray[np.float64]:
 def top_tokens(weights: Array, count: int) -> NDArray[np.int64]:
     """Positions of the `count` largest weights, ascending, [..., min(count, L)]; ties go to the earlier token.
 
-    `weights` [..., L]. This is the oracle's choice: no other set of that size holds more attention. Raises
+    `weights` [..., L]. This is the oracle's selection: no other set of that size has more attention mass. Raises
     InvalidInputError for a negative count.
     """
     if count < 0:
@@ -75,26 +75,26 @@ def top_tokens(weights: Array, count: int) -> NDArray[np.int64]:
 def ranked_tokens(weights: Array, count: int) -> NDArray[np.int64]:
     """Positions of the `count` largest weights, the largest first, [..., min(count, L)]; ties: the earlier token first.
 
-    `weights` [..., L]. Only the weights that can be among them are sorted.
+    `weights` [..., L]. Only weights that can be among the largest are sorted.
     """
     weights = np.asarray(weights)
     weights = weights if weights.dtype.kind == "f" else weights.astype(np.float64)
     *rows, length = weights.shape
     count = min(count, length)
-    found = np.empty((math.prod(rows), count), np.int64)
-    for row, own in zip(found, -weights.reshape(-1, length), strict=True):
-        inside = np.arange(length)
+    ranked = np.empty((math.prod(rows), count), np.int64)
+    for row, negated in zip(ranked, -weights.reshape(-1, length), strict=True):
+        candidates = np.arange(length)
         if 0 < count < length:
-            inside = np.flatnonzero(~(own > np.partition(own, count - 1)[count - 1]))  # NaN is the last, if at all
-        row[:] = inside[np.argsort(own[inside], kind="stable")[:count]]
-    return found.reshape(*rows, count)
+            cut = np.partition(negated, count - 1)[count - 1]
+            candidates = np.flatnonzero(~(negated > cut))  # keeps NaN, which sorts last
+        row[:] = candidates[np.argsort(negated[candidates], kind="stable")[:count]]
+    return ranked.reshape(*rows, count)
 
 
 def pool_argmax(values: Array, columns: int) -> NDArray[np.int64]:
-    """Position of the largest value in each of `columns` nearly equal runs of positions, [..., min(columns, L)].
+    """Position of the largest value in each of `columns` nearly equal ranges of positions, [..., min(columns, L)].
 
-    `values` [..., L]. Pooling by the maximum keeps single spikes that a mean would hide; ties go to the earlier
-    position.
+    `values` [..., L]. Max pooling keeps single spikes that a mean would hide. Ties go to the earlier position.
     """
     values = np.asarray(values)
     starts, inside = _runs(values.shape[-1], columns)
@@ -103,7 +103,7 @@ def pool_argmax(values: Array, columns: int) -> NDArray[np.int64]:
 
 @lru_cache(16)
 def _runs(length: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First position of each run, and all of its positions [columns, width]; a shorter run repeats its last one."""
+    """First position of each range, and all its positions [columns, width]; a shorter range repeats its last one."""
     edges = np.linspace(0, length, min(columns, length) + 1).astype(np.int64)
     starts, widths = edges[:-1], np.diff(edges)
     return starts, starts[:, None] + np.minimum(np.arange(widths.max(initial=1)), widths[:, None] - 1)
@@ -112,11 +112,11 @@ def _runs(length: int, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int6
 def rank_groups(
     groups: Array, scores: Array, weights: Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Ids [K], attended tokens [K], scores [K] and attention [K] of the recalled clusters, the best score first.
+    """Ids [K], attended tokens [K], scores [K] and attention mass [K] of the recalled clusters, best score first.
 
-    `groups`, `scores` and `weights` [S] belong to the attended tokens of one head; a group of -1 was not recalled and
-    is left out. The score of a cluster is its best token's; where nothing was ranked it is NaN, and the cluster comes
-    last. Ties go to the lower id.
+    `groups`, `scores` and `weights` [S] belong to the attended tokens of one head; group -1 (not recalled) is left out.
+    A cluster's score is that of its best token. A cluster without a score has NaN and comes last. Ties go to the lower
+    id.
     """
     groups = np.asarray(groups)
     chosen = groups >= 0
@@ -131,13 +131,13 @@ def rank_groups(
 
 
 def group_members(indices: Array, groups: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Groups [M] and positions [M] of every distinct pair of a recalled cluster and a token recalled with it.
+    """Groups [M] and positions [M] of all distinct pairs of a recalled cluster and a token recalled with it.
 
-    `indices` and `groups` [..., S]. Over all steps of a recording this is what is known of the clusters' members: a
-    cluster has at least these.
+    `indices` and `groups` [..., S]. Over all steps of a recording, these are the members of the clusters that are
+    known; a cluster may have more.
     """
     indices, groups = np.asarray(indices), np.asarray(groups)
     known = (groups >= 0) & (indices >= 0)
     length = int(indices.max(initial=-1)) + 1
-    pairs = np.unique(groups[known].astype(np.int64) * length + indices[known])  # by axis=1 it is far slower
+    pairs = np.unique(groups[known].astype(np.int64) * length + indices[known])  # far faster than axis=1
     return pairs // max(length, 1), pairs % max(length, 1)

@@ -231,9 +231,9 @@ def test_what_cannot_be_measured_is_refused():
         (lambda: metrics.overlap_bound(np.ones(4), vectors[0], 9, 0.5), "1 to 8"),
         (lambda: metrics.overlap_bound(np.ones(4), vectors[0], 2, 1.5), "−1 to 1"),
         (lambda: metrics.overlap_bound(np.ones(4), vectors[0], 2, np.nan), "−1 to 1"),
-        (lambda: metrics.convex_fit([1, 1, 2], [1, 1, 1]), "3 or more, increasing"),
+        (lambda: metrics.convex_fit([1, 1, 2], [1, 1, 1]), "at least 3, increasing"),
         (lambda: metrics.convex_fit([1, 2, 3], [1, np.nan, 1]), "not finite"),
-        (lambda: metrics.linear_fit([1], [1]), "2 finite points or more"),
+        (lambda: metrics.linear_fit([1], [1]), "at least 2 finite points"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             call()

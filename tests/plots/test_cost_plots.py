@@ -107,7 +107,7 @@ def test_the_slope_of_building_is_that_of_a_fit_by_numpy():
     np.testing.assert_allclose(line.y, np.exp(np.polyval([slope, intercept], np.log(lengths[[0, -1]]))) / scale)
     with pytest.raises(InvalidInputError, match="index_build_time: seconds"):
         plots.index_build_time(pd.DataFrame({"index": ["ivf"], "length": [8], "seconds": [0.0]}))
-    with pytest.raises(InvalidInputError, match="two lengths or more"):
+    with pytest.raises(InvalidInputError, match="at least two lengths"):
         metrics.growth_exponent([8, 8], [1.0, 2.0])
 
 
