@@ -1,6 +1,6 @@
-"""Grids of tasks, lengths, methods and budgets: run, kept on disk, resumed, read again and reported.
+"""Evaluation of methods: grids of tasks, lengths and budgets, their results on disk, statistics and reports.
 
-It imports tasks, generation and what lies below them, and loads on first use, so that `kvviz --help` answers at once.
+It imports tasks, generation and the rooms below them. It loads on first use, so that `kvviz --help` is fast.
 """
 
 from __future__ import annotations

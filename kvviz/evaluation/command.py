@@ -1,6 +1,6 @@
-"""The command `kvviz`: runs grids, lists tasks and methods, and prints reports. Nothing is computed here.
+"""The command `kvviz`: it runs evaluations, lists tasks and methods, and prints reports. Nothing is computed here.
 
-Everything heavy is imported when a command needs it, so that `kvviz --help` answers at once.
+Heavy packages are imported only when a command needs them, so that `kvviz --help` is fast.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from ..tasks import Task
 
-REFUSED, INTERRUPTED = 2, 130  # exit codes: as click's own for a wrong call, and as shells count signal 2
+REFUSED, INTERRUPTED = 2, 130  # exit codes: click's for a wrong call, and the shells' for signal 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command with these arguments, the process's own by default, and exit.
+    """Run the command with these arguments (by default the process's), and exit.
 
-    Exit codes: 0; 2 for a wrong call and for what kvviz refuses, with one line on stderr; 130 after Ctrl-C.
+    Exit codes: 0; 2 for a wrong call or a kvviz error, with one line on stderr; 130 after Ctrl-C.
     """
     try:
         commands = group()
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def group() -> click.Group:
-    """The commands evaluate, tasks, methods and report; raises MissingDependencyError without click."""
+    """The commands evaluate, tasks, methods and report. Raises MissingDependencyError without click."""
     try:
         import click
     except ImportError as error:
@@ -57,13 +57,13 @@ def group() -> click.Group:
 def budget(text: str) -> int | float:
     """A budget as `kvviz.evaluate` takes it: "128" tokens; "25%" or "0.25" of the prompt.
 
-    Raises InvalidInputError for a text that is no number; whether a number suits is the method's to say.
+    Raises InvalidInputError for a text that is not a number. The method checks the number itself.
     """
     try:
         return int(text)
     except ValueError:
         pass
-    try:  # decimal, so that "33.3%" and "0.333" are the same float, and their cells the same cells
+    try:  # Decimal, so that "33.3%" and "0.333" are the same float, and so the same cell
         return float(Decimal(text[:-1]) / 100 if text.endswith("%") else Decimal(text))
     except InvalidOperation as error:
         raise InvalidInputError(
@@ -72,10 +72,10 @@ def budget(text: str) -> int | float:
 
 
 def task(text: str) -> Task:
-    """A task from "needle", or with fields from "needle:depths=5,placement=last".
+    """A task from its name, "needle", or from its name and fields, "needle:depths=5,placement=last".
 
-    A value is JSON ("5", "0.5", "true", "[0, 1]") or else a text as it is. Raises InvalidInputError for a field without
-    a value, and what `kvviz.tasks.create` raises.
+    A value is JSON ("5", "0.5", "true", "[0, 1]"), or otherwise plain text. Raises InvalidInputError for a field
+    without a value, and the errors of `kvviz.tasks.create`.
     """
     from ..tasks import create
 
@@ -93,19 +93,19 @@ def task(text: str) -> Task:
 
 
 def means(table: pd.DataFrame) -> str:
-    """Mean scores of a table of `kvviz.load_results` as text: a row a method on a task and length, a column a budget.
+    """Mean scores of a `kvviz.load_results` table as text: one row per method, task and length, one column per budget.
 
-    The means are those of `kvviz.evaluation.summary`, which says what it raises. Methods that ignore the budget stand
-    under "any"; a budget that a method refuses is "refused", one not run "".
+    The means and errors are those of `kvviz.evaluation.summary`. Methods that ignore the budget are in the column
+    "any". A cell is "refused" if the method refused the budget, and "" if it was not run.
     """
     from . import summary
 
-    found = summary(table)
-    named = found.assign(
-        budget=[_budget_name(value) for value in found["budget"]],
-        shown=found["mean"].map("{:.3f}".format).where(found["n"] > 0, "refused"),
+    scores = summary(table)
+    named = scores.assign(
+        budget=[_budget_name(value) for value in scores["budget"]],
+        shown=scores["mean"].map("{:.3f}".format).where(scores["n"] > 0, "refused"),
     )
-    columns = [name for _, name in sorted(set(zip(found["budget"].fillna(0), named["budget"], strict=True)))]
+    columns = [name for _, name in sorted(set(zip(scores["budget"].fillna(0), named["budget"], strict=True)))]
     wide = named.pivot(index=["task", "placement", "length", "method"], columns="budget", values="shown")
     return str(wide[columns].fillna("").reset_index().to_string(index=False))
 
@@ -126,12 +126,12 @@ def _options() -> list[click.Parameter]:
     return [
         click.Option(["--model"], default="smollm2-135m", show_default=True, help="A name, directory or .gguf file."),
         many("--task", str, "A task: niah_single_1, or with fields needle:depths=5,placement=last.", required=True),
-        many("--method", str, "A method, or with its preset pqcache:official, or all.", required=True),
-        many("--budget", str, "Tokens a head attends, 128, or a share of the prompt, 25% or 0.25."),
-        many("--length", count, "Tokens of the prompt with its question.", required=True),
-        click.Option(["--samples"], type=count, default=10, show_default=True, help="Samples of a task and length."),
-        click.Option(["--seed"], type=int, default=0, show_default=True, help="What samples are drawn with."),
-        click.Option(["--jobs"], type=int, default=1, show_default=True, help="Processes; -1 for every processor."),
+        many("--method", str, "A method: quest, with a preset pqcache:official, or all.", required=True),
+        many("--budget", str, "Tokens per head and step, 128, or a share of the prompt, 25% or 0.25."),
+        many("--length", count, "Tokens of the prompt, the question included.", required=True),
+        click.Option(["--samples"], type=count, default=10, show_default=True, help="Samples per task and length."),
+        click.Option(["--seed"], type=int, default=0, show_default=True, help="Seed of the samples."),
+        click.Option(["--jobs"], type=int, default=1, show_default=True, help="Processes; -1: one per processor."),
         click.Option(["--out"], default="results.parquet", show_default=True, help="The results file."),
     ]
 
@@ -151,18 +151,18 @@ def _evaluate(
     jobs: int,
     out: str,
 ) -> None:
-    """Run methods at budgets on samples of tasks, and print the mean scores of all that is in the results file.
+    """Run methods at budgets on samples of tasks, and print the mean scores of all rows in the results file.
 
-    Every finished cell is on disk at once: the same command goes on where one was stopped.
+    Each finished cell is saved at once: the same command resumes an interrupted evaluation.
     """
-    with _one_line(f"Stopped. What is finished is kept: the same command goes on from there, into {out}."):
+    with _one_line(f"Stopped. The finished cells are saved; run the same command again to go on, into {out}."):
         from ..methods import names
         from . import evaluate
 
-        every = dict.fromkeys(name for method in methods for name in (names() if method == "all" else [method]))
-        chosen = [task(text) for text in tasks]
-        asked = [budget(text) for text in budgets]
-        table = evaluate(model, chosen, list(every), asked, lengths, samples, seed, out, jobs)
+        labels = dict.fromkeys(name for method in methods for name in (names() if method == "all" else [method]))
+        chosen_tasks = [task(text) for text in tasks]
+        chosen_budgets = [budget(text) for text in budgets]
+        table = evaluate(model, chosen_tasks, list(labels), chosen_budgets, lengths, samples, seed, out, jobs)
         print(means(table))
 
 
@@ -183,7 +183,7 @@ def _methods() -> None:
 
 
 def _report(results: str) -> None:
-    """Print a results file as a Markdown page: what was run, scores with intervals, differences, refusals."""
+    """Print a report of a results file in Markdown: what was run, scores with intervals, differences, refusals."""
     with _one_line():
         from .report import report
 
@@ -192,14 +192,14 @@ def _report(results: str) -> None:
 
 @contextlib.contextmanager
 def _one_line(interrupted: str = "Stopped.") -> Iterator[None]:
-    """Turn what kvviz refuses, and Ctrl-C, into one line on stderr and an exit code."""
+    """Turn kvviz errors and Ctrl-C into one line on stderr and an exit code."""
     import click
 
     try:
         yield
     except KVVizError as error:
-        said = [str(error), *getattr(error, "__notes__", [])]  # notes name the sample, the method and the budget
-        message, code = " ".join(" ".join(said).split()), REFUSED
+        lines = [str(error), *getattr(error, "__notes__", [])]  # notes name the sample, the method and the budget
+        message, code = " ".join(" ".join(lines).split()), REFUSED
     except KeyboardInterrupt:
         message, code = interrupted, INTERRUPTED
     else:

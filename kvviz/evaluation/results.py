@@ -1,4 +1,4 @@
-"""Results on disk: finished cells in a journal, one whole Parquet file at the end."""
+"""Results on disk: a journal of finished cells while a grid runs, and one Parquet file at the end."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 VERSION = 1
 KEY = "key"
-# What rows are sorted by: the same order whoever finished first.
+# Sort order of the rows, so that the order in which processes finish does not matter.
 ORDER = ["task", "placement", "length", "sample", "seed", "method", "budget", "turn", KEY]
-BATCH = 200  # cells that are Python objects at a time; Arrow holds all rows in a fraction of their memory
+BATCH = 200  # cells held as Python objects at a time; Arrow needs a fraction of their memory for all rows
 Row = dict[str, Any]
 Writer = Callable[[str, list[Row]], None]
 
 
 class Journal:
-    """The folder beside a results file that holds the cells finished so far, while a grid runs.
+    """The finished cells of a running grid, in a folder next to the results file.
 
-    Whoever runs a sample appends to a file of its own, one line a cell, which is on the disk before the next cell
-    starts. What a crash cuts off is one line without an end, which is not read.
+    Each process that runs a sample appends to a separate file, one line per cell, and flushes it to disk before the
+    next cell starts. A crash leaves at most one incomplete line, which is not read.
     """
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
-        self.folder = Path(f"{os.fspath(out)}.cells").absolute()  # a worker may have another working directory
+        self.folder = Path(f"{os.fspath(out)}.cells").absolute()  # workers may have another working directory
         self.header = self.folder / "header.json"
 
     def writer(self, sample: str) -> Writer:
-        """A function that puts a finished cell's rows on the disk; nothing of them is there where that fails.
+        """A function that writes a finished cell's rows to disk, all or none of them.
 
-        `sample` names the sample that the cells are of.
+        `sample` is the name of the cells' sample.
         """
         path = self.folder / f"{sample}-{uuid.uuid4().hex}.jsonl"
 
@@ -54,17 +54,17 @@ class Journal:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """A block that a full disk may stop: its error says where the finished cells are."""
+        """A context that adds to an OSError, such as a full disk, where the finished cells are."""
         try:
             yield
         except OSError as error:
-            error.add_note(f"The cells finished before are in {self.folder}; the same call goes on from there.")
+            error.add_note(f"The finished cells are in {self.folder}; make the same call again to go on from there.")
             raise
 
     def cells(self, sample: str = "*") -> Iterator[tuple[str, list[Row]]]:
-        """Key and rows of every finished cell, or of a sample's; one that two processes finished comes once.
+        """Key and rows of every finished cell, of all samples or one; cells that were run twice come once.
 
-        Raises IncompatibleFileError for a whole line that holds no cell.
+        Raises IncompatibleFileError for a complete line that is not a cell.
         """
         seen = set()
         for path in sorted(self.folder.glob(f"{sample}-*.jsonl")):
@@ -73,19 +73,19 @@ class Journal:
                     cell = json.loads(line)
                     key, rows = cell[KEY], cell["rows"]
                 except (ValueError, KeyError, TypeError) as error:
-                    got = f"line {number + 1}, which is no finished cell ({error})"
+                    got = f"line {number + 1}, which is not a finished cell ({error})"
                     raise IncompatibleFileError(f"read {path}", got, "lines that kvviz.evaluate wrote") from error
                 if key not in seen:
                     seen.add(key)
                     yield key, rows
 
     def keys(self, sample: str = "*") -> set[str]:
-        """The keys of all finished cells, or of a sample's."""
+        """The keys of the finished cells, of all samples or one."""
         return {key for key, _ in self.cells(sample)}
 
 
 class Results:
-    """A results file and its journal. `header` says what all rows share: they are of one model and one version."""
+    """A results file and its journal. `header` holds what all rows share: the model and the version."""
 
     def __init__(self, out: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
         self.path = Path(out)
@@ -94,10 +94,10 @@ class Results:
 
     @contextmanager
     def opened(self) -> Iterator[set[str]]:
-        """The keys of all finished cells, while no other process writes here.
+        """A context that locks the file against other processes; its value is the keys of all finished cells.
 
-        Raises IncompatibleFileError for a file of another version or model, or of something else, which is left as it
-        is, and InvalidInputError where another process is at work on it or there is no such folder.
+        Raises IncompatibleFileError for a file of another version, model or kind (the file is not changed), and
+        InvalidInputError if another process is writing it or the folder does not exist.
         """
         _, _, parquet = packages()
         if not self.path.parent.is_dir():
@@ -106,7 +106,7 @@ class Results:
             raise InvalidInputError("evaluate: out", f"the folder {self.path}", "a file")
         self._check_file()
         with self._locked():
-            self._check_file()  # what another process may have written in between
+            self._check_file()  # again: another process may have written it in between
             self._start_journal()
             finished = self.journal.keys()
             if self.path.exists():
@@ -114,20 +114,20 @@ class Results:
             yield finished
 
     def finish(self) -> None:
-        """Write all rows, sorted, to the Parquet file, whole or not at all, and remove the journal.
+        """Write all rows, sorted, to the Parquet file, completely or not at all, and remove the journal.
 
-        A file that has them all already is left as it is.
+        A file that already has all rows is not changed.
         """
         _, _, parquet = packages()
         if not self.path.exists() or self.journal.keys():
             header = {"kvviz": json.dumps(self.header, sort_keys=True)}
-            whole = self.journal.folder / "whole.parquet"  # goes with the journal, whatever stops this
+            whole = self.journal.folder / "whole.parquet"  # removed with the journal, even if this is interrupted
             with self.journal.kept():
                 parquet.write_table(_rows(self.path, self.journal, header), whole, compression="zstd")
                 with whole.open("rb+") as file:
-                    os.fsync(file.fileno())  # before the journal, which is on the disk, is removed
+                    os.fsync(file.fileno())  # must be on disk before the journal is removed
                 os.replace(whole, self.path)
-        # Workers of a cluster whose grid was stopped may write on for a while: what is left goes with the next call.
+        # Cluster workers of a stopped grid may write for a while; the next call removes what they leave.
         shutil.rmtree(self.journal.folder, ignore_errors=True)
 
     @contextmanager
@@ -136,13 +136,13 @@ class Results:
 
         self.journal.folder.mkdir(exist_ok=True)
         file = self.journal.folder / "lock"
-        busy = InvalidInputError("evaluate: out", f"{self.path}, which another process writes", "another file")
+        busy = InvalidInputError("evaluate: out", f"{self.path}, which another process is writing", "another file")
         try:
-            held = FileLock(file, timeout=0).acquire()
+            lock = FileLock(file, timeout=0).acquire()
         except Timeout as error:
             raise busy from error
-        with held:
-            if not file.exists():  # the other process has finished in between, and removed it
+        with lock:
+            if not file.exists():  # the other process finished in between, and removed it
                 raise busy
             yield
 
@@ -166,18 +166,18 @@ class Results:
 
 
 def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """The rows of a results file as a table, those of a grid that is still running, or was stopped, included.
+    """The rows of a results file as a table; includes the finished cells of a grid that is running or was stopped.
 
-    One row a turn: the columns of the file, and one for each of the samples' `details` ("depth"). `attrs` has the
-    file's header: model, model_hash, version. Raises IncompatibleFileError for a file that `kvviz.evaluate` did not
-    write, or wrote in another version, and InvalidInputError where there is none or no cell is finished.
+    One row per turn. The columns are those of the file, and one for each of the samples' `details` ("depth"). `attrs`
+    has the file's header: model, model_hash, version. Raises IncompatibleFileError for a file that `kvviz.evaluate` did
+    not write, or wrote in another version, and InvalidInputError if there is no file or no finished cell.
     """
     pandas, _, _ = packages()
     path, journal = Path(path), Journal(path)
     header = _file_header(path) if path.exists() else {}
     if not header and journal.header.exists():
         header = _journal_header(journal.header)
-    if not header and not path.exists():  # a grid may have finished just now
+    if not header and not path.exists():  # checked again: a grid may just have finished
         raise InvalidInputError("load results", f"no file {path}", "one that kvviz.evaluate wrote")
     header = header or _file_header(path)
     if header.get("version") != VERSION:
@@ -192,13 +192,13 @@ def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def _rows(path: Path, journal: Journal, header: Mapping[str, str] | None = None) -> Any:
-    """All rows of the file and its journal, each cell once, sorted, as an Arrow table with `header` as its metadata."""
+    """All rows of the file and its journal, each cell once, sorted: an Arrow table with `header` as metadata."""
     _, arrow, parquet = packages()
     cells = ([{KEY: key, **row} for row in rows] for key, rows in journal.cells())
     tables = []
     while batch := list(itertools.chain.from_iterable(itertools.islice(cells, BATCH))):
         tables.append(arrow.Table.from_pylist(batch))
-    if path.exists():  # asked after the journal is read, which is removed once the file is there
+    if path.exists():  # checked after the journal was read, since the journal is removed once the file exists
         whole = parquet.read_table(path).replace_schema_metadata(None)
         known = whole[KEY].combine_chunks()
         tables = [table.filter(arrow.compute.invert(arrow.compute.is_in(table[KEY], known))) for table in tables]
@@ -210,23 +210,23 @@ def _rows(path: Path, journal: Journal, header: Mapping[str, str] | None = None)
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Put `data` at the end of a file and on the disk, whole or not at all."""
+    """Append `data` to a file and flush it to disk, completely or not at all."""
     with path.open("ab", buffering=0) as file:
-        before = file.tell()
+        size = file.tell()
         try:
             left = data
             while left:
                 left = left[os.write(file.fileno(), left) :]
             os.fsync(file.fileno())
         except OSError:
-            os.ftruncate(file.fileno(), before)
+            os.ftruncate(file.fileno(), size)
             raise
 
 
 def _whole_lines(path: Path) -> list[bytes]:
     try:
         *lines, _unfinished = path.read_bytes().split(b"\n")
-    except FileNotFoundError:  # the grid has just finished: all rows are in its file
+    except FileNotFoundError:  # the grid has just finished: all rows are in the results file
         return []
     return lines
 
@@ -238,7 +238,7 @@ def _file_header(path: Path) -> dict[str, Any]:
         return dict(json.loads(metadata[b"kvviz"]))
     except (arrow.ArrowInvalid, KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's, such as no permission; Arrow's, of a damaged file, have no number
+            raise  # a system error, such as no permission; Arrow's errors for damaged files have no number
         raise IncompatibleFileError(f"read {path}", "another kind of file", "one that kvviz.evaluate wrote") from error
 
 
@@ -250,7 +250,7 @@ def _journal_header(path: Path) -> dict[str, Any]:
 
 
 def packages() -> tuple[Any, Any, Any]:
-    """pandas, pyarrow and pyarrow.parquet; raises MissingDependencyError without pyarrow."""
+    """The modules pandas, pyarrow and pyarrow.parquet. Raises MissingDependencyError without pyarrow."""
     import pandas
 
     try:

@@ -1,4 +1,4 @@
-"""evaluate(): a grid of tasks, lengths, methods and budgets, in one process or many."""
+"""evaluate(): run a grid of tasks, lengths, methods and budgets, in one process or several."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ def evaluate(
     out: str | os.PathLike[str] | None = None,
     jobs: int = 1,
 ) -> pd.DataFrame:
-    """Scores of every method and budget on every sample of every task and length, as `load_results` gives them.
+    """Scores of every method and budget on every sample of every task and length: a table as from `load_results`.
 
-    `tasks` are names of `kvviz.tasks.names()` or instances; `methods` names, names with a preset ("pqcache:official"),
-    instances, or a mapping from label to these; `budgets` tokens, or shares of the prompt. `lengths` are tokens of the
-    prompt with its question. A sample is prefilled once for all methods and budgets.
+    `tasks`: names from `kvviz.tasks.names()`, or instances. `methods`: names, names with a preset ("pqcache:official"),
+    instances, or a mapping from labels to these. `budgets`: tokens, or shares of the prompt. `lengths`: tokens of the
+    prompt, the question included. Each sample is prefilled once for all methods and budgets.
 
-    `out`, a Parquet file, appears once all is done. Until then every finished cell is on disk in a folder beside it
-    before the next one starts: the same call goes on where a crash or a kill stopped it, and a call with more of
-    anything adds what is missing. `jobs` processes share the samples through joblib, each with a model of its own; for
-    them `lm` has to be a name that `kvviz.load` takes, or a model that came from it. Give a model that one GPU does not
-    hold as `kvviz.load(name, device="auto")`, which shares its layers out. Inside
-    `joblib.parallel_config(backend="dask")`, or "ray" behind `ray.util.joblib.register_ray()`, they are the cluster's,
-    which has to see the folder of `out`, and `jobs` says no more than that there are several. Where one of them dies,
-    dask runs its sample elsewhere; any other backend gives up with its own error, and the same call goes on.
-    On a CPU every process computes with one thread, so that the rows are the same for any number of jobs.
+    `out`: a Parquet file, written at the end. Until then each finished cell is saved in a folder next to it: after a
+    crash or a kill, the same call goes on from there, and a call with more tasks, methods, budgets, lengths or samples
+    adds the missing cells. `jobs` processes share the samples through joblib, each with its own model; `lm` must then
+    be a name that `kvviz.load` accepts, or a model from `kvviz.load`. If a model does not fit on one GPU, pass
+    `kvviz.load(name, device="auto")`, which distributes its layers. Inside `joblib.parallel_config(backend="dask")`, or
+    "ray" after `ray.util.joblib.register_ray()`, the processes are those of the cluster; it needs access to the folder
+    of `out`, and any `jobs` other than 1 means all of them. If a process dies, dask runs its sample elsewhere; other
+    backends stop with an error, and the same call goes on. On a CPU each process uses one thread, so that the number of
+    jobs does not change the results.
 
-    A cell whose budget the method refuses has a row without a score; its column `refused` says why.
+    If a method refuses a budget, the cell has a row without a score, and its column `refused` gives the reason.
 
-    Raises InvalidInputError for lengths above the model's positions and whatever `kvviz.evaluation.grid` refuses,
+    Raises InvalidInputError for lengths above the model's positions and the errors of `kvviz.evaluation.grid`,
     UnknownNameError for unknown tasks, methods or presets, IncompatibleFileError for an `out` of another model or
     version, and MissingDependencyError without pyarrow.
     """
-    packages()  # what is missing is said before anything is loaded
-    wanted_units, wanted_cells = units(tasks, lengths, samples, seed), cells(methods, budgets)
+    packages()  # report missing packages before anything is loaded
+    all_units, all_cells = units(tasks, lengths, samples, seed), cells(methods, budgets)
     _check_jobs(lm, jobs)
     model = load(lm) if isinstance(lm, str) else lm
     _check_lengths(model, lengths)
@@ -79,8 +79,8 @@ def evaluate(
         with results.opened() as finished:
             left = [
                 (unit, missing)
-                for unit in wanted_units
-                if (missing := [cell for cell in wanted_cells if unit.key(cell) not in finished])
+                for unit in all_units
+                if (missing := [cell for cell in all_cells if unit.key(cell) not in finished])
             ]
             with _one_thread(model):
                 _run(model, left, provenance, results.journal, jobs)
@@ -112,7 +112,7 @@ def _run(
 
 
 def _parallel(jobs: int) -> Any:
-    """joblib's Parallel, which gives results as they come where its backend can: "multiprocessing" and Ray cannot."""
+    """joblib's Parallel, which yields results as they arrive, except with "multiprocessing" and Ray, which cannot."""
     import joblib
 
     try:
@@ -130,25 +130,25 @@ def _work(
     progress: Any = None,
     caller: int | None = None,
 ) -> int:
-    """Run a sample's cells, leaving out those that are on disk by now: a cluster runs a dead worker's sample again.
+    """Run a sample's cells, except those already on disk (a cluster runs the sample of a dead worker again).
 
-    Returns how many cells it was given. A process that `caller` started for it ends with that one.
+    Returns the number of `missing` cells. A process that `caller` started ends when `caller` does.
     """
     if caller is not None:
         _end_with(caller)
     model = lm if isinstance(lm, LanguageModel) else _loaded(lm)
-    before = journal.keys(unit.name)
+    finished = journal.keys(unit.name)
     write = journal.writer(unit.name)
 
-    def done(key: str, rows: list[dict[str, Any]]) -> None:
+    def save(key: str, rows: list[dict[str, Any]]) -> None:
         write(key, rows)
         if progress is not None:
             progress.update()
 
     try:
         with _one_thread(model):
-            still = [cell for cell in missing if unit.key(cell) not in before]
-            run_unit(model, unit, still, {**provenance, "hardware": hardware(model.device.type)}, done)
+            still_missing = [cell for cell in missing if unit.key(cell) not in finished]
+            run_unit(model, unit, still_missing, {**provenance, "hardware": hardware(model.device.type)}, save)
     except Exception as error:
         error.add_note(f"In sample {unit.index} of {unit.task.name} at {unit.length} tokens, seed {unit.seed}.")
         raise
@@ -157,9 +157,9 @@ def _work(
 
 @cache
 def _end_with(caller: int) -> None:
-    """Let a process that loky started for `caller` end with it, at once if it is gone already.
+    """End this process, if loky started it for `caller`, as soon as `caller` ends.
 
-    It would go on with all samples handed to it, and then wait for more.
+    Otherwise it would finish all samples it was given, and then wait for more.
     """
     from joblib.externals.loky.backend.process import LokyProcess
 
@@ -171,7 +171,7 @@ def _end_with(caller: int) -> None:
 def _watch(caller: int) -> None:
     while os.getppid() == caller:
         time.sleep(0.1)
-    os._exit(1)  # nobody waits for results or an error; of a line half written the journal takes no notice
+    os._exit(1)  # nobody waits for results or an error, and the journal ignores an incomplete line
 
 
 def _loaded(source: Source) -> LanguageModel:
@@ -180,11 +180,12 @@ def _loaded(source: Source) -> LanguageModel:
 
 
 @lru_cache(1)
-def _load(name: str, device: str, dtype: Any, wanted: str) -> LanguageModel:
+def _load(name: str, device: str, dtype: Any, expected_hash: str) -> LanguageModel:
     lm = load(name, device, dtype)
-    found = model_hash(lm.model)
-    if found != wanted:
-        raise IncompatibleFileError(f"evaluate: load {name} again", f"weights {found}", f"{wanted}, the given model's")
+    weights = model_hash(lm.model)
+    if weights != expected_hash:
+        wanted = f"{expected_hash}, those of the given model"
+        raise IncompatibleFileError(f"evaluate: load {name} again", f"weights {weights}", wanted)
     return lm
 
 
@@ -192,25 +193,25 @@ def _load(name: str, device: str, dtype: Any, wanted: str) -> LanguageModel:
 def _one_thread(lm: LanguageModel) -> Iterator[None]:
     import torch
 
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     if lm.device.type == "cpu":
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 def _check_jobs(lm: LanguageModel | str, jobs: int) -> None:
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs == 0:
-        raise InvalidInputError("evaluate: jobs", repr(jobs), "an int >= 1, or -1 for every processor")
+        raise InvalidInputError("evaluate: jobs", repr(jobs), "an int >= 1, or -1 for all processors")
     if jobs != 1 and isinstance(lm, LanguageModel) and lm.source is None:
         got = f"jobs={jobs} with a model that kvviz.load did not load"
         raise InvalidInputError("evaluate", got, "jobs=1, or a name, directory or file for kvviz.load")
 
 
 def _source(lm: LanguageModel, weights: str) -> Source:
-    """What a process loads the same model from, whatever its working directory and devices."""
+    """What another process needs to load the same model, whatever its working directory and devices."""
     assert lm.source is not None
     path = Path(lm.source)
     places = set((getattr(lm.model, "hf_device_map", None) or {}).values())  # accelerate's

@@ -1,12 +1,12 @@
-"""What results say: means with intervals, paired differences, wins and losses, and rankings.
+"""Statistics of results: means with intervals, paired differences, wins and losses, and rankings.
 
-Every function takes the table of `load_results`, or the path of a results file, and changes neither. A sample is one
-draw of a task: its turns are averaged first. Refused cells have no score and are left out. The order of the rows has no
-effect. Tasks and methods may have different numbers of samples, as of several calls of `evaluate` on one file. All
-raise InvalidInputError for missing columns, a turn that is there twice, rows of several models, several configurations
-of one task or under one label of a method, and a score that is not a finite number.
+Every function takes a table of `load_results`, or the path of a results file, and does not change it. The turns of a
+sample are averaged first. Refused cells have no score and are left out. The order of the rows does not matter. Tasks
+and methods may have different numbers of samples, for example after several calls of `evaluate` on one file. All
+functions raise InvalidInputError for missing columns, duplicate turns, several models, several configurations of a task
+or of a method's label, or a score that is not finite.
 
-A budget is tokens, a share of the prompt where it is below 1, or NaN for a method that ignores it ("full").
+A budget is a number of tokens; below 1, a share of the prompt; NaN for a method that ignores it ("full").
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ ABOUT = ["metric", "higher_is_better"]
 NEEDED = [
     *CELL, *SAMPLE, *ABOUT, "turn", "score", "refused", "budget_tokens", "task_config", "method_config", "model_hash",
 ]  # fmt: skip
-TIE = 1e-9  # scores nearer than this are equal: means over the same turns may differ in their last bits
+TIE = 1e-9  # scores closer than this count as equal: means over the same turns may differ in their last bits
 
 
 def summary(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
-    """The mean score of every method and budget in every task, placement and length, and how sure it is.
+    """Mean scores with confidence intervals, per task, placement, length, method and budget.
 
-    One row each: task, placement, length, method, budget, mean, low, high, n, refused, budget_tokens, metric,
-    higher_is_better. `low` to `high` is the percentile bootstrap interval of the mean over the `n` samples that have a
-    score, at `confidence`, from resamples drawn with `seed` (`metrics.bootstrap_interval`: without width where all
-    scores are equal, or n is 1). `refused` counts samples on which the method refused the budget. Without any score,
-    mean, low, high and budget_tokens are NaN. Where higher_is_better is False the score is nats per token, less being
-    better.
+    Columns: task, placement, length, method, budget, mean, low, high, n, refused, budget_tokens, metric,
+    higher_is_better. `low` to `high` is the percentile bootstrap interval of the mean over the `n` samples with a
+    score, at `confidence`, from resamples drawn with `seed` (`metrics.bootstrap_interval`; zero width if all scores are
+    equal or n is 1). `refused` counts the samples on which the method refused the budget. Without any score, mean, low,
+    high and budget_tokens are NaN. If higher_is_better is False, the score is in nats per token: lower is better.
 
-    `budget` is NaN for a method that ignores it, which has one row a setting. `budget_tokens` is the mean over samples
-    of the budget in tokens: then all of the prompt's.
+    `budget` is NaN for a method that ignores it; it has one row per setting. `budget_tokens` is the mean budget over
+    samples, in tokens; for a method that ignores the budget, the length of the prompt.
     """
     import pandas
 
     table = _table("summary", results)
     rows = []
-    for place, own in _samples(table).groupby(CELL, dropna=False):
-        scored = own.dropna(subset="score")
+    for cell, samples in _samples(table).groupby(CELL, dropna=False):
+        scored = samples.dropna(subset="score")
         rows.append({
-            **_named(CELL, place), **_interval("mean", scored["score"], confidence, seed),
-            "refused": int(own["refused"].sum()), "budget_tokens": scored["budget_tokens"].mean(), **_about(own),
+            **_named(CELL, cell), **_interval("mean", scored["score"], confidence, seed),
+            "refused": int(samples["refused"].sum()), "budget_tokens": scored["budget_tokens"].mean(),
+            **_about(samples),
         })  # fmt: skip
     return _with_attrs(pandas.DataFrame(rows), table, confidence=confidence)
 
@@ -69,15 +69,15 @@ def differences(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How much better than the method `reference` every other one is, on the samples that both have a score for.
+    """Mean differences of all methods to the method `reference`, with paired bootstrap intervals.
 
-    One row a task, placement, length, method and budget that has such samples: difference, low, high, n (pairs),
-    metric, higher_is_better. Above 0 is better than the reference: where a lower score is better, as of nats per token,
-    the sign is turned. The interval is the paired bootstrap's: samples are drawn, each with both its scores. That is
-    the interval of the mean of their differences, which `metrics.bootstrap_interval` gives.
+    One row per task, placement, length, method and budget with samples that both methods have a score for. Columns:
+    difference, low, high, n (pairs), metric, higher_is_better. Above 0 is better than the reference: if lower scores
+    are better (nats per token), the sign is reversed. The interval is that of the mean of the paired differences
+    (`metrics.bootstrap_interval`), at `confidence`.
 
-    `budget` is NaN for a method that ignores it. A reference that ignores it ("full") is paired with every budget and
-    with these; any other ("oracle") with what has the same budget, so that these have no row.
+    `budget` is NaN for a method that ignores it. A reference that ignores the budget ("full") is paired with all
+    methods and budgets; any other reference ("oracle") only with methods at the same budget.
 
     Raises UnknownNameError for a reference that is not in the results. Source: Efron and Tibshirani, "An Introduction
     to the Bootstrap" (1993), section 13.3.
@@ -89,31 +89,30 @@ def differences(
     if reference not in methods:
         raise UnknownNameError("differences: reference", reference, methods)
     samples = _samples(table).dropna(subset="score")
-    theirs = samples["method"] == reference
-    base, others = samples[theirs], samples[~theirs]
+    of_reference = samples["method"] == reference
+    base, others = samples[of_reference], samples[~of_reference]
     on = [*SETTING, *SAMPLE, *([] if base["budget"].isna().all() else ["budget"])]
     pairs = others.merge(base[[*on, "score"]], on=on, suffixes=("", "_of_reference"))
-    apart = (pairs["score"] - pairs["score_of_reference"]).where(
+    gain = (pairs["score"] - pairs["score_of_reference"]).where(
         pairs["higher_is_better"], pairs["score_of_reference"] - pairs["score"]
     )
     rows = [
-        {**_named(CELL, place), **_interval("difference", own["difference"], confidence, seed), **_about(own)}
-        for place, own in pairs.assign(difference=apart).groupby(CELL, dropna=False)
+        {**_named(CELL, cell), **_interval("difference", paired["difference"], confidence, seed), **_about(paired)}
+        for cell, paired in pairs.assign(difference=gain).groupby(CELL, dropna=False)
     ]  # fmt: skip
-    found = pandas.DataFrame(rows, columns=[*CELL, "difference", "low", "high", "n", *ABOUT])
-    return _with_attrs(found, table, confidence=confidence, reference=reference)
+    result = pandas.DataFrame(rows, columns=[*CELL, "difference", "low", "high", "n", *ABOUT])
+    return _with_attrs(result, table, confidence=confidence, reference=reference)
 
 
 def wins(results: pd.DataFrame | str | os.PathLike[str], by: Sequence[str] = ()) -> pd.DataFrame:
-    """On how many samples each method did better, as well as and worse than each other one at the same budget.
+    """Wins, ties and losses of each method against each other method at the same budget, counted in samples.
 
-    One row an ordered pair and budget: method, other, budget, wins, ties, losses, over the samples that both have a
-    score for; a pair without any has no row. Where a lower score is better, as of nats per token, a win is a lower
-    score. `by` may name "task", "placement" and "length", which are columns then and are counted apart; else all
-    samples count alike, so that a task with more of them counts more.
+    One row per ordered pair and budget: method, other, budget, wins, ties, losses, over the samples that both have a
+    score for; pairs without common samples have no row. If lower scores are better (nats per token), the lower score
+    wins. `by` may name "task", "placement" and "length": these become columns and are counted separately. Otherwise all
+    samples have equal weight, so that a task with more samples counts more.
 
-    `budget` is NaN where both methods ignore it: they meet each other only. Raises UnknownNameError for another name in
-    `by`.
+    `budget` is NaN for pairs of methods that both ignore it. Raises UnknownNameError for another name in `by`.
     """
     import pandas
 
@@ -124,71 +123,74 @@ def wins(results: pd.DataFrame | str | os.PathLike[str], by: Sequence[str] = ())
     gain = samples["score"].where(samples["higher_is_better"], -samples["score"])
     rows = []
     groups = [*by, "budget"]
-    for place, own in samples.assign(gain=gain).groupby(groups, dropna=False):
-        gains = own.pivot(index=[*SETTING, *SAMPLE], columns="method", values="gain")
+    for group, members in samples.assign(gain=gain).groupby(groups, dropna=False):
+        gains = members.pivot(index=[*SETTING, *SAMPLE], columns="method", values="gain")
         for method, other in itertools.permutations(gains.columns, 2):
-            apart = (gains[method] - gains[other]).dropna().to_numpy(float)
-            if len(apart):
-                better, worse = int((apart > TIE).sum()), int((apart < -TIE).sum())
-                counts = {"wins": better, "ties": len(apart) - better - worse, "losses": worse}
-                rows.append({**_named(groups, place), "method": method, "other": other, **counts})
+            margin = (gains[method] - gains[other]).dropna().to_numpy(float)
+            if len(margin):
+                better, worse = int((margin > TIE).sum()), int((margin < -TIE).sum())
+                counts = {"wins": better, "ties": len(margin) - better - worse, "losses": worse}
+                rows.append({**_named(groups, group), "method": method, "other": other, **counts})
     return pandas.DataFrame(rows, columns=[*by, "method", "other", "budget", "wins", "ties", "losses"])
 
 
 def orderings(results: pd.DataFrame | str | os.PathLike[str]) -> pd.DataFrame:
-    """The ranking of the methods at each budget, by the mean of their tasks' means.
+    """Ranking of the methods at each budget, by the mean over their tasks' means.
 
-    One row a budget and method: budget, rank (1 the best; equals share one), method, mean, tasks (how many). A task's
-    mean is that of its placements and lengths, each a mean over the samples that the method has. Counted are those
-    which more than half of the methods have a score for at the budget; a method that lacks one of them is left out,
-    since its mean would be of other questions. So are tasks where a lower score is better: nats have another unit.
+    One row per budget and method: budget, rank (1 is best; equal means share a rank), method, mean, tasks (their
+    number). A task's mean is taken over its placements and lengths, each a mean over the method's samples. Only tasks,
+    placements and lengths count for which more than half of the methods have a score at the budget. A method that lacks
+    one of them is left out, since its mean would not be comparable. Tasks where lower is better are left out too: nats
+    are another unit.
 
-    `budget` is NaN for the ranking of the methods that ignore it, among themselves.
+    `budget` is NaN for the methods that ignore it; they are ranked separately.
     """
     import pandas
 
     samples = _samples(_table("orderings", results)).dropna(subset="score")
     rows = []
-    for budget, own in samples[samples["higher_is_better"]].groupby("budget", dropna=False):
-        means = own.groupby(["method", *SETTING])["score"].mean().unstack("method")
+    for budget, scored in samples[samples["higher_is_better"]].groupby("budget", dropna=False):
+        means = scored.groupby(["method", *SETTING])["score"].mean().unstack("method")
         usual = means[means.notna().mean(axis="columns") > 0.5]
         complete = usual.dropna(axis="columns").groupby(level="task").mean()
-        overall = complete.mean().round(12)  # so that equal means are equal, in whatever order they were summed
+        overall = complete.mean().round(12)  # so that equal means stay equal, whatever the order of summation
         ranks = overall.rank(ascending=False, method="min")
         rows += [
             {"budget": budget, "rank": int(rank), "method": method, "mean": float(mean), "tasks": len(complete)}
             for method, rank, mean in zip(overall.index, ranks, overall, strict=True)
         ]
-    found = pandas.DataFrame(rows, columns=["budget", "rank", "method", "mean", "tasks"])
-    return found.sort_values(["budget", "rank", "method"], ignore_index=True)
+    ranking = pandas.DataFrame(rows, columns=["budget", "rank", "method", "mean", "tasks"])
+    return ranking.sort_values(["budget", "rank", "method"], ignore_index=True)
 
 
 def perplexity_table(results: pd.DataFrame | str | os.PathLike[str], budget: float | None = None) -> pd.DataFrame:
-    """Perplexities for `plots.perplexity_by_length`: of every sample of a task whose score is nats per token.
+    """Perplexity of every sample, for `plots.perplexity_by_length`: a table for one task scored in nats per token.
 
-    Columns method, budget, length, seed, sample, perplexity: the exponential of the score. Such tasks are those where a
-    lower score is better. With `budget`, the rows at that budget and of methods that ignore it, whose budget is NaN:
-    what the figure takes. Raises InvalidInputError without a score of such a task, for several tasks, whose
-    perplexities are of different texts, and for a budget that no method has there.
+    Columns: method, budget, length, seed, sample, perplexity (the exponential of the score). With `budget`, only the
+    rows at that budget and those of methods that ignore it (budget NaN), as the figure needs them. Raises
+    InvalidInputError without scores in nats per token, for several such tasks (perplexities of different texts are not
+    comparable), or for a budget that no method has.
     """
     table = _table("perplexity_table", results)
     samples = _samples(table).dropna(subset="score")
-    found = samples[~samples["higher_is_better"]]
-    if found["task"].nunique() != 1:
-        got = ", ".join(sorted(found["task"].unique())) or "no score in nats per token"
+    in_nats = samples[~samples["higher_is_better"]]
+    if in_nats["task"].nunique() != 1:
+        got = ", ".join(sorted(in_nats["task"].unique())) or "no score in nats per token"
         raise InvalidInputError("perplexity_table: task", got, "rows of one task where a lower score is better")
     if budget is not None:
-        if budget not in set(found["budget"]):
+        if budget not in set(in_nats["budget"]):
             got = f"{budget:g}, which no method has"
-            raise InvalidInputError("perplexity_table: budget", got, f"one of {sorted(set(found['budget'].dropna()))}")
-        found = found[found["budget"].isna() | (found["budget"] == budget)]
-    found = found.assign(perplexity=np.exp(found["score"]))
+            raise InvalidInputError(
+                "perplexity_table: budget", got, f"one of {sorted(set(in_nats['budget'].dropna()))}"
+            )
+        in_nats = in_nats[in_nats["budget"].isna() | (in_nats["budget"] == budget)]
+    in_nats = in_nats.assign(perplexity=np.exp(in_nats["score"]))
     columns = ["method", "budget", "length", *SAMPLE, "perplexity"]
-    return _with_attrs(found[columns].reset_index(drop=True), table)
+    return _with_attrs(in_nats[columns].reset_index(drop=True), table)
 
 
 def _table(operation: str, results: pd.DataFrame | str | os.PathLike[str]) -> pd.DataFrame:
-    """The rows, checked and sorted, so that sums are the same for any order of them."""
+    """The rows, checked, and sorted so that sums do not depend on their order."""
     table = load_results(results) if isinstance(results, str | os.PathLike) else results
     missing = [name for name in NEEDED if name not in table.columns]
     if missing:
@@ -196,14 +198,15 @@ def _table(operation: str, results: pd.DataFrame | str | os.PathLike[str]) -> pd
     if table.empty:
         raise InvalidInputError(operation, "no row", "at least one")
     ordered = table.sort_values([*CELL, *SAMPLE, "turn"], ignore_index=True)
-    again = ordered[ordered.duplicated([*CELL, *SAMPLE, "turn"])]
-    if len(again):
-        got = f"{again['task'].iloc[0]} by {again['method'].iloc[0]} twice, on the same sample and at the same budget"
+    duplicates = ordered[ordered.duplicated([*CELL, *SAMPLE, "turn"])]
+    if len(duplicates):
+        task, method = duplicates["task"].iloc[0], duplicates["method"].iloc[0]
+        got = f"{task} by {method} twice, on the same sample and at the same budget"
         raise InvalidInputError(operation, got, "every turn once: the rows of one model and configuration")
     ran = ordered[ordered["refused"] == ""]
     _check_alike(operation, "models", ran["model_hash"])
-    for place, configs in ran.groupby(["task", "placement"])["task_config"]:
-        _check_alike(operation, f"configurations of {_words(place)}", configs)
+    for setting, configs in ran.groupby(["task", "placement"])["task_config"]:
+        _check_alike(operation, f"configurations of {_words(setting)}", configs)
     for label, configs in ran.groupby("method")["method_config"]:
         _check_alike(operation, f"configurations under {label!r}", configs.drop_duplicates().map(without_budget))
     scores = ran["score"].to_numpy(float)
@@ -215,41 +218,41 @@ def _table(operation: str, results: pd.DataFrame | str | os.PathLike[str]) -> pd
 
 def _check_alike(operation: str, what: str, values: pd.Series[Any]) -> None:
     if values.nunique() > 1:
-        raise InvalidInputError(operation, f"{values.nunique()} {what}", "one: select the rows of one first")
+        raise InvalidInputError(operation, f"{values.nunique()} {what}", "one: first select the rows of one")
 
 
 def without_budget(config: str) -> str:
-    """A method's configuration as JSON, less its budget."""
+    """A method's configuration as JSON, without its budget."""
     return json.dumps({name: value for name, value in json.loads(config).items() if name != "budget"}, sort_keys=True)
 
 
 def _samples(table: pd.DataFrame) -> pd.DataFrame:
-    """A row a cell and sample: its mean score over turns, NaN where `refused`, and what the cell's rows share."""
+    """One row per cell and sample: the mean score over turns, NaN if `refused`, and the columns that turns share."""
     groups = table.assign(refused=table["refused"] != "").groupby([*CELL, *SAMPLE], dropna=False)
     shared = {name: (name, "first") for name in ("refused", "budget_tokens", *ABOUT)}
-    found: pd.DataFrame = groups.agg(score=("score", "mean"), **shared).reset_index()
-    return found.assign(score=found["score"].mask(found["refused"]))
+    samples: pd.DataFrame = groups.agg(score=("score", "mean"), **shared).reset_index()
+    return samples.assign(score=samples["score"].mask(samples["refused"]))
 
 
 def _interval(name: str, values: pd.Series[Any], confidence: float, seed: int) -> dict[str, float | int]:
-    found: NDArray[np.float64] = values.to_numpy(float)
-    ends = bootstrap_interval(found, level=confidence, seed=seed) if len(found) else (np.nan, np.nan)
-    mean = float(found.mean()) if len(found) else np.nan
-    return {name: mean, "low": ends[0], "high": ends[1], "n": len(found)}
+    scores: NDArray[np.float64] = values.to_numpy(float)
+    ends = bootstrap_interval(scores, level=confidence, seed=seed) if len(scores) else (np.nan, np.nan)
+    mean = float(scores.mean()) if len(scores) else np.nan
+    return {name: mean, "low": ends[0], "high": ends[1], "n": len(scores)}
 
 
 def _about(rows: pd.DataFrame) -> dict[str, Any]:
     return {"metric": rows["metric"].iloc[0], "higher_is_better": bool(rows["higher_is_better"].iloc[0])}
 
 
-def _named(names: Sequence[str], place: Hashable) -> dict[str, Any]:
-    return dict(zip(names, place if isinstance(place, tuple) else (place,), strict=True))
+def _named(names: Sequence[str], key: Hashable) -> dict[str, Any]:
+    return dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True))
 
 
-def _words(place: Hashable) -> str:
-    return ", ".join(map(str, place)) if isinstance(place, tuple) else str(place)
+def _words(key: Hashable) -> str:
+    return ", ".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
-def _with_attrs(found: pd.DataFrame, table: pd.DataFrame, **more: Any) -> pd.DataFrame:
-    found.attrs = dict(table.attrs) | more
-    return found
+def _with_attrs(result: pd.DataFrame, table: pd.DataFrame, **more: Any) -> pd.DataFrame:
+    result.attrs = dict(table.attrs) | more
+    return result

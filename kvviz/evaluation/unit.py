@@ -1,4 +1,4 @@
-"""One sample: prefilled once, then answered by every method and budget."""
+"""Running one sample: it is prefilled once, then answered by every method and budget."""
 
 from __future__ import annotations
 
@@ -36,35 +36,34 @@ def run_unit(
     provenance: Mapping[str, Any],
     done: Callable[[str, list[Row]], None],
 ) -> int:
-    """Run the cells on one sample, which is prefilled once for all; `done` gets the key and the rows of each at once.
+    """Run the cells on one sample, which is prefilled once for all; call `done(key, rows)` after each cell.
 
-    Returns how many prefills it took. A row a turn; a cell whose budget the method refuses has one row without a score.
-    Raises InvalidInputError for a sample without tokens, or with more than the model has positions, and for a score
-    outside 0 to 1, or nats per token that are no finite number. A note on an error in a cell names its method and
-    budget.
+    Returns the number of prefills. There is one row per turn, and one without a score if the method refuses the budget.
+    Raises InvalidInputError for a sample without tokens or one that exceeds the model's positions, a score outside 0 to
+    1, or nats per token that are not finite. Errors in a cell carry a note with its method and budget.
     """
-    task, wanted = unit.task, list(cells)
+    task, all_cells = unit.task, list(cells)
     sample = task.sample(lm, unit.length, unit.index, unit.seed)
     likelihood = task.measures == "likelihood"
     prompt = render(lm, sample, task.placement, plain=likelihood)
     ids = lm.encode(prompt.text)
     if likelihood:
-        ids = ids[:, :-1]  # the last token is fed, so that every prediction comes from what the method kept
+        ids = ids[:, :-1]  # the last token is fed, so that every prediction uses the compressed cache
     fed, new = sum(len(fed_ids(lm, words)) for words in prompt.turns), sum(turn.max_new_tokens for turn in sample.turns)
     ids = prompt_ids("evaluate", lm, ids, question_tokens=fed, new_tokens=new)
-    retain = any(cell.method is not None and cell.method.needs_queries for cell in wanted)
+    retain = any(cell.method is not None and cell.method.needs_queries for cell in all_cells)
     shared = SharedPrefill(lm, ids, retain_queries=retain)
     with attached(lm.model):
-        for cell in wanted:
+        for cell in all_cells:
             about = {**_about(unit, cell), **provenance, "prompt_tokens": ids.shape[1]}
-            found = _refused(cell, ids.shape[1])
-            if found:
-                done(unit.key(cell), [{**about, **_row(0, sample.turns[0], sample), "refused": found}])
+            reason = _refused(cell, ids.shape[1])
+            if reason:
+                done(unit.key(cell), [{**about, **_row(0, sample.turns[0], sample), "refused": reason}])
                 continue
             assert cell.method is not None
-            measured = _likelihood if likelihood else _answers
+            measure = _likelihood if likelihood else _answers
             try:
-                rows = measured(lm, shared, cell.method, task, sample, prompt)
+                rows = measure(lm, shared, cell.method, task, sample, prompt)
             except Exception as error:
                 error.add_note(f"By {cell.label} at budget {cell.budget}.")
                 raise
@@ -78,10 +77,10 @@ def _answers(
 ) -> list[Row]:
     cache, first, _ = shared.cache(method)
     rows: list[Row] = []
-    pending: list[int] = []  # the last token written, where it has not been fed
+    pending: list[int] = []  # the last generated token, if it has not been fed
     for number, (turn, words) in enumerate(zip(sample.turns, prompt.turns, strict=True)):
-        asked = [*pending, *fed_ids(lm, words)]
-        out = decode(lm, cache, shared.ids, first, asked, turn.max_new_tokens, 0.0, False)
+        question_ids = [*pending, *fed_ids(lm, words)]
+        out = decode(lm, cache, shared.ids, first, question_ids, turn.max_new_tokens, 0.0, False)
         ended = out.token_ids[-1] in stop_tokens(lm)
         pending = [] if ended else out.token_ids[-1:]
         score = float(task.score(turn, out.text))
@@ -94,7 +93,7 @@ def _answers(
 def _likelihood(
     lm: LanguageModel, shared: SharedPrefill, method: Method, task: Task, sample: Sample, prompt: Prompt
 ) -> list[Row]:
-    """Mean negative log likelihood of the answer's tokens, each fed after it was predicted."""
+    """One row with the mean negative log likelihood of the answer's tokens, each fed after it was predicted."""
     cache, _, _ = shared.cache(method)
     (turn,) = sample.turns
     last = lm.encode(prompt.text)[:, -1:].tolist()[0]
@@ -134,7 +133,7 @@ def _row(number: int, turn: Turn, sample: Sample) -> Row:
 
 
 def _refused(cell: Cell, prompt_length: int) -> str:
-    """Why the method cannot take this budget; a share of the prompt may turn out too small for its sinks."""
+    """Why the method refuses this budget, or ""; a share of a short prompt may be too small for its sinks."""
     if cell.method is None:
         return cell.refused
     try:

@@ -107,7 +107,7 @@ def test_a_journal_of_another_model_is_refused(tiny, out, tmp_path, monkeypatch)
     assert len(load_results(out)) == 2
     line = next(out.with_suffix(".parquet.cells").glob("*.jsonl"))
     line.write_bytes(line.read_bytes() + b'{"key": 1}\n')
-    with pytest.raises(IncompatibleFileError, match="line 2, which is no finished cell"):
+    with pytest.raises(IncompatibleFileError, match="line 2, which is not a finished cell"):
         load_results(out)
 
 
@@ -138,7 +138,7 @@ def test_a_disk_that_is_full_at_the_end(tiny, out, monkeypatch):
         patched.setattr("pyarrow.parquet.write_table", full)
         with pytest.raises(OSError, match="No space left") as found:
             written(tiny, out)
-    assert "the same call goes on from there" in found.value.__notes__[0]
+    assert "make the same call again to go on from there" in found.value.__notes__[0]
     assert len(load_results(out)) == 2
     assert written(tiny, out)
     assert os.listdir(out.parent) == [out.name]

@@ -175,7 +175,7 @@ def test_one_process_at_a_time(folder, undisturbed, server, out):
         while sum(finished_keys(out).values()) < 9:
             assert process.is_alive()
             time.sleep(0.05)
-        with pytest.raises(InvalidInputError, match="which another process writes; wanted another file"):
+        with pytest.raises(InvalidInputError, match="which another process is writing; wanted another file"):
             run_grid(folder, out)
         running = load_results(out)
         assert running.key.nunique() == 9

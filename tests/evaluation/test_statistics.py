@@ -277,7 +277,7 @@ def test_the_page_says_what_was_run_and_how_sure_it_is(path):
     assert f"{about} {full:.2f} at 1,000 | 1,000 (12) |" in page
     assert "| share found | 0 |  | 1,000 (3), 2,000 (4) |" in page
     assert "| nats per token |  | 2.20 at 1,000, 2.30 at 2,000 | 1,000 (3), 2,000 (3) |" in page
-    assert "| cells | 86, of which refused 12 |" in page
+    assert "| cells | 86, of which 12 refused |" in page
     assert "| `snapkv` | 128 | 1000 | 12 | no room |" in page
 
     apart = means["high"] - means["low"]
@@ -289,12 +289,12 @@ def test_the_page_says_what_was_run_and_how_sure_it_is(path):
     assert f"| `easy` | {place} | **{100 * easy:.1f}**, n = 1 to 12 |  |" in widths
     assert f"| `hard` | {place} | {100 * short:.1f}, n = 3 | {100 * long:.1f}, n = 4 |" in widths
     assert f"| `text` | {place} | {text:.3f} nats, n = 3 |" in widths
-    assert f"Of {(means['n'] > 0).sum()} intervals 1 have no width." in widths
+    assert f"1 of {(means['n'] > 0).sum()} intervals have zero width." in widths
 
     line = means.set_index(["task", "method", "budget"]).loc[("easy", "quest", 256.0)]
     assert f" | {line['mean']:.2f} [{line['low']:.2f}, {line['high']:.2f}] |" in page
     assert "| `tova` |  | 1.00 [1.00, 1.00], n = 1 |  |" in page
-    assert "Perplexity, less is better, 3 samples." in page
+    assert "Perplexity, lower is better, 3 samples." in page
     assert f"{math.exp(2.2):.2f} [" in page
     assert "## Differences to `full`" in page
     assert "## Differences to `oracle`" not in page
@@ -316,7 +316,7 @@ def test_the_page_of_a_real_grid_has_every_section(tmp_path):
     page = report(tmp_path / "results.parquet")
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert titles == [
-        "What was run", "Scores", "Differences to `full`", "Wins, ties and losses", "Rankings", "Refused",
+        "What was run", "Scores", "Differences to `full`", "Wins, ties and losses", "Rankings", "Refused cells",
     ]  # fmt: skip
     blocks = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
     assert len(blocks) == 3 + 1 + 4 + 4 + 2

@@ -215,7 +215,7 @@ def test_linear_fit_is_scipys():
 def test_what_cannot_be_measured_is_refused():
     vectors, nan = np.ones((2, 8, 4)), np.full((8, 4), np.nan)
     for call, message in (
-        (lambda: metrics.similarity_map(vectors, 0), "size: got 0; wanted 1 or more"),
+        (lambda: metrics.similarity_map(vectors, 0), "size: got 0; wanted at least 1"),
         (lambda: metrics.similarity_map(np.ones(4)), r"vectors: got \[4\]"),
         (lambda: metrics.similarity_map(nan), "NaN or infinity"),
         (lambda: metrics.similarity_by_distance(vectors[:, :1]), "L >= 2"),
