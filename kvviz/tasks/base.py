@@ -1,4 +1,4 @@
-"""What every task is: samples made for a model and a length, and a score of what was answered."""
+"""Task, the base class of all tasks: it makes samples for a model and a length, and scores the answers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ REGISTRY: Registry[Task] = Registry("task", "kvviz.tasks")
 
 @dataclass(frozen=True)
 class Turn:
-    """A question, what counts as right, and how many tokens an answer may take.
+    """A question, its correct answers, and the maximum number of tokens of an answer.
 
-    `opening` begins the answer for the model. Of a task that measures likelihood, `answers` holds the one text whose
-    tokens are fed and scored, and `question` is empty.
+    `opening` is the beginning of the answer, given to the model. In a task that measures likelihood, `answers` holds
+    the one text whose tokens are fed and scored, and `question` is empty.
     """
 
     question: str
@@ -38,7 +38,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Sample:
-    """A text and the questions on it, in order; `details` become columns of the results (numbers and texts)."""
+    """A text and the questions about it, in order; `details` (numbers and texts) become columns of the results."""
 
     context: str
     turns: tuple[Turn, ...]
@@ -47,15 +47,16 @@ class Sample:
 
 @dataclass
 class Task(ABC):
-    """One way to ask a model about a long text. Its dataclass fields are its configuration.
+    """A task: one way to ask a model about a long text. Its dataclass fields are its configuration.
 
-    A subclass sets the class variables and implements `sample` and `score`; with a `name` it is registered. `chance` is
-    what guessing without the text reaches. `measures` "answer": the model writes, and `score` says how well;
-    "likelihood": the tokens of the turn's answer are fed, and their mean negative log likelihood in nats is the score.
+    A subclass sets the class variables and implements `sample` and `score`; if it has a `name`, it is registered.
+    `chance` is the score of guessing without the text. `measures` "answer": the model generates, and `score` rates the
+    text; "likelihood": the tokens of the turn's answer are fed, and the score is their mean negative log likelihood in
+    nats.
 
-    `placement`: where the question stands. "after": the context is prefilled and compressed before the question is
-    seen, which is then fed as decode steps. "last": context and question are one prompt. "first": one prompt, with the
-    question before the context (PQCache, arXiv 2407.12820, table 3).
+    `placement` of the question: "after": the context is prefilled and compressed before the question is seen; the
+    question is then fed as decode steps. "last": one prompt, context first. "first": one prompt, question first
+    (PQCache, arXiv 2407.12820, table 3).
     """
 
     name: ClassVar[str]
@@ -78,26 +79,26 @@ class Task(ABC):
 
     @classmethod
     def chances(cls) -> tuple[float, ...]:
-        """What guessing reaches: `chance`, or one number for each subset of a task that has several."""
+        """The score of guessing: `chance`, or one number per subset of a task with several."""
         return (cls.chance,)
 
     @property
     def config(self) -> dict[str, Any]:
-        """The fields and their values, and what tells the content of a `file` of the user's from another."""
+        """The fields and their values; for a task that reads a `file`, also the hash of its content."""
         values = asdict(self)
         return values | {"file_hash": content_hash(values["file"])} if values.get("file") else values
 
     @abstractmethod
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """Sample number `index`, whose prompt has at most `length` tokens and nearly as many (`tasks.prompts.fit`).
+        """Sample number `index`; its prompt has at most `length` tokens, and nearly as many (`tasks.prompts.fit`).
 
-        The same for the same arguments, whatever was made before.
+        The same arguments always give the same sample.
         """
 
     def score(self, turn: Turn, text: str) -> float:
-        """How well `text` answers the turn, from 0 to 1. A task that measures likelihood has none."""
+        """The score of `text` as an answer to the turn, from 0 to 1. Tasks that measure likelihood have none."""
         raise NotImplementedError(f"{type(self).__name__} has no score")
 
     def drawn(self, length: int, index: int, seed: int) -> random.Random:
-        """Random numbers of their own for a sample."""
+        """A random generator that is seeded for one sample."""
         return random.Random(f"{self.name}/{length}/{index}/{seed}")

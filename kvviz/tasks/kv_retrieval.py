@@ -1,4 +1,4 @@
-"""Key-value retrieval: a JSON object of random pairs, one of which is asked for."""
+"""Key-value retrieval: find the value of one key in a JSON object of random pairs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .scores import found_any
 if TYPE_CHECKING:
     from ..models import LanguageModel
 
-LEAST_TOKENS_A_PAIR = 8  # below any tokenizer's: a pair is two times 36 characters that no vocabulary holds whole
-ROOM = 4  # tokens to write beyond the value's
+LEAST_TOKENS_A_PAIR = 8  # a lower bound for any tokenizer: a pair has 2 x 36 random characters
+ROOM = 4  # tokens that may be generated beyond those of the value
 
 
 @dataclass
 class KVRetrieval(Task):
-    """As many pairs of random UUIDs as fit into the length, one JSON object; the value of one key is asked for.
+    """Key-value retrieval: a JSON object with as many pairs of random UUIDs as fit; one key's value is asked for.
 
-    `details`: `pairs`, how many there are, and `depth`, where the asked one stands (0 the first, 1 the last). A score
-    is 1 where the value occurs in the answer.
+    `details`: `pairs`, their number, and `depth`, the position of the pair asked for (0 the first, 1 the last). The
+    score is 1 if the value occurs in the answer.
 
-    Source: InfiniteBench (arXiv 2402.13718), section 3.2.1, Retrieve.KV, which takes it from Liu et al. (arXiv
-    2307.03172). The wording is kvviz's own, and so is an opening that begins the answer.
+    Source: InfiniteBench (arXiv 2402.13718), section 3.2.1, Retrieve.KV, after Liu et al. (arXiv 2307.03172). The
+    wording and the opening of the answer are ours.
     """
 
     name: ClassVar[str] = "kv_retrieval"
@@ -36,11 +36,11 @@ class KVRetrieval(Task):
     metric: ClassVar[str] = "value found"
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """A sample of the most pairs that fit; raises InvalidInputError where not even one does."""
-        drawn = self.drawn(length, index, seed)
+        """A sample with as many pairs as fit. Raises InvalidInputError if not even one fits."""
+        rng = self.drawn(length, index, seed)
         most = max(1, length // LEAST_TOKENS_A_PAIR)
-        share = drawn.random()
-        pairs = [(_identifier(drawn.getrandbits(128)), _identifier(drawn.getrandbits(128))) for _ in range(most)]
+        share = rng.random()
+        pairs = [(_identifier(rng.getrandbits(128)), _identifier(rng.getrandbits(128))) for _ in range(most)]
 
         def make(units: int) -> Sample:
             asked = int(share * units)
@@ -55,7 +55,7 @@ class KVRetrieval(Task):
         return fit(lm, length, self.placement, make, most=most)
 
     def score(self, turn: Turn, text: str) -> float:
-        """1 where the value occurs in the text, else 0."""
+        """1 if the value occurs in the text, else 0."""
         return found_any(text, turn.answers)
 
 

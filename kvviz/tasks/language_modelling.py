@@ -1,4 +1,4 @@
-"""Perplexity: how well the tokens that follow a long text are predicted from what a method kept of it."""
+"""Perplexity: how well the tokens after a long context are predicted from the compressed cache."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from .windows import running_text, window
 if TYPE_CHECKING:
     from ..models import LanguageModel
 
-MARGIN = 8  # tokens behind the answer, so that the end of the window does not cut a word of it
-NEARLY = 0.93  # the shortest context, as a share of its length
+MARGIN = 8  # tokens after the answer, so that the end of the window cuts none of its words
+NEARLY = 0.93  # the shortest context allowed, as a share of the length
 
 
 @dataclass
 class Perplexity(Task):
-    """`tokens` tokens of running text behind a context of `length` tokens, fed one by one, whatever the model expects.
+    """Perplexity of the `tokens` tokens after a context of `length` tokens of running text, with teacher forcing.
 
-    The text is Python's reference manual (`pydoc_data.topics`), or `file`, a text file in UTF-8. Samples are windows of
-    it that begin at different places, which `seed` moves; `details` have the place, in characters. The score is the
-    mean negative log likelihood in nats; perplexity is its exponential. `chance` is NaN: guessing reaches the logarithm
-    of the vocabulary's size.
+    The text is Python's reference manual (`pydoc_data.topics`), or `file`, a text file in UTF-8. Samples are windows
+    that start at different characters of the text (`details`: `start`), which depend on `seed`. The score is the mean
+    negative log likelihood in nats; perplexity is its exponential. `chance` is NaN: guessing gives the logarithm of the
+    vocabulary size.
 
-    The cut between context and answer is where tokenising both together and apart agrees, so that the context may be
-    a few tokens shorter than `length`. There is no question, which is why `placement` is always "after".
+    Context and answer are cut where tokenising them together or separately gives the same tokens, so that the context
+    may be a few tokens shorter than `length`. There is no question, so `placement` is always "after".
 
-    Source: ClusterKV (arXiv 2412.03213), fig. 10. It feeds PG19 whole and shows perplexity at every length; here the
-    tokens behind one length are measured, so that all methods predict from the same compressed context.
+    Source: ClusterKV (arXiv 2412.03213), fig. 10. It feeds all of PG19 and shows the perplexity at every length. Here
+    the tokens after one length are measured, so that all methods predict from the same compressed context.
 
-    Raises InvalidInputError for another placement, tokens below 1, a file that is missing, empty or no text, and, when
-    a sample is made, for a text too short.
+    Raises InvalidInputError for another placement, tokens below 1, a file that is missing, empty or not text, and, when
+    a sample is made, for a text that is too short.
     """
 
     name: ClassVar[str] = "perplexity"
-    title: ClassVar[str] = "language modelling: the tokens behind a long text"
+    title: ClassVar[str] = "language modelling: the tokens after a long text"
     source: ClassVar[str] = "ClusterKV, fig. 10"
     metric: ClassVar[str] = "nats per token"
     measures: ClassVar[Measure] = "likelihood"
@@ -70,16 +70,16 @@ class Perplexity(Task):
         return Sample(context, (Turn("", (answer,), max_new_tokens=self.tokens),), {"start": start})
 
     def _cut(self, lm: LanguageModel, text: str, length: int) -> tuple[str, str]:
-        """Context and answer whose tokens are the same together and apart, the context as long as may be."""
+        """The longest context, and its answer, that have the same tokens when encoded together and separately."""
         ids = fed_ids(lm, text)
-        most = length - (lm.encode(text).shape[1] - len(ids))  # a beginning-of-text token takes its place
+        most = length - (lm.encode(text).shape[1] - len(ids))  # leaves room for a beginning-of-text token
         for cut in range(most, math.ceil(NEARLY * length) - 2, -1):
             context, answer = _decoded(lm, ids[:cut]), _decoded(lm, ids[cut : cut + self.tokens])
             before, after = lm.encode(context)[0].tolist(), fed_ids(lm, answer)
             together = lm.encode(context + answer)[0].tolist()
             if len(before) <= length and len(after) == self.tokens and together == [*before, *after]:
                 return context, answer
-        got = f"a tokenizer that cuts this text ({text[:20]!r}...) otherwise when it comes in two parts"
+        got = f"a tokenizer that splits this text ({text[:20]!r}...) differently when it comes in two parts"
         raise UnsupportedModelError(f"{self.name}: cut the text", got, "another text, or a byte-level tokenizer")
 
 

@@ -1,4 +1,4 @@
-"""Needle in a haystack: one sentence with a number, hidden in a long text, and the question for that number."""
+"""Needle in a haystack: a sentence with a number, hidden in a long text, and a question about that number."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PLACES = (
     "Prague", "Rome", "Tokyo", "Vienna",
 )  # fmt: skip
 DIGITS = 5
-ROOM = 6  # tokens to write beyond the number's
+ROOM = 6  # tokens that may be generated beyond those of the number
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True)
 class Needle:
-    """What a hidden sentence says, with the question for its number and the first words of the answer."""
+    """A hidden sentence, the question about its number, and the first words of the answer."""
 
     thing: str
     place: str
@@ -36,27 +36,27 @@ class Needle:
 
     @property
     def opening(self) -> str:
-        """The first words of the sentence, and of the answer: all but the number."""
+        """The first words of the sentence and of the answer: everything except the number."""
         return f"The {self.thing} of {self.place} is"
 
     @property
     def sentence(self) -> str:
-        """The sentence that is hidden."""
+        """The sentence to hide."""
         return f"{self.opening} {self.number}."
 
     @property
     def question(self) -> str:
-        """The question for the number."""
+        """The question about the number."""
         return f"What is the {self.thing} of {self.place}?"
 
 
 @dataclass(frozen=True)
 class NeedleSample:
-    """A context that holds `needle` once, the question for it, and the answer: digits that occur nowhere else.
+    """A context that holds `needle` once, the question about it, and the answer: digits that occur nowhere else.
 
-    `question` ends with the first words of the answer, so that a model has only the number left to write; it is to be
-    given after the context, and may be fed once the context is compressed. `depth` is where the needle was put: 0 at
-    the beginning of the context, 1 at its end. `seed` made the sample.
+    `question` ends with the first words of the answer, so that the model has to write only the number. It comes after
+    the context, and may be fed after the context was compressed. `depth` is the needle's position: 0 is the beginning
+    of the context, 1 its end. `seed` is the sample's seed.
     """
 
     context: str
@@ -70,9 +70,9 @@ class NeedleSample:
 def needle_samples(
     lm: LanguageModel, haystack: str | Tensor, *, count: int = 16, tokens: int = 2000, seed: int = 0
 ) -> list[NeedleSample]:
-    """`count` samples with their needles spread evenly over the depths, each with a seed of its own.
+    """`count` samples, with needles at evenly spaced depths and the seeds `seed`, `seed + 1`, ...
 
-    Arguments and errors as for `needle_sample`; the seeds are seed, seed + 1, ...
+    Arguments and errors as for `needle_sample`.
     """
     if count < 1:
         raise InvalidInputError("needle_samples: count", count, "an int >= 1")
@@ -85,50 +85,50 @@ def needle_samples(
 def needle_sample(
     lm: LanguageModel, haystack: str | Tensor, *, tokens: int = 2000, depth: float = 0.5, seed: int = 0
 ) -> NeedleSample:
-    """A context of about `tokens` tokens, cut from the haystack at a random place, with a needle between two sentences.
+    """A sample with a context of about `tokens` tokens, cut from the haystack, and a needle between two sentences.
 
-    `haystack` is text, or its token ids [1, L]. What the number is of, the number and the cut are drawn with `seed`.
-    Cutting and joining text moves token borders, so that a context may be a few tokens longer or shorter. Source of the
-    task: Kamradt, "Needle in a haystack" (2023); the wording is kvviz's own.
+    `haystack` is text, or its token ids [1, L]. The needle and the cut are drawn with `seed`. Cutting and joining text
+    changes token boundaries, so that a context may be a few tokens longer or shorter. Source of the task: Kamradt,
+    "Needle in a haystack" (2023); the wording is ours.
 
     Raises InvalidInputError for a haystack shorter than the context, or a depth outside 0 to 1.
     """
     if not 0 <= depth <= 1:
         raise InvalidInputError("needle_sample: depth", depth, "a number from 0 to 1")
     ids = lm.encode(haystack) if isinstance(haystack, str) else haystack
-    drawn = random.Random(seed)
-    place, thing = PLACES[drawn.randrange(len(PLACES))], THINGS[drawn.randrange(len(THINGS))]
-    needle = Needle(thing, place, _number(drawn))
-    wanted = tokens - lm.encode(needle.sentence).shape[1]
-    if not 1 <= wanted <= ids.shape[1]:
+    rng = random.Random(seed)
+    place, thing = PLACES[rng.randrange(len(PLACES))], THINGS[rng.randrange(len(THINGS))]
+    needle = Needle(thing, place, _number(rng))
+    filling_tokens = tokens - lm.encode(needle.sentence).shape[1]
+    if not 1 <= filling_tokens <= ids.shape[1]:
         raise InvalidInputError(
             "needle_sample: tokens", tokens, f"more than the needle's, and at most the haystack's {ids.shape[1]} more"
         )
-    start = drawn.randrange(ids.shape[1] - wanted + 1)
-    text = str(lm.tokenizer.decode(ids[0, start : start + wanted], skip_special_tokens=True))
+    start = rng.randrange(ids.shape[1] - filling_tokens + 1)
+    text = str(lm.tokenizer.decode(ids[0, start : start + filling_tokens], skip_special_tokens=True))
     while needle.number in text:  # a haystack may hold numbers too
-        needle = Needle(thing, place, _number(drawn))
+        needle = Needle(thing, place, _number(rng))
     context = _hidden([needle], [depth], text)
     question = f"\n\n{needle.question} {needle.opening}"
     return NeedleSample(context, question, needle.number, needle.sentence, depth, seed)
 
 
 def hide_needles(
-    lm: LanguageModel, depths: Sequence[float], length: int, index: int, seed: int, drawn: random.Random
+    lm: LanguageModel, depths: Sequence[float], length: int, index: int, seed: int, rng: random.Random
 ) -> Callable[[int], tuple[str, tuple[Turn, ...]]]:
-    """A function that hides needles in n tokens of Python's reference manual, and the turns that ask for them.
+    """A function of n that returns needles hidden in n tokens of Python's reference manual, and the turns about them.
 
-    The haystack is window `index` of the manual, at least `length` tokens long, from its beginning on. The needles, one
-    for each of the depths, are drawn once: no two are of the same thing and place, or have the same number. All the
-    texts are the same for the same n.
+    The haystack is window `index` of the manual, at least `length` tokens long; its first n tokens are used. The
+    needles, one per depth, are drawn once: all have a different thing and place, and a different number. The same n
+    always gives the same texts.
     """
     _, text = window(lm, manual(), length, index, seed)
     ids = fed_ids(lm, text)
     needles: list[Needle] = []
-    for place, thing in drawn.sample(list(itertools.product(PLACES, THINGS)), len(depths)):
-        number = _number(drawn)
+    for place, thing in rng.sample(list(itertools.product(PLACES, THINGS)), len(depths)):
+        number = _number(rng)
         while number in text or number in [needle.number for needle in needles]:
-            number = _number(drawn)
+            number = _number(rng)
         needles.append(Needle(thing, place, number))
     turns = tuple(
         Turn(
@@ -145,16 +145,16 @@ def hide_needles(
     return hide
 
 
-def _number(drawn: random.Random) -> str:
-    return str(drawn.randrange(10 ** (DIGITS - 1), 10**DIGITS))
+def _number(rng: random.Random) -> str:
+    return str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS))
 
 
 def _hidden(needles: Sequence[Needle], depths: Sequence[float], text: str) -> str:
-    """The text with every needle at the end of the sentence nearest to its depth."""
+    """The text with each needle at the sentence end nearest to its depth."""
     ends = [0, *(match.end() for match in SENTENCE_END.finditer(text)), len(text)]
     places = [min(ends, key=lambda end: abs(end - depth * len(text))) for depth in depths]
-    parts, done = [], 0
-    for at, needle in sorted(zip(places, needles, strict=True), key=lambda pair: pair[0]):
-        parts += [text[done:at].rstrip(), needle.sentence]
-        done = at
-    return " ".join(part for part in (*parts, text[done:].lstrip()) if part)
+    parts, start = [], 0
+    for end, needle in sorted(zip(places, needles, strict=True), key=lambda pair: pair[0]):
+        parts += [text[start:end].rstrip(), needle.sentence]
+        start = end
+    return " ".join(part for part in (*parts, text[start:].lstrip()) if part)

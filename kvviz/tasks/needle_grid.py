@@ -1,4 +1,4 @@
-"""Needle in a haystack over lengths and depths."""
+"""Needle in a haystack, over lengths and depths."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class NeedleGrid(Task):
-    """One sentence with a number, hidden in prose at one of `depths` depths, and the question for the number.
+    """Needle in a haystack: a sentence with a number, hidden in prose at one of `depths` depths.
 
-    Sample `index` has the depth (index % depths + 0.5) / depths, 0 being the beginning of the text and 1 its end, so
-    that `depths` samples, or a multiple, cover all of them evenly; `details` have it. The haystack is Python's
-    reference manual (`pydoc_data.topics`). A score is 1 where the number occurs in the answer; guessing finds one of
+    Sample `index` has the depth (index % depths + 0.5) / depths, where 0 is the beginning of the text and 1 its end;
+    `depths` samples, or a multiple, cover all depths evenly. `details`: `depth`. The haystack is Python's reference
+    manual (`pydoc_data.topics`). The score is 1 if the number occurs in the answer; the chance of guessing it is 1 in
     90,000.
 
     Source: Kamradt, "Needle in a haystack" (2023); PQCache (arXiv 2407.12820), section 4.2.3 and fig. 9. The sentences
-    are kvviz's own: theirs is about San Francisco, in Paul Graham's essays.
+    are ours; the original is about San Francisco and hidden in Paul Graham's essays.
 
     Raises InvalidInputError for depths below 1.
     """
@@ -43,11 +43,11 @@ class NeedleGrid(Task):
             raise InvalidInputError("needle: depths", repr(self.depths), "an int >= 1")
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """A sample of the longest haystack that fits; raises InvalidInputError where none does."""
+        """A sample with the longest haystack that fits. Raises InvalidInputError if none fits."""
         depth = (index % self.depths + 0.5) / self.depths
         hide = hide_needles(lm, [depth], length, index, seed, self.drawn(length, index, seed))
-        return fit(lm, length, self.placement, lambda units: Sample(*hide(units), {"depth": depth}))
+        return fit(lm, length, self.placement, lambda tokens: Sample(*hide(tokens), {"depth": depth}))
 
     def score(self, turn: Turn, text: str) -> float:
-        """1 where the number occurs in the text, else 0."""
+        """1 if the number occurs in the text, else 0."""
         return found_any(text, turn.answers)

@@ -1,4 +1,4 @@
-"""Samples as a model reads them: in its chat template, with the question where the task puts it."""
+"""Prompts from samples: the model's chat template, with the question where the task puts it."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from .base import Placement, Sample, Turn
 if TYPE_CHECKING:
     from ..models import LanguageModel
 
-_ANSWER = "\u241e answer \u241e"  # stands for an answer while a template is cut behind it; in no text
+_ANSWER = "\u241e answer \u241e"  # a placeholder answer, after which the template is cut; occurs in no text
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt to prefill, and what is fed before each answer; the first of them is empty unless it comes "after"."""
+    """A prompt to prefill, and the text fed before each answer; the first is empty unless placement is "after"."""
 
     text: str
     turns: tuple[str, ...]
 
 
 def render(lm: LanguageModel, sample: Sample, placement: Placement, *, plain: bool = False) -> Prompt:
-    """The sample in the model's chat template; as plain text for `plain`, and for a model without a template.
+    """The prompt of a sample in the model's chat template; plain text if `plain`, or if the model has no template.
 
-    Every turn ends with its opening. Raises InvalidInputError for a sample without turns.
+    Each turn ends with its opening. Raises InvalidInputError for a sample without turns.
     """
     if not sample.turns:
         raise InvalidInputError("render a sample", "no turns", "at least one question")
     chats = lm.tokenizer.chat_template is not None and not plain
-    opening = sample.turns[0]
+    first = sample.turns[0]
     later = tuple(_later(lm, turn, chats) for turn in sample.turns[1:])
     if placement == "after":
-        before, asked = sample.context, opening.question
-        if chats and asked.strip():
-            before, asked = lm.chat_parts(sample.context, asked)
-        return Prompt(before, (asked + opening.opening, *later))
-    parts = [sample.context, opening.question.strip()]
+        context, question = sample.context, first.question
+        if chats and question.strip():
+            context, question = lm.chat_parts(sample.context, question)
+        return Prompt(context, (question + first.opening, *later))
+    parts = [sample.context, first.question.strip()]
     words = "\n\n".join(part for part in (parts if placement == "last" else parts[::-1]) if part)
     text = lm.chat(words) if chats else words + "\n"
-    return Prompt(text + opening.opening, ("", *later))
+    return Prompt(text + first.opening, ("", *later))
 
 
 def count_tokens(lm: LanguageModel, sample: Sample, placement: Placement, *, plain: bool = False) -> int:
-    """Tokens of the prompt and of all questions, the template's included, answers not."""
+    """Number of tokens of the prompt and all questions, with the template but without the answers."""
     prompt = render(lm, sample, placement, plain=plain)
     return lm.encode(prompt.text).shape[1] + sum(len(fed_ids(lm, turn)) for turn in prompt.turns)
 
@@ -54,14 +54,14 @@ def count_tokens(lm: LanguageModel, sample: Sample, placement: Placement, *, pla
 def fit(
     lm: LanguageModel, length: int, placement: Placement, make: Callable[[int], Sample], *, most: int | None = None
 ) -> Sample:
-    """The sample `make(n)` of the largest n, its units of filling, whose prompt has at most `length` tokens.
+    """The largest sample that fits: `make(n)` for the largest n whose prompt has at most `length` tokens.
 
-    `make` must give the same for the same n and more tokens for a larger one; `most` bounds n. Raises
-    InvalidInputError where not even one unit fits.
+    n counts units of filling, such as words or pairs. `make` must be deterministic, and grow with n; `most` limits n.
+    Raises InvalidInputError if n = 1 does not fit.
     """
 
-    def fits(units: int) -> bool:
-        return count_tokens(lm, make(units), placement) <= length
+    def fits(size: int) -> bool:
+        return count_tokens(lm, make(size), placement) <= length
 
     least, limit = 1, most or length
     if not fits(least):
@@ -78,7 +78,7 @@ def fit(
 
 
 def _later(lm: LanguageModel, turn: Turn, chats: bool) -> str:
-    """What stands between an answer and the next one: the end of the turn, the next question, its opening."""
+    """The text between an answer and the next one: the end of the turn, the next question and its opening."""
     if not chats:
         return f"\n\n{turn.question.strip()}\n{turn.opening}"
     messages = [

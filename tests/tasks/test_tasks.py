@@ -188,7 +188,7 @@ def test_full_attention_has_the_likelihood_of_a_plain_pass(which, request, tmp_p
 def test_a_tokenizer_that_cuts_parts_otherwise_is_refused(beginning):
     lm = with_bos()
     lm.tokenizer.backend_tokenizer.normalizer = beginning  # one token more, or another token
-    with pytest.raises(UnsupportedModelError, match="otherwise when it comes in two parts"):
+    with pytest.raises(UnsupportedModelError, match="differently when it comes in two parts"):
         tasks.create("perplexity").sample(lm, 100, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""How a row becomes a prompt and how its answer is scored; the cut in the middle of a text that is too long."""
+"""Prompt formats and metrics of benchmark subsets, and the truncation of long texts in the middle."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ METRICS: Mapping[str, Callable[..., float]] = {
     NUMBERS: scores.number_share, NUMBER: scores.first_number, WORD: scores.found_words, LETTER: scores.chosen_letter,
 }  # fmt: skip
 NEEDS = {ROUGE: ("rouge_score",), LINE: ("rapidfuzz",)}
-HALF_CHARACTER = "\ufffd"  # what a token decodes to that holds a part of a character
+HALF_CHARACTER = "\ufffd"  # the decoded text of a token that holds part of a character
 
 
 @dataclass(frozen=True)
 class Form:
     """The prompt of one subset, and how its answer is scored.
 
-    `lead` stands before the text, `ask` behind it, with the row's input in the place of {input}; `cue` begins the
-    answer. Without a cue, a last line of the question that ends with a colon is it: so do rows that continue a list of
-    examples. `first_line`: only the answer's first line is scored, as what follows is a further example.
+    `lead` comes before the text, `ask` after it, with the row's input in place of {input}; `cue` begins the answer. If
+    there is no cue, and the last line of the question ends with a colon, that line is the cue: rows that continue a
+    list of examples end so. `first_line`: only the answer's first line is scored, since more examples may follow.
 
     Raises UnknownNameError, with near matches, for a metric that is not in METRICS.
     """
@@ -47,9 +47,9 @@ class Form:
         if self.metric not in METRICS:
             raise UnknownNameError("form of a subset: metric", self.metric, METRICS)
 
-    def asked(self, given: str) -> tuple[str, str]:
-        """The question on a row's input, and the first words of the answer."""
-        question = f"\n\n{self.ask.replace('{input}', given)}"
+    def asked(self, row_input: str) -> tuple[str, str]:
+        """The question for a row's input, and the first words of the answer."""
+        question = f"\n\n{self.ask.replace('{input}', row_input)}"
         last = question.rstrip().rpartition("\n")[2]
         if self.cue or not last.endswith(":"):
             return question, self.cue
@@ -59,20 +59,20 @@ class Form:
 def cut_middle(
     lm: LanguageModel, text: str, length: int, placement: Placement, make: Callable[[str, int], Sample]
 ) -> Sample:
-    """The sample `make(kept, dropped)` of at most `length` tokens, with most of the text.
+    """The sample `make(text, dropped)` of at most `length` tokens with as much of the text as fits.
 
-    Of a text that is too long, `dropped` tokens in the middle go, and both ends stay, each with half of the rest.
-    Source: LongBench (arXiv 2308.14508), section 4.1. It cuts the whole prompt; here the instruction and the question
-    stay whole. Raises InvalidInputError where they alone are too long.
+    If the text is too long, `dropped` tokens in its middle are cut out; both ends keep half of the rest. Source:
+    LongBench (arXiv 2308.14508), section 4.1, which truncates the whole prompt; here the instruction and the question
+    stay complete. Raises InvalidInputError if they alone are too long.
     """
     ids = lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
 
-    def shortened(kept: int) -> Sample:
-        if kept >= len(ids):
+    def shortened(tokens: int) -> Sample:
+        if tokens >= len(ids):
             return make(text, 0)
-        head, tail = ids[: kept - kept // 2], ids[len(ids) - kept // 2 :]
+        head, tail = ids[: tokens - tokens // 2], ids[len(ids) - tokens // 2 :]
         ends = _decoded(lm, head).rstrip(HALF_CHARACTER) + _decoded(lm, tail).lstrip(HALF_CHARACTER)
-        return make(ends, len(ids) - kept)
+        return make(ends, len(ids) - tokens)
 
     return fit(lm, length, placement, shortened, most=max(1, len(ids)))
 

@@ -1,4 +1,4 @@
-"""GSM8K: word problems with numbers, behind examples that are worked out step by step."""
+"""GSM8K: grade school math problems, after examples that are solved step by step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .worked_examples import worked_examples
 if TYPE_CHECKING:
     from ...models import LanguageModel
 
-MARK = "####"  # stands before the result in GSM8K's answers
-LEAST_TOKENS_AN_EXAMPLE = 16  # below any tokenizer's: the shortest example has some 40 words
+MARK = "####"  # precedes the result in GSM8K's answers
+LEAST_TOKENS_AN_EXAMPLE = 16  # a lower bound for any tokenizer: the shortest example has about 40 words
 ADVICE = (
     "download the test split of the dataset openai/gsm8k from the Hugging Face hub, as Parquet or as JSON lines with "
     '"question" and "answer", and pass GSM8K(file=...)'
@@ -26,24 +26,23 @@ SOURCE = rows.Source("GSM8K", "test", ("question", "answer"), ADVICE, "openai/gs
 
 @dataclass
 class GSM8K(Task):
-    """A word problem, behind as many worked examples as fit into the length, at most `shots`.
+    """GSM8K: a math word problem, after as many worked examples as fit into the length, at most `shots`.
 
-    The examples are kvviz's own: eight patterns, with names and numbers drawn for each sample, whose steps end with
-    "The answer is ...". Only what the model writes before a next "Question:" is scored: 1 where the number it comes to
-    is right, else 0. `details`: `row` and `shots`.
+    The examples are ours: eight patterns with random names and numbers, whose steps end with "The answer is ...". Only
+    the text before the next "Question:" is scored: 1 if its final number is correct, else 0. `details`: `row`, `shots`.
 
     `file`: a .jsonl or .parquet file in GSM8K's schema (columns question and answer, which ends with "#### 42"), or a
-    directory that has test.jsonl or test.parquet. Without it the test split is read from the hub (openai/gsm8k).
+    directory with test.jsonl or test.parquet. Without it, the test split is read from the hub (openai/gsm8k).
 
-    Source: GSM8K (arXiv 2110.14168) in the chain-of-thought format of arXiv 2201.11903, which has eight written
-    examples; here there are as many as a length takes. PQCache (arXiv 2407.12820) measures on it.
+    Source: GSM8K (arXiv 2110.14168) in the chain-of-thought format of arXiv 2201.11903, which has eight fixed examples;
+    here there are as many as fit. PQCache (arXiv 2407.12820) uses it.
 
-    Raises InvalidInputError for shots below 1, MissingDependencyError without the extra `data`, and for `file` what
-    `rows.files` raises; when a sample is made, what `rows.read` raises.
+    Raises InvalidInputError for shots below 1, MissingDependencyError without the extra `data`, and for `file` the
+    errors of `rows.files`; when a sample is made, those of `rows.read`.
     """
 
     name: ClassVar[str] = "gsm8k"
-    title: ClassVar[str] = "GSM8K: word problems behind worked examples"
+    title: ClassVar[str] = "GSM8K: word problems after worked examples"
     source: ClassVar[str] = "arXiv 2110.14168"
     metric: ClassVar[str] = "final number right"
 
@@ -61,10 +60,10 @@ class GSM8K(Task):
             rows.files(SOURCE, self.file)
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """The row that `seed` puts at `index`, behind worked examples; at least one must fit."""
-        found = rows.read(SOURCE, self.file)
-        number = rows.number(found, index, seed)
-        row = found[number]
+        """The row number `index` in the order shuffled by `seed`, after worked examples; at least one must fit."""
+        dataset = rows.read(SOURCE, self.file)
+        number = rows.number(dataset, index, seed)
+        row = dataset[number]
         question, result = rows.text(row, "question"), _result(rows.text(row, "answer"))
         turn = Turn(f"\n\nQuestion: {question}", (result,), "Answer:", self.max_new_tokens)
         most = self.shots or max(1, length // LEAST_TOKENS_AN_EXAMPLE)
@@ -77,13 +76,13 @@ class GSM8K(Task):
         return fit(lm, length, self.placement, make, most=most)
 
     def score(self, turn: Turn, text: str) -> float:
-        """1 where the number that the answer comes to is the right one, else 0."""
+        """1 if the answer's final number is correct, else 0."""
         return final_number(text.partition("Question:")[0], turn.answers)
 
 
 def _result(answer: str) -> str:
-    before, found, result = answer.rpartition(MARK)
+    steps, mark, result = answer.rpartition(MARK)
     result = result.strip().replace(",", "")
-    if not found or not before.strip() or not result.removeprefix("-").replace(".", "", 1).isdigit():
+    if not mark or not steps.strip() or not result.removeprefix("-").replace(".", "", 1).isdigit():
         raise IncompatibleFileError("read GSM8K: answer", repr(answer[-40:]), f"steps, then {MARK} and a number")
     return result

@@ -1,4 +1,4 @@
-"""InfiniteBench: retrieval, books, dialogues and code on texts of more than 100,000 tokens."""
+"""InfiniteBench: retrieval, books, dialogues and code, on texts of more than 100,000 tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...models import LanguageModel
 
 LETTERS = "ABCD"
-ROOM = 4  # tokens to write beyond those of the answer
+ROOM = 4  # tokens that may be generated beyond those of the answer
 
 HIDDEN = "Somewhere in this long text is one piece of information that matters. A question on it follows.\n\n"
 BOOK = "Here is a book.\n\n"
@@ -46,22 +46,22 @@ FORMS = {
 
 @dataclass
 class InfiniteBench(SubsetTask):
-    """One subset of InfiniteBench; each has its metric, and its name in results, "infinitebench_" + subset.
+    """One subset of InfiniteBench, with its own metric; in results it is called "infinitebench_" + subset.
 
     `file`: a .jsonl or .parquet file in InfiniteBench's schema (columns context, input and answer, and options for
-    multiple choice), or a directory of files named after the subsets. Without it the subset's file is read from the hub
-    (xinrongzhang2022/InfiniteBench).
+    multiple choice), or a directory of files named after the subsets. Without it, the subset's file is read from the
+    hub (xinrongzhang2022/InfiniteBench).
 
-    Texts that make a prompt longer than `length`, and at usual lengths all do, lose their middle, as in InfiniteBench
-    (`details`: `dropped` tokens; `row` is the row). With most of the text the answer may go: in "passkey",
-    "number_string" and "kv_retrieval" the score of the full cache says how often it stayed. The task "kv_retrieval",
-    and RULER's, make such samples at any length.
+    If the prompt would be longer than `length`, as it is at usual lengths, the middle of the text is cut out, as in
+    InfiniteBench (`details`: `dropped` tokens; `row`). This may remove the answer: in "passkey", "number_string" and
+    "kv_retrieval", the score of full attention shows how often the answer remains. The tasks "kv_retrieval" and RULER's
+    make such samples at any length.
 
-    Left out: the Chinese book, which needs other words; code_run, math_find and math_calc, which compute rather than
-    retrieve. Source: InfiniteBench (arXiv 2402.13718): subsets, metrics, the order of a prompt's parts and how long
-    answers may be, or as many tokens as the right one has and a few. The wording is kvviz's own.
+    Left out: the Chinese book, which needs other prompts; code_run, math_find and math_calc, which compute rather than
+    retrieve. Source: InfiniteBench (arXiv 2402.13718) for the subsets, metrics, order of the prompt's parts and maximum
+    length of answers (here at least the tokens of the correct answer and a few more). The wording is ours.
 
-    Raises what `SubsetTask` raises.
+    Raises the errors of `SubsetTask`.
     """
 
     name: ClassVar[str] = "infinitebench"
@@ -86,7 +86,7 @@ class InfiniteBench(SubsetTask):
         return rows.Source("InfiniteBench", self.subset, columns, advice, hub, data_files=file, split="train")
 
     def turn(self, lm: LanguageModel, row: rows.Row) -> Turn:
-        """The row's input in the words of the subset, with the options where there are some."""
+        """The question of a row, with its options for multiple choice."""
         question, opening = self.form.asked(rows.text(row, "input"))
         answers, most = rows.texts(row, "answer"), self.form.max_new_tokens
         if self.form.metric == LETTER:
@@ -101,7 +101,7 @@ class InfiniteBench(SubsetTask):
 
 
 def _letter(answers: tuple[str, ...], options: tuple[str, ...]) -> str:
-    """The letter of the right option: rows name the option, or its letter, or both."""
+    """The letter of the correct option; a row's answer is the option, its letter, or both."""
     for answer in answers:
         if answer in options[: len(LETTERS)]:
             return LETTERS[options.index(answer)]

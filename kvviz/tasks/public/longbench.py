@@ -1,4 +1,4 @@
-"""LongBench: question answering, summaries, examples to follow, retrieval and code on long texts."""
+"""LongBench: question answering, summaries, few-shot learning, retrieval and code on long texts."""
 
 from __future__ import annotations
 
@@ -80,21 +80,21 @@ class Classified(Turn):
 
 @dataclass
 class LongBench(SubsetTask):
-    """One subset of LongBench, English or code; each has its metric, and its name in results, "longbench_" + subset.
+    """One English or code subset of LongBench, with its own metric; in results it is called "longbench_" + subset.
 
     `file`: a .jsonl or .parquet file in LongBench's schema (columns input, context, answers and all_classes), the
-    dataset's data.zip, or the directory it unpacks to. Without it, data.zip is read from the hub (zai-org/LongBench):
-    the dataset's loading script is code, which `datasets` 4 and later refuse to run, as kvviz does. A file of
-    LongBench-E, such as qasper_e.jsonl, is read by its name.
+    dataset's data.zip, or the directory it unpacks to. Without it, data.zip is read from the hub (zai-org/LongBench),
+    since neither `datasets` 4 and later nor kvviz run the dataset's loading script. A file of LongBench-E, such as
+    qasper_e.jsonl, is read by its name.
 
-    Texts that make a prompt longer than `length` lose their middle (`details`: `dropped` tokens; `row` is the row);
-    shorter ones stay shorter. The five Chinese subsets are left out, as ROUGE-L and F1 need a Chinese word splitter.
+    If the prompt would be longer than `length`, the middle of the text is cut out (`details`: `dropped` tokens; `row`);
+    shorter texts stay shorter. The five Chinese subsets are left out: ROUGE-L and F1 need Chinese word segmentation.
 
-    Source: LongBench (arXiv 2308.14508): subsets, metrics, the order of a prompt's parts and how long answers may be.
-    The wording is kvviz's own, and every subset uses the model's chat template, which LongBench leaves out for examples
-    and code.
+    Source: LongBench (arXiv 2308.14508) for the subsets, metrics, order of the prompt's parts and maximum length of
+    answers. The wording is ours. Every subset uses the model's chat template, which LongBench does not use for few-shot
+    examples and code.
 
-    Raises what `SubsetTask` raises.
+    Raises the errors of `SubsetTask`.
     """
 
     name: ClassVar[str] = "longbench"
@@ -121,7 +121,7 @@ class LongBench(SubsetTask):
         )
 
     def turn(self, lm: LanguageModel, row: rows.Row) -> Turn:
-        """The row's input in the words of the subset; with all classes where the answer is one of them."""
+        """The question of a row; with all classes if the answer is a class."""
         question, opening = self.form.asked(rows.text(row, "input"))
         answers, most = rows.texts(row, "answers"), self.form.max_new_tokens
         if self.form.metric == CLASS:
@@ -129,7 +129,7 @@ class LongBench(SubsetTask):
         return Turn(question, answers, opening, most)
 
     def score(self, turn: Turn, text: str) -> float:
-        """The subset's metric, from 0 to 1; the best of several right answers counts."""
+        """The subset's metric, from 0 to 1; the best of several correct answers counts."""
         if self.form.first_line:
             text = text.lstrip("\n").partition("\n")[0]
         if isinstance(turn, Classified):

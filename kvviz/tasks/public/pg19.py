@@ -1,4 +1,4 @@
-"""PG-19: how well the continuation of a book is predicted."""
+"""PG-19: perplexity of the continuation of a book."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ SOURCE = rows.Source(
 
 @dataclass
 class PG19(Perplexity):
-    """`tokens` tokens of a book behind a context of `length` tokens of it, in nats a token: `Perplexity` on books.
+    """Perplexity on books: `tokens` tokens after a context of `length` tokens of a book, in nats per token.
 
-    `file`: a .jsonl or .parquet file with a column `text`, a book a row, or a directory that has test.jsonl or
-    test.parquet. Without it, the test split is read from the hub (emozilla/pg19-test, PG-19's 100 test books without a
-    loading script). Sample `index` is a window of the book that `seed` puts at `index`; behind the last book the first
-    one comes again, with another window (`details`: `row`, and `start`, the window's first character).
+    `file`: a .jsonl or .parquet file with a column `text`, one book per row, or a directory with test.jsonl or
+    test.parquet. Without it, the test split is read from the hub (emozilla/pg19-test: PG-19's 100 test books, without a
+    loading script). Sample `index` is a window of book number `index` in the order shuffled by `seed`; after the last
+    book, the first one follows with another window (`details`: `row`, and `start`, the window's first character).
 
-    Source: PG-19 (arXiv 1911.05507), as ClusterKV (arXiv 2412.03213), fig. 10, uses it.
+    Source: PG-19 (arXiv 1911.05507), as used by ClusterKV (arXiv 2412.03213), fig. 10.
 
-    Raises as `Perplexity` does; MissingDependencyError without the extra `data`; for `file` what `rows.files` raises;
-    when a sample is made, what `rows.read` raises.
+    Raises the errors of `Perplexity`; MissingDependencyError without the extra `data`; for `file` the errors of
+    `rows.files`; when a sample is made, those of `rows.read`.
     """
 
     name: ClassVar[str] = "pg19"
-    title: ClassVar[str] = "PG-19: the tokens behind a long part of a book"
+    title: ClassVar[str] = "PG-19: the tokens after a long part of a book"
     source: ClassVar[str] = "arXiv 1911.05507"
 
     def __post_init__(self) -> None:
-        self._check_fields()  # not `file`, which is no plain text here
+        self._check_fields()  # without `file`, which is not plain text here
         rows.require("pg19", "datasets")
         if self.file is not None:
             rows.files(SOURCE, self.file)
@@ -52,11 +52,11 @@ class PG19(Perplexity):
         """A window of a book: a context of at most `length` tokens, and the `tokens` tokens that follow it."""
         if length < 2:
             raise InvalidInputError("pg19: length", length, "at least 2 tokens")
-        found = rows.read(SOURCE, self.file)
-        turns, place = divmod(index, found.num_rows)
-        number = rows.number(found, place, seed)
-        book = rows.text(found[number], "text")
-        start, text = window(lm, book, length + self.tokens + MARGIN, turns, seed)
+        books = rows.read(SOURCE, self.file)
+        window_index, place = divmod(index, books.num_rows)
+        number = rows.number(books, place, seed)
+        book = rows.text(books[number], "text")
+        start, text = window(lm, book, length + self.tokens + MARGIN, window_index, seed)
         context, answer = self._cut(lm, text, length)
         turn = Turn("", (answer,), max_new_tokens=self.tokens)
         return Sample(context, (turn,), {"row": number, "start": start})

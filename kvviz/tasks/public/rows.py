@@ -1,4 +1,4 @@
-"""Rows of public datasets: read through the library `datasets`, which maps them from disk."""
+"""Rows of public datasets, read with the library `datasets`, which memory-maps them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ...errors import IncompatibleFileError, InvalidInputError, KVVizError, Miss
 READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 ZIP = ".zip"
 PACKAGES = {"datasets": "datasets", "rouge_score": "rouge-score", "rapidfuzz": "rapidfuzz"}
-DAMAGED = (ValueError, FileNotFoundError, StopIteration, zipfile.BadZipFile)  # and the library's own error
+DAMAGED = (ValueError, FileNotFoundError, StopIteration, zipfile.BadZipFile)  # besides the library's own error
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a dataset is, and what it must have.
+    """Where a dataset is, and which columns it must have.
 
-    `path`, `name`, `data_files` and `split` are what `datasets.load_dataset` is called with for the hub. `stem` names
-    the files in a directory, `inside` a file in the archive that the dataset comes as, where it does. `columns` are
-    those that a task reads, and `advice` says how to get the data by hand.
+    `path`, `name`, `data_files` and `split` are the arguments of `datasets.load_dataset` for the hub. `stem` is the
+    name of the files in a directory; `inside` is the file in the dataset's archive, if it comes as one. A task reads
+    `columns`; `advice` says how to get the data by hand.
     """
 
     title: str
@@ -43,47 +43,47 @@ class Source:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """How the name of a file may end."""
+        """The suffixes that a file may have."""
         return (*READERS, ZIP) if self.inside else tuple(READERS)
 
 
 def require(operation: str, *modules: str) -> None:
-    """Raise MissingDependencyError for a module of the extra `data` that is not installed; imports none of them."""
+    """Raise MissingDependencyError for a module of the extra `data` that is not installed, without importing any."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError(operation, PACKAGES[module], "data")
 
 
 def files(source: Source, file: str) -> tuple[str, ...]:
-    """The files that `file` stands for: itself, or those of a directory that are named after the dataset's stem.
+    """The paths of the data: `file` itself, or, in a directory, the files named after the dataset's stem.
 
-    They are a stem with .jsonl, .json or .parquet, or the shards stem-*. Raises InvalidInputError for a file that is
+    These are stem.jsonl, stem.json or stem.parquet, or the shards stem-*. Raises InvalidInputError for a file that is
     missing or of another kind, and UnknownNameError, with near matches, for a directory without such files.
     """
     operation = f"{source.title}: file"
-    found = Path(file).expanduser()
-    if found.is_dir():
+    location = Path(file).expanduser()
+    if location.is_dir():
         for suffix in READERS:
-            shards = [*found.glob(f"{source.stem}{suffix}"), *found.glob(f"{source.stem}-*{suffix}")]
+            shards = [*location.glob(f"{source.stem}{suffix}"), *location.glob(f"{source.stem}-*{suffix}")]
             if shards:
                 return tuple(str(path) for path in sorted(shards))
-        stems = {path.stem for path in found.iterdir() if path.suffix in READERS}
+        stems = {path.stem for path in location.iterdir() if path.suffix in READERS}
         raise UnknownNameError(f"{operation} in the directory {file}", source.stem, stems)
-    if not found.is_file():
+    if not location.is_file():
         raise InvalidInputError(
             operation, f"{file}, which does not exist", f"a file or a directory; to get one, {source.advice}"
         )
-    if found.suffix not in source.suffixes:
+    if location.suffix not in source.suffixes:
         raise InvalidInputError(operation, file, f"a name that ends with {' or '.join(source.suffixes)}")
-    return (str(found),)
+    return (str(location),)
 
 
 def read(source: Source, file: str | None) -> Any:
-    """The rows as a `datasets.Dataset`: mapped from disk, and read one by one.
+    """The rows as a `datasets.Dataset`, memory-mapped and read one by one.
 
-    Raises MissingDependencyError without the library; what `files` raises; IncompatibleFileError for a damaged file;
-    InvalidInputError for one without rows; UnknownNameError, with near matches, for a column that is missing;
-    KVVizError where the hub cannot be reached, which says how to get the data.
+    Raises MissingDependencyError without the library; the errors of `files`; IncompatibleFileError for a damaged file;
+    InvalidInputError for a dataset without rows; UnknownNameError, with near matches, for a missing column; KVVizError,
+    which says how to get the data, if the hub cannot be reached.
     """
     require(source.title, "datasets")
     if file is None:
@@ -100,7 +100,7 @@ def read(source: Source, file: str | None) -> Any:
 
 
 def number(rows: Any, index: int, seed: int) -> int:
-    """Which row sample `index` takes: the rows in an order that `seed` shuffles.
+    """The row number of sample `index`, in an order shuffled by `seed`.
 
     Raises InvalidInputError for more samples than rows.
     """
@@ -112,22 +112,22 @@ def number(rows: Any, index: int, seed: int) -> int:
 
 
 def text(row: Row, column: str) -> str:
-    """The text in a column; raises IncompatibleFileError for anything else."""
+    """The text in a column. Raises IncompatibleFileError for anything else."""
     if not isinstance(row[column], str):
         raise IncompatibleFileError(f"read column {column!r}", type(row[column]).__name__, "a text in every row")
     return str(row[column])
 
 
 def texts(row: Row, column: str) -> tuple[str, ...]:
-    """The texts in a column of lists, or the one of a column of texts; numbers are written out.
+    """The texts in a column of lists or of texts; numbers are converted to text.
 
-    Raises IncompatibleFileError for none, or for anything else.
+    Raises IncompatibleFileError for an empty list, or for anything else.
     """
     value = row[column]
-    found = list(value) if isinstance(value, list | tuple) else [value]
-    if not found or not all(isinstance(one, str | int | float) for one in found):
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    if not items or not all(isinstance(item, str | int | float) for item in items):
         raise IncompatibleFileError(f"read column {column!r}", repr(value), "a text, or a list of them, in every row")
-    return tuple(str(one) for one in found)
+    return tuple(str(item) for item in items)
 
 
 @lru_cache(maxsize=8)
@@ -135,7 +135,7 @@ def _from_hub(source: Source) -> Any:
     load = importlib.import_module("datasets").load_dataset
     try:
         return load(source.path, source.name, data_files=source.data_files, split=source.split)
-    except Exception as error:  # the network has as many errors as libraries take part, and none helps the reader
+    except Exception as error:  # many libraries take part, each with its own errors, and none of them helps the reader
         raise KVVizError(
             f"load {source.title} from the hub", _first_line(error), f"a connection; or {source.advice}"
         ) from None
@@ -143,7 +143,7 @@ def _from_hub(source: Source) -> Any:
 
 @lru_cache(maxsize=8)
 def _from_files(source: Source, paths: tuple[str, ...], changed: tuple[int, ...]) -> Any:
-    """`changed`, when the files were written, keeps the rows of an older version from being taken for theirs."""
+    """The rows of the files. `changed`, their modification times, is part of the cache's key."""
     datasets = importlib.import_module("datasets")
     suffix = Path(paths[0]).suffix
     names = [glob.escape(path) for path in paths]  # the library takes patterns

@@ -1,4 +1,4 @@
-"""What the benchmarks of several subsets share: a prompt and a metric for each, on rows with one long text."""
+"""SubsetTask, the base class of benchmarks with several subsets, each with its own prompt and metric."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class SubsetTask(Task):
-    """One subset of a benchmark; `forms` has them all. In results it has a name of its own, the benchmark's_subset's.
+    """One subset of a benchmark; `forms` has all of them. In results it is called "benchmark_subset".
 
-    Raises UnknownNameError for an unknown subset, MissingDependencyError without the extra `data`, and for `file` what
-    `rows.files` raises; when a sample is made, what `rows.read` raises.
+    Raises UnknownNameError for an unknown subset, MissingDependencyError without the extra `data`, and for `file` the
+    errors of `rows.files`; when a sample is made, those of `rows.read`.
     """
 
     forms: ClassVar[Mapping[str, Form]]
@@ -36,12 +36,12 @@ class SubsetTask(Task):
         rows.require(f"{self.name}, {self.subset}", "datasets", *NEEDS.get(self.form.metric, ()))
         if self.file is not None:
             rows.files(self.where, self.file)
-        # Of this object, not of the class: several subsets have their own place in one table of results.
+        # Set on the object, not on the class, so that several subsets can be in one table of results.
         self.__dict__.update(name=f"{self.name}_{self.subset}", metric=self.form.metric, chance=self.form.chance)
 
     @classmethod
     def chances(cls) -> tuple[float, ...]:
-        """What guessing reaches in each subset."""
+        """The score of guessing in each subset."""
         return tuple(form.chance for form in cls.forms.values())
 
     @property
@@ -52,24 +52,24 @@ class SubsetTask(Task):
     @property
     @abstractmethod
     def where(self) -> rows.Source:
-        """Where the subset is on the hub, and what it must have."""
+        """Where the subset is on the hub, and which columns it must have."""
 
     @abstractmethod
     def turn(self, lm: LanguageModel, row: rows.Row) -> Turn:
-        """The question of a row, and what counts as right."""
+        """The question of a row, and its correct answers."""
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """The row that `seed` puts at `index`; its text (`context`) loses its middle where it is too long."""
-        found = rows.read(self.where, self.file)
-        number = rows.number(found, index, seed)
-        row = found[number]
+        """The row number `index` in the order shuffled by `seed`; a text that is too long is cut in the middle."""
+        dataset = rows.read(self.where, self.file)
+        number = rows.number(dataset, index, seed)
+        row = dataset[number]
         turn, text = self.turn(lm, row), rows.text(row, "context")
 
-        def make(kept: str, dropped: int) -> Sample:
-            return Sample(self.form.lead + kept, (turn,), {"row": number, "dropped": dropped})
+        def make(remaining: str, dropped: int) -> Sample:
+            return Sample(self.form.lead + remaining, (turn,), {"row": number, "dropped": dropped})
 
         return cut_middle(lm, text, length, self.placement, make)
 
     def score(self, turn: Turn, text: str) -> float:
-        """The subset's metric, from 0 to 1; the best of several right answers counts."""
+        """The subset's metric, from 0 to 1; the best of several correct answers counts."""
         return METRICS[self.form.metric](text, turn.answers)

@@ -1,4 +1,4 @@
-"""Word problems with their steps: kvviz's own, as many as are wanted."""
+"""Generated math word problems with worked solutions, in any number."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ NAMES = ("Ana", "Ben", "Chiara", "Deniz", "Emil", "Farah", "Goran", "Hana", "Ivo
 
 @dataclass(frozen=True)
 class Pattern:
-    """A kind of problem: numbers a, b and c are drawn from the ranges, x, y and the result computed from them."""
+    """A kind of problem: numbers a, b and c are drawn from the ranges; x, y and the result are computed from them."""
 
     question: str
     steps: str
     ranges: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
     compute: Callable[[int, int, int], tuple[int, int, int]]
 
-    def written(self, drawn: random.Random) -> str:
-        """A question with its steps, which end with "The answer is ..."."""
-        a, b, c = (drawn.randint(least, most) for least, most in self.ranges)
+    def written(self, rng: random.Random) -> str:
+        """A question with its solution steps, which end with "The answer is ..."."""
+        a, b, c = (rng.randint(least, most) for least, most in self.ranges)
         x, y, result = self.compute(a, b, c)
         words = f"Question: {self.question}\nAnswer: {self.steps} The answer is {result}."
-        return words.format(name=drawn.choice(NAMES), a=a, b=b, c=c, x=x, y=y)
+        return words.format(name=rng.choice(NAMES), a=a, b=b, c=c, x=x, y=y)
 
 
 PATTERNS = (
@@ -78,7 +78,7 @@ PATTERNS = (
 )
 
 
-def worked_examples(drawn: random.Random, count: int) -> list[str]:
-    """`count` questions with their steps and results, the patterns in turn, the numbers drawn."""
-    first = drawn.randrange(len(PATTERNS))
-    return [PATTERNS[(first + place) % len(PATTERNS)].written(drawn) for place in range(count)]
+def worked_examples(rng: random.Random, count: int) -> list[str]:
+    """`count` questions with steps and results; the patterns take turns, the numbers are random."""
+    first = rng.randrange(len(PATTERNS))
+    return [PATTERNS[(first + place) % len(PATTERNS)].written(rng) for place in range(count)]

@@ -1,12 +1,12 @@
-"""RULER's thirteen tasks (arXiv 2404.06654), made anew for a model's tokenizer, a length and a seed.
+"""RULER's thirteen tasks (arXiv 2404.06654), generated for a model's tokenizer, a length and a seed.
 
-Names and constants are those of RULER's own configuration (`scripts/synthetic.yaml` of its repository). What differs:
+Names and constants are those of RULER's configuration (`scripts/synthetic.yaml` in its repository). Deviations:
 
-- All wording and all texts are kvviz's own. The prose is Python's reference manual, where RULER has essays; words come
-  from it too; the two question answering tasks ask about invented articles, where RULER has SQuAD and HotpotQA.
-- A sample fills its length to within a sentence or so, and answers come on top of it; no solved example is put in
-  front of "vt" and "cwe", for which short prompts have no room.
-- An answer may take as many tokens as the right one has in this tokenizer and a few more, not a fixed number.
+- All wording and texts are ours. The prose and the words are from Python's reference manual, where RULER uses essays.
+  The two question answering tasks use invented articles, where RULER uses SQuAD and HotpotQA.
+- A sample fills its length to within about a sentence; answers come on top. "vt" and "cwe" have no solved example in
+  front, since short prompts have no room for it.
+- The maximum length of an answer is that of the correct one in this tokenizer and a few more tokens, not fixed.
 """
 
 from .niah import NeedleTask

@@ -1,4 +1,4 @@
-"""What RULER's tasks share: the score and how many tokens an answer may take."""
+"""RulerTask, the base class of RULER's tasks: the score and the maximum length of an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..scores import found_share
 if TYPE_CHECKING:
     from ...models import LanguageModel
 
-SPARE_TOKENS, SPARE_TOKENS_AN_ANSWER = 8, 4  # for a few words of the model's own, and for numbering
+SPARE_TOKENS, SPARE_TOKENS_AN_ANSWER = 8, 4  # for a few more words, and for numbering
 
 
 @dataclass
@@ -29,7 +29,7 @@ class RulerTask(Task):
         return found_share(text, turn.answers)
 
     def at_least(self, **least: int) -> None:
-        """Raise InvalidInputError for a field that is no int, or less than given here."""
+        """Raise InvalidInputError for a field that is not an int, or below its minimum."""
         for field, smallest in least.items():
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
@@ -37,7 +37,7 @@ class RulerTask(Task):
 
 
 def asked(lm: LanguageModel, question: str, answers: Sequence[str], opening: str) -> Turn:
-    """The turn that asks the question behind a context, with room for the answers and a little more."""
+    """The turn that asks a question after the context, with room for the answers and a few more tokens."""
     needed = len(fed_ids(lm, " " + listed(answers)))
     room = needed + SPARE_TOKENS_AN_ANSWER * len(answers) + SPARE_TOKENS
     return Turn(f"\n\n{question}", tuple(answers), opening, room)
@@ -50,6 +50,6 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def depths(places: Sequence[float]) -> dict[str, float]:
-    """What `details` tells of places in a text, from 0 to 1: "depth" of one; "first_depth", "last_depth" of several."""
+    """`details` of positions in a text, from 0 to 1: "depth" for one; "first_depth" and "last_depth" for several."""
     first, last = round(min(places), 4), round(max(places), 4)
     return {"depth": first} if len(places) == 1 else {"first_depth": first, "last_depth": last}

@@ -1,4 +1,4 @@
-"""Needles in a haystack: sentences that give a key its value, hidden in a long text; eight tasks of RULER."""
+"""Needles in a haystack, eight tasks of RULER: sentences with a key and its value, hidden in a long text."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Kind = Literal["words", "numbers", "uuids"]
 HAYSTACKS = ("noise", "prose", "needles")
 KINDS = ("words", "numbers", "uuids")
 NUMBER_DIGITS = 7
-NEEDLE_TOKENS = 8  # no tokenizer that splits off spaces writes a needle in fewer
+NEEDLE_TOKENS = 8  # a lower bound for any tokenizer that splits at spaces
 
 
-def _number(drawn: random.Random) -> str:
-    return str(drawn.randrange(10 ** (NUMBER_DIGITS - 1), 10**NUMBER_DIGITS))
+def _number(rng: random.Random) -> str:
+    return str(rng.randrange(10 ** (NUMBER_DIGITS - 1), 10**NUMBER_DIGITS))
 
 
-def _uuid(drawn: random.Random) -> str:
-    return str(uuid.UUID(int=drawn.getrandbits(128), version=4))
+def _uuid(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 DRAWS: Mapping[str, Callable[[random.Random], str]] = {"words": word_pair, "numbers": _number, "uuids": _uuid}
@@ -42,15 +42,15 @@ NOUNS = {"words": "word", "numbers": "number", "uuids": "code"}
 class NeedleTask(RulerTask):
     """Needles in a haystack, as RULER configures them (section 3 and appendix B).
 
-    `haystack`: "noise" repeats a few sentences, "prose" is running text, "needles" are needles of other keys.
+    `haystack`: "noise" repeats a few sentences, "prose" is running text, "needles" are needles with other keys.
     `key_kind` and `value_kind`: "words" (two, joined by a hyphen), "numbers" of seven digits, or "uuids". There are
-    `keys` keys with `values` values each, or `queries` keys where these are more; `queries` of them are asked for.
-    All keys, and all values, differ. Depths are drawn evenly, where RULER takes one of 40.
+    max(`keys`, `queries`) keys with `values` values each; `queries` of the keys are asked for. All keys, and all
+    values, are different. Depths are uniformly random, where RULER draws one of 40.
 
-    A haystack of needles grows by whole needles; sentences of noise before them fill what is left of the length.
+    A haystack of needles grows by whole needles; noise sentences before them fill the rest of the length.
 
-    `details`: "needles", how many stand in the text, and where those stand that are asked for, as the share of the rest
-    of the text that comes before them: "depth", or "first_depth" and "last_depth" of several.
+    `details`: "needles", their number, and the position of those asked for, as the share of the other text that comes
+    before them: "depth" for one, "first_depth" and "last_depth" for several.
     """
 
     chance: ClassVar[float] = 0.0  # seven digits, or a UUID
@@ -70,37 +70,37 @@ class NeedleTask(RulerTask):
                 raise UnknownNameError(f"{self.name}: {field}", str(getattr(self, field)), known)
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """As for every task; raises InvalidInputError for a length that has no room for the needles."""
-        made = _Needles(self, lm, length, self.drawn(length, index, seed))
+        """A sample, as for every task. Raises InvalidInputError for a length without room for the needles."""
+        needles = _Needles(self, lm, length, self.drawn(length, index, seed))
         if self.haystack != "needles":
-            return fit(lm, length, self.placement, made.sample)
-        sample = fit(lm, length, self.placement, made.sample, most=len(made.others))
-        others = int(sample.details["needles"]) - len(made.needles)
-        return fit(lm, length, self.placement, lambda units: made.sample(others, units - 1))
+            return fit(lm, length, self.placement, needles.sample)
+        sample = fit(lm, length, self.placement, needles.sample, most=len(needles.others))
+        n_others = int(sample.details["needles"]) - len(needles.needles)
+        return fit(lm, length, self.placement, lambda size: needles.sample(n_others, size - 1))
 
 
 class _Needles:
-    """All that is drawn for a sample, and the sample of any length from it."""
+    """The random parts of a sample, from which the sample of any length is made."""
 
-    def __init__(self, task: NeedleTask, lm: LanguageModel, length: int, drawn: random.Random) -> None:
+    def __init__(self, task: NeedleTask, lm: LanguageModel, length: int, rng: random.Random) -> None:
         self.task = task
         self.noun = NOUNS[task.value_kind]
         count = max(task.keys, task.queries)
         spare = length // NEEDLE_TOKENS + 1 if task.haystack == "needles" else 0
-        keys = distinct(lambda: DRAWS[task.key_kind](drawn), count + spare)
-        values = distinct(lambda: DRAWS[task.value_kind](drawn), count * task.values + spare)
+        keys = distinct(lambda: DRAWS[task.key_kind](rng), count + spare)
+        values = distinct(lambda: DRAWS[task.value_kind](rng), count * task.values + spare)
         owners = [key for key in keys[:count] for _ in range(task.values)] + keys[count:]
         lines = [self._needle(key, value) for key, value in zip(owners, values, strict=True)]
         self.needles, self.others = lines[: count * task.values], lines[count * task.values :]
-        self.depths = [drawn.random() for _ in self.needles]
-        self.start = drawn.randrange(len(prose()))
-        chosen = drawn.sample(range(count), task.queries)
+        self.depths = [rng.random() for _ in self.needles]
+        self.start = rng.randrange(len(prose()))
+        chosen = rng.sample(range(count), task.queries)
         places = [place for key in chosen for place in range(key * task.values, (key + 1) * task.values)]
         self.wanted = [self.needles[place] for place in places]
         self.turn = self._turn(lm, [keys[key] for key in chosen], [values[place] for place in places])
 
     def sample(self, units: int, noise: int = 0) -> Sample:
-        """The sample with that much filling, and as many sentences of noise in front of it."""
+        """The sample with `units` units of filling, and `noise` noise sentences in front of it."""
         haystack = self.task.haystack
         if haystack == "needles":
             filling = self.others[:units]
@@ -143,7 +143,7 @@ class SingleInProse(NeedleTask):
 
 @dataclass
 class SingleCode(NeedleTask):
-    """One needle in running text, with a long value."""
+    """One needle in running text, with a UUID as its value."""
 
     name: ClassVar[str] = "niah_single_3"
     title: ClassVar[str] = "needle in prose: a word's UUID"
@@ -163,7 +163,7 @@ class FourKeys(NeedleTask):
 
 @dataclass
 class AllNeedles(NeedleTask):
-    """Nothing but needles; one is asked for."""
+    """A haystack of needles; one is asked for."""
 
     name: ClassVar[str] = "niah_multikey_2"
     title: ClassVar[str] = "needles only, one asked for: a word's number"
@@ -173,7 +173,7 @@ class AllNeedles(NeedleTask):
 
 @dataclass
 class AllCodes(NeedleTask):
-    """Nothing but needles, with long keys and values; one is asked for."""
+    """A haystack of needles with UUIDs as keys and values; one is asked for."""
 
     name: ClassVar[str] = "niah_multikey_3"
     title: ClassVar[str] = "needles only, one asked for: a UUID's UUID"
@@ -185,7 +185,7 @@ class AllCodes(NeedleTask):
 
 @dataclass
 class FourValues(NeedleTask):
-    """Four needles of one key; all are asked for."""
+    """Four needles with one key; all are asked for."""
 
     name: ClassVar[str] = "niah_multivalue"
     title: ClassVar[str] = "four needles of one word in prose, all asked for"
@@ -195,7 +195,7 @@ class FourValues(NeedleTask):
 
 @dataclass
 class FourQueries(NeedleTask):
-    """Four needles of four keys; all are asked for at once."""
+    """Four needles with four keys; all are asked for at once."""
 
     name: ClassVar[str] = "niah_multiquery"
     title: ClassVar[str] = "four needles of four words in prose, all asked for"

@@ -1,7 +1,7 @@
-"""Questions on short articles about invented towns, firms and people: RULER's question answering, generated.
+"""RULER's question answering, on generated articles about invented towns, firms and people.
 
-RULER asks SQuAD's and HotpotQA's questions, which do not ship with a package. Here an article is a few sentences, each
-a fact; names are made up, so that nothing can be known without the text.
+RULER uses SQuAD and HotpotQA, which are not part of any package. Here an article is a few sentences with one fact each;
+the names are invented, so that no answer can be known without the text.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ...models import LanguageModel
 
 INTRO = "Read the following articles. You will be asked a question about them."
-NAMES = 8  # of a place: town, river, firm, product, and two each of the mayor and the person
-PLACE_TOKENS = 60  # the three articles of a place are more in any tokenizer
+NAMES = 8  # per place: town, river, firm, product, and two each for the mayor and the person
+PLACE_TOKENS = 60  # a lower bound for the three articles of a place, in any tokenizer
 
 
 @dataclass(frozen=True)
 class Town:
-    """What an article tells of a town."""
+    """The facts in an article about a town."""
 
     name: str
     river: str
@@ -45,7 +45,7 @@ class Town:
 
 @dataclass(frozen=True)
 class Firm:
-    """What an article tells of a firm."""
+    """The facts in an article about a firm."""
 
     name: str
     town: str
@@ -64,7 +64,7 @@ class Firm:
 
 @dataclass(frozen=True)
 class Person:
-    """What an article tells of a person."""
+    """The facts in an article about a person."""
 
     name: str
     town: str
@@ -94,7 +94,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer, how the answer begins, and the articles that it takes."""
+    """A question, its answer, the beginning of the answer, and the articles that are needed."""
 
     text: str
     opening: str
@@ -104,11 +104,11 @@ class Question:
 
 @dataclass
 class OneHop(RulerTask):
-    """A question that one article answers; others fill the length, the last of them cut where it ends.
+    """A question that one article answers; other articles fill the length, and the last of them may be cut.
 
-    In place of RULER's SQuAD (section 3). The score is 1 where the answer occurs in the text, ignoring case.
+    Replaces RULER's SQuAD task (section 3). The score is 1 if the answer occurs in the text, ignoring case.
 
-    `details`: "articles", how many, and "depth", the share of the context before the article that answers.
+    `details`: "articles", their number, and "depth", the share of the context before the article with the answer.
     """
 
     name: ClassVar[str] = "qa_1"
@@ -117,14 +117,14 @@ class OneHop(RulerTask):
     chance: ClassVar[float] = 0.0  # invented names, and years out of hundreds
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """As for every task; raises InvalidInputError for a length that has no room for the articles it takes."""
-        drawn = self.drawn(length, index, seed)
-        places = _world(drawn, 2 + length // PLACE_TOKENS)
+        """A sample, as for every task. Raises InvalidInputError for a length without room for the articles."""
+        rng = self.drawn(length, index, seed)
+        places = _world(rng, 2 + length // PLACE_TOKENS)
         articles = [article for place in places for article in place]
-        question = drawn.choice(self.questions(*places[0], places[1].town))
+        question = rng.choice(self.questions(*places[0], places[1].town))
         others = [article for article in articles if article not in question.articles]
-        drawn.shuffle(others)
-        ranks = {article.name: drawn.random() for article in articles}
+        rng.shuffle(others)
+        ranks = {article.name: rng.random() for article in articles}
         turn = asked(lm, question.text, [question.answer], question.opening)
 
         def make(units: int) -> Sample:
@@ -138,7 +138,7 @@ class OneHop(RulerTask):
         return fit(lm, length, self.placement, make, most=sum(len(article.text.split()) for article in others))
 
     def questions(self, town: Town, firm: Firm, person: Person, seat: Town) -> list[Question]:
-        """What can be asked about these four; the firm is in `seat`, and the person was born in `town`."""
+        """All questions about these four; the firm is in `seat`, and the person was born in `town`."""
         return [
             Question(f"On which river is the town of {town.name}?", f"{town.name} is a town on the river",
                      town.river, (town,)),
@@ -156,24 +156,24 @@ class OneHop(RulerTask):
         ]  # fmt: skip
 
     def score(self, turn: Turn, text: str) -> float:
-        """1 where the answer occurs in the text, ignoring case, else 0."""
+        """1 if the answer occurs in the text, ignoring case, else 0."""
         return found_any(text, turn.answers)
 
 
 @dataclass
 class TwoHops(OneHop):
-    """A question that takes two articles: the second is found by what the first one tells.
+    """A question that needs two articles: the first one names the second.
 
-    In place of RULER's HotpotQA (section 3). The score is as for `OneHop`.
+    Replaces RULER's HotpotQA task (section 3). The score is that of `OneHop`.
 
-    `details`: "articles", how many, and "first_depth" and "last_depth" of the two, as for `OneHop`.
+    `details`: "articles", their number, and "first_depth" and "last_depth" of the two, as for `OneHop`.
     """
 
     name: ClassVar[str] = "qa_2"
-    title: ClassVar[str] = "question that takes two of many generated articles (RULER: HotpotQA)"
+    title: ClassVar[str] = "question on two of many generated articles (RULER: HotpotQA)"
 
     def questions(self, town: Town, firm: Firm, person: Person, seat: Town) -> list[Question]:
-        """What can be asked about these four by way of another."""
+        """All questions about these four that need two articles."""
         birthplace = f"the town where {person.name} was born"
         home = f"the town where the firm {firm.name} is"
         employer = f"the firm that {person.name} works for"
@@ -192,9 +192,9 @@ class TwoHops(OneHop):
         ]  # fmt: skip
 
 
-def _world(drawn: random.Random, count: int) -> list[Place]:
-    """`count` places, no two names in them the same. A place's firm is in the town of the next one."""
-    names = iter(distinct(lambda: invented_name(drawn), NAMES * count))
+def _world(rng: random.Random, count: int) -> list[Place]:
+    """`count` places, in which all names are different. The firm of a place is in the town of the next place."""
+    names = iter(distinct(lambda: invented_name(rng), NAMES * count))
     towns = [next(names) for _ in range(count)]
     places: list[Place] = []
     for number, town in enumerate(towns):
@@ -202,16 +202,16 @@ def _world(drawn: random.Random, count: int) -> list[Place]:
         mayor, person = (f"{next(names)} {next(names)}" for _ in range(2))
         places.append(
             Place(
-                Town(town, river, drawn.randrange(1100, 1800), mayor),
-                Firm(firm, towns[(number + 1) % count], drawn.randrange(1810, 1990), product),
-                Person(person, town, firm, drawn.randrange(1920, 2000)),
+                Town(town, river, rng.randrange(1100, 1800), mayor),
+                Firm(firm, towns[(number + 1) % count], rng.randrange(1810, 1990), product),
+                Person(person, town, firm, rng.randrange(1920, 2000)),
             )
         )
     return places
 
 
 def _first_words(articles: list[Article], count: int) -> dict[str, str]:
-    """The texts by name of as many articles as hold `count` words, the last one cut."""
+    """The texts, by name, of the first articles with `count` words in total; the last one may be cut."""
     texts: dict[str, str] = {}
     for article in articles:
         if count <= 0:

@@ -1,4 +1,4 @@
-"""Variable tracking: chains of assignments, scattered over a text of noise; which variables hold a value?"""
+"""Variable tracking: which variables hold a value, after chains of assignments scattered over noise?"""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ INTRO = "Variables are assigned in the following text. Keep track of the value o
 
 @dataclass
 class VariableTracking(RulerTask):
-    """All variables of a chain: the first is given a number, every other one the variable before it.
+    """Variable tracking: name all variables of a chain, where each is assigned the one before it, the first a number.
 
-    `chains` chains of `hops` such steps stand in a text of repeated sentences, each in its order; the first chain is
-    asked for by its number. Source: RULER, section 3: the form of the assignments, names of five letters, numbers of
-    five digits, one chain, four hops.
+    `chains` chains with `hops` hops each are hidden, in order, in repeated sentences. The question gives the number of
+    the first chain. Source: RULER, section 3, for the form of the assignments, names of five letters, numbers of five
+    digits, one chain and four hops.
 
-    `details`: "chains", "hops" and "first_depth" and "last_depth", the shares of the text's sentences before the first
-    and the last assignment of the chain asked for.
+    `details`: "chains", "hops", and "first_depth" and "last_depth", the share of the sentences before the first and the
+    last assignment of the chain asked for.
     """
 
     name: ClassVar[str] = "vt"
@@ -45,18 +45,18 @@ class VariableTracking(RulerTask):
         self.at_least(chains=1, hops=1)
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """As for every task; raises InvalidInputError for a length that has no room for the assignments."""
-        drawn = self.drawn(length, index, seed)
+        """A sample, as for every task. Raises InvalidInputError for a length without room for the assignments."""
+        rng = self.drawn(length, index, seed)
         size = self.hops + 1
-        names = distinct(lambda: "".join(drawn.choices(string.ascii_uppercase, k=NAME_LETTERS)), self.chains * size)
-        values = distinct(lambda: _number(drawn), self.chains)
+        names = distinct(lambda: "".join(rng.choices(string.ascii_uppercase, k=NAME_LETTERS)), self.chains * size)
+        values = distinct(lambda: _number(rng), self.chains)
         statements: list[str] = []
         depths: list[float] = []
         for chain, value in enumerate(values):
-            mine = names[chain * size : (chain + 1) * size]
-            statements += [f"VAR {mine[0]} = {value}."]
-            statements += [f"VAR {name} = VAR {before}." for before, name in pairwise(mine)]
-            depths += sorted(drawn.random() for _ in mine)
+            variables = names[chain * size : (chain + 1) * size]
+            statements += [f"VAR {variables[0]} = {value}."]
+            statements += [f"VAR {name} = VAR {before}." for before, name in pairwise(variables)]
+            depths += sorted(rng.random() for _ in variables)
         question = f"Which {size} variables hold the value {values[0]}, whether directly or through other variables?"
         turn = asked(lm, question, names[:size], f"The {size} variables that hold the value {values[0]} are:")
         details = {
@@ -71,5 +71,5 @@ class VariableTracking(RulerTask):
         return fit(lm, length, self.placement, make)
 
 
-def _number(drawn: random.Random) -> str:
-    return str(drawn.randrange(10 ** (VALUE_DIGITS - 1), 10**VALUE_DIGITS))
+def _number(rng: random.Random) -> str:
+    return str(rng.randrange(10 ** (VALUE_DIGITS - 1), 10**VALUE_DIGITS))

@@ -1,4 +1,4 @@
-"""Words that occur often: a list in which ten words come up more often, and a coded text with three frequent words."""
+"""Aggregation tasks of RULER: the most common words of a list, and the most frequent words of a coded text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .base import RulerTask, asked
 if TYPE_CHECKING:
     from ...models import LanguageModel
 
-LONG = 4096  # from this length on, RULER's words come up as often as its configuration says; in shorter lists less
+LONG = 4096  # from this length on, words occur as often as in RULER's configuration; in shorter lists less often
 OFTEN, SELDOM = 30, 3  # freq_cw, freq_ucw
 OFTEN_IN_SHORT, SELDOM_IN_SHORT = 6, 1
-ITEM_TOKENS = 3  # a number, its dot and a word are at least as many
+ITEM_TOKENS = 3  # a lower bound for a number, its dot and a word
 CODE_LETTERS = 6
 FREQUENT = 3
 DOTS = "..."
@@ -28,13 +28,13 @@ DOTS = "..."
 
 @dataclass
 class CommonWords(RulerTask):
-    """The `common` words that come up most often in a numbered list.
+    """Common words: name the `common` words that occur most often in a numbered list.
 
-    Each of them is there 30 times and all others 3 times (RULER's freq_cw, freq_ucw and num_cw); 6 times and once where
-    the length is below 4,096 tokens, as in RULER's code. More words fill the length. They are from `vocabulary`, and
-    invented once that is used up; none is in the question or a part of another. Source: RULER, section 3.
+    Each of them occurs 30 times, all others 3 times (RULER's freq_cw, freq_ucw and num_cw); 6 times and once if the
+    length is below 4,096 tokens, as in RULER's code. More words fill the length. They are from `vocabulary`, then
+    invented; none occurs in the question or is part of another. Source: RULER, section 3.
 
-    `details`: "words", how many different ones.
+    `details`: "words", the number of different words.
     """
 
     name: ClassVar[str] = "cwe"
@@ -48,14 +48,14 @@ class CommonWords(RulerTask):
         self.at_least(common=1)
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """As for every task; raises InvalidInputError for a length that has no room for the common words."""
-        drawn = self.drawn(length, index, seed)
+        """A sample, as for every task. Raises InvalidInputError for a length without room for the common words."""
+        rng = self.drawn(length, index, seed)
         often, seldom = (OFTEN, SELDOM) if length >= LONG else (OFTEN_IN_SHORT, SELDOM_IN_SHORT)
         question = f"Which {self.common} words come up most often in the list?"
         opening = f"The {self.common} words that come up most often are:"
-        words = _words(drawn, self.common + length // (ITEM_TOKENS * seldom) + 1, question + opening)
+        words = _words(rng, self.common + length // (ITEM_TOKENS * seldom) + 1, question + opening)
         common, others = words[: self.common], words[self.common :]
-        order = drawn.getrandbits(64)
+        order = rng.getrandbits(64)
         turn = asked(lm, question, common, opening)
 
         def make(units: int) -> Sample:
@@ -70,14 +70,14 @@ class CommonWords(RulerTask):
 
 @dataclass
 class FrequentWords(RulerTask):
-    """The three most frequent words of a text of made-up words, whose counts fall with rank to the power `alpha`.
+    """Frequent words: name the three most frequent words of a text of random words with Zipf-distributed counts.
 
-    The first rank is taken by dots, which stand for noise; the next three are the answers. There are length / 50
-    different words of six random letters, and of `n` the word of rank k has the whole part of n / (zeta(alpha) k^alpha)
-    places. Source: RULER, section 3, and its code for these counts; alpha=2.0 there too. A text is never so short that
-    the fourth word and the fifth come up equally often.
+    Rank 1 is dots, which stand for noise; ranks 2 to 4 are the answers. There are length / 50 different words of six
+    random letters; in a text of n words, the word of rank k occurs ⌊n / (zeta(alpha) k^alpha)⌋ times. Source: RULER,
+    section 3, and its code for the counts and alpha=2.0. The text is always long enough for the words of ranks 4 and 5
+    to differ in their counts.
 
-    `details`: "words", how many there are in the text, dots included.
+    `details`: "words", the number of words in the text, dots included.
     """
 
     name: ClassVar[str] = "fwe"
@@ -92,21 +92,21 @@ class FrequentWords(RulerTask):
             raise InvalidInputError(f"{self.name}: alpha", repr(self.alpha), "a number above 1")
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """As for every task; raises InvalidInputError for a length in which the words' counts would not differ."""
+        """A sample, as for every task. Raises InvalidInputError for a length at which the counts would not differ."""
         from scipy.special import zeta
 
-        drawn = self.drawn(length, index, seed)
+        rng = self.drawn(length, index, seed)
         count = max(length // 50, FREQUENT + 2)
-        words = distinct(lambda: "".join(drawn.choices(string.ascii_lowercase, k=CODE_LETTERS)), count - 1)
-        order = drawn.getrandbits(64)
+        words = distinct(lambda: "".join(rng.choices(string.ascii_lowercase, k=CODE_LETTERS)), count - 1)
+        order = rng.getrandbits(64)
         shares = [rank**-self.alpha / float(zeta(self.alpha)) for rank in range(1, count + 1)]
-        least = math.ceil(1 / (shares[FREQUENT] - shares[FREQUENT + 1]))  # from here on the whole parts differ
+        least = math.ceil(1 / (shares[FREQUENT] - shares[FREQUENT + 1]))  # from here on the counts differ
         question = "Leave out the dots. Which three words come up most often in the text?"
         turn = asked(lm, question, words[:FREQUENT], "The three words that come up most often are:")
 
         def make(units: int) -> Sample:
-            places = [int((least - 1 + units) * share) for share in shares]
-            text = [word for word, times in zip([DOTS, *words], places, strict=True) for _ in range(times)]
+            counts = [int((least - 1 + units) * share) for share in shares]
+            text = [word for word, times in zip([DOTS, *words], counts, strict=True) for _ in range(times)]
             random.Random(order).shuffle(text)
             intro = "The words of the following text are in code. Keep count of how often each one comes up."
             return Sample(f"{intro}\n\n{' '.join(text)}", (turn,), {"words": len(text)})
@@ -114,15 +114,15 @@ class FrequentWords(RulerTask):
         return fit(lm, length, self.placement, make)
 
 
-def _words(drawn: random.Random, count: int, question: str) -> list[str]:
-    """Different words in random order: the vocabulary's, then invented ones in which none of these occurs.
+def _words(rng: random.Random, count: int, question: str) -> list[str]:
+    """Different words in random order: first from the vocabulary, then invented ones that contain none of these.
 
     None is in the question, which an answer may repeat.
     """
     known = [word for word in vocabulary() if word not in question]
-    found = dict.fromkeys(drawn.sample(known, min(count, len(known))))
-    while len(found) < count:
-        word = invented_name(drawn).lower()
-        if not any(one in word for one in known):
-            found[word] = None
-    return list(found)
+    words = dict.fromkeys(rng.sample(known, min(count, len(known))))
+    while len(words) < count:
+        invented = invented_name(rng).lower()
+        if not any(word in invented for word in known):
+            words[invented] = None
+    return list(words)
