@@ -1,6 +1,6 @@
-"""Language models: loading them, the shape of their attention, and where numbers measured on them come from.
+"""Language models: loading, the shape of their attention, and the provenance of measurements on them.
 
-It imports the errors and the trace's geometry alone, and loads on first use: provenance needs neither torch nor
+It imports only the errors and the trace's geometry, and loads on first use: provenance needs neither torch nor
 transformers.
 """
 

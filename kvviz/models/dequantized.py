@@ -1,4 +1,4 @@
-"""De-quantised copies of GGUF models in the user's cache folder: made once, verified at every use."""
+"""De-quantised copies of GGUF models in the user's cache folder, made once and verified at every use."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..errors import IncompatibleFileError, KVVizError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-VERSION = 1  # raise it whenever what `_dequantize` writes changes
+VERSION = 1  # increase it whenever the output of `_dequantize` changes
 MANIFEST = "manifest.json"
 
 
 def folder() -> Path:
-    """The cache folder: the environment variable KVVIZ_CACHE, else the user's cache folder of the operating system."""
+    """The cache folder: the environment variable KVVIZ_CACHE, or else the operating system's user cache folder."""
     import platformdirs
 
     return Path(os.environ.get("KVVIZ_CACHE") or platformdirs.user_cache_dir("kvviz"))
@@ -33,15 +33,15 @@ def folder() -> Path:
 def dequantized(gguf: Path) -> Path:
     """Path of a verified folder with the model and tokenizer of a .gguf file, de-quantised to float32 safetensors.
 
-    The first call makes the folder (11 s for 135 million weights); it is keyed by the file's content, transformers'
-    major version and our own format. Of several processes one makes it and the others wait. A copy that misses a
-    byte is made anew.
+    The first call creates the folder (11 s for 135 million weights). Its key is the file's content, transformers' major
+    version and our format version. If several processes call, one creates it and the others wait. A damaged copy is
+    created again.
 
-    Raises IncompatibleFileError where the file is no GGUF file that transformers can read, and KVVizError where the
-    cache folder cannot be written; what was half written is removed.
+    Raises IncompatibleFileError if transformers cannot read the file as GGUF, and KVVizError if the cache folder cannot
+    be written; partial copies are removed.
     """
     place = folder() / f"{gguf.stem}-{_key(gguf)}"
-    if _intact(place):  # without the lock, so that a cache folder that has become read-only still serves
+    if _intact(place):  # checked without the lock, so that a read-only cache folder can still be used
         return place
     with _writing(place), _locked(place):
         if not _intact(place):
@@ -67,7 +67,7 @@ def _locked(place: Path) -> Iterator[None]:
 
 @contextmanager
 def _writing(place: Path) -> Iterator[None]:
-    """Turn what a full, read-only or missing disk raises into an error that names the way out."""
+    """Turn the errors of a full, read-only or missing disk into an error that names the remedy."""
     from safetensors import SafetensorError
 
     try:
@@ -76,20 +76,20 @@ def _writing(place: Path) -> Iterator[None]:
         raise KVVizError(
             f"cache a de-quantised model in {place.parent}",
             error,
-            "a folder that can be written, with room for it; the environment variable KVVIZ_CACHE names another one",
+            "a writable folder with enough space; the environment variable KVVIZ_CACHE names another one",
         ) from error
 
 
 def _replace(place: Path, gguf: Path) -> None:
-    """Make the folder beside its place and rename it; only under the lock."""
-    for leftover in place.parent.glob(f"{place.name}.*.part"):  # of a process that was killed: nobody else is writing
+    """Create the folder under a temporary name and rename it. Needs the lock."""
+    for leftover in place.parent.glob(f"{place.name}.*.part"):  # from a killed process, since we hold the lock
         shutil.rmtree(leftover)
     part = Path(tempfile.mkdtemp(dir=place.parent, prefix=f"{place.name}.", suffix=".part"))
     try:
         _dequantize(gguf, part)
         manifest = {name.name: _fingerprint(name) for name in part.iterdir()}
         (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        if place.exists():  # damaged, or it would have been used
+        if place.exists():  # a damaged copy
             shutil.rmtree(place)
         part.rename(place)
     except BaseException:
@@ -98,8 +98,8 @@ def _replace(place: Path, gguf: Path) -> None:
 
 
 def _fingerprint(path: Path) -> dict[str, int]:
-    # CRC-32 finds every damaged run of up to 32 bits and all but 1 in 4e9 of the longer ones. 538 MB take 0.1 s here,
-    # against 0.3 s of SHA-256 with the processor's SHA instructions and over a second without them.
+    # CRC-32 detects all bursts of up to 32 wrong bits, and all but 1 in 4e9 of longer ones. 538 MB take 0.1 s here,
+    # compared with 0.3 s for SHA-256 with the processor's SHA instructions and over a second without them.
     crc = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -110,8 +110,8 @@ def _fingerprint(path: Path) -> dict[str, int]:
 def _intact(place: Path) -> bool:
     try:
         manifest = json.loads((place / MANIFEST).read_text())
-        return bool(manifest) and all(_fingerprint(place / name) == wanted for name, wanted in manifest.items())
-    except (OSError, ValueError, AttributeError):  # missing, or no manifest of ours
+        return bool(manifest) and all(_fingerprint(place / name) == expected for name, expected in manifest.items())
+    except (OSError, ValueError, AttributeError):  # missing, or not our manifest
         return False
 
 
@@ -120,7 +120,7 @@ def _dequantize(gguf: Path, target: Path) -> None:
     import transformers
 
     options: dict[str, Any] = {}
-    if hasattr(transformers, "GgufConfig"):  # newer releases would keep the blocks where the `kernels` package is there
+    if hasattr(transformers, "GgufConfig"):  # newer releases keep the blocks if the `kernels` package is there
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -130,7 +130,7 @@ def _dequantize(gguf: Path, target: Path) -> None:
     except (ValueError, KeyError, NotImplementedError) as error:
         wanted = "a GGUF file of an architecture that transformers reads"
         raise IncompatibleFileError(f"read {gguf}", error, wanted) from error
-    if quantizer := getattr(model, "hf_quantizer", None):  # it refuses to save what is not quantised any more
+    if quantizer := getattr(model, "hf_quantizer", None):  # it refuses to save de-quantised weights
         quantizer.remove_quantization_config(model)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
@@ -139,9 +139,9 @@ def _dequantize(gguf: Path, target: Path) -> None:
 def read_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
     """The tokenizer in a .gguf file.
 
-    SmolLM's is put together here from the file's vocabulary and merges: transformers 5.0 reads it as CodeLlama's, which
-    loses spaces, and 5.23 leaves out that digits stand alone, which changes the spaces before a number. Every other one
-    is transformers' own conversion.
+    SmolLM's tokenizer is assembled here from the file's vocabulary and merges: transformers 5.0 reads it as
+    CodeLlama's, which loses spaces, and 5.23 does not split digits, which changes the spaces before a number. All other
+    tokenizers are converted by transformers.
     """
     from gguf import GGUFReader
     from transformers import AutoTokenizer
@@ -172,6 +172,6 @@ def _smollm_tokenizer(fields: dict[str, Any]) -> PreTrainedTokenizerBase:
         for name, key in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}.items()
     }
     template = fields["chat_template"].contents()
-    fast: Any = transformers.PreTrainedTokenizerFast  # its constructor carries no types
+    fast: Any = transformers.PreTrainedTokenizerFast  # its constructor has no types
     wrapped: PreTrainedTokenizerBase = fast(tokenizer_object=tokenizer, chat_template=template, **named)
     return wrapped

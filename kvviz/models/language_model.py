@@ -1,4 +1,4 @@
-"""LanguageModel: a transformers model and its tokenizer, with what every other module asks of them."""
+"""LanguageModel: a transformers model with its tokenizer and the shape of its attention."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class LanguageModel:
     """A transformers causal language model and its tokenizer, with the shape of its attention.
 
-    `name` is what plots and recordings call the model; left out, it is the last part of the path or hub id that the
-    model came from. The model is used as it is: `load` gives one in evaluation mode without gradients. `source` is the
-    name, directory or file that `load` was given, None for a model that it did not load.
+    `name` is the model's name in plots and recordings; the default is the last part of the path or hub id that the
+    model came from. The model is used as it is; `load` returns one in evaluation mode without gradients. `source` is
+    the name, directory or file passed to `load`, or None for a model that `load` did not load.
 
-    Raises UnsupportedModelError for a model that is no decoder alone, or has no attention layer (Mamba), no rotary
+    Raises UnsupportedModelError for a model that is not decoder-only, has no attention layer (Mamba), no rotary
     position embedding, or keys and values of different widths.
     """
 
@@ -39,38 +39,38 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's inputs go."""
+        """The device of the model's inputs."""
         return self.model.device
 
     def encode(self, text: str) -> Tensor:
         """Token ids of `text` as int64 [1, L] on the model's device.
 
-        Special tokens written out in the text count as such. A beginning-of-text token is put in front where the
-        tokenizer does so by default and the text (a chat template's, say) does not bring it.
+        Special tokens that are written in the text are recognised. A beginning-of-text token is added if the tokenizer
+        does so by default and the text (for example from a chat template) does not begin with one.
         """
         bos = self.tokenizer.bos_token
-        brings_bos = isinstance(bos, str) and text.startswith(bos)
-        ids = self.tokenizer(text, add_special_tokens=not brings_bos, verbose=False)["input_ids"]
+        has_bos = isinstance(bos, str) and text.startswith(bos)
+        ids = self.tokenizer(text, add_special_tokens=not has_bos, verbose=False)["input_ids"]
         return torch.tensor([ids], dtype=torch.int64, device=self.device)
 
     def tokens(self, ids: Tensor | Iterable[int]) -> list[str]:
-        """The text of every token id, so that joined they are the decoded text.
+        """The text of each token; joined, they are the decoded text.
 
         `ids` is int64 [L] or [1, L], or plain integers. A token that holds part of a character becomes "\\ufffd".
         """
         numbers = ids.flatten().tolist() if isinstance(ids, Tensor) else [int(number) for number in ids]
         if not numbers:
             return []
-        # Sentencepiece decoders drop the space that a text begins with: all but the first are decoded behind another.
+        # Sentencepiece decoders drop a leading space, so all tokens but the first are decoded after another one.
         before = self.tokenizer("a", add_special_tokens=False)["input_ids"]
         prefix = self._decode(before)
         text = {number: self._decode([*before, number]).removeprefix(prefix) for number in set(numbers)}
         return [self._decode(numbers[:1]), *(text[number] for number in numbers[1:])]
 
     def chat(self, user: str, system: str | None = None) -> str:
-        """The chat template's text for one message, ready for the model to answer.
+        """The text of one user message in the chat template, ready for the model's answer.
 
-        Without `system` the template's own system message is used, where it has one.
+        Without `system`, the template's default system message is used, if it has one.
         Raises InvalidInputError for a tokenizer without a chat template.
         """
         if self.tokenizer.chat_template is None:
@@ -81,7 +81,7 @@ class LanguageModel:
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def chat_parts(self, context: str, question: str) -> tuple[str, str]:
-        """One user turn as (prompt, question): the chat text of context + question, cut where the question begins.
+        """`(prompt, question)` of one user turn: the chat text of context + question, cut where the question begins.
 
         For `generate(lm, prompt, question=question)`, which compresses the prompt before the question is seen.
         Raises InvalidInputError for an empty question.
@@ -101,7 +101,7 @@ def check_decoder(config: Any, name: str) -> None:
     """Raise UnsupportedModelError for a model with an encoder."""
     if config.is_encoder_decoder:
         got = f"an encoder-decoder model ({config.model_type})"
-        raise UnsupportedModelError(f"load {name}", got, "a decoder alone")
+        raise UnsupportedModelError(f"load {name}", got, "a decoder-only model")
 
 
 def _geometry(model: PreTrainedModel, name: str) -> Geometry:
@@ -114,7 +114,7 @@ def _geometry(model: PreTrainedModel, name: str) -> Geometry:
     if not attending:
         raise UnsupportedModelError(operation, f"{kind}, which has no attention layer", "a model with attention layers")
     if not any(type(module).__name__.endswith("RotaryEmbedding") for module in model.modules()):
-        got = f"{kind}, in which no rotary position embedding was found"
+        got = f"{kind} without rotary position embedding"
         raise UnsupportedModelError(operation, got, "a model with RoPE")
     if getattr(config, "kv_lora_rank", None):
         got = f"{kind} with multi-head latent attention"

@@ -1,4 +1,4 @@
-"""load(): a language model by alias, directory, .gguf file or hub id."""
+"""load(): load a language model by alias, directory, .gguf file or hub id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .language_model import LanguageModel, check_decoder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SHARED = "auto"  # a device: layers shared out among devices
+SHARED = "auto"  # the device name for layers that are distributed over several devices
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class BundledModel:
     install: str
 
     def path(self) -> Path:
-        """The .gguf file, found without importing the package, whose own imports would need a C++ build.
+        """Path of the .gguf file; the package is not imported, since its imports would need a C++ build.
 
-        Raises MissingDependencyError, with the command that installs it, where the package is not there.
+        Raises MissingDependencyError, with the command that installs it, if the package is missing.
         """
         spec = importlib.util.find_spec(self.package)
         folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
@@ -66,15 +66,15 @@ def load(
 ) -> LanguageModel:
     """A LanguageModel by alias ("smollm2-135m"), directory, .gguf file or Hugging Face hub id.
 
-    `device`: CUDA where there is one, else the CPU. "auto" shares the layers out among all GPUs and then host memory,
-    by accelerate's `device_map`, for a model that one GPU does not hold. `dtype`: bfloat16 on CUDA, else float32. A
-    .gguf file is de-quantised once and kept in the user's cache folder, or in the one that the environment variable
-    KVVIZ_CACHE names: 15 s the first time for SmolLM2-135M, 0.6 s then (two cores, imports aside). Code that comes with
-    a model is never run.
+    `device`: by default CUDA if available, else the CPU. "auto" distributes the layers over all GPUs and then host
+    memory (accelerate's `device_map`), for a model that does not fit on one GPU. `dtype`: by default bfloat16 on CUDA,
+    else float32. A .gguf file is de-quantised once and cached in the user's cache folder, or in the folder named by the
+    environment variable KVVIZ_CACHE: for SmolLM2-135M this takes 15 s the first time, then 0.6 s (two cores, without
+    imports). Code that comes with a model is never run.
 
-    Raises UnknownNameError for a name that nothing answers to, MissingDependencyError where the bundled model is not
-    installed, UnsupportedModelError for a model that kvviz cannot serve, IncompatibleFileError for damaged files, and
-    KVVizError where the cache folder cannot be written or the hub does not answer.
+    Raises UnknownNameError for an unknown name, MissingDependencyError if the bundled model is not installed,
+    UnsupportedModelError for a model that kvviz does not support, IncompatibleFileError for damaged files, and
+    KVVizError if the cache folder cannot be written or the hub does not answer.
     """
     gpu = torch.cuda.is_available()
     shared = device == SHARED
@@ -94,7 +94,7 @@ def load(
     with _errors_of(str(name)):
         model, tokenizer = _read(source, dtype, SHARED if shared else None)
     if not shared:
-        torch.nn.Module.to(model, placed)  # transformers' own `to` is typed as taking no device
+        torch.nn.Module.to(model, placed)  # transformers types its `to` without a device
     loaded = LanguageModel(model, tokenizer, title)
     loaded.source = str(name)
     return loaded
@@ -115,7 +115,7 @@ def _read(source: Path, dtype: torch.dtype, device_map: str | None) -> tuple[Pre
 
 @contextmanager
 def _errors_of(name: str) -> Iterator[None]:
-    """Turn what transformers raises for a name it cannot load into errors that say what would work."""
+    """Turn transformers' errors for a name that it cannot load into errors that say what would work."""
     from safetensors import SafetensorError
 
     operation = f"load {name}"
@@ -124,14 +124,14 @@ def _errors_of(name: str) -> Iterator[None]:
     except KVVizError:
         raise
     except SafetensorError as error:
-        raise IncompatibleFileError(operation, f"damaged weights ({error})", "whole safetensors files") from error
+        raise IncompatibleFileError(operation, f"damaged weights ({error})", "complete safetensors files") from error
     except OSError as error:
         if Path(name).is_dir():
             raise InvalidInputError(operation, error, "a directory that save_pretrained wrote") from error
         if "/" not in name:
             known = [*BUNDLED, "a directory", "a .gguf file", "a hub id"]
             raise UnknownNameError("load a model", name, known) from error
-        raise KVVizError(operation, error, "a directory, a .gguf file or a hub id that can be reached") from error
+        raise KVVizError(operation, error, "a directory, a .gguf file or a reachable hub id") from error
     except ValueError as error:  # also when the model's code is not part of transformers
         wanted = "a causal language model whose code is in transformers"
         raise UnsupportedModelError(operation, error, wanted) from error

@@ -1,4 +1,4 @@
-"""Where numbers come from: hardware, versions, commit and the model's weights."""
+"""Provenance of measurements: hardware, versions, commit and the model's weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cache
 def hardware(device: str) -> str:
-    """The name of the GPU, or that of the processor and the number of its cores."""
+    """The name of the GPU, or the name and number of cores of the processor."""
     if device == "cuda":
         import torch
 
@@ -28,7 +28,7 @@ def hardware(device: str) -> str:
 
 
 def installed(package: str) -> str:
-    """The version of a package, "not installed" without it."""
+    """The version of a package, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -37,25 +37,25 @@ def installed(package: str) -> str:
 
 @cache
 def commit() -> str:
-    """The commit of kvviz's source, with "+" where its code differs from it; "unknown" for an installed package."""
+    """The commit of kvviz's source, with "+" if the code has changes; "unknown" for an installed package."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return "unknown"
-    found = _git(root, "rev-parse", "--short=7", "HEAD")
-    return found + "+" * bool(_git(root, "status", "--porcelain", "--", "kvviz", "kernels")) if found else "unknown"
+    head = _git(root, "rev-parse", "--short=7", "HEAD")
+    return head + "+" * bool(_git(root, "status", "--porcelain", "--", "kvviz", "kernels")) if head else "unknown"
 
 
 def _git(root: Path, *command: str) -> str:
     try:
         return subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True).stdout.strip()
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return ""
 
 
 def content_hash(path: str | os.PathLike[str]) -> str:
-    """BLAKE2b of a file, or of all files in a folder with their names: 16 hexadecimal digits; "" where there is none.
+    """BLAKE2b hash of a file, or of all files in a folder with their names: 16 hexadecimal digits; "" if missing.
 
-    A file is read again only where its time or size has changed.
+    A file is read again only if its modification time or size has changed.
     """
     root = Path(path)
     files = sorted(file for file in root.rglob("*") if file.is_file()) if root.is_dir() else [root]
@@ -76,25 +76,25 @@ def _content(file: Path, _changed_ns: int, _size: int) -> str:
 
 
 def model_hash(model: nn.Module) -> str:
-    """BLAKE2b of every weight of the model, by name, dtype and shape: 16 hexadecimal digits.
+    """BLAKE2b hash of all weights of the model with their names, dtypes and shapes: 16 hexadecimal digits.
 
-    The same wherever accelerate has put the weights; those it keeps elsewhere are brought in one at a time.
+    It does not depend on where accelerate keeps the weights; offloaded weights are fetched one at a time.
     """
     import torch
 
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        found = _brought_in(model, name) if tensor.is_meta else tensor
-        digest.update(found.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        weights = _fetched(model, name) if tensor.is_meta else tensor
+        digest.update(weights.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _brought_in(model: nn.Module, name: str) -> Tensor:
+def _fetched(model: nn.Module, name: str) -> Tensor:
     from accelerate.utils import align_module_device
 
-    path, _, own = name.rpartition(".")
+    path, _, parameter = name.rpartition(".")
     module = model.get_submodule(path)
     with align_module_device(module):
-        found: Tensor = getattr(module, own).detach().cpu().clone()
-    return found
+        weights: Tensor = getattr(module, parameter).detach().cpu().clone()
+    return weights

@@ -160,7 +160,7 @@ def test_names_that_nothing_answers_to(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(errors.UnknownNameError, match="did you mean 'smollm2-135m'"):
         load("smolm2-135m")
-    with pytest.raises(errors.KVVizError, match="hub id that can be reached"):
+    with pytest.raises(errors.KVVizError, match="reachable hub id"):
         load("nobody/nothing")
     for missing in (tmp_path / "missing.gguf", tmp_path / "missing"):
         with pytest.raises(errors.InvalidInputError, match="missing"):
