@@ -1,4 +1,4 @@
-"""Trace (captured tensors), Recording (decode events) and Timeline: the seam between what computes and what draws.
+"""Trace (captured tensors), Recording (decode steps) and Timeline: the interface between computation and display.
 
 NumPy and versioned safetensors only; it imports the errors and `kvviz.metrics`.
 """

@@ -1,4 +1,4 @@
-"""Shape of a model's attention."""
+"""Geometry: the shape of a model's attention."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Geometry:
 
 
 def load_geometry(metadata: dict[str, Any], path: object) -> Geometry:
-    """The geometry that the file at `path` names; raises IncompatibleFileError where no model has such a one."""
+    """The geometry in the metadata of the file at `path`. Raises IncompatibleFileError if it is impossible."""
     check_metadata(metadata, f"read {path}: geometry", {item.name: "integer" for item in fields(Geometry)})
     if min(metadata.values()) < 1 or metadata["n_heads"] % metadata["n_kv_heads"]:
         wanted = "numbers above 0, n_heads a multiple of n_kv_heads"
@@ -56,7 +56,7 @@ def load_geometry(metadata: dict[str, Any], path: object) -> Geometry:
 
 
 def check_layers(name: str, layers: Iterable[int], geometry: Geometry) -> None:
-    """Raise IncompatibleFileError for layers that a model of this geometry has not."""
+    """Raise IncompatibleFileError for layers outside the model."""
     outside = [layer for layer in layers if not 0 <= layer < geometry.n_layers]
     if outside:
         raise IncompatibleFileError(f"{name}: layers", outside, f"0 to {geometry.n_layers - 1}")

@@ -1,4 +1,4 @@
-"""Spans of work, recorded by the threads that do it, with clocks that make nothing wait."""
+"""Spans of work, recorded by the threads that do it, with clocks that do not wait."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-NOTHING: AbstractContextManager[None] = nullcontext()  # what is entered where nothing is recorded
+NOTHING: AbstractContextManager[None] = nullcontext()  # the context used when nothing is recorded
 
 
 class Clock(Protocol):
-    """Takes marks without waiting, and says later when each was reached."""
+    """A clock that takes marks without waiting, and later gives their times."""
 
     @property
     def name(self) -> str:
-        """What takes the times."""
+        """The clock's name in timelines."""
 
     def mark(self) -> Any:
-        """A mark behind what was launched so far on the current stream."""
+        """A mark after all work launched so far on the current stream."""
 
     def seconds(self, mark: Any) -> float:
         """Seconds from the clock's start to the mark; waits until the mark is reached."""
 
 
 class HostClock:
-    """Marks are the time at which they are taken."""
+    """The processor's clock: a mark is the time at which it is taken."""
 
     name = "clock"
 
@@ -35,7 +35,7 @@ class HostClock:
         self._start_s = time.perf_counter()
 
     def mark(self) -> float:
-        """The time now."""
+        """The current time."""
         return time.perf_counter()
 
     def seconds(self, mark: float) -> float:
@@ -45,7 +45,7 @@ class HostClock:
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """Something that one thread does; `start` and `end` are marks of the clock that times its stream."""
+    """Work of one thread; `start` and `end` are marks of its stream's clock."""
 
     stream: str
     what: str
@@ -56,7 +56,7 @@ class Span:
 
 
 class SpanRecorder:
-    """Collects spans from all threads. Each does one thing at a time: a span inside another interrupts it.
+    """Collects spans from all threads. A thread has one span at a time: an inner span interrupts the outer one.
 
     The stream "host" is timed by the processor's clock, all others by `clock`.
     """
@@ -69,7 +69,7 @@ class SpanRecorder:
 
     @contextmanager
     def recorded(self, span: Span) -> Iterator[None]:
-        """Record what the block does, in the thread and on the CUDA stream that enter it."""
+        """A context that records its block, in the thread and on the CUDA stream that enter it."""
         stack = self._stack()
         with self.interruption():
             self.begin(span)
@@ -82,7 +82,7 @@ class SpanRecorder:
 
     @contextmanager
     def interruption(self) -> Iterator[None]:
-        """Leave the block out of the span around it."""
+        """A context that leaves its block out of the span around it."""
         stack = self._stack()
         if stack:
             self.end(stack[-1])
@@ -97,11 +97,11 @@ class SpanRecorder:
         span.start = self._clock_of(span).mark()
 
     def end(self, span: Span) -> None:
-        """Mark the end of a span and keep it; it may begin again."""
+        """Mark the end of a span and store it; it may begin again."""
         self._ended.append(replace(span, end=self._clock_of(span).mark()))
 
     def taken(self) -> Iterator[tuple[Span, float, float]]:
-        """Each span kept since the last call, with the seconds of its start and end; waits for their marks."""
+        """Each span stored since the last call, with its start and end in seconds; waits for the marks."""
         while self._ended:
             span = self._ended.pop()
             clock = self._clock_of(span)
@@ -111,7 +111,7 @@ class SpanRecorder:
         return self._host if span.stream == "host" else self._device
 
     def _stack(self) -> list[Span]:
-        """The spans around what this thread does now, outermost first."""
+        """The open spans of this thread, outermost first."""
         if not hasattr(self._threads, "stack"):
             self._threads.stack = []
         stack: list[Span] = self._threads.stack

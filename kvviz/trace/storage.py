@@ -1,4 +1,4 @@
-"""Versioned safetensors files: written whole or not at all, read by memory-mapping, never pickled."""
+"""Versioned safetensors files: written completely or not at all, read by memory-mapping, never pickled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "I32": "<i4", "I64": "<i8", "U8": "|
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside `path` to write to, which takes its place when the block ends well and is removed otherwise."""
+    """A temporary path to write to: it replaces `path` if the block succeeds, and is removed otherwise."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"write {path}: no folder {path.parent}")
@@ -45,11 +45,11 @@ def write_arrays(
     arrays: Mapping[str, NDArray[Any]],
     metadata: Mapping[str, Any],
 ) -> Path:
-    """Write named arrays and JSON-able metadata to one safetensors file; returns its path.
+    """Write named arrays and JSON metadata to one safetensors file, and return its path.
 
-    The file appears whole or not at all: it is written beside its place under another name and then renamed.
-    Raises InvalidInputError for a dtype that `read_arrays` would not read back or metadata that JSON cannot hold, and
-    OSError where the file cannot be written (no such folder, no permission, disk full).
+    The file is written under a temporary name and then renamed, so that it is never incomplete. Raises
+    InvalidInputError for a dtype that `read_arrays` cannot read or metadata that JSON cannot hold, and OSError if the
+    file cannot be written (no such folder, no permission, disk full).
     """
     for key, value in arrays.items():
         if value.dtype not in NUMPY_DTYPES.values():
@@ -63,7 +63,7 @@ def write_arrays(
     with replacing(path) as partial:
         try:
             save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, partial, metadata=text)
-        except SafetensorError as error:  # what safetensors raises on a full disk too
+        except SafetensorError as error:  # safetensors also raises this on a full disk
             raise OSError(f"write {path}: {error}") from error
     return Path(path)
 
@@ -71,10 +71,10 @@ def write_arrays(
 def read_arrays(
     path: str | os.PathLike[str], kind: str, version: int
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Open a file that `write_arrays` wrote: (read-only memory-mapped arrays by name, metadata).
+    """`(arrays, metadata)` of a file from `write_arrays`: read-only memory-mapped arrays by name.
 
-    Raises IncompatibleFileError where the file is no safetensors file, truncated, or of another kind or version,
-    and FileNotFoundError where there is none.
+    Raises IncompatibleFileError for a file that is damaged, not safetensors, or of another kind or version, and
+    FileNotFoundError if it does not exist.
     """
     path = Path(path)
     operation = f"read {kind} from {path}"
@@ -85,7 +85,7 @@ def read_arrays(
             text = opened.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise IncompatibleFileError(
-            operation, f"a damaged or truncated file ({error})", "a whole safetensors file"
+            operation, f"a damaged or truncated file ({error})", "a complete safetensors file"
         ) from error
     if text.get("kind") != kind:
         raise IncompatibleFileError(operation, f"a file of kind {text.get('kind')!r}", f"kind {kind!r}")
@@ -95,7 +95,7 @@ def read_arrays(
         metadata = json.loads(text["metadata"])
     except (KeyError, ValueError, RecursionError) as error:
         raise IncompatibleFileError(
-            operation, "metadata that is missing or no JSON", "metadata as kvviz writes it"
+            operation, "metadata that is missing or not JSON", "metadata as kvviz writes it"
         ) from error
     if not isinstance(metadata, dict):
         raise IncompatibleFileError(operation, f"metadata of type {type(metadata).__name__}", "a JSON object")
@@ -105,7 +105,7 @@ def read_arrays(
 def check_metadata(
     metadata: Mapping[str, Any], operation: str, wanted: Mapping[str, str], optional: Mapping[str, str] | None = None
 ) -> None:
-    """Raise IncompatibleFileError unless `metadata` has exactly the names of `wanted`, each of the kind it asks for.
+    """Raise IncompatibleFileError unless `metadata` has exactly the names in `wanted`, each of the given kind.
 
     Names in `optional` may be there too. Kinds: "text", "integer", "object", "texts", "integers", "factor" (a positive
     number, or null).
@@ -137,26 +137,26 @@ def check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...], dtype: A
 
 
 def take(arrays: Mapping[str, NDArray[Any]], name: str, path: object) -> NDArray[Any]:
-    """The array of that name; raises IncompatibleFileError where the file at `path` has none."""
+    """The array with this name. Raises IncompatibleFileError if the file at `path` has none."""
     if name not in arrays:
         raise IncompatibleFileError(f"read {path}", f"no array {name!r}", f"a file with {name!r}")
     return arrays[name]
 
 
 def by_layer(arrays: Mapping[str, NDArray[Any]], name: str, path: object) -> dict[int, NDArray[Any]]:
-    """The arrays called `name.0`, `name.1`, ... by layer; raises IncompatibleFileError where a layer is no number."""
-    found = {}
+    """The arrays `name.0`, `name.1`, ... by layer. Raises IncompatibleFileError if a layer is not a number."""
+    layers = {}
     for key, array in arrays.items():
         start, dot, layer = key.partition(".")
         if start == name and dot:
             if not layer.isdecimal():
                 raise IncompatibleFileError(f"read {path}", f"an array {key!r}", f"{name}.<layer>")
-            found[int(layer)] = array
-    return found
+            layers[int(layer)] = array
+    return layers
 
 
 def _map(path: Path, operation: str) -> dict[str, NDArray[Any]]:
-    """Every array of a checked file as a view of one memory-mapping: a file descriptor a file, not one an array."""
+    """All arrays of a checked file, as views of one memory map: one file descriptor per file, not per array."""
     whole = np.memmap(path, np.uint8, "r")
     start = 8 + int.from_bytes(whole[:8].tobytes(), "little")
     header = json.loads(whole[8:start].tobytes())

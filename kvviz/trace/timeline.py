@@ -1,4 +1,4 @@
-"""When compute, clustering and transfers ran: spans recorded while a model runs, and how they overlap."""
+"""Timeline: when compute, clustering and transfers ran, and how much they overlap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PHASES = ("prefill", "decode")
 
 
 class Event(NamedTuple):
-    """Something that ran, in seconds since the timeline began; `layer` is -1 for what belongs to none."""
+    """Work on the timeline, in seconds since its start; `layer` is -1 for work that belongs to no layer."""
 
     start_s: float
     end_s: float
@@ -35,18 +35,17 @@ class Event(NamedTuple):
 
 
 class Timeline:
-    """Spans of compute, clustering and transfers, recorded by one `SelectiveCache(..., timeline=Timeline())`.
+    """A timeline of compute, clustering and transfers, recorded by one `SelectiveCache(..., timeline=Timeline())`.
 
-    What runs on a GPU is timed by CUDA events on the stream that it runs on, everything else by clocks; recording never
-    waits. A thread does one thing at a time: a span inside another interrupts it, so that a fetch in the middle of
-    attention is no overlap. `description` says what was run; `clock` what took the times ("clock", "CUDA events").
-    Sources: ClusterKV (arXiv 2412.03213), figure 6; PQCache (arXiv 2407.12820), figures 7 and 8.
+    Work on a GPU is timed by CUDA events on its stream, all other work by the processor's clock; recording never waits.
+    A thread has one span at a time: an inner span interrupts the outer one, so that a fetch in the middle of attention
+    does not count as overlap. `description` says what was run; `clock` is the source of the times ("clock",
+    "CUDA events"). Sources: ClusterKV (arXiv 2412.03213), figure 6; PQCache (arXiv 2407.12820), figures 7 and 8.
 
-    Streams and what runs on them: "pass" (the model's forward passes), "compute" ("embedding and projections", "store",
+    Streams and their work: "pass" (the model's forward passes), "compute" ("embedding and projections", "store",
     "attention", "select", "projections and FFN", "FFN and logits", "exact layer"), "clustering" ("build"), "transfer"
     ("offload", "fetch", "prefetch", "fill"), "host" (attention on the host). "projections and FFN" lasts from a layer's
-    attention to the next layer's keys and values; "exact layer" likewise, with the attention of a layer that no method
-    serves.
+    attention to the next layer's keys and values; "exact layer" does too, and includes the attention of a dense layer.
     """
 
     KIND = "kvviz.timeline"
@@ -62,52 +61,52 @@ class Timeline:
         self._between: Span | None = None  # what the model does between the attention of two layers
 
     def use(self, clock: Clock) -> None:
-        """Begin, and time what runs on the device by `clock`; raises InvalidInputError where there are events."""
+        """Start the timeline, with `clock` for work on the device. Raises InvalidInputError if it has events."""
         if self.events:
-            raise InvalidInputError("record a timeline", "one with events", "a new Timeline for every cache")
+            raise InvalidInputError("record a timeline", "one with events", "a new Timeline for each cache")
         self._spans, self.clock = SpanRecorder(clock), clock.name
 
     def of(self, layer: int) -> LayerTimeline:
-        """The timeline as that layer records into it."""
+        """The timeline for recording the work of one layer."""
         return LayerTimeline(self, layer)
 
     def span(self, stream: str, what: str, layer: int = -1) -> AbstractContextManager[None]:
-        """A context that records what its block does, in the thread and on the CUDA stream that enter it.
+        """A context that records its block, in the thread and on the CUDA stream that enter it.
 
-        It belongs to the phase in which it was made. Raises InvalidInputError for an unknown stream.
+        Its phase is that at the time of this call. Raises InvalidInputError for an unknown stream.
         """
         if stream not in STREAMS:
             raise InvalidInputError("span of a timeline: stream", repr(stream), f"one of {STREAMS}")
         return self._spans.recorded(Span(stream, what, layer, self.phase))
 
     def interruption(self) -> AbstractContextManager[None]:
-        """A context whose block is left out of the span around it: this thread waits for another."""
+        """A context that leaves its block out of the span around it, for example to wait for another thread."""
         return self._spans.interruption()
 
     def begin_pass(self) -> None:
-        """The model begins a forward pass."""
+        """Record that the model begins a forward pass."""
         self._pass = Span("pass", "forward pass", -1, "")
         self._between = Span("compute", "embedding and projections", -1, "")
         self._spans.begin(self._pass)
         self._spans.begin(self._between)
 
     def arrive(self, layer: int, phase: str) -> None:
-        """The model hands over the keys and values of `layer` in a forward pass of that phase."""
+        """Record that the model passes the keys and values of `layer`, in a forward pass of this phase."""
         self.phase = phase
         between, self._between = self._between, None
-        if between is None or between.layer >= layer:  # another pass began unseen: what lies between is unknown
+        if between is None or between.layer >= layer:  # a pass began that was not recorded
             return
         if between.layer < 0:
             between.layer, between.phase = layer, phase
         self._spans.end(between)
 
     def leave(self, layer: int, what: str = "projections and FFN") -> None:
-        """The attention of `layer` is done; until the next layer the model does `what`."""
+        """Record that the attention of `layer` is finished; until the next layer the model does `what`."""
         self._between = Span("compute", what, layer, self.phase)
         self._spans.begin(self._between)
 
     def end_pass(self) -> None:
-        """The forward pass is over."""
+        """Record that the forward pass is finished."""
         if self._between is not None and self._between.layer >= 0:
             if self._between.what == "projections and FFN":
                 self._between.what = "FFN and logits"
@@ -119,46 +118,46 @@ class Timeline:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything recorded so far, by start; waits for what still runs on a GPU."""
+        """All events recorded so far, by start; waits for work that still runs on a GPU."""
         for ended, start_s, end_s in self._spans.taken():
             self._events.append(Event(start_s, end_s, ended.stream, ended.what, ended.layer, ended.phase))
         self._events.sort()
         return tuple(self._events)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row an event: start_s, end_s, stream, what, layer, phase."""
+        """A table with one row per event: start_s, end_s, stream, what, layer, phase."""
         import pandas as pd
 
         return pd.DataFrame(list(self.events), columns=list(Event._fields))
 
     def seconds(self, stream: str | None = None, what: str | None = None, phase: str | None = None) -> float:
-        """Seconds of all events of that stream, name and phase; None stands for any."""
+        """Total seconds of the events with this stream, name and phase; None means any."""
         return sum(event.end_s - event.start_s for event in self._chosen(stream, what, phase))
 
     def overlap(self, phase: str | None = None) -> dict[str, float]:
         """Share of the time of "clustering", "transfer" and "host" during which compute ran too; NaN without events.
 
-        Events at the same time in one stream count once. A share says what ran at the same time, not that it cost
-        nothing: on a CPU both share its cores.
+        Simultaneous events of one stream count once. Overlapping work is not free: on a CPU both share the cores.
         """
         compute = self._chosen("compute", None, phase)
         shares = {}
         for stream in ("clustering", "transfer", "host"):
-            own = self._chosen(stream, None, phase)
-            own_s, both_s = _covered_s(own), _covered_s(own) + _covered_s(compute) - _covered_s([*own, *compute])
-            shares[stream] = both_s / own_s if own_s else float("nan")
+            events = self._chosen(stream, None, phase)
+            stream_s = _covered_s(events)
+            both_s = stream_s + _covered_s(compute) - _covered_s([*events, *compute])
+            shares[stream] = both_s / stream_s if stream_s else float("nan")
         return shares
 
     def build_share(self) -> float:
-        """Seconds in which states were built, beside the model's work or not, as a share of the prompt's passes.
+        """Time for building states, overlapped or not, as a share of the prefill time; NaN without a recorded pass.
 
-        ClusterKV (arXiv 2412.03213, section V-C) gives 6 to 8 % for its clustering. NaN where no pass was seen.
+        ClusterKV (arXiv 2412.03213, section V-C) reports 6 to 8 % for its clustering.
         """
         prefill_s = self.seconds("pass", phase="prefill")
         return self.seconds("clustering", phase="prefill") / prefill_s if prefill_s else float("nan")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the events to one safetensors file, whole or not at all; returns its path."""
+        """Write the events to one safetensors file, completely or not at all, and return its path."""
         events = self.events
         names = sorted({event.what for event in events})
         arrays: dict[str, NDArray[Any]] = {"layer": np.array([event.layer for event in events], np.int32)}
@@ -171,16 +170,16 @@ class Timeline:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Timeline:
-        """Open a saved timeline.
+        """A saved timeline.
 
-        Raises IncompatibleFileError for a damaged file, another version, or events that cannot be.
+        Raises IncompatibleFileError for a damaged file, another version, or impossible events.
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
         check_metadata(metadata, f"read {path}", {"description": "text", "clock": "text", "what": "texts"})
-        found = cls(metadata["description"])
-        found.clock = metadata["clock"]
-        found._events = _events(arrays, metadata["what"], path)
-        return found
+        timeline = cls(metadata["description"])
+        timeline.clock = metadata["clock"]
+        timeline._events = _events(arrays, metadata["what"], path)
+        return timeline
 
     def _chosen(self, stream: str | None, what: str | None, phase: str | None) -> list[Event]:
         return [
@@ -192,7 +191,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class LayerTimeline:
-    """A timeline as one layer records into it."""
+    """A timeline for recording the work of one layer."""
 
     timeline: Timeline
     layer: int
@@ -226,7 +225,7 @@ def _covered_s(events: Iterable[Event]) -> float:
 
 
 def _events(arrays: dict[str, NDArray[Any]], names: list[str], path: object) -> list[Event]:
-    """The events of a file's arrays; raises IncompatibleFileError for those that cannot be."""
+    """The events in a file's arrays. Raises IncompatibleFileError for impossible events."""
     layers = take(arrays, "layer", path)
     columns: list[list[Any]] = []
     for bound in ("start_ns", "end_ns"):
@@ -237,7 +236,7 @@ def _events(arrays: dict[str, NDArray[Any]], names: list[str], path: object) -> 
         check_shape(f"Timeline.{column}", codes, layers.shape[:1], np.int32)
         most = codes.max(initial=0) if known is None else len(known) - 1
         if ((codes < (-1 if known is None else 0)) | (codes > most)).any():
-            raise IncompatibleFileError(f"Timeline.{column}", "a number without a meaning", f"at most {most}")
+            raise IncompatibleFileError(f"Timeline.{column}", "a number without meaning", f"at most {most}")
         columns.append(codes.tolist() if known is None else [known[code] for code in codes.tolist()])
     if (arrays["end_ns"] < arrays["start_ns"]).any():
         raise IncompatibleFileError("Timeline", "an event that ends before it starts", "start <= end")

@@ -126,7 +126,7 @@ class TestSpans:
             timeline.span("network", "fetch")
         with timeline.span("host", "attention"):
             pass
-        with pytest.raises(InvalidInputError, match="a new Timeline for every cache"):
+        with pytest.raises(InvalidInputError, match="a new Timeline for each cache"):
             timeline.use(ScriptedClock())
 
     def test_the_host_has_its_own_clock(self):
