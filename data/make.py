@@ -1,13 +1,13 @@
-"""Makes the recorded traces, recordings, timelines and tables that notebooks draw where the model isn't there.
+"""Make the recorded traces, recordings, timelines and tables for notebooks that run without the model.
 
     python data/make.py                  everything
     python data/make.py --only needle    one recipe; the files of the others stay
     python data/make.py --out FOLDER     into another folder
 
-What each file holds is a function in notebooks/runs; a live notebook calls the same one. Everything is made in a
-folder of its own first, and takes its place at the end, card.json last. A file whose content is the same as before,
-measured times left out, is kept as it is, so that a second run on the same machine changes no file but the timelines,
-which are nothing but times. One thread computes, since sums of several would be rounded by how many there are.
+Each file holds the result of a function in notebooks/runs; a live notebook calls the same function. All files are made
+in a temporary folder and moved at the end, card.json last. A file whose content has not changed, measured times aside,
+is kept, so that a second run on the same machine changes only the timelines, which hold nothing but times. One thread
+computes, since rounding depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from notebooks.runs.recipes import MODEL, MODEL_LICENCE, RECIPES, SEED, SEVERAL,
 
 HERE = Path(__file__).resolve().parent
 FOLDERS = {"trace": "traces", "recordings": "recordings", "timelines": "timelines", "table": "tables"}
-TIMES = {"recordings": list(files.TIMES), "timelines": ["start_ns", "end_ns"]}  # what the card says is measured
+TIMES = {"recordings": list(files.TIMES), "timelines": ["start_ns", "end_ns"]}  # arrays of measured times
 PACKAGES = ("kvviz", "numpy", "torch", "transformers", "safetensors")
-MOST_BYTES, MOST_BYTES_IN_ALL = 5_000_000, 20_000_000  # of a file, and of all that are no tables
+MOST_BYTES, MOST_BYTES_IN_ALL = 5_000_000, 20_000_000  # per file, and for all files except tables
 
 
 def main() -> int:
-    """Make what the command line asks for; returns the exit status."""
+    """Make what the command line asks for, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=RECIPES, action="append", help="a recipe to run; may be repeated")
     parser.add_argument("--out", type=Path, default=HERE, help="the folder to write to, by default this one")
@@ -47,7 +47,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     old = card_of(options.out)
     torch.set_num_threads(1)
-    lm = kvviz.load(MODEL, device="cpu")  # whatever else is there, so that everybody gets the same
+    lm = kvviz.load(MODEL, device="cpu")  # even if there is a GPU, so that everybody gets the same files
     with tempfile.TemporaryDirectory(dir=options.out, prefix=".making-") as folder:
         new, seconds = {}, {}
         for name in options.only or RECIPES:
@@ -78,11 +78,11 @@ def main() -> int:
 
 
 def made(lm: Any, name: str, recipe: Recipe, folder: Path) -> Iterator[dict[str, Any]]:
-    """The card's entries of what a recipe makes, each with its file below `folder`."""
+    """The card's entries of a recipe's results; their files are written below `folder`."""
     result = recipe.make(lm)
     for label, value in result.items() if recipe.kind in SEVERAL else [("", result)]:
-        own = re.sub(r"[^a-z0-9]+", "-", label.lower())
-        path = Path(FOLDERS[recipe.kind]) / f"{name}{'-' if own else ''}{own}{suffix_of(recipe)}"
+        slug = re.sub(r"[^a-z0-9]+", "-", label.lower())
+        path = Path(FOLDERS[recipe.kind]) / f"{name}{'-' if slug else ''}{slug}{suffix_of(recipe)}"
         (folder / path).parent.mkdir(exist_ok=True)
         files.save(folder / path, value)
         yield {
@@ -98,12 +98,12 @@ def made(lm: Any, name: str, recipe: Recipe, folder: Path) -> Iterator[dict[str,
 
 
 def suffix_of(recipe: Recipe) -> str:
-    """How the name of a recipe's files ends."""
+    """The suffix of a recipe's files."""
     return ".json" if recipe.kind == "table" else ".safetensors"
 
 
 def card_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """The entries of the card that is there, by path; none of a card that cannot be read."""
+    """The entries of the existing card, by path; {} if it is missing or cannot be read."""
     if not (folder / files.CARD).exists():
         return {}
     try:
@@ -114,7 +114,7 @@ def card_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def unchanged(folder: Path, entry: dict[str, Any], before: dict[str, Any] | None) -> bool:
-    """Whether the file that is there, as the card describes it, says what the new one says."""
+    """Whether the existing file is as the card describes it, and has the same content as the new one."""
     if before is None or before["content_sha256"] != entry["content_sha256"]:
         return False
     path = folder / before["path"]
@@ -122,7 +122,7 @@ def unchanged(folder: Path, entry: dict[str, Any], before: dict[str, Any] | None
 
 
 def too_large(entries: list[dict[str, Any]]) -> str:
-    """What is larger than the repository should carry, or an empty text."""
+    """Which files are too large for the repository, or ""."""
     for entry in entries:
         if entry["bytes"] > MOST_BYTES:
             return f"{entry['path']} has {entry['bytes']:,} bytes, of at most {MOST_BYTES:,}"

@@ -1,4 +1,4 @@
-"""The page that shows what was compared."""
+"""The page of the comparison with kvpress."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ PROVENANCE = (
 )  # fmt: skip
 
 
-def page(found: Mapping[str, Any], text: str) -> str:
-    """Markdown of results, with `text` to say how they were made and why they differ."""
+def page(results: Mapping[str, Any], text: str) -> str:
+    """The results in Markdown, with `text` on how they were made and why they differ."""
     sections = [
-        "# kvviz beside kvpress",
+        "# kvviz compared with kvpress",
         "Written by `make agreement`; the agreement of each layer and head is in `kvpress.json`.",
-        _lines(["", ""], [[name, str(found[name])] for name in PROVENANCE]),
+        _lines(["", ""], [[name, str(results[name])] for name in PROVENANCE]),
         "## Which tokens are kept",
         text.strip(),
-        _pairs(found["pairs"]),
+        _pairs(results["pairs"]),
         "## Presses as methods",
         f"Every press that can be made from its defaults (wrappers around a SnapKVPress), at a budget of {BUDGET} "
-        f"tokens, run by `kvviz.cache.kvpress.as_method` in `kvviz.generate`. `kept`: tokens that a head keeps, mean "
-        f"over layers and KV heads, with the least and the most of any layer. `same tokens`: how many of the "
-        f"{NEW_TOKENS} tokens written are those that transformers' own cache leads to under the same press. Presses "
-        "that work while decoding are left out: kvviz asks a press for a prompt alone.",
-        _presses(found["presses"]),
+        f"tokens, run by `kvviz.cache.kvpress.as_method` in `kvviz.generate`. `kept`: tokens kept per head, mean over "
+        f"layers and KV heads, with the minimum and maximum over layers. `same tokens`: how many of the {NEW_TOKENS} "
+        "generated tokens equal those of transformers' own cache under the same press. Presses that work during "
+        "decoding are left out: kvviz applies a press to the prompt only.",
+        _presses(results["presses"]),
     ]
     return "\n\n".join(sections) + "\n"
 
 
 def _pairs(rows: list[dict[str, Any]]) -> str:
-    """Mean agreement over layers and heads, the least of any head, tokens kept in the outer layers."""
-    head = ["kvviz", "kvpress", "budget", "agreement", "least", "kept, first and last layer", "kept by the press"]
+    """A table of the agreement, mean and minimum over heads, and the tokens kept in the first and last layer."""
+    head = ["kvviz", "kvpress", "budget", "agreement", "minimum", "kept, first and last layer", "kept by the press"]
     lines = []
     for row in rows:
         heads = [share for layer in row["agreement"] for share in layer]
@@ -54,7 +54,7 @@ def _presses(rows: list[dict[str, Any]]) -> str:
         counts = row["kept"]
         kept = f"{sum(counts) / len(counts):.1f} ({min(counts)} to {max(counts)})"
         lines.append([row["press"], kept, f"{row['same_tokens']} of {row['tokens']}", ""])
-    return _lines(["press", "kept", "same tokens", "not run, because"], lines)
+    return _lines(["press", "kept", "same tokens", "reason if not run"], lines)
 
 
 def _lines(head: list[str], rows: list[list[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Runs every press of kvpress as a method of kvviz, beside the same press in transformers' own cache."""
+"""Every press of kvpress run as a method of kvviz, and the same press in transformers' own cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvviz import LanguageModel
 
 BUDGET, NEW_TOKENS = 256, 16
-# Bases, which do nothing alone, and presses that work while decoding: those are no choice made of a prompt.
+# Base classes, and presses that work during decoding, which do not select tokens of a prompt.
 LEFT_OUT = (
     "BasePress", "ScorerPress", "DecodingPress", "CompressionRatioDecodingPress", "PrefillDecodingPress", "CAMPress",
 )  # fmt: skip
@@ -21,9 +21,9 @@ EAGER = ("ObservedAttentionPress",)
 
 
 def as_methods(lm: LanguageModel, ids: torch.Tensor, seed: int) -> list[dict[str, Any]]:
-    """A row a press: how many tokens a head keeps, and whether kvviz writes what transformers writes under the press.
+    """One row per press: tokens kept per head, and how many tokens kvviz generates as transformers does.
 
-    `refused` is kvviz's reason, or kvpress's, not to run it.
+    `refused` is the reason of kvviz or kvpress for not running it.
     """
     import kvpress
 
@@ -46,20 +46,20 @@ def _row(lm: LanguageModel, ids: torch.Tensor, name: str, seed: int) -> dict[str
         torch.manual_seed(seed)
         kept = kept_positions(lm.model, ids, press, attention)
         torch.manual_seed(seed)
-        ours = kvviz.generate(lm, ids, method, max_new_tokens=NEW_TOKENS).token_ids
+        kvviz_ids = kvviz.generate(lm, ids, method, max_new_tokens=NEW_TOKENS).token_ids
         torch.manual_seed(seed)
-        theirs = _written(lm, ids, press, attention)
+        transformers_ids = _generated(lm, ids, press, attention)
     except KVVizError as error:
         return {"refused": f"kvviz: {error}"}
-    except Exception as error:  # whatever a press raises, the others are to be run
+    except Exception as error:  # whatever a press raises, the other presses must still run
         return {"refused": f"kvpress: {_said(lm, error)}"}
     counts = [int((heads >= 0).sum(-1).float().mean()) for heads in kept.values()]
-    same = sum(mine == other for mine, other in zip(ours, theirs, strict=False))
-    return {"kept": counts, "tokens": len(ours), "same_tokens": same}
+    same = sum(first == second for first, second in zip(kvviz_ids, transformers_ids, strict=False))
+    return {"kept": counts, "tokens": len(kvviz_ids), "same_tokens": same}
 
 
 def _said(lm: LanguageModel, error: Exception) -> str:
-    """The first sentence of an error, without addresses and the folder that the model was read from."""
+    """The first sentence of an error, without web addresses and the model's folder."""
     folder = lm.model.config._name_or_path
     text = str(error).replace(folder, lm.name).replace(folder.replace("/", "_"), lm.name)
     text = re.sub(r"https?://\S+", "a web page", text.strip("'\" \n"))
@@ -76,29 +76,29 @@ def _made(name: str) -> Any:
         for field in dataclasses.fields(kind)
         if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
-    takes = inspect.signature(kind).parameters
-    wrapped = {"press": kvpress.SnapKVPress()} if "press" in needed or takes.get("press") else {}
+    parameters = inspect.signature(kind).parameters
+    wrapped = {"press": kvpress.SnapKVPress()} if "press" in needed or parameters.get("press") else {}
     missing = [field for field in needed if field not in wrapped]
     others = {"presses": [kvpress.SnapKVPress(), kvpress.KnormPress()], "compression_ratios": [0.75] * 30}
     return kind(**wrapped, **{field: others[field] for field in missing})
 
 
-def _written(lm: LanguageModel, ids: torch.Tensor, press: Any, attention: str) -> list[int]:
-    """Greedy tokens of transformers' own cache after a prefill under the press."""
+def _generated(lm: LanguageModel, ids: torch.Tensor, press: Any, attention: str) -> list[int]:
+    """Greedy tokens from transformers' own cache after a prefill under the press."""
     import torch
     from transformers import DynamicCache
 
-    cache, before = DynamicCache(config=lm.model.config), lm.model.config._attn_implementation
+    cache, implementation = DynamicCache(config=lm.model.config), lm.model.config._attn_implementation
     lm.model.set_attn_implementation(attention)
     try:
         with torch.no_grad():
             with press(lm.model):
                 logits = lm.model(ids, past_key_values=cache, logits_to_keep=1).logits
-            found = [int(logits[0, -1].argmax())]
-            while len(found) < NEW_TOKENS:
-                at = torch.tensor([[ids.shape[1] + len(found) - 1]])
-                logits = lm.model(torch.tensor([found[-1:]]), past_key_values=cache, position_ids=at).logits
-                found.append(int(logits[0, -1].argmax()))
+            written = [int(logits[0, -1].argmax())]
+            while len(written) < NEW_TOKENS:
+                position = torch.tensor([[ids.shape[1] + len(written) - 1]])
+                logits = lm.model(torch.tensor([written[-1:]]), past_key_values=cache, position_ids=position).logits
+                written.append(int(logits[0, -1].argmax()))
     finally:
-        lm.model.set_attn_implementation(before)
-    return found
+        lm.model.set_attn_implementation(implementation)
+    return written

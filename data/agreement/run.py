@@ -1,29 +1,29 @@
-"""Compares the tokens that kvviz's eviction methods keep with those that NVIDIA's kvpress keeps, layer by layer.
+"""Compare the tokens that kvviz's eviction methods keep with those that NVIDIA's kvpress keeps, layer by layer.
 
     make agreement
 
-kvpress 0.5.5 requires transformers>=4.56.0,<5.3 and kvviz transformers>=5.0,<6, so the command makes an environment of
-its own with both (in build/). It writes kvpress.json and README.md beside this script.
+kvpress 0.5.5 requires transformers>=4.56.0,<5.3 and kvviz transformers>=5.0,<6, so the command makes a separate
+environment with both (in build/). It writes kvpress.json and README.md next to this script.
 
 One prompt, the first tokens of Python's reference manual, is prefilled on SmolLM2-135M in float32: once through kvviz's
-cache, and once under each press. Which tokens a press kept is read off the keys and values that it left in the cache
-(`kvviz.cache.kvpress.kept_positions`). Agreement is the share of the smaller of both sets that is in the other, by
-layer and KV head.
+cache, and once under each press. The tokens that a press kept are found from the keys and values that it left in the
+cache (`kvviz.cache.kvpress.kept_positions`). Agreement, by layer and KV head, is the share of the smaller of the two
+sets that is in the larger one.
 
-What differs, and why; for each reason a pair is measured in which it is taken away:
+The known differences are these. For each of them, a pair without it is measured too:
 
 - `snapkv` and SnapKVPress have the same window (64), average pooling over 5 and mean over the query heads of a KV head.
-  kvpress takes means over the window's queries where kvviz takes sums, which rank alike.
+  kvpress averages over the window's queries where kvviz sums; both give the same ranking.
 - `streaming_llm` and StreamingLLMPress keep 4 sinks and the most recent tokens.
-- `pyramidkv` and PyramidKVPress rank tokens alike and give layers different budgets, so that the smaller set lies in
-  the larger. kvviz shares out what the budget leaves beside the window; kvpress shares out the whole budget, so that
-  its pyramid is steeper. Where its last layer would get less than the window, it gives all layers one budget. "window
-  8" makes both windows smaller, so that this happens at smaller budgets only; "budgets of the press" takes kvviz's
-  ranking at the press's budget of each layer.
-- `h2o` and ObservedAttentionPress are kin only. kvpress divides the attention that a token received by the number of
-  queries that saw it, which favours late tokens; kvviz takes the paper's plain sum, which favours early ones, and keeps
-  half of the budget for the most recent tokens. "no window" leaves that half out; "no window, mean" also divides the
-  sums that h2o computed as kvpress does.
+- `pyramidkv` and PyramidKVPress have the same ranking but different budgets per layer, so that the smaller set is part
+  of the larger one. kvviz distributes the budget without the window; kvpress distributes the whole budget, so that its
+  pyramid is steeper, but gives all layers the same budget if the last one would get less than the window. "window 8"
+  makes both windows smaller, so that this happens only at smaller budgets; "budgets of the press" uses kvviz's ranking
+  with the press's budget for each layer.
+- `h2o` and ObservedAttentionPress are only related. kvpress divides the accumulated attention of a token by the number
+  of queries that attend to it, which favours late tokens. kvviz uses the paper's sum, which favours early tokens, and
+  keeps half of the budget for the most recent tokens. "no window" omits that half; "no window, mean" also divides h2o's
+  sums as kvpress does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Keeping = Callable[["LanguageModel", "torch.Tensor"], Kept]
 
 
 def main() -> int:
-    """Compare and write; returns the exit status."""
+    """Compare, write the results, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE, help="the folder for kvpress.json and README.md")
     folder = parser.parse_args().out
@@ -60,20 +60,20 @@ def main() -> int:
 
     lm = kvviz.load(MODEL, device="cpu", dtype=torch.float32)
     ids = lm.encode(manual())[:, :TOKENS]
-    found = {**provenance(lm), "pairs": agreements(lm, ids), "presses": as_methods(lm, ids, SEED)}
-    (folder / "kvpress.json").write_text(json.dumps(found, indent=1) + "\n")
-    (folder / "README.md").write_text(page(found, text()))
+    results = {**provenance(lm), "pairs": agreements(lm, ids), "presses": as_methods(lm, ids, SEED)}
+    (folder / "kvpress.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "README.md").write_text(page(results, text()))
     print((folder / "README.md").read_text())
     return 0
 
 
 def text() -> str:
-    """How it is compared and what differs: this file's own words from its third paragraph on."""
+    """How the comparison works and what differs: this file's docstring from its third paragraph on."""
     return (__doc__ or "").split("\n\n", 2)[2]
 
 
 def provenance(lm: LanguageModel) -> dict[str, Any]:
-    """Where the numbers come from."""
+    """The model, seed, hardware and versions of the results."""
     import kvviz
     from kvviz.models.provenance import commit, hardware, installed, model_hash
 
@@ -85,17 +85,20 @@ def provenance(lm: LanguageModel) -> dict[str, Any]:
 
 
 def agreements(lm: LanguageModel, ids: torch.Tensor) -> list[dict[str, Any]]:
-    """A row a pair and budget: the agreement of every layer and head, and how many tokens each layer's heads keep."""
+    """One row per pair and budget: the agreement of every layer and head, and tokens kept per head in each layer."""
     rows = []
     for budget in BUDGETS:
-        theirs = {name: keeping(lm, ids) for name, keeping in presses(budget).items()}
-        for (method, press), keeping in methods(budget, theirs).items():
-            kept, others = keeping(lm, ids), theirs[press]
+        by_press = {name: keeping(lm, ids) for name, keeping in presses(budget).items()}
+        for (method, press), keeping in methods(budget, by_press).items():
+            kept, kept_by_press = keeping(lm, ids), by_press[press]
             shares = [
-                [len(one & other) / min(len(one), len(other)) for one, other in zip(*heads, strict=True)]
-                for heads in zip(kept, others, strict=True)
+                [len(ours & theirs) / min(len(ours), len(theirs)) for ours, theirs in zip(*heads, strict=True)]
+                for heads in zip(kept, kept_by_press, strict=True)
             ]
-            sizes = {"kept": [len(layer[0]) for layer in kept], "kept_by_press": [len(layer[0]) for layer in others]}
+            sizes = {
+                "kept": [len(layer[0]) for layer in kept],
+                "kept_by_press": [len(layer[0]) for layer in kept_by_press],
+            }
             rows.append({"method": method, "press": press, "budget": budget, "agreement": shares, **sizes})
     return rows
 
@@ -116,15 +119,15 @@ def presses(budget: int) -> Mapping[str, Keeping]:
     }
 
 
-def methods(budget: int, theirs: Mapping[str, Kept]) -> Mapping[tuple[str, str], Keeping]:
-    """kvviz's methods, by their name and that of the press they are compared with, at one budget."""
+def methods(budget: int, by_press: Mapping[str, Kept]) -> Mapping[tuple[str, str], Keeping]:
+    """kvviz's methods at one budget, by their name and the name of the press they are compared with."""
     from kvviz.methods import create
 
     def at(name: str, **fields: Any) -> Keeping:
         return kept_by(create(name, budget=budget, **fields))
 
     def of_press(press: str, **fields: Any) -> Keeping:
-        return by_layer([create("snapkv", budget=len(layer[0]), **fields) for layer in theirs[press]])
+        return by_layer([create("snapkv", budget=len(layer[0]), **fields) for layer in by_press[press]])
 
     wide, narrow, observed = "PyramidKVPress", "PyramidKVPress, window 8", "ObservedAttentionPress"
     return {
@@ -141,7 +144,7 @@ def methods(budget: int, theirs: Mapping[str, Kept]) -> Mapping[tuple[str, str],
 
 
 def kept_by(method: Method) -> Keeping:
-    """What a kvviz method keeps of a prompt."""
+    """A function that returns the tokens of a prompt that a kvviz method keeps."""
 
     def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
         return [positions(layer.method.keeps(layer.states[0])) for layer in prefilled(lm, ids, method).selective_layers]
@@ -149,19 +152,19 @@ def kept_by(method: Method) -> Keeping:
     return kept
 
 
-def by_layer(every: list[Method]) -> Keeping:
-    """What methods keep of a prompt, each in the layer of its place."""
+def by_layer(layer_methods: list[Method]) -> Keeping:
+    """A function that returns the tokens that methods keep, one method per layer."""
 
     def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
         whole = prefilled(lm, ids, "full", retain_queries=True).selective_layers
-        forks = [layer.fork(method) for layer, method in zip(whole, every, strict=True)]
+        forks = [layer.fork(method) for layer, method in zip(whole, layer_methods, strict=True)]
         return [positions(fork.method.keeps(fork.states[0])) for fork in forks]
 
     return kept
 
 
 def by_mean_received(budget: int) -> Keeping:
-    """The tokens with the most attention a query that sees them, from the sums that h2o keeps at a full budget."""
+    """A function that returns the tokens with the most attention per query, from h2o's sums at a full budget."""
 
     def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
         import torch
@@ -169,17 +172,18 @@ def by_mean_received(budget: int) -> Keeping:
         from kvviz.methods import create
 
         cache, length = prefilled(lm, ids, create("h2o", budget=ids.shape[1])), ids.shape[1]
-        found = []
+        best_positions = []
         for layer in cache.selective_layers:
             received = layer.states[0].received / torch.arange(length, 0, -1)
-            found.append(positions(received.unflatten(1, (layer.context.n_kv_heads, -1)).mean(2).topk(budget).indices))
-        return found
+            means = received.unflatten(1, (layer.context.n_kv_heads, -1)).mean(2)
+            best_positions.append(positions(means.topk(budget).indices))
+        return best_positions
 
     return kept
 
 
 def prefilled(lm: LanguageModel, ids: torch.Tensor, method: str | Method, **options: Any) -> Any:
-    """A SelectiveCache that has taken in the prompt."""
+    """A SelectiveCache after the prefill of the prompt."""
     import torch
 
     import kvviz
@@ -192,19 +196,19 @@ def prefilled(lm: LanguageModel, ids: torch.Tensor, method: str | Method, **opti
 
 
 def pressed(press: Any, attention: str = "sdpa") -> Keeping:
-    """What a press keeps of a prompt."""
+    """A function that returns the tokens of a prompt that a press keeps."""
 
     def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
         from kvviz.cache.kvpress import kept_positions
 
-        found = kept_positions(lm.model, ids, press, attention)
-        return [positions(found[layer]) for layer in sorted(found)]
+        layers = kept_positions(lm.model, ids, press, attention)
+        return [positions(layers[layer]) for layer in sorted(layers)]
 
     return kept
 
 
 def positions(kept: torch.Tensor) -> list[set[int]]:
-    """The positions [1, H, K] of each head as a set, without pads."""
+    """The positions [1, H, K] of each head as a set, without padding."""
     return [set(head) - {-1} for head in kept[0].tolist()]
 
 

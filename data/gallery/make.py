@@ -1,6 +1,6 @@
-"""Draws the plots of kvviz from recorded data, and the page that shows them: no model, no network.
+"""Draw the plots of kvviz from recorded data, and write the page that shows them, without a model or a network.
 
-It takes about a minute.
+This takes about a minute.
 
     python data/gallery/make.py                     all pictures, and README.md
     python data/gallery/make.py --only kv_memory    one of them, and README.md
@@ -28,15 +28,15 @@ INTRODUCTION = """# Gallery
 
 <!-- Written by data/gallery/make.py. -->
 
-The plots of `kvviz.plots`, drawn by `make gallery` from recorded data alone: no model, no network. `runs` is
-`kvviz.open_runs(live=False)`, which reads the traces, recordings, timelines and tables of this repository (`make data`
-made them with SmolLM2-135M-Instruct); `benchmarks` reads what `make bench` measured (`data/benchmarks/cpu.json`). The
-figures of the papers are of larger models and longer texts. `plots.save` writes the same figures for print.
+The plots of `kvviz.plots`, drawn by `make gallery` from recorded data, without a model or a network. `runs` is
+`kvviz.open_runs(live=False)`, which reads the traces, recordings, timelines and tables of this repository (made by
+`make data` with SmolLM2-135M-Instruct); `benchmarks` reads the results of `make bench` (`data/benchmarks/cpu.json`).
+The papers' figures show larger models and longer texts. `plots.save` writes the same figures for print.
 """
 
 
 def main() -> int:
-    """Make what the command line asks for; returns the exit status."""
+    """Make what the command line asks for, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=ENTRIES, action="append", help="a figure to draw; may be repeated")
     parser.add_argument("--out", type=Path, default=HERE, help="the folder to write to, by default this one")
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def page() -> str:
-    """README.md: a row a figure, by family."""
+    """The text of README.md: one row per figure, by family."""
     parts = [INTRODUCTION]
     for family in FAMILIES:
         rows = [row(entry) for entry in ENTRIES.values() if entry.draw.__module__ == family.__name__]
@@ -70,25 +70,25 @@ def page() -> str:
 
 
 def row(entry: Entry) -> str:
-    """A figure's row: its picture, and what it shows."""
+    """The row of one figure: its picture, and what it shows."""
     picture = f'<img src="{entry.name}.png" width="400" alt="{html.escape(entry.shows)}">'
     return f"| {picture} | **{entry.plot}**<br><br>{about(entry)} |"
 
 
 def about(entry: Entry) -> str:
-    """What a figure shows, the paper's figure, and the call."""
+    """What a figure shows, the corresponding figure of a paper, and the call."""
     return f"{entry.shows}<br><br>As in: {entry.paper}<br><br>`{entry.call}`".replace("|", "\\|")
 
 
 def too_large(folder: Path) -> str:
-    """What is larger than the repository should carry, or an empty text."""
+    """Which pictures are too large for the repository, or ""."""
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.png")}
-    wrong = [
+    problems = [
         f"{name} has {size:,} bytes, of at most {MOST_BYTES:,}" for name, size in sizes.items() if size > MOST_BYTES
     ]
     if sum(sizes.values()) > MOST_BYTES_IN_ALL:
-        wrong.append(f"all pictures have {sum(sizes.values()):,} bytes, of at most {MOST_BYTES_IN_ALL:,}")
-    return "\n".join(wrong)
+        problems.append(f"all pictures have {sum(sizes.values()):,} bytes, of at most {MOST_BYTES_IN_ALL:,}")
+    return "\n".join(problems)
 
 
 if __name__ == "__main__":

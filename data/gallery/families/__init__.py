@@ -1,4 +1,4 @@
-"""The gallery's figures, one file a family: each a function whose last statement is the call that draws it.
+"""The gallery's figures, one file per family: each is a function whose last statement is the call that draws it.
 
 Every plot of kvviz has one.
 """
@@ -22,7 +22,7 @@ Draw = Callable[[Runs], go.Figure]
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure: its file's name, the plot that draws it, the paper's figure, what it shows, and the call in print."""
+    """One figure: the name of its file, the plot, the paper's figure, what it shows, and the code of the call."""
 
     name: str
     plot: str
@@ -34,29 +34,29 @@ class Entry:
 
 
 def title(table: pd.DataFrame, what: str) -> str:
-    """A figure's title where the plot gets parts of a table, which know nothing of the run."""
-    known = table.attrs
-    parts = [what, known["model"], f"{known['prompt_length']:,} tokens", f"budget {known['budget']:,}"]
-    return " · ".join([*parts, known["hardware"]] if "hardware" in known else parts)
+    """The title of a figure whose plot gets only parts of a table, without its `attrs`."""
+    attrs = table.attrs
+    parts = [what, attrs["model"], f"{attrs['prompt_length']:,} tokens", f"budget {attrs['budget']:,}"]
+    return " · ".join([*parts, attrs["hardware"]] if "hardware" in attrs else parts)
 
 
 ENTRIES: dict[str, Entry] = {}
 
 
 def figure(paper: str, width: Literal["column", "page"] = "column") -> Callable[[Draw], Draw]:
-    """A decorator that puts a function under its name into ENTRIES; its docstring says what the figure shows."""
+    """A decorator that adds a function to ENTRIES under its name; the docstring says what the figure shows."""
 
     def add(draw: Draw) -> Draw:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(draw))).body
         assert isinstance(function, ast.FunctionDef)
-        statements = function.body[1:]  # behind the docstring
-        drawn = statements[-1]
-        assert isinstance(drawn, ast.Return)
-        assert isinstance(drawn.value, ast.Call)
-        assert isinstance(drawn.value.func, ast.Attribute)
+        statements = function.body[1:]  # without the docstring
+        last = statements[-1]
+        assert isinstance(last, ast.Return)
+        assert isinstance(last.value, ast.Call)
+        assert isinstance(last.value.func, ast.Attribute)
         call = "; ".join(ast.unparse(statement).removeprefix("return ") for statement in statements)
         shows = " ".join((draw.__doc__ or "").split())
-        ENTRIES[draw.__name__] = Entry(draw.__name__, drawn.value.func.attr, paper, shows, call, width, draw)
+        ENTRIES[draw.__name__] = Entry(draw.__name__, last.value.func.attr, paper, shows, call, width, draw)
         return draw
 
     return add

@@ -1,4 +1,4 @@
-"""Tables for figures of what `make bench` measured: data/benchmarks/cpu.json."""
+"""Tables of the results of `make bench` (data/benchmarks/cpu.json), for figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _results() -> dict[str, Any]:
 
 
 def _part(name: str) -> dict[str, Any]:
-    """The results of one part; raises IncompatibleFileError where it was never measured."""
+    """The results of one part. Raises IncompatibleFileError if it was never measured."""
     if name not in _results():
         raise IncompatibleFileError(f"read {CPU}", f"no part {name!r}", f'what `make bench ARGS="--only {name}"` adds')
     part: dict[str, Any] = _results()[name]
@@ -38,11 +38,11 @@ def _table(rows: list[dict[str, Any]], **known: Any) -> pd.DataFrame:
 def decoding() -> pd.DataFrame:
     """Seconds of a decode step by method and part, in float32.
 
-    Measured were the whole, "rest" (the model without attention) and "select"; "attention" is what remains: attention,
-    and putting keys and values into their places.
+    The whole step, "rest" (the model without attention) and "select" were measured; "attention" is the remainder:
+    attention, and storing keys and values.
     """
-    found = _part("decode")
-    measured = found["dtypes"]["float32"]
+    part_results = _part("decode")
+    measured = part_results["dtypes"]["float32"]
     floor = measured["ms_a_token"]["no attention"] / 1e3
     rows = []
     for method, ms in measured["ms_a_token"].items():
@@ -51,36 +51,36 @@ def decoding() -> pd.DataFrame:
         whole, select = ms / 1e3, measured["choosing_share"].get(method, 0.0) * ms / 1e3
         parts = {"rest": floor, "select": select, "attention": whole - floor - select}
         rows += [{"method": method, "part": part, "seconds": seconds} for part, seconds in parts.items()]
-    return _table(rows, prompt_length=found["prompt_tokens"], budget=found["budget"])
+    return _table(rows, prompt_length=part_results["prompt_tokens"], budget=part_results["budget"])
 
 
 def throughput() -> pd.DataFrame:
-    """Tokens a second by method and batch; none for a batch that would not have fitted."""
-    found = _part("throughput")
-    rows = [{name: row[name] for name in ("method", "batch", "tokens_per_s")} for row in found["rows"]]
-    on_host = [row["method"] for row in found["rows"] if (row["batch"], row["store"]) == (1, "host")]
-    table = _table(rows, prompt_length=found["prompt_tokens"], budget=found["budget"])
-    limit = f"{found['limit_bytes'] / 2**30:.3g} GiB on the device"
+    """Tokens per second by method and batch; NaN for a batch that would not fit."""
+    results = _part("throughput")
+    rows = [{name: row[name] for name in ("method", "batch", "tokens_per_s")} for row in results["rows"]]
+    on_host = [row["method"] for row in results["rows"] if (row["batch"], row["store"]) == (1, "host")]
+    table = _table(rows, prompt_length=results["prompt_tokens"], budget=results["budget"])
+    limit = f"{results['limit_bytes'] / 2**30:.3g} GiB on the device"
     table.attrs["hardware"] += f" · {limit} · {', '.join(on_host)}: KV on the host"
     return table
 
 
 def choosing() -> pd.DataFrame:
-    """Seconds that one layer takes to choose, by method and length."""
+    """Seconds to select tokens in one layer, by method and length."""
     return _by_length("step", "method").assign(part="choosing")
 
 
 def building() -> pd.DataFrame:
-    """Seconds that one layer takes to build an index, by method and length."""
+    """Seconds to build the index of one layer, by method and length."""
     return _by_length("build", "index")
 
 
 def _by_length(part: str, name: str) -> pd.DataFrame:
-    found = _part(part)
+    results = _part(part)
     rows = [
         {name: row["label"], "length": length, "seconds": seconds}
-        for row in found["rows"]
+        for row in results["rows"]
         if row["label"] in SHOWN
-        for length, seconds in zip(found["lengths"], row["seconds"], strict=True)
+        for length, seconds in zip(results["lengths"], row["seconds"], strict=True)
     ]
-    return _table(rows, layers=[found["layer"]], budget=found["budget"])
+    return _table(rows, layers=[results["layer"]], budget=results["budget"])

@@ -1,4 +1,4 @@
-"""What methods cost: time, memory, transfers."""
+"""The cost of methods: time, memory, transfers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from notebooks.runs import Runs
 
 @figure("ClusterKV fig. 13, PQCache fig. 12a and b, CTkvr table 13, CentroidKV tables 6 and 7")
 def latency(runs: Runs) -> go.Figure:
-    """The time of a decode step by part. Grey is the model's own work, which no method can save; "attention" is what
-    remains beside it and choosing.
+    """The time of a decode step by part. Grey is the model's other work, which no method can reduce; "attention" is the
+    rest, without the selection.
     """
     table = benchmarks.decoding()
     return plots.latency(table, title=title(table, "Time of a decode step by part"))
@@ -21,29 +21,29 @@ def latency(runs: Runs) -> go.Figure:
 
 @figure("CTkvr table 13")
 def latency_of_choosing(runs: Runs) -> go.Figure:
-    """What one layer takes to choose the tokens of a step, as the prompt grows."""
+    """The time to select the tokens of a step in one layer, as the prompt grows."""
     return plots.latency(benchmarks.choosing())
 
 
 @figure("CTkvr fig. 7, CentroidKV table 12")
 def throughput_by_batch(runs: Runs) -> go.Figure:
-    """Tokens a second of all texts of a batch together, until the device would hold more than 1 GiB of keys and values.
+    """Tokens per second over all texts of a batch, up to 1 GiB of keys and values on the device.
 
-    ClusterKV and PQCache keep them in host memory, and take larger batches for it. On a CPU that is the same memory: no
-    bus is crossed, and the limit is a number, not the end of the machine's memory.
+    ClusterKV and PQCache keep keys and values in host memory, which allows larger batches. On a CPU both are the same
+    memory: no bus is crossed, and the limit is only a number.
     """
     return plots.throughput_by_batch(benchmarks.throughput())
 
 
 @figure("CTkvr fig. 8, table 9")
 def index_build_time(runs: Runs) -> go.Figure:
-    """What one layer takes to build its index over the prompt, and the power of the length that this grows with."""
+    """The time to build the index of one layer over the prompt, and the exponent of its growth with the length."""
     return plots.index_build_time(benchmarks.building())
 
 
 @figure("ClusterKV section V-C, PQCache fig. 11c and d")
 def hit_rate(runs: Runs) -> go.Figure:
-    """How often an attended token is on the device already."""
+    """How often a token that is attended to is already on the device."""
     return plots.hit_rate(runs.table("offload"))
 
 
@@ -57,13 +57,13 @@ def kv_memory(runs: Runs) -> go.Figure:
 
 @figure("ClusterKV fig. 6", width="page")
 def timeline(runs: Runs) -> go.Figure:
-    """When ClusterKV computed, clustered and moved keys to the host while it read a prompt: clustering runs beside the
-    next layers. Both share the processor's cores, so that it is not free.
+    """Compute, clustering and transfers of ClusterKV during prefill: clustering overlaps with the next layers. Both
+    share the processor's cores, so it is not free.
     """
     return plots.timeline(runs.timelines("overlap")["clusterkv"], phase="prefill")
 
 
 @figure("PQCache fig. 7 and 8", width="page")
 def timeline_of_a_step(runs: Runs) -> go.Figure:
-    """What PQCache does in a decode step, layer after layer: a fetch from the host waits for what was chosen."""
+    """A decode step of PQCache, layer by layer: a fetch from the host has to wait for the selection."""
     return plots.timeline(runs.timelines("overlap")["pqcache"], steps=(4, 5))

@@ -1,4 +1,4 @@
-"""What methods keep, and how well the model does with it."""
+"""What methods select, and how well the model does with it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from notebooks.runs import Runs
 
 @figure("ClusterKV fig. 11a")
 def recall_by_budget(runs: Runs) -> go.Figure:
-    """The share of the exact top tokens that each method attends."""
+    """The share of the exact top tokens that each method attends to."""
     return plots.recall_by_budget(runs.table("budgets"))
 
 
 @figure("ClusterKV fig. 11a")
 def output_error_by_budget(runs: Runs) -> go.Figure:
-    """How far the output of attention is from the exact one; merged tokens count here too."""
+    """The error of the attention output; merged tokens count here too."""
     return plots.recall_by_budget(runs.table("budgets"), metric="output_error")
 
 
 @figure("ClusterKV fig. 9, CentroidKV fig. 4 and 5, CTkvr fig. 9, PQCache fig. 10")
 def score_by_budget(runs: Runs) -> go.Figure:
-    """Needles found against the budget, with bootstrap intervals; CTkvr and CentroidKV take no smaller budgets."""
+    """Needles found by budget, with bootstrap intervals; CTkvr and CentroidKV refuse smaller budgets."""
     return plots.score_by_budget(
         runs.table("needles").rename(columns={"correct": "needles_found"}), score="needles_found"
     )
@@ -31,20 +31,20 @@ def score_by_budget(runs: Runs) -> go.Figure:
 
 @figure("ClusterKV fig. 10")
 def perplexity_by_length(runs: Runs) -> go.Figure:
-    """The perplexity of prose behind a compressed prompt, of all tokens up to each position."""
+    """The perplexity of prose after a compressed prompt, over all tokens up to each position."""
     return plots.perplexity_by_length(runs.table("perplexity"))
 
 
 @figure("PQCache fig. 9, CTkvr fig. 5, 6 and 14")
 def needle_grid(runs: Runs) -> go.Figure:
-    """Which needles were found, by length and depth, at one budget."""
+    """Needles found by length and depth, at one budget."""
     table = runs.table("needles")
     return plots.needle_grid(table[table["method"].eq("full") | table["budget"].eq(256)], found="correct")
 
 
 @figure("ClusterKV fig. 11b")
 def ablation_clusters(runs: Runs) -> go.Figure:
-    """More clusters, better recall, more metadata."""
+    """The number of clusters: more clusters give better recall and need more metadata."""
     table = runs.table("ablations")
     return plots.ablation(
         table[table["varied"] == "n_clusters"], field="n_clusters", metric=["recall", "metadata_bytes_a_token"]
@@ -53,14 +53,14 @@ def ablation_clusters(runs: Runs) -> go.Figure:
 
 @figure("ClusterKV fig. 11b")
 def ablation_metric(runs: Runs) -> go.Figure:
-    """By which metric ClusterKV puts keys together."""
+    """The metric by which ClusterKV clusters keys."""
     table = runs.table("ablations")
     return plots.ablation(table[table["varied"] == "metric"], field="metric")
 
 
 @figure("PQCache fig. 10b")
 def ablation_quantization(runs: Runs) -> go.Figure:
-    """PQCache's m partitions of b bits."""
+    """The number of partitions and bits of PQCache's product quantisation."""
     table = runs.table("ablations")
     return plots.ablation(
         table[table["varied"] == "n_partitions, n_bits"],
@@ -70,28 +70,28 @@ def ablation_quantization(runs: Runs) -> go.Figure:
 
 @figure("PQCache fig. 12c")
 def ablation_iterations(runs: Runs) -> go.Figure:
-    """How many iterations PQCache's clustering takes."""
+    """The number of iterations of PQCache's clustering."""
     table = runs.table("ablations")
     return plots.ablation(table[table["varied"] == "max_iter"], field="max_iter")
 
 
 @figure("CTkvr fig. 10, table 15")
 def ablation_probes(runs: Runs) -> go.Figure:
-    """How many of its centroids' lists CTkvr joins."""
+    """The number of lists that CTkvr probes."""
     table = runs.table("ablations")
     return plots.ablation(table[table["varied"] == "n_probes"], field="n_probes")
 
 
 @figure("CentroidKV table 8")
 def ablation_chunks(runs: Runs) -> go.Figure:
-    """Within how many tokens CentroidKV looks for a partner; its error counts merged tokens too."""
+    """The chunk size within which CentroidKV looks for partners; the error counts merged tokens too."""
     table = runs.table("ablations")
     return plots.ablation(table[table["varied"] == "chunk_size"], field="chunk_size", metric="output_error")
 
 
 @figure("none of the papers")
 def ablation_pages(runs: Runs) -> go.Figure:
-    """Quest's pages: the smaller, the better its bounds, and the more metadata."""
+    """Quest's page size: smaller pages give better bounds and need more metadata."""
     table = runs.table("ablations")
     return plots.ablation(
         table[table["varied"] == "page_size"], field="page_size", metric=["recall", "metadata_bytes_a_token"]
