@@ -1,11 +1,11 @@
-"""Scores of every method on every task: fills results.parquet beside this script, and writes README.md from it.
+"""Score every method on every task: fill results.parquet next to this script, and write README.md from it.
 
-    python data/benchmarks/results.py           the whole grid on a GPU, the part for two cores without one
-    python data/benchmarks/results.py --whole   the whole grid, wherever
-    python data/benchmarks/results.py --page    only README.md, from the results there are
+    python data/benchmarks/results.py           the whole grid on a GPU; without one, the part for two cores
+    python data/benchmarks/results.py --whole   the whole grid, with or without a GPU
+    python data/benchmarks/results.py --page    only README.md, from the existing results
 
-Stopped, it goes on where it was; cells that are in the file are never run again, so the part for two cores counts
-towards the whole grid. On the same machine and the same commit a second run from nothing writes the same file.
+An interrupted run can be resumed. Cells in the file are never run again, so the part for two cores counts towards the
+whole grid. On the same machine and commit, a second run from scratch writes the same file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RULER = (
 
 @dataclass(frozen=True)
 class Grid:
-    """What one call of `kvviz.evaluate` runs: every method, unless some are named."""
+    """The arguments of one call of `kvviz.evaluate`; all methods by default."""
 
     tasks: tuple[str | Task, ...]
     lengths: tuple[int, ...]
@@ -46,10 +46,11 @@ class Grid:
 
 
 NEEDLES, OTHERS = ("needle", "niah_single_2", "niah_multikey_1"), ("needle_multi_turn", "kv_retrieval", "perplexity")
-# The question at the end of the prompt, as most papers have it: what drops tokens then knows what is asked for.
+# The question at the end of the prompt, as in most papers: an eviction method then knows the question.
 LAST = create("needle", placement="last")
-# Two methods with other fields, to tell the method from its settings. InfiniGen's threshold lies below the largest
-# weight, which is often an attention sink's: here sinks are kept apart. CTkvr's preset has 64 sinks, 64 recent tokens.
+# Two methods with other fields, to separate the method from its settings. InfiniGen's threshold is relative to the
+# largest weight, which is often that of a sink: here sinks are kept separately. CTkvr's preset has 64 sinks and 64
+# recent tokens.
 FIELDS = {
     "infinigen, sinks kept": kvviz.methods.create("infinigen", sinks=4, recent=32),
     "ctkvr, small window": kvviz.methods.create("ctkvr", sinks=16, recent=16),
@@ -60,27 +61,27 @@ TWO_CORES = (
     Grid(NEEDLES, SHORT, SMALL, 12),
     Grid((LAST,), SHORT, SMALL, 8),
     Grid(NEEDLES, SHORT, (0.5, 0.75), 6, ("centroidkv", "snapkv", "pyramidkv", "streaming_llm")),
-    Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, (), 3, ("full",)),  # what the model itself can do
+    Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, (), 3, ("full",)),  # what the model can do without compression
     Grid(("perplexity",), SHORT, SMALL, 4),
     Grid(("perplexity",), SHORT, SMALL, 4, FIELDS),
     Grid(NEEDLES, SHORT, SMALL, 12, FIELDS),
-    Grid(("niah_single_2",), (4096,), (*SMALL, 1024), 4),  # which full attention solves at this length too
+    Grid(("niah_single_2",), (4096,), (*SMALL, 1024), 4),  # full attention still solves it at this length
 )
 # 400 samples keep a 95 % interval of a share within 10 points: 2 * 1.96 * sqrt(0.25 / 400) = 0.098.
 WHOLE = (Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, BUDGETS, 400),)
 
 
 def main() -> None:
-    """Run the grid asked for, then write the page."""
+    """Run the chosen grid, then write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--whole", action="store_true", help="the whole grid, without a GPU too")
-    parser.add_argument("--samples", type=int, help="at most so many samples of each task and length")
+    parser.add_argument("--whole", action="store_true", help="run the whole grid, even without a GPU")
+    parser.add_argument("--samples", type=int, help="maximum number of samples per task and length")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes; {JOBS} by default, 1 on a GPU")
-    parser.add_argument("--out", type=Path, default=OUT, help="another results file; README.md is written beside it")
-    parser.add_argument("--page", action="store_true", help="only write the page from the results there are")
+    parser.add_argument("--out", type=Path, default=OUT, help="another results file; README.md is written next to it")
+    parser.add_argument("--page", action="store_true", help="only write the page, from the existing results")
     options = parser.parse_args()
     gpu = torch.cuda.is_available()
-    # In float32 on a GPU too: one file holds the results of one model.
+    # float32 on a GPU too, since one file holds the results of one model.
     lm = None if options.page else kvviz.load(MODEL, dtype=torch.float32)
     for grid in () if lm is None else WHOLE if options.whole or gpu else TWO_CORES:
         started = time.perf_counter()

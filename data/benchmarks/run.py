@@ -1,14 +1,14 @@
-"""Measures what the README claims and writes it, with versions and hardware, to a JSON file beside this script.
+"""Measure what the README claims, and write it, with versions and hardware, to a JSON file next to this script.
 
     python data/benchmarks/run.py                    everything
     python data/benchmarks/run.py --only decode      one part; the others keep their last results
     python data/benchmarks/run.py --only needle --methods quest    some rows of a part; the others stay
-    python data/benchmarks/run.py --gpu --out …      the parts that need a GPU, into a file of their own
-    python data/benchmarks/run.py --readme           only writes the last results into the Markdown files again
+    python data/benchmarks/run.py --gpu --out …      the parts that need a GPU, into a separate file
+    python data/benchmarks/run.py --readme           only write the last results into the Markdown files again
 
-Times are compared inside one run, in turns, as ratios of medians: single times on a shared machine say little. The
-results are written after every part, so that what was measured stays if a later part fails. Tables of all methods go to
-methods.md beside this script, and into README.md where it has the markers of a part (<!-- benchmarks needle -->).
+Methods are timed in turns within one run and compared as ratios of medians, since absolute times vary between machines.
+Results are saved after every part, in case a later part fails. Tables of all methods go to methods.md next to this
+script, and to README.md between the markers of a part (<!-- benchmarks needle -->).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PARTS = {
     "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
     "cache": cache.run, "store": store.run, "grid": grid.run, "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
-# Parts whose rows are methods, with what puts rows measured anew among the others.
+# Parts whose rows are methods, with the function that merges newly measured rows into the old ones.
 BY_METHOD = {"recall": recall.merged, "needle": inputs.merged}
 ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 
@@ -78,46 +78,48 @@ def machine() -> dict[str, Any]:
 
 
 def between(text: str, marker: str, content: str) -> str:
-    """The text with `content` between <!-- marker --> and <!-- /marker -->; unchanged where it has no such markers."""
+    """The text with `content` between <!-- marker --> and <!-- /marker -->; unchanged without these markers."""
     before, opening, rest = text.partition(f"<!-- {marker} -->\n")
     _, closing, after = rest.partition(f"<!-- /{marker} -->")
     return f"{before}{opening}{content}\n{closing}{after}" if opening and closing else text
 
 
 def write_markdown(results: dict[str, Any]) -> None:
-    """Put the tables between README.md's markers, and those of all methods into a page of their own."""
+    """Write the tables between README.md's markers, and those of all methods to methods.md."""
     readme = ROOT / "README.md"
     text = between(readme.read_text(), "benchmarks", tables.summary(results))
-    for name, (_, of) in tables.LONG.items():
+    for name, (_, written) in tables.LONG.items():
         if name in results:
-            text = between(text, f"benchmarks {name}", of(results[name]))
+            text = between(text, f"benchmarks {name}", written(results[name]))
     readme.write_text(text)
     TABLES.write_text(tables.document(results))
 
 
 def main() -> None:
-    """Run the parts asked for and write the results."""
+    """Run the chosen parts and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices={**PARTS, **ON_GPU}, action="append", help="a part to run; may be repeated")
-    parser.add_argument("--gpu", action="store_true", help="the parts for a machine with a GPU")
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="the Markdown files show the default file alone")
+    parser.add_argument("--gpu", action="store_true", help="run the parts that need a GPU")
+    parser.add_argument(
+        "--out", type=Path, default=DEFAULT_OUT, help="the results file; only the default one is shown in Markdown"
+    )
     parser.add_argument("--readme", action="store_true", help="only write the last results into the Markdown files")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=f"measure only these, in {' or '.join(BY_METHOD)}")
     options = parser.parse_args()
     if options.methods and not (options.only and set(options.only) <= BY_METHOD.keys()):
         parser.error(f"--methods needs --only {' or '.join(BY_METHOD)}")
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
-    every = {**PARTS, **ON_GPU}
+    parts = {**PARTS, **ON_GPU}
     for name in () if options.readme else options.only or (ON_GPU if options.gpu else PARTS):
         started = time.perf_counter()
         if options.methods:
-            results[name] = BY_METHOD[name](results[name], every[name](options.methods))
+            results[name] = BY_METHOD[name](results[name], parts[name](options.methods))
         else:
-            results[name] = every[name]()
+            results[name] = parts[name]()
         print(json.dumps({name: results[name]}, indent=2))
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         results["machine"] = machine()
-        # Parts may come from several runs.
+        # Results may come from several runs.
         run = {
             "commit": results["machine"]["commit"], "threads": results["machine"]["threads"],
             "seconds": round(time.perf_counter() - started),

@@ -1,1 +1,1 @@
-"""One file for each part of what `run.py` measures; `run()` of each returns its results as JSON."""
+"""The parts of `run.py`, one file each; `run()` of each part returns its results as JSON."""

@@ -1,6 +1,6 @@
-"""One field of a method changed at a time, on real keys: what each choice of the papers is worth here.
+"""Ablations: one field of a method changed at a time, on real keys.
 
-Means over layers, heads and steps of one stretch of text, with one seed: small differences mean nothing.
+Means over layers, heads and steps of one text, with one seed: small differences mean nothing.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ ABLATIONS: dict[str, list[dict[str, Any]]] = {
 
 
 def run() -> dict[str, Any]:
-    """Recall, attention mass and output error of every row and budget."""
+    """Recall, attention mass and output error per row and budget."""
     import kvviz
 
     trace = real_trace(TOKENS, LAYERS)
     rows = []
-    for name, every in ABLATIONS.items():
-        for fields in every:
+    for name, variants in ABLATIONS.items():
+        for fields in variants:
             numbers = {}
             for budget in BUDGETS:
                 method = kvviz.methods.create(name, budget=budget, **{"dense_layers": 0, **fields})
-                found = measured(trace, method)
-                assert found is not None
-                numbers[str(budget)] = {key: found[key] for key in ("recall", "attention_mass", "output_error")}
+                replayed = measured(trace, method)
+                assert replayed is not None
+                numbers[str(budget)] = {key: replayed[key] for key in ("recall", "attention_mass", "output_error")}
             rows.append({"method": name, "fields": fields, "budgets": numbers})
     return {"tokens": TOKENS, "layers": LAYERS, "rows": rows}

@@ -1,7 +1,7 @@
-"""Seconds to build each method's state on one real layer, and how they grow with the prompt.
+"""Build times: seconds to build each method's state on one real layer, and their growth with the prompt.
 
-The layer has 3 KV heads and 9 query heads of 64 channels. Builds run one after another in the main thread; inside a
-model those that may are overlapped with the prefill.
+The layer has 3 KV heads and 9 query heads of 64 channels. Builds run one after another in the main thread; in a model
+they may overlap with the prefill.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .spread import cheaper_from, exponents
 
 LAYER, LENGTHS, RUNS, BUDGET = 15, (2048, 4096, 8192), 3, 512
 CROSSING_LENGTHS, CROSSING_RUNS = (1024, 2048, 4096, 8192), 5
-KMEANS_TOKENS, INDEX_TOKENS, FIXED_CLUSTERS = 80, 16, 400  # tokens a cluster that each prescribes; the published number
-LIST_LENGTH = 1280  # 2.5 · 512, CTkvr's own
+KMEANS_TOKENS, INDEX_TOKENS, FIXED_CLUSTERS = 80, 16, 400  # tokens per cluster in each paper; the published number
+LIST_LENGTH = 1280  # 2.5 · 512, CTkvr's
 
 
 def run() -> dict[str, Any]:
@@ -33,7 +33,7 @@ def run() -> dict[str, Any]:
         for configuration in configurations(presets_of=()):
             method = configuration.create(budget=BUDGET)
             prompts = {length: layer.first(length).stored() for length in LENGTHS}
-            # Each length in its turn, so that a slow moment of the machine meets all of them.
+            # Lengths take turns, so that a slow moment of the machine affects all of them.
             calls = {length: _building(prompt, method) for length, prompt in prompts.items()}
             times = in_turns(calls, RUNS)
             seconds = [statistics.median(times[length]) for length in LENGTHS]
@@ -47,17 +47,17 @@ def run() -> dict[str, Any]:
 
 
 def stated_operations(method: Any) -> str:
-    """The operation count that the first paragraph of a method's `build` states, or the whole of its first line."""
+    """The operation count in the first paragraph of the docstring of a method's `build`, or else that paragraph."""
     text = inspect.cleandoc(method.build.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-    _, semicolon, behind = text.partition("; ")
+    _, semicolon, operations = text.partition("; ")
     if semicolon:
-        return behind.rstrip(".")
-    found = re.search(r"O\(.*\)", text)
-    return found.group() if found else text.rstrip(".")
+        return operations.rstrip(".")
+    bound = re.search(r"O\(.*\)", text)
+    return bound.group() if bound else text.rstrip(".")
 
 
 def in_turns(calls: dict[Any, Callable[[], Any]], runs: int) -> dict[Any, list[float]]:
-    """Seconds of each call in each of `runs` rounds, after one round that does not count."""
+    """Seconds of each call in each of `runs` rounds, after one warm-up round."""
     times: dict[Any, list[float]] = {name: [] for name in calls}
     for run in range(runs + 1):
         for name, call in calls.items():
@@ -73,7 +73,7 @@ def _building(prompt: Layer, method: Any) -> Callable[[], Any]:
 
 
 def _crossing(layer: Layer) -> dict[str, Any]:
-    """k-means of ClusterKV against the index of CTkvr: the C that each prescribes, then the same C for both."""
+    """ClusterKV's k-means compared with CTkvr's index: first with the C of each paper, then with the same C."""
     settings: dict[str, Callable[[int], tuple[int, int]]] = {
         "C as each prescribes (L/80, L/16)": lambda length: (math.ceil(length / KMEANS_TOKENS), length // INDEX_TOKENS),
         "both C = L/80": lambda length: (math.ceil(length / KMEANS_TOKENS),) * 2,
@@ -91,11 +91,11 @@ def _race(layer: Layer, clusters: Callable[[int], tuple[int, int]]) -> dict[str,
     from kvviz.clustering.query_centroids import query_centroids
 
     def calls(length: int) -> dict[str, Callable[[], Any]]:
-        prompt, (ours, theirs) = layer.first(length), clusters(length)
+        prompt, (n_clusters, n_centroids) = layer.first(length), clusters(length)
         return {
-            "kmeans": lambda: kmeans(prompt.keys, ours, metric="cosine", max_iter=50),
+            "kmeans": lambda: kmeans(prompt.keys, n_clusters, metric="cosine", max_iter=50),
             "index": lambda: query_centroids(
-                prompt.queries, prompt.keys, n_centroids=theirs, list_length=min(LIST_LENGTH, length),
+                prompt.queries, prompt.keys, n_centroids=n_centroids, list_length=min(LIST_LENGTH, length),
                 scale=prompt.context.scale,
             ),
         }  # fmt: skip

@@ -1,8 +1,8 @@
-"""How often an attended token is on the device already, and what a step moves, with keys and values in host memory.
+"""Cache hit rates and bytes moved per step, with keys and values in host memory.
 
-Each method chooses once, on real keys; then the tokens that it chose are looked up and fetched, step by step, through
-stores with one cache after another. The bytes are really moved. The paper's numbers stand beside: of other models,
-texts and lengths, so that only the order of magnitude and the order of the settings compare.
+Each method selects once, on real keys; then the selected tokens are looked up and fetched, step by step, from stores
+with different caches. The bytes are really moved. The papers' numbers are given for comparison; their models, texts and
+lengths differ, so that only the order of magnitude and the ranking of the settings can be compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_PAPER = (0.5, 0.6)  # PQCache, section 4.3.2: HotpotQA, a tenth of the tok
 
 
 def run() -> dict[str, Any]:
-    """Hit rates of tokens and of clusters, and bytes a step and layer, by method and cache."""
+    """Hit rates of tokens and of clusters, and bytes per step and layer, by method and cache."""
     import kvviz
     from kvviz.offload import BlockCache, StepCache
 
@@ -41,18 +41,19 @@ def run() -> dict[str, Any]:
                 numbers = _measured(played, cache)
                 blocks.append({"policy": policy, "capacity_tokens": capacity, "blocks_a_step": count, **numbers})
                 print(f"pqcache, {policy}, {capacity} tokens, k={count}: {numbers['hit_rate']:.2f}", flush=True)
-    others = [{"recent_steps": steps, **_measured(played, StepCache(steps))} for steps in RECENT_STEPS]
+    step_cache = [{"recent_steps": steps, **_measured(played, StepCache(steps))} for steps in RECENT_STEPS]
     return {
         "layers": LAYERS, "steps": STEPS,
         "clusters": {"tokens": CLUSTER_TOKENS, "paper": CLUSTER_PAPER, "rows": clusters},
         "blocks": {
-            "tokens": BLOCK_TOKENS, "budget": BLOCK_BUDGET, "paper": BLOCK_PAPER, "rows": blocks, "step_cache": others,
+            "tokens": BLOCK_TOKENS, "budget": BLOCK_BUDGET, "paper": BLOCK_PAPER, "rows": blocks,
+            "step_cache": step_cache,
         },
     }  # fmt: skip
 
 
 class Played(NamedTuple):
-    """A layer, and for every step the indices and groups chosen, and the newest tokens that stay on the device."""
+    """A layer, and for every step the selected indices and groups, and the newest tokens that stay on the device."""
 
     layer: Layer
     method: Any
@@ -60,10 +61,10 @@ class Played(NamedTuple):
 
 
 def _played(trace: Any, method: Any) -> list[Played]:
-    """What the method chooses in every layer."""
+    """The tokens that the method selects in every layer."""
     import torch
 
-    found = []
+    results = []
     with torch.no_grad():
         for index in trace.layers:
             layer = Layer.of(trace, index)
@@ -72,12 +73,12 @@ def _played(trace: Any, method: Any) -> list[Played]:
             for state, queries in layer.steps(method, STEPS):
                 selection = method.select(state, queries)
                 steps.append((selection.indices, selection.groups, method.local_window(state)))
-            found.append(Played(layer, method, steps))
-    return found
+            results.append(Played(layer, method, steps))
+    return results
 
 
 def _measured(played: list[Played], cache: Any) -> dict[str, float]:
-    """Means over layers and steps, the first ones, in which the cache fills, included; bytes of a step and layer."""
+    """Means over layers and all steps (also the first ones, while the cache fills); bytes per step and layer."""
     stores = [_fetched(layer, cache) for layer in played]
     lookups, groups = (sum(getattr(store, name) for store in stores) for name in ("lookups", "group_lookups"))
     cells = len(stores) * STEPS
@@ -91,7 +92,7 @@ def _measured(played: list[Played], cache: Any) -> dict[str, float]:
 
 
 def _fetched(played: Played, cache: Any) -> Any:
-    """The layer's store after it has fetched what every step chose."""
+    """The layer's store after it has fetched the tokens selected at every step."""
     import torch
 
     from kvviz.offload import KVStore

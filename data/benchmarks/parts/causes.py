@@ -1,6 +1,6 @@
 """Why some of the four systems find fewer needles than Quest at their papers' settings: other settings, and merging.
 
-The needles are the first of those of the part `needle`. Numbers that docstrings of methods quote come from here.
+The needles are the first ones of the part `needle`. The docstrings of methods quote these numbers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ PROMPT, STEPS, LAYERS, MERGED_BUDGETS, HEAVY = 2016, 32, (5, 15, 25), (256, 1024
 
 
 def run() -> dict[str, Any]:
-    """Needles found by other settings, and how far centroids fall short of their tokens."""
+    """Needles found by other settings, and the loss of logits by merging."""
     import kvviz
     from kvviz.tasks import needle_samples
 
     samples = needle_samples(model(), prose(), count=EVERY, tokens=TOKENS, seed=SEED)[:COUNT]
-    labelled = {label: kvviz.methods.create(name, budget=BUDGETS[0], **own) for label, (name, own) in VARIANTS.items()}
+    labelled = {
+        label: kvviz.methods.create(name, budget=BUDGETS[0], **fields) for label, (name, fields) in VARIANTS.items()
+    }
     tables = [
         kvviz.compare(
             model(), s.context, labelled, (), s.question, s.answer, max_new_tokens=NEW_TOKENS, recordings=False
@@ -49,7 +51,7 @@ def run() -> dict[str, Any]:
 
 
 def _shortfall(layer: Layer, budget: int) -> dict[str, float]:
-    """How far the logits of the heaviest merged tokens fall when their centroid stands for them; its largest degree."""
+    """The mean loss of logit of the heaviest merged tokens when a centroid replaces them, and the largest degree."""
     import torch
 
     import kvviz
@@ -62,9 +64,9 @@ def _shortfall(layer: Layer, budget: int) -> dict[str, float]:
     end = PROMPT - method.recent
     falls = []
     for step in range(PROMPT, PROMPT + STEPS):
-        asking = layer.queries[0, :, step].unflatten(0, (members.shape[0], -1)) * layer.context.scale  # [H, G, D]
-        logits, stand_ins = asking @ prompt.keys[0].mT, asking @ merged.keys[0].mT
+        step_queries = layer.queries[0, :, step].unflatten(0, (members.shape[0], -1)) * layer.context.scale  # [H, G, D]
+        logits, stand_ins = step_queries @ prompt.keys[0].mT, step_queries @ merged.keys[0].mT
         heavy = logits[..., method.sinks : end].topk(HEAVY, dim=-1).indices + method.sinks  # [H, G, 16]
-        own = members.expand_as(logits).gather(-1, heavy)
-        falls.append(logits.gather(-1, heavy) - stand_ins.gather(-1, own))
+        centroids = members.expand_as(logits).gather(-1, heavy)
+        falls.append(logits.gather(-1, heavy) - stand_ins.gather(-1, centroids))
     return {"shortfall": float(torch.stack(falls).mean()), "largest_degree": int(merged.degree.max())}

@@ -1,9 +1,9 @@
-"""Milliseconds a token on SmolLM2 at 8,192 tokens, methods in turns of some steps, and their ratio to `full`.
+"""Decode times: milliseconds per token on SmolLM2 at 8,192 tokens, with methods in turns, and their ratio to `full`.
 
-"no attention" attends and chooses nothing in any layer: what is left is the model's own work, which no method can save.
-The share of choosing is that of `extend` and `select` together. On a CPU both float32, kvviz's default there, and
-bfloat16, in which the model is published, are measured. A CPU's exact attention may be slow in bfloat16, so that times
-are compared with the fastest `full` of all dtypes too.
+"no attention" neither selects nor attends in any layer: what remains is the model's other work, which no method can
+reduce. The share of selecting includes `extend` and `select`. On a CPU float32 (kvviz's default) and bfloat16 (the
+model's published dtype) are measured. Since exact attention may be slow in bfloat16 on a CPU, times are also compared
+with the fastest `full` of all dtypes.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ FLOOR = "no attention"
 
 
 class Choosing:
-    """Adds up the seconds that layers take to choose."""
+    """An observer that adds up the seconds that layers take to select."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self, layer: Any, queries: Any, selection: Any, output: Any, select_s: float) -> None:
-        """Note what one layer took."""
+        """Add the seconds of one layer."""
         self.seconds += select_s
 
 
 def run() -> dict[str, Any]:
-    """Medians by dtype; a ratio is the median of each turn's own, that to the fastest `full` is of medians."""
+    """Medians by dtype. A ratio is the median over turns; the ratio to the fastest `full` is one of medians."""
     import torch
 
     cuda = torch.cuda.is_available()
     dtypes = (torch.bfloat16,) if cuda else (torch.float32, torch.bfloat16)
     by_dtype = {str(dtype).removeprefix("torch."): _measured("cuda" if cuda else "cpu", dtype) for dtype in dtypes}
-    fastest = min(found["ms_a_token"]["full"] for found in by_dtype.values())
-    for found in by_dtype.values():
-        found["ratio_to_fastest_full"] = {name: ms / fastest for name, ms in found["ms_a_token"].items()}
+    fastest = min(numbers["ms_a_token"]["full"] for numbers in by_dtype.values())
+    for numbers in by_dtype.values():
+        numbers["ratio_to_fastest_full"] = {name: ms / fastest for name, ms in numbers["ms_a_token"].items()}
     return {
         "prompt_tokens": PROMPT_TOKENS - STEPS * TURNS,
         "budget": BUDGET,
@@ -75,22 +75,22 @@ def _measured(device: str, dtype: Any) -> dict[str, Any]:
             wait_for_states(cache)
             for layer in cache.selective_layers:
                 if name == FLOOR:
-                    layer.decode = lambda queries: queries  # as wide as an output
+                    layer.decode = lambda queries: queries  # has the shape of an output
                 elif not layer.dense:
                     layer.observer = choosing
         for turn in range(TURNS):
             for name, cache in caches.items():
-                times, chose = [], []
+                times, shares_of_steps = [], []
                 for step in range(turn * STEPS, (turn + 1) * STEPS):
                     choosing.seconds, started = 0.0, time.perf_counter()
                     lm.model(ids[:, step : step + 1], past_key_values=cache, use_cache=True, logits_to_keep=1)
                     synchronize()
                     times.append(time.perf_counter() - started)
-                    chose.append(choosing.seconds / times[-1])
+                    shares_of_steps.append(choosing.seconds / times[-1])
                 if name in shares:
-                    shares[name].append(statistics.median(chose[1:]))
-                turns[name].append(statistics.median(times[1:]))  # the first finds another method's data in the caches
-    ratios = {name: [mine / full for mine, full in zip(turns[name], turns["full"], strict=True)] for name in turns}
+                    shares[name].append(statistics.median(shares_of_steps[1:]))
+                turns[name].append(statistics.median(times[1:]))  # at the first, caches hold another method's data
+    ratios = {name: [ms / full for ms, full in zip(turns[name], turns["full"], strict=True)] for name in turns}
     return {
         "ms_a_token": {name: 1e3 * statistics.median(values) for name, values in turns.items()},
         "ratio_to_full": {name: statistics.median(values) for name, values in ratios.items()},

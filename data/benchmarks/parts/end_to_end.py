@@ -1,8 +1,8 @@
-"""Decoding and prefilling with a model of Llama-3.1-8B's shape and random weights, on a GPU.
+"""Decode and prefill of a model with the shape of Llama-3.1-8B and random weights, on a GPU.
 
-Keys and values of long prompts are drawn (clusters with noise around them), not prefilled: a decode step costs the same
-over them, and batches of 96k tokens would take minutes each to prefill. Prefill itself is timed for real at one length.
-Batches double until memory ends; the last that fits counts.
+Keys and values of long prompts are random (clusters with noise), not prefilled: a decode step costs the same, and to
+prefill batches of 96k tokens would take minutes each. The prefill itself is timed at one length. Batches double until
+memory is full; the last one that fits counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OFFLOAD_LENGTH, PREFILL_LENGTH = 98_304, 32_768
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama."""
+    """The sizes of a Llama model."""
 
     layers: int = 32
     heads: int = 32
@@ -40,7 +40,7 @@ class Shape:
     positions: int = 131_072 + 4_096
 
     def model(self, device: Any, dtype: Any, seed: int = 0) -> Any:
-        """The model, random weights drawn on the device."""
+        """The model, with random weights on the device."""
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -50,17 +50,17 @@ class Shape:
             head_dim=self.head_dim, max_position_embeddings=self.positions, rope_theta=500_000.0,
         )  # fmt: skip
         torch.manual_seed(seed)
-        before = torch.get_default_dtype()
+        default_dtype = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
             with torch.device(device):
                 return LlamaForCausalLM(config).eval()
         finally:
-            torch.set_default_dtype(before)
+            torch.set_default_dtype(default_dtype)
 
 
 def run() -> dict[str, Any]:
-    """Milliseconds and tokens a second by method, length, batch and tier; build shares of a real prefill."""
+    """Milliseconds and tokens per second by method, length, batch and tier; build shares of a real prefill."""
     import torch
 
     import kvviz
@@ -76,7 +76,7 @@ def run() -> dict[str, Any]:
 def measure(
     model: Any, shape: Shape, lengths: tuple[int, ...], offload_length: int, prefill_length: int, most: int = 512
 ) -> dict[str, Any]:
-    """All rows, on whatever device the model is; batches up to `most`."""
+    """All rows, on the model's device, with batches up to `most`."""
     rows = []
     for length in lengths:
         for name in CONTENDERS:
@@ -93,7 +93,7 @@ def measure(
 
 
 def throughput(rows: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
-    """Most tokens a second of every method and tier at a length, as a multiple of the full cache's own most."""
+    """The highest tokens per second of every method and tier at a length, as a multiple of the full cache's."""
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         key = row["name"], row["store"]
@@ -110,24 +110,24 @@ def throughput(rows: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
 
 
 def batches(model: Any, shape: Shape, name: str, store: str, length: int, most: int) -> list[dict[str, Any]]:
-    """Rows of batch 1, 2, 4 … until memory ends."""
+    """Rows of batch 1, 2, 4 … until memory is full."""
     import torch
 
     import kvviz
 
-    found, batch = [], 1
+    rows, batch = [], 1
     while batch <= most:
         try:
-            found.append(decoded(model, shape, name, store, length, batch))
+            rows.append(decoded(model, shape, name, store, length, batch))
         except (torch.cuda.OutOfMemoryError, kvviz.OutOfSpaceError) as error:
             print(f"{name}, {store}, {length:,} tokens, batch {batch}: {type(error).__name__}", flush=True)
             break
         finally:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        print(found[-1], flush=True)
+        print(rows[-1], flush=True)
         batch *= 2
-    return found
+    return rows
 
 
 def decoded(model: Any, shape: Shape, name: str, store: str, length: int, batch: int) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def decoded(model: Any, shape: Shape, name: str, store: str, length: int, batch:
 
 
 def filled(model: Any, shape: Shape, name: str, store: str, length: int, batch: int) -> Any:
-    """A cache that holds `length` drawn tokens a sequence, indexed."""
+    """An indexed cache with `length` random tokens per sequence."""
     import torch
 
     import kvviz
@@ -177,7 +177,7 @@ def filled(model: Any, shape: Shape, name: str, store: str, length: int, batch: 
 
 
 def drawn(batch: int, heads: int, length: int, dim: int, model: Any, generator: Any) -> Any:
-    """Vectors [B, H, L, D]: 64 centres a head and noise around them."""
+    """Random vectors [B, H, L, D]: 64 centres per head, with noise."""
     import torch
 
     fields = {"device": model.device, "dtype": model.dtype, "generator": generator}
@@ -187,7 +187,7 @@ def drawn(batch: int, heads: int, length: int, dim: int, model: Any, generator: 
 
 
 def prefilled(model: Any, name: str, length: int) -> dict[str, Any]:
-    """Seconds of a real prefill of `length` random tokens, and the share that building took (paper: 6-8 %)."""
+    """Seconds of a real prefill of `length` random tokens, and the share of building (paper: 6-8 %)."""
     import torch
 
     import kvviz
@@ -214,7 +214,7 @@ def prefilled(model: Any, name: str, length: int) -> dict[str, Any]:
 
 
 def synchronize() -> None:
-    """Wait for the GPU, where there is one."""
+    """Wait for the GPU, if there is one."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Seconds that an import adds to a bare interpreter, medians of nine, and what loading the model takes."""
+"""Seconds that imports add to a bare interpreter (medians of nine), and seconds to load the model."""
 
 from __future__ import annotations
 

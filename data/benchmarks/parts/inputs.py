@@ -1,4 +1,4 @@
-"""What the parts measure on: text, traces of a real model, the methods with their labels, built states."""
+"""Inputs of the parts: text, traces of a real model, the methods with their labels, and built states."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parents[3]
 MODEL = "smollm2-135m"
 PROMPT_TOKENS = 8192  # all that the model has positions for
 
-# What leads every table: the measure of all, then the four systems, then the rest by kind.
+# The order of every table: exact methods, the four systems, then the rest by kind.
 SYSTEMS = ("clusterkv", "centroidkv", "pqcache", "ctkvr")
 KINDS = ("exact", "retrieval", "merging", "eviction", "prefill")
-# Configurations that papers compare beside the presets, with as many clusters as the published ClusterKV code uses.
+# Configurations in addition to the presets; ClusterKV with as many clusters as its published code.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"clusterkv, 400 clusters": ("clusterkv", {"n_clusters": 400})}
 
 
@@ -29,14 +29,14 @@ class Configuration:
     fields: dict[str, Any]
 
     def create(self, **fields: Any) -> Any:
-        """The method with these fields changed too."""
+        """The method, with these fields changed in addition."""
         import kvviz
 
         return kvviz.methods.create(self.name, **{**self.fields, **fields})
 
     @property
     def seeded(self) -> bool:
-        """Whether the method draws random numbers, from its field `seed`."""
+        """Whether the method is random, with a field `seed`."""
         import kvviz
 
         return "seed" in kvviz.methods.get(self.name).__dataclass_fields__
@@ -45,26 +45,27 @@ class Configuration:
 def configurations(
     presets_of: Container[str] | None = None, methods: Container[str] | None = None
 ) -> list[Configuration]:
-    """Every method, or those of `methods`, at the preset "paper", in the order of the tables.
+    """All methods, or those in `methods`, with the preset "paper", in the order of the tables.
 
-    Behind those of `presets_of`, by default behind all, come their other presets and variants.
+    Each method in `presets_of` (by default all) is followed by its other presets and variants.
     """
     import kvviz
 
-    found = []
+    rows = []
     for name in sorted(kvviz.methods.names(), key=_place):
         if methods is not None and name not in methods:
             continue
-        found.append(Configuration(name, name, {}))
+        rows.append(Configuration(name, name, {}))
         if presets_of is None or name in presets_of:
             others = [preset for preset in kvviz.methods.get(name).presets if preset != "paper"]
-            found += [Configuration(f"{name}, {preset}", name, {"preset": preset}) for preset in others]
-            found += [Configuration(label, name, dict(own)) for label, (of, own) in VARIANTS.items() if of == name]
-    return found
+            rows += [Configuration(f"{name}, {preset}", name, {"preset": preset}) for preset in others]
+            variants = [(label, fields) for label, (method, fields) in VARIANTS.items() if method == name]
+            rows += [Configuration(label, name, dict(fields)) for label, fields in variants]
+    return rows
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """A part's old results with the rows that were measured anew; rows are told apart by label and budget."""
+    """A part's old results with newly measured rows in place of those with the same label and budget."""
     fresh = {(row["label"], row.get("budget")): row for row in new["rows"]}
     rows = [fresh.pop((row["label"], row.get("budget")), row) for row in old["rows"]]
     return old | {"rows": [*rows, *fresh.values()], "left_out": old["left_out"] | new["left_out"]}
@@ -79,7 +80,7 @@ def _place(name: str) -> tuple[int, int, str]:
 
 
 def prose() -> str:
-    """English reference prose that comes with Python, as the recorded runs have it."""
+    """Python's reference manual, English prose, as in the recorded runs."""
     from notebooks.runs.recipes import manual
 
     return manual()
@@ -87,14 +88,14 @@ def prose() -> str:
 
 @cache
 def model(device: str = "cpu") -> Any:
-    """The model of all parts."""
+    """The model used by all parts."""
     import kvviz
 
     return kvviz.load(MODEL, device=device)
 
 
 def real_trace(tokens: int, layers: tuple[int, ...], start: int = 0) -> Any:
-    """Queries, keys and values of the model over `tokens` tokens of the prose, from its token `start` on."""
+    """A trace of the model over `tokens` tokens of the prose, starting at token `start`."""
     import kvviz
 
     ids = model().encode(prose())
@@ -112,7 +113,7 @@ class Layer:
 
     @classmethod
     def of(cls, trace: Any, layer: int) -> Layer:
-        """That layer of a trace, in float32."""
+        """One layer of a trace, in float32."""
         import torch
 
         from kvviz.generation.replaying import trace_context
@@ -122,12 +123,12 @@ class Layer:
         return cls(context, *(torch.from_numpy(array[layer].astype("float32"))[None] for array in arrays))
 
     def first(self, length: int) -> Layer:
-        """The same layer with its first `length` tokens alone."""
+        """The layer with only its first `length` tokens."""
         tensors = (tensor[:, :, :length].contiguous() for tensor in (self.queries, self.keys, self.values))
         return Layer(self.context, *tensors)
 
     def stored(self) -> Layer:
-        """The same layer with its tokens in a store, where a method looks keys up without keeping its own."""
+        """The layer with its tokens in a store, so that a method can look keys up without keeping copies."""
         from kvviz.offload import DeviceStore
         from kvviz.offload.token_cache import TokenCache
 
@@ -141,9 +142,9 @@ class Layer:
         return method.build(self.context, queries, self.keys, self.values)
 
     def steps(self, method: Any, count: int) -> Iterator[tuple[Any, Any]]:
-        """State and queries [1, Q, D] of the last `count` tokens in turn, each fed; the tokens before are the prompt.
+        """State and queries [1, Q, D] at each of the last `count` tokens, which are fed; the rest is the prompt.
 
-        Nothing is dropped from the store, so that every method can be asked.
+        Nothing is dropped from the store, so that every method can be used.
         """
         from kvviz.offload import DeviceStore
         from kvviz.offload.token_cache import TokenCache

@@ -1,4 +1,4 @@
-"""How many iterations of PQCache's clustering one layer's prefill hides on this machine: its equations 1 to 3."""
+"""The iterations of PQCache's clustering that one layer's prefill hides on this machine (its equations 1 to 3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LENGTHS = (1024, 2048, 4096, 8192)
 
 
 def run() -> dict[str, Any]:
-    """The fit, the measurements behind it, and the iterations that it allows."""
+    """The fit, its measurements, and the iterations that it allows."""
     import torch
 
     from kvviz.clustering.iterations import fit_iterations, profile_clustering, profile_compute

@@ -1,7 +1,7 @@
-"""One layer of Llama-3.1-8B's shape at 128k tokens on a GPU: attention of a step, and building each index.
+"""One layer with the shape of Llama-3.1-8B at 128k tokens on a GPU: attention of a step, and building each index.
 
-What the papers claim of single layers: CentroidKV's attention at a quarter of the tokens, CTkvr's index in 0.43 ms.
-Drawn keys (see end_to_end.py); times are medians of runs, each waited for.
+The papers' claims for single layers: CentroidKV's attention at a quarter of the tokens, CTkvr's index in 0.43 ms. Keys
+are random (see end_to_end.py); times are medians over synchronised runs.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ def measure(shape: Shape, length: int, batches: tuple[int, ...], device: Any, dt
     """All rows, on any device."""
     rows = []
     for batch in batches:
-        found = [measured(shape, name, length, batch, device, dtype) for name in CONTENDERS]
-        full = next(row for row in found if row["name"] == "full")
-        rows += [row | {"ratio_to_full": row["decode_ms"] / full["decode_ms"]} for row in found]
-        print(*rows[-len(found) :], sep="\n", flush=True)
+        batch_rows = [measured(shape, name, length, batch, device, dtype) for name in CONTENDERS]
+        full = next(row for row in batch_rows if row["name"] == "full")
+        rows += [row | {"ratio_to_full": row["decode_ms"] / full["decode_ms"]} for row in batch_rows]
+        print(*rows[-len(batch_rows) :], sep="\n", flush=True)
     return {"length": length, "shape": vars(shape), "runs": RUNS, "rows": rows}
 
 
 class _Like:
-    """Where and in which dtype to draw."""
+    """The device and dtype of random tensors."""
 
     def __init__(self, device: Any, dtype: Any) -> None:
         self.device, self.dtype = device, dtype
 
 
 def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtype: Any) -> dict[str, Any]:
-    """Building and decoding of one layer."""
+    """Milliseconds of building and decoding one layer."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -72,12 +72,12 @@ def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtyp
             builds.append(layer.build_s)
 
         def step(at: int) -> Callable[[], Any]:
-            asked = queries[:, :, needed + at]
+            step_queries = queries[:, :, needed + at]
             if layer.dense:
                 return lambda: scaled_dot_product_attention(
-                    asked[:, :, None], layer.store.keys, layer.store.values, enable_gqa=True
+                    step_queries[:, :, None], layer.store.keys, layer.store.values, enable_gqa=True
                 )
-            return lambda: layer.decode(asked)
+            return lambda: layer.decode(step_queries)
 
         times = []
         for at in range(RUNS):

@@ -1,4 +1,4 @@
-"""A table in Markdown, which every page of results is made of."""
+"""Markdown tables for the pages of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many needles the model finds when it sees the question only after the context was compressed."""
+"""Needles found if the model sees the question only after the context was compressed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MEANS = ("recall", "attention_mass", "output_error", "attended_tokens", "metadat
 
 
 def run(methods: Container[str] | None = None) -> dict[str, Any]:
-    """For every configuration and budget: needles found, and means over samples of what `kvviz.compare` measures.
+    """Needles found per configuration and budget, and means over samples of what `kvviz.compare` measures.
 
-    `methods` names those that are measured, all by default.
+    `methods` names the methods to measure, by default all.
     """
     import kvviz
     from kvviz.tasks import needle_samples
@@ -33,8 +33,8 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
             )
         )
         seconds.append(time.perf_counter() - started)
-        found = "; ".join(tables[-1]["method"][tables[-1]["correct"]])
-        print(f"{sample.needle} ({seconds[-1]:.0f} s) found by: {found}", flush=True)
+        finders = "; ".join(tables[-1]["method"][tables[-1]["correct"]])
+        print(f"{sample.needle} ({seconds[-1]:.0f} s) found by: {finders}", flush=True)
     return {
         "model": lm.name, "tokens": TOKENS, "budgets": BUDGETS, "samples": COUNT, "seeds": [s.seed for s in samples],
         "new_tokens": NEW_TOKENS, "median_s_a_sample": statistics.median(seconds),
@@ -44,27 +44,27 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
 
 
 def summed(tables: list[Any], budgets: tuple[int, ...] = BUDGETS) -> list[dict[str, Any]]:
-    """One row for each label and budget of tables from `kvviz.compare`: needles found, and means over the tables.
+    """One row per label and budget of tables from `kvviz.compare`: needles found, and means over the tables.
 
-    A method that attends everything has each prompt's length as its budget: one row all the same, with a budget of 0.
+    A method that attends to all tokens has the prompt's length as its budget; it gets one row, with a budget of 0.
     """
     import pandas as pd
 
-    every = pd.concat(tables, ignore_index=True)
-    every.loc[~every["budget"].isin(budgets), "budget"] = 0
+    table = pd.concat(tables, ignore_index=True)
+    table.loc[~table["budget"].isin(budgets), "budget"] = 0
     rows = []
-    for (label, budget), group in every.groupby(["method", "budget"], sort=False):
-        found = {"label": label, "budget": int(budget), "correct": int(group["correct"].sum()), "of": len(group)}
-        rows.append(found | {name: float(group[name].mean()) for name in MEANS})
+    for (label, budget), group in table.groupby(["method", "budget"], sort=False):
+        row = {"label": label, "budget": int(budget), "correct": int(group["correct"].sum()), "of": len(group)}
+        rows.append(row | {name: float(group[name].mean()) for name in MEANS})
     return rows
 
 
-def _allowed(every: list[Configuration]) -> tuple[dict[str, Any], dict[str, str]]:
+def _allowed(candidates: list[Configuration]) -> tuple[dict[str, Any], dict[str, str]]:
     """The methods by label, and why the others cannot be run at these budgets."""
     import kvviz
 
     allowed, left_out = {}, {}
-    for configuration in every:
+    for configuration in candidates:
         try:
             for budget in BUDGETS:
                 allowed[configuration.label] = configuration.create(budget=budget)

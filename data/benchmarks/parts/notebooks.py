@@ -1,4 +1,4 @@
-"""Every notebook, from the recorded runs and from the model: seconds, and the peak memory of its kernel."""
+"""Seconds and peak kernel memory of every notebook, from the recorded runs and from the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WAYS = {"recorded": "from the recorded runs", "live": "from the model"}
 
 
 def run() -> Results:
-    """One row a notebook, the model's cache warm."""
+    """One row per notebook, with a warm model cache."""
     runner = script("notebooks/run.py")
     names = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
     return {"rows": [
@@ -21,18 +21,18 @@ def run() -> Results:
 
 
 def lines(part: Results) -> list[list[str]]:
-    """Two lines for the README: the range of the seconds and the largest peak, each way."""
-    found = []
+    """Two rows for the README: the range of seconds and the largest peak, recorded and live."""
+    rows = []
     for way, words in WAYS.items():
         seconds = [row[way]["seconds"] for row in part["rows"]]
         peak = max(row[way]["peak_gib"] for row in part["rows"])
         what = f"{len(seconds)} notebooks, {words}"
-        found.append([what, f"{min(seconds):.0f} to {max(seconds):.0f} s each, a kernel at most {peak:.2f} GiB"])
-    return found
+        rows.append([what, f"{min(seconds):.0f} to {max(seconds):.0f} s each, a kernel at most {peak:.2f} GiB"])
+    return rows
 
 
 def each(part: Results) -> str:
-    """One row a notebook."""
+    """A table with one row per notebook."""
     head = ["notebook", *(f"{words}, {unit}" for words in WAYS.values() for unit in ("s", "peak GiB"))]
     rows = [
         [f"`{row['notebook']}`"]

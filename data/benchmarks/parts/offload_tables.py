@@ -1,4 +1,4 @@
-"""The results on keys and values outside the device as Markdown: what overlaps, what is cached, how fast it comes."""
+"""The results on offloading in Markdown: overlap, throughput, hit rates and bandwidth."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ Results = dict[str, Any]
 
 
 def timeline(part: Results) -> str:
-    """What ran beside the model, what a decode step consists of, and what each link would add."""
+    """What overlapped with the model's work, the parts of a decode step, and the predicted time of each link."""
     low, high = part["paper_build_share_of_prefill"]
-    beside = [
-        ["clustering, as a share of the prefill's passes", f"{part['build_share_of_prefill']:.2f}"],
+    shares = [
+        ["clustering, as a share of the prefill", f"{part['build_share_of_prefill']:.2f}"],
         ["the same in the paper, on its GPU", f"{low:.2f}–{high:.2f}"],
-        ["clustering that went on after the prefill, as a share of it", f"{part['build_after_prefill_share']:.2f}"],
+        [
+            "clustering after the end of the prefill, as a share of the prefill",
+            f"{part['build_after_prefill_share']:.2f}",
+        ],
         *(
-            [f"{name}: share of its time while the prefill computed", f"{share:.2f}"]
+            [f"{name}: share of its time that overlaps with the prefill's compute", f"{share:.2f}"]
             for name, share in part["overlap_prefill"].items()
         ),
         *([f"{what}: share of a decode step", f"{share:.3f}"] for what, share in part["share_of_step"].items()),
@@ -28,40 +31,41 @@ def timeline(part: Results) -> str:
     ]
     return "\n\n".join([
         f"`{part['method']}` with `store=\"{part['store']}\"` on {part['model']}, {part['tokens']:,} tokens, budget "
-        f"{part['budget']}, {part['steps']} decode steps. The processor's cores are shared by all that runs at once.",
-        table(["what", "share"], beside),
-        f"A step moved {part['moved_bytes_a_step'] / 1e6:.2f} MB in {part['fetches_a_step']:.0f} fetches. Predicted, "
-        "not measured: what these bytes would take on a link, one latency a fetch where it is known.",
-        table(["link", "GB/s", "predicted µs a step"], links),
+        f"{part['budget']}, {part['steps']} decode steps. All work shares the processor's cores.",
+        table(["what", "share"], shares),
+        f"A step moved {part['moved_bytes_a_step'] / 1e6:.2f} MB in {part['fetches_a_step']:.0f} fetches. The table "
+        "has the predicted, not measured, time of these bytes on a link, with one latency per fetch if it is known.",
+        table(["link", "GB/s", "predicted µs per step"], links),
     ])  # fmt: skip
 
 
 def throughput(part: Results) -> str:
-    """One row a method: tokens a second by batch, with their range, and where the device was full."""
+    """One row per method: tokens per second by batch, with their range, and when the device was full."""
     batches = sorted({row["batch"] for row in part["rows"]})
     methods = dict.fromkeys(row["method"] for row in part["rows"])
     cells = {(row["method"], row["batch"]): row for row in part["rows"]}
     rows = [
         [
-            f"`{name}`", (one := cells[name, batches[0]])["store"], f"{one['device_bytes'] / batches[0] / 1e6:.1f}",
+            f"`{name}`", (first := cells[name, batches[0]])["store"],
+            f"{first['device_bytes'] / batches[0] / 1e6:.1f}",
             *(_rate(cells.get((name, batch))) for batch in batches),
         ]
         for name in methods
     ]  # fmt: skip
     return "\n\n".join([
         f"{part['model']} in {part['dtype']}, a batch of different texts of {part['prompt_tokens']:,} tokens, budget "
-        f"{part['budget']}. Tokens a second of decoding, all texts together: medians of {part['turns']} turns of "
-        f"{part['steps_a_turn']} steps, methods in turns, in brackets the least and the most.",
-        table(["method", "keys and values", "MB a text on the device", *map(str, batches)], rows),
+        f"{part['budget']}. Tokens per second of decoding, over all texts: medians of {part['turns']} turns of "
+        f"{part['steps_a_turn']} steps, methods in turns; in brackets the minimum and maximum.",
+        table(["method", "keys and values", "MB per text on the device", *map(str, batches)], rows),
         f"The device may hold {part['limit_bytes'] / 2**30:.2f} GiB of keys, values and metadata: a limit set for this "
-        "table. *full at* says how many bytes the batch would take, computed in proportion from the batch before; it "
-        "was not run, nor any larger one. On a CPU host and device are the same memory, and no bus is crossed. "
-        "`kvviz.generate` takes one prompt; batches go through `SelectiveCache`, with every method here.",
+        "table. *full at* is the size that the batch would have, in proportion to the batch before; neither it nor any "
+        "larger batch was run. On a CPU, host and device are the same memory, and no bus is crossed. `kvviz.generate` "
+        "takes one prompt; batches use `SelectiveCache`, with every method here.",
     ])  # fmt: skip
 
 
 def _rate(row: Results | None) -> str:
-    """A cell: tokens a second with their range, or that there is no room."""
+    """A cell: tokens per second with their range, or the size if it does not fit."""
     if row is None:
         return ""
     if row["tokens_per_s"] is None:
@@ -71,8 +75,8 @@ def _rate(row: Results | None) -> str:
 
 
 def cache(part: Results) -> str:
-    """How often tokens were on the device already, by method and cache, and what a step moved."""
-    head = ["budget", "R", "tokens found", "clusters found", "paper, 32k", "sought, kB", "fetched, kB"]
+    """Hit rates of tokens and clusters by method and cache, and bytes moved per step."""
+    head = ["budget", "R", "token hits", "cluster hits", "paper, 32k", "requested, kB", "fetched, kB"]
     clusters = [
         [
             str(row["budget"]), str(row["recent_steps"]), f"{row['hit_rate']:.2f}", f"{row['group_hit_rate']:.2f}",
@@ -82,7 +86,15 @@ def cache(part: Results) -> str:
         for row in part["clusters"]["rows"]
     ]  # fmt: skip
     blocks = part["blocks"]
-    head_of_blocks = ["cache", "capacity", "blocks a step", "tokens found", "sought, kB", "fetched, kB", "blocks, kB"]
+    head_of_blocks = [
+        "cache",
+        "capacity",
+        "blocks per step",
+        "token hits",
+        "requested, kB",
+        "fetched, kB",
+        "blocks, kB",
+    ]
     names = ("sought_bytes", "fetched_bytes", "filled_bytes")
     rows = [
         [
@@ -98,20 +110,20 @@ def cache(part: Results) -> str:
     low, high = blocks["paper"]
     return "\n\n".join([
         f"Real keys of SmolLM2-135M-Instruct, layers {', '.join(map(str, part['layers']))}, the last {part['steps']} "
-        "positions as decode steps, keys and values in host memory, float32. Bytes are those of a step and layer, all "
-        "KV heads together.",
+        "positions as decode steps, keys and values in host memory, float32. Bytes are per step and layer, over all KV "
+        "heads.",
         f"`clusterkv` on {part['clusters']['tokens']:,} tokens; R is the number of steps whose tokens stay on the "
-        "device. A cluster is found if all of it that was chosen is there.",
+        "device. A cluster hit means that all its selected tokens are on the device.",
         table(head, clusters),
         f"`pqcache` on {blocks['tokens']:,} tokens, a budget of {blocks['budget']:.0%}; the paper has {low} to {high} "
-        "with 4,096 tokens on HotpotQA. Blocks of 128 tokens; no more of them are taken in than fit. Below, the cache "
-        "of single tokens by R for comparison.",
+        "with 4,096 tokens on HotpotQA. Blocks have 128 tokens; no more are cached than fit. The last rows show the "
+        "cache of single tokens by R for comparison.",
         table(head_of_blocks, rows),
     ])  # fmt: skip
 
 
 def store(part: Results) -> str:
-    """How fast clusters are gathered from host memory, beside a plain copy."""
+    """The bandwidth of gathering clusters from host memory, compared with plain copies."""
     head = [
         "keys", "KV heads", "tokens", "budget", "copy, GB/s", "gather, GB/s", "gather / memcpy", "gather / copy",
         "fetch / copy",
@@ -126,10 +138,10 @@ def store(part: Results) -> str:
         for row in part["rows"]
     ]  # fmt: skip
     return "\n\n".join([
-        f"Whole clusters of about {part['tokens_per_cluster']} tokens, from host memory to the device's arena, "
-        "where none is yet; float32. GB/s and shares are of the medians of the gather alone, of a plain copy of "
-        "as many bytes from one run of rows, and of all that a step does to fetch them, look-ups included. The copy is "
-        "torch's, with all threads; memcpy is the C library's, with one.",
+        f"Whole clusters of about {part['tokens_per_cluster']} tokens, from host memory to the empty arena of the "
+        "device, in float32. GB/s and shares are from the medians of the gather alone, of a plain copy of as many "
+        "bytes from contiguous rows, and of the whole fetch of a step, look-ups included. The copy is torch's, with "
+        "all threads; memcpy is the C library's, with one.",
         table(head, rows),
     ])  # fmt: skip
 
@@ -139,26 +151,31 @@ def _kilobytes(row: Results, *names: str) -> list[str]:
 
 
 def cache_lines(part: Results) -> list[list[str]]:
-    """The README's line: how often ClusterKV finds a token on the device, beside the paper."""
+    """The README's row: ClusterKV's hit rate of tokens, and that in the paper."""
     paper = part["clusters"]["paper"]
     rows = [row for row in part["clusters"]["rows"] if str(row["recent_steps"]) in paper]
     least = min(row["budget"] for row in rows)
-    found = [
+    rates = [
         f"R = {row['recent_steps']}: {row['hit_rate']:.2f} (paper, 32k: {paper[str(row['recent_steps'])]:.2f})"
         for row in rows
         if row["budget"] == least
     ]
     tokens = part["clusters"]["tokens"]
-    return [[f"tokens that `clusterkv` finds on the device, {tokens:,} tokens, budget {least}", ", ".join(found)]]
+    return [
+        [
+            f"share of selected tokens already on the device, `clusterkv`, {tokens:,} tokens, budget {least}",
+            ", ".join(rates),
+        ]
+    ]
 
 
 def store_lines(part: Results) -> list[list[str]]:
-    """The README's line: how fast whole clusters are gathered."""
+    """The README's row: the bandwidth of gathering whole clusters."""
     lines = []
     for keys in dict.fromkeys(row["keys"] for row in part["rows"]):
         ranges = []
-        for name, of in (("memcpy", "memcpy with one thread"), ("copy", "torch's copy with all")):
+        for name, words in (("memcpy", "memcpy with one thread"), ("copy", "torch's copy with all")):
             shares = [row[f"load_share_of_{name}"] for row in part["rows"] if row["keys"] == keys]
-            ranges.append(f"{min(shares):.2f} to {max(shares):.2f} of {of}")
+            ranges.append(f"{min(shares):.2f} to {max(shares):.2f} of {words}")
         lines.append([f"bandwidth of whole clusters gathered from host memory, {keys}, caches cold", ", ".join(ranges)])
     return lines

@@ -1,4 +1,4 @@
-"""The widgets in a browser."""
+"""The widgets' latency in a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .inputs import ROOT
 
 def widget() -> dict[str, Any]:
     """Milliseconds from a key press to each widget's new frame, on pages and in JupyterLab, in headless Chromium."""
-    sys.path.insert(0, str(ROOT))  # a checkout's tests are no installed package
+    sys.path.insert(0, str(ROOT))  # the tests are not an installed package
     from tests.browser import latency
 
     left_out = ("ms", "pictures")

@@ -1,9 +1,9 @@
-"""Which tokens each method finds on real keys, how much attention they hold, and what finding them costs.
+"""Recall, attention mass, output error and cost of each method on real keys.
 
-The truth is the same for all: the B tokens with the largest exact attention weights, mean over the query heads of a
-KV head, where B is the step's budget (the budget, and one more for each token since the prompt). Recall is
-|I ∩ top-B| / B for I, the different tokens that the KV head's query heads attend together. A method that attends fewer
-than B tokens is measured against B all the same. Merged tokens are no tokens of I: they count in the output error only.
+The reference is the same for all methods: the B tokens with the largest exact attention weights, mean over the query
+heads of a KV head, where B is the budget of the step (the budget, plus one for each token since the prompt). Recall is
+|I ∩ top-B| / B, where I is the set of tokens that any query head of the KV head attends to; B is the same even if a
+method attends to fewer tokens. Merged tokens are not in I: they count in the output error only.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .spread import over_seeds_and_windows
 
 TOKENS, LAYERS, STEPS, BUDGET = 4096, (3, 8, 15, 22, 28), 64, 256
 SEEDS = (0, 1, 2)
-WINDOWS = tuple(range(0, 3 * PROMPT_TOKENS, PROMPT_TOKENS))  # where in the prose each begins
+WINDOWS = tuple(range(0, 3 * PROMPT_TOKENS, PROMPT_TOKENS))  # where each window starts in the prose
 BUDGETS = (128, 256, 512, 1024)
 BY_BUDGET = ("oracle", "clusterkv", "quest", "streaming_llm")  # on the first window
-# (better, worse): an attention mass that should be in this order, whatever the text
+# (better, worse): the expected order of attention masses, for any text
 ORDERS = (("clusterkv", "quest"), ("quest", "streaming_llm"), ("ctkvr", "quest"))
 
 
 def run(methods: Container[str] | None = None) -> dict[str, Any]:
-    """Means over windows, layers, heads, steps and seeds; least and largest over seeds and over windows.
+    """Means over windows, layers, heads, steps and seeds; minimum and maximum over seeds and over windows.
 
-    `methods` names those that are measured, without the curves by budget; all by default.
+    `methods` names the methods to measure, without the curves by budget; by default all.
     """
     import kvviz
 
@@ -42,10 +42,10 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
             left_out[configuration.label] = str(error)
             continue
         if row is None:
-            left_out[configuration.label] = "attends everything"
+            left_out[configuration.label] = "attends to all tokens"
         else:
             rows.append(row)
-            print(f"{row['label']}: recall {row['recall']['mean']:.3f}, {row['replay_s']:.1f} s a replay", flush=True)
+            print(f"{row['label']}: recall {row['recall']['mean']:.3f}, {row['replay_s']:.1f} s per replay", flush=True)
     return {
         "tokens": TOKENS, "layers": LAYERS, "steps": STEPS, "budget": BUDGET, "windows": WINDOWS, "rows": rows,
         "left_out": left_out, "orders_of_mass": orders(rows),
@@ -54,13 +54,13 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The old results with the rows that were measured anew."""
-    found = inputs.merged(old, new)
-    return found | {"orders_of_mass": orders(found["rows"])}
+    """The old results with the newly measured rows."""
+    results = inputs.merged(old, new)
+    return results | {"orders_of_mass": orders(results["rows"])}
 
 
 def orders(rows: list[dict[str, Any]]) -> dict[str, bool]:
-    """Whether each expected order of attention masses held, where both methods were measured."""
+    """Whether the results have each expected order of attention masses, if both methods were measured."""
     masses = {row["label"]: row["attention_mass"]["mean"] for row in rows}
     return {
         f"{better} > {worse}": masses[better] > masses[worse]
@@ -70,9 +70,9 @@ def orders(rows: list[dict[str, Any]]) -> dict[str, bool]:
 
 
 def measured(trace: Any, method: Any) -> dict[str, float] | None:
-    """The numbers of one replay, means over layers, heads and steps; None where no layer selects.
+    """The metrics of one replay, means over layers, heads and steps; None if no layer selects.
 
-    Bytes are those of one layer, all KV heads together, for each token of the trace, in float32.
+    Bytes are per layer (all KV heads together) and token of the trace, in float32.
     """
     import kvviz
 
@@ -97,7 +97,7 @@ def measured(trace: Any, method: Any) -> dict[str, float] | None:
 
 
 def recall_of_budget(recording: Any, step: int, layer: int) -> Any:
-    """Share of the step's best tokens that were attended, by KV head [H]; as many are asked for as it may attend."""
+    """Share of the step's top-B tokens that were attended to, by KV head [H]; B is the budget of the step."""
     from kvviz import metrics
 
     length = recording.visible(step)
@@ -111,13 +111,13 @@ def recall_of_budget(recording: Any, step: int, layer: int) -> Any:
 
 
 def _row(configuration: Configuration, traces: dict[int, Any]) -> dict[str, Any] | None:
-    """The configuration on every window, with every seed if it has one."""
+    """The configuration on all windows, with all seeds if it has one."""
     seeds = SEEDS if configuration.seeded else SEEDS[:1]
     cells: dict[tuple[int, int], dict[str, float]] = {}
     for seed in seeds:
-        own = {"seed": seed} if configuration.seeded else {}
+        seed_field = {"seed": seed} if configuration.seeded else {}
         for start, trace in traces.items():
-            numbers = measured(trace, configuration.create(budget=BUDGET, dense_layers=0, **own))
+            numbers = measured(trace, configuration.create(budget=BUDGET, dense_layers=0, **seed_field))
             if numbers is None:
                 return None
             cells[seed, start] = numbers

@@ -1,4 +1,4 @@
-"""Means with their spread, and how a time grows."""
+"""Means with their spread, and growth exponents of times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def over_seeds_and_windows(cells: Mapping[tuple[int, int], float]) -> dict[str, Any]:
-    """Mean of the values by (seed, window); least and largest of the means by seed, and of those by window."""
+    """Mean of the values by (seed, window); minimum and maximum of the means per seed, and per window."""
 
     def means(axis: int) -> list[float]:
         places = sorted({key[axis] for key in cells})
@@ -24,16 +24,16 @@ def over_seeds_and_windows(cells: Mapping[tuple[int, int], float]) -> dict[str, 
 
 
 def exponents(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:
-    """By which power of the length the time grows from each length to the next: 1 is linear, 2 quadratic."""
+    """Growth exponents of the time from each length to the next: 1 is linear, 2 quadratic."""
     pairs = zip(lengths, lengths[1:], seconds, seconds[1:], strict=False)
     return [math.log(after / before) / math.log(longer / shorter) for shorter, longer, before, after in pairs]
 
 
 def cheaper_from(lengths: Sequence[int], ours: Sequence[float], theirs: Sequence[float]) -> int | None:
-    """The length from which on `ours` are less than `theirs` at every length measured; None where at the last not."""
-    found = None
-    for length, mine, other in zip(reversed(lengths), reversed(ours), reversed(theirs), strict=True):
-        if mine >= other:
+    """The smallest length from which on `ours` are always less than `theirs`; None if not even at the last length."""
+    cheaper = None
+    for length, our_time, their_time in zip(reversed(lengths), reversed(ours), reversed(theirs), strict=True):
+        if our_time >= their_time:
             break
-        found = length
-    return found
+        cheaper = length
+    return cheaper

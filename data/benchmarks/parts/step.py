@@ -1,6 +1,6 @@
-"""Seconds that choosing takes in a decode step, how they grow with the cache, and what is computed meanwhile.
+"""Selection times in a decode step, their growth with the cache, and operation counts.
 
-Counted operations are shares of what exact scores of every token cost: L·D multiply-adds a query head, over a tensor of
+Operations are counted as shares of the cost of exact scores for all tokens: L·D MACs per query head, over a tensor of
 H·L·D numbers. Work outside torch (faiss) is not counted.
 """
 
@@ -25,18 +25,18 @@ def run() -> dict[str, Any]:
     with torch.no_grad():
         for configuration in configurations(presets_of=()):
             method = configuration.create(budget=BUDGET)
-            found = [_measured(layer.first(length), method) for length in LENGTHS]
-            seconds = [numbers["seconds"] for numbers in found]
+            by_length = [_measured(layer.first(length), method) for length in LENGTHS]
+            seconds = [numbers["seconds"] for numbers in by_length]
             rows.append({
                 "label": configuration.label, "seconds": seconds, "exponents": exponents(LENGTHS, seconds),
-                **{name: [numbers[name] for numbers in found] for name in found[0] if name != "seconds"},
+                **{name: [numbers[name] for numbers in by_length] for name in by_length[0] if name != "seconds"},
             })  # fmt: skip
             print(f"{configuration.label}: {', '.join(f'{1e6 * value:.0f} us' for value in seconds)}", flush=True)
     return {"layer": LAYER, "lengths": LENGTHS, "steps": STEPS, "budget": BUDGET, "rows": rows}
 
 
 def _measured(layer: Layer, method: Any) -> dict[str, float]:
-    """Median seconds of the steps, and the operations of the last."""
+    """Median seconds of the steps, and the operations of the last step."""
     from notebooks.operations import counted
 
     times = []

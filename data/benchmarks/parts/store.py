@@ -1,12 +1,12 @@
-"""How fast whole clusters come from host memory into the device's arena, beside a plain copy of as many bytes.
+"""Bandwidth of fetching whole clusters from host memory into the device's arena, compared with plain copies.
 
-The clusters are k-means' on real keys of SmolLM2, and, for longer contexts, clusters of tokens that lie anywhere.
-Nothing is on the device yet, so that every token is fetched. Layers take turns, each with rows and a pool of its own,
-and before each call an array is written as a step reads weights between two layers: as many bytes as SmolLM2's layer
-has, or for the scattered clusters more than the processor's caches hold, as a larger model's has. So neither side finds
-its rows or its pool in the caches. The plain copies move as many bytes from one run of the same rows to the same pool:
-"copy" is torch's, with as many threads as the gather, "memcpy" NumPy's, which is the C library's, with one. "load" is
-the gather alone, "fetch" all that a step does, the look-ups in the table of rows included. Shares are of the medians.
+The clusters are from k-means on real keys of SmolLM2 and, for longer contexts, random sets of tokens. Nothing is on the
+device yet, so every token is fetched. Layers take turns, each with its own rows and pool. Before each call an array is
+written, as a step reads weights between two layers: as large as a layer of SmolLM2 or, for the random clusters, larger
+than the processor's caches, as in a larger model. Rows and pools are thus never in the caches. The plain copies move as
+many bytes from contiguous rows to the same pool: "copy" is torch's, with as many threads as the gather; "memcpy" is
+NumPy's, that is the C library's, with one thread. "load" is the gather alone; "fetch" is all the work of a step,
+look-ups included. Shares are ratios of medians.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LARGE_LAYER_BYTES = 128 * 2**20
 
 
 def run() -> dict[str, Any]:
-    """Bytes a second of gathers and copies by layer and budget, and their ratio; float32."""
+    """Bytes per second of gathers and copies by layer and budget, and their ratios, in float32."""
     import torch
 
     from kvviz.clustering import kmeans
@@ -82,10 +82,10 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, between: int, gen
         store.offload(0)
         store.wait()
     for indices, store in itertools.product(choices, stores):
-        store.append(one, one)  # the next step: what the one before fetched is forgotten
-        before = store.misses
+        store.append(one, one)  # the next step, which forgets what the last one fetched
+        misses = store.misses
         timed("fetch", lambda store=store, indices=indices: store.fetch(indices, padded=False))
-        assert store.misses - before == indices.numel()
+        assert store.misses - misses == indices.numel()
     del stores, store
     space = Space("host", None, free_memory)
     kept = [HostRows(heads, tokens, 2 * dim, torch.float32, space, pinned=False) for _ in range(layers)]
@@ -116,7 +116,7 @@ def _measured(labels: Any, dim: int, budget: int, layers: int, between: int, gen
 
 
 def _whole_clusters(labels: Any, budget: int, generator: Any) -> Any:
-    """Positions [1, H, budget], ascending, of clusters taken at random; the last one is trimmed."""
+    """Positions [1, H, budget], ascending, of randomly chosen clusters; the last one is trimmed."""
     import torch
 
     rank = torch.randperm(int(labels.amax()) + 1, generator=generator)[labels]

@@ -1,10 +1,10 @@
-"""Tokens a second of SmolLM2 by batch, methods in turns, until what the device may hold is full.
+"""Throughput: tokens per second of SmolLM2 by batch, methods in turns, up to a limit of the device's memory.
 
-A batch is of different texts of equal length: pieces of the prose, one behind the other. The model prefills each once,
-alone and exactly, and every method gets the same keys and values. ClusterKV and PQCache keep them in host memory, as
-their papers do, the others on the device. On a CPU both are the same memory: no bus is crossed, and the device's end is
-a limit set here. After each batch the bytes that a method has on the device are counted, and a batch that would exceed
-the limit in proportion is not run: a computed bound, no failed allocation. The whole takes about 8 GB of memory.
+A batch has different texts of equal length: consecutive pieces of the prose. The model prefills each once, separately
+and exactly, and all methods get the same keys and values. ClusterKV and PQCache keep them in host memory, as in their
+papers, the others on the device. On a CPU both are the same memory: no bus is crossed, and the device's size is a limit
+set here. After each batch, a method's bytes on the device are counted; a batch that would exceed the limit in
+proportion is not run (a computed bound, not a failed allocation). This needs about 8 GB of memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STORES = {
     "full": "device", "clusterkv": "host", "pqcache": "host", "quest": "device", "centroidkv": "device",
     "streaming_llm": "device",
 }  # fmt: skip
-LIMIT_BYTES = 2**30  # keys, values and metadata on the device; SmolLM2 in float32 has 46 kB a token
+LIMIT_BYTES = 2**30  # keys, values and metadata on the device; SmolLM2 in float32 has 46 kB per token
 
 
 def run() -> dict[str, Any]:
@@ -38,21 +38,21 @@ def run() -> dict[str, Any]:
 def measure(
     model: Any, texts: Any, tokens: int, batches: Sequence[int], limit_bytes: int, budget: int = BUDGET
 ) -> list[dict[str, Any]]:
-    """A row a method and batch, of texts [B, L] of which `tokens` are the prompt and the rest is fed step by step.
+    """One row per method and batch, for texts [B, L]; the first `tokens` are the prompt, the rest is fed step by step.
 
-    A method's row without a number is that of the first batch that would exceed the limit, its last.
+    A method's last row may have no rate: it is for the first batch that would exceed the limit.
     """
     import torch
 
     from kvviz.cache.attachment import attached
 
     rows: list[dict[str, Any]] = []
-    held: dict[str, float] = dict.fromkeys(STORES, 0.0)  # bytes of a text on the device, as counted at the last batch
+    held: dict[str, float] = dict.fromkeys(STORES, 0.0)  # bytes per text on the device, from the last batch
     with torch.no_grad(), attached(model):
         prompts = prefilled(model, texts[:, :tokens])
         for batch in batches:
-            ended = {name: batch * each for name, each in held.items() if batch * each > limit_bytes}
-            for name, count in ended.items():
+            too_large = {name: batch * count for name, count in held.items() if batch * count > limit_bytes}
+            for name, count in too_large.items():
                 rows.append(_row(name, batch, count))
                 del held[name]
             caches = {name: filled(model, name, prompts, batch, texts.shape[1], budget) for name in held}
@@ -65,7 +65,7 @@ def measure(
 
 
 def prefilled(model: Any, prompts: Any) -> list[tuple[Any, Any]]:
-    """Keys and values [B, H, L, D] of every layer over prompts [B, L], each attended alone and exactly."""
+    """Keys and values [B, H, L, D] of every layer over prompts [B, L], each prefilled separately and exactly."""
     import torch
     from transformers import DynamicCache
 
@@ -80,7 +80,7 @@ def prefilled(model: Any, prompts: Any) -> list[tuple[Any, Any]]:
 
 
 def filled(model: Any, name: str, prompts: list[tuple[Any, Any]], batch: int, length: int, budget: int) -> Any:
-    """A cache with the first `batch` prompts, indexed, and room for `length` tokens."""
+    """An indexed cache with the first `batch` prompts and room for `length` tokens."""
     import kvviz
 
     method = kvviz.methods.create(name, **({} if name == "full" else {"budget": budget}))
@@ -97,7 +97,7 @@ def filled(model: Any, name: str, prompts: list[tuple[Any, Any]], batch: int, le
 
 
 def decoded(model: Any, caches: dict[str, Any], fed: Any) -> dict[str, list[float]]:
-    """Seconds of a step by cache, the median of each turn; `fed` [B, N] are the tokens of all turns."""
+    """Seconds per step by cache, the median of each turn; `fed` [B, N] are the tokens of all turns."""
     medians: dict[str, list[float]] = {name: [] for name in caches}
     for turn in fed.split(STEPS, dim=1):
         for name, cache in caches.items():
@@ -106,7 +106,7 @@ def decoded(model: Any, caches: dict[str, Any], fed: Any) -> dict[str, list[floa
                 started = time.perf_counter()
                 model(token, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 times.append(time.perf_counter() - started)
-            medians[name].append(statistics.median(times[1:]))  # the first finds another method's data in the caches
+            medians[name].append(statistics.median(times[1:]))  # at the first, caches hold another method's data
     return medians
 
 

@@ -1,4 +1,4 @@
-"""When clustering, transfers and the model's own work ran on SmolLM2, and what a link would add for the bytes moved."""
+"""Overlap of clustering and transfers with the model's work on SmolLM2, and predicted transfer times by link."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run() -> dict[str, Any]:
     with torch.no_grad(), attached(lm.model):
         fill(lm, cache, ids[:, :TOKENS])
         wait_for_states(cache)
-        before = cache.ledger().moved_bytes  # a prompt in chunks reads its earlier chunks back
+        prefill_bytes = cache.ledger().moved_bytes  # a prompt in chunks reads its earlier chunks back
         for step in range(TOKENS, TOKENS + STEPS):
             lm.model(ids[:, step : step + 1], past_key_values=cache, use_cache=True, logits_to_keep=1)
-    moved = cache.ledger().moved_bytes - before
+    moved = cache.ledger().moved_bytes - prefill_bytes
     fetches = sum(event.what == "fetch" and event.phase == "decode" for event in timeline.events)
     decode_s = timeline.seconds("pass", phase="decode")
     links = [*LinkModel.PRESETS.values(), LinkModel.measured("cpu")]
@@ -56,7 +56,7 @@ def run() -> dict[str, Any]:
 
 
 def _after_prefill(timeline: Any) -> float:
-    """Seconds for which building went on once the prompt's last forward pass was over."""
+    """Seconds for which building continued after the prompt's last forward pass."""
     events = timeline.events
     over_s = max(event.end_s for event in events if (event.stream, event.phase) == ("pass", "prefill"))
     return max(max(event.end_s for event in events if event.what == "build") - over_s, 0.0)

@@ -1,4 +1,4 @@
-"""The widgets' latencies as Markdown."""
+"""The widgets' latencies in Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIVE = "JupyterLab"
 
 
 def lines(part: Results) -> list[list[str]]:
-    """One line a widget for the README: its controls' medians in JupyterLab and its slowest change, with the limit."""
+    """One row per widget for the README: its controls' medians in JupyterLab, its slowest change, and the limit."""
     by_widget: dict[str, list[Results]] = {}
     for row in part.get("rows", []):
         if row["place"] == LIVE:
@@ -20,7 +20,7 @@ def lines(part: Results) -> list[list[str]]:
 
 
 def every_change(part: Results) -> str:
-    """One row a control, on a page without a kernel and in JupyterLab."""
+    """A table with one row per control, on a page without a kernel and in JupyterLab."""
     if "rows" not in part:
         return ""
     head = ["widget", "showing", "where", "what changes", "changes", "median ms", "worst ms", "limit ms"]
@@ -32,9 +32,9 @@ def every_change(part: Results) -> str:
         for row in part["rows"]
     ]  # fmt: skip
     return "\n\n".join([
-        "Milliseconds from a key press, or a choice in a list, to the first frame that shows what it changed, in "
-        "headless Chromium: in JupyterLab the kernel's work and its messages included, on a page without a kernel the "
-        "widget's JavaScript alone. Sliders go over all their values, or over 30 of them.",
+        "Milliseconds from a key press, or a choice in a list, to the first frame that shows the change, in headless "
+        "Chromium: in JupyterLab with the kernel's work and its messages, on a page without a kernel only the widget's "
+        "JavaScript. Sliders go over all their values, or over 30 of them.",
         table(head, rows),
     ])  # fmt: skip
 
@@ -42,11 +42,11 @@ def every_change(part: Results) -> str:
 def _line(rows: list[Results]) -> list[str]:
     first, several = rows[0], len(rows) > 1
 
-    def said(row: Results, measure: str) -> str:
+    def formatted(row: Results, measure: str) -> str:
         return f"{row[measure]:.0f} ms" + (f" ({row['change']})" if several else "")
 
     quickest, slowest = (choose(rows, key=lambda row: row["median_ms"]) for choose in (min, max))
-    medians = [said(quickest, "median_ms")] + ([said(slowest, "median_ms")] if several else [])
-    worst = said(max(rows, key=lambda row: row["worst_ms"]), "worst_ms")
+    medians = [formatted(quickest, "median_ms")] + ([formatted(slowest, "median_ms")] if several else [])
+    worst = formatted(max(rows, key=lambda row: row["worst_ms"]), "worst_ms")
     what = f"{first['widget']} in {LIVE}, key press to new frame, {first['size']}; limit {first['limit_ms']} ms"
     return [what, f"{' to '.join(medians)}, at worst {worst}"]
