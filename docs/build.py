@@ -1,12 +1,12 @@
 """Build the site: notebooks run from recorded data with live widgets, methods, figures, reference.
 
     python docs/build.py                                      everything, into build/site
-    python docs/build.py --notebooks 00_quickstart            the other notebooks are shown, but not run
+    python docs/build.py --notebooks 00_quickstart            run only this notebook; show the others without outputs
 
-The pages are those of this folder, the repository's own Markdown, and what `pages.py` writes from the registry and the
-docstrings. Nothing is fetched, neither while it is built nor when it is read. A warning of Sphinx, a page that asks
-another host, a reference to a missing file and a notebook that takes more memory than Binder has end the build, and the
-previous site stays.
+The pages are those in this folder, the repository's Markdown, and those that `pages.py` writes from the registry and
+the docstrings. Nothing is fetched from other hosts, neither by the build nor by the site. The build fails on a warning
+of Sphinx, a reference to another host or a missing file, and a notebook that takes more memory than Binder has; the old
+site is then kept.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "notebooks")]
 
-import pages  # noqa: E402  # in a folder that is no package: found by the line above
+import pages  # noqa: E402  # not in a package: found by the line above
 import references  # noqa: E402  # likewise
 import run as notebooks  # noqa: E402  # likewise
 
 NAMES = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")))
-# The repository's documents that are pages, where they stand, so that links between them need no change.
+# Documents of the repository that become pages, at the same paths, so that links between them stay valid.
 DOCUMENTS = (
     "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/gallery/README.md",
     "data/benchmarks/README.md", "data/benchmarks/methods.md", "data/agreement/README.md",
 )  # fmt: skip
 BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").glob("pictures/*.png")))
-# <img> in Markdown is left as it is, so that these have to stand where it points.
+# <img> in Markdown is not changed, so these files must be where it points.
 COPIED_AS_THEY_ARE = "data/gallery/*.png"
 PLOTLY = "plotly.min.js"
 
 
 def main() -> int:
-    """Build the site that the command line asks for; returns the exit status."""
+    """Build the site as the command line says, and return the exit status."""
     parser = argparse.ArgumentParser(description="Build the site.")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="build/site by default")
     parser.add_argument("--notebooks", nargs="*", choices=NAMES, default=NAMES, metavar="NAME", help="run only these")
@@ -75,8 +75,8 @@ def main() -> int:
     return 0
 
 
-def prepare(source: Path, extra: Path, wanted: Sequence[str]) -> dict[str, int]:
-    """Write what Sphinx reads into `source`, and into `extra` what goes into the site unchanged.
+def prepare(source: Path, extra: Path, to_run: Sequence[str]) -> dict[str, int]:
+    """Write Sphinx's input into `source`, and files that are copied to the site unchanged into `extra`.
 
     Returns the peak bytes of the kernel of each notebook that was run.
     """
@@ -97,7 +97,7 @@ def prepare(source: Path, extra: Path, wanted: Sequence[str]) -> dict[str, int]:
         notebook.cells = [cell for cell in notebook.cells if "colab" not in cell.metadata.get("tags", ())]
         for cell in notebook.cells:
             cell.source = cell.source.replace("](../README.md)", "](../index.md)")  # which shows the README
-        if name in wanted:
+        if name in to_run:
             shown, peaks[name] = live(notebook, name, extra / "widgets")
         else:
             shown = unrun(notebook)
@@ -106,17 +106,17 @@ def prepare(source: Path, extra: Path, wanted: Sequence[str]) -> dict[str, int]:
 
 
 def live(notebook: nbformat.NotebookNode, name: str, widgets: Path) -> tuple[nbformat.NotebookNode, int]:
-    """The notebook run from the recorded data, and its kernel's peak bytes.
+    """The notebook run from the recorded data, with each widget in a frame, and its kernel's peak bytes.
 
-    Each widget's page goes into `widgets`, and a frame shows it.
+    The frames' pages go into `widgets`.
     """
     print(name, file=sys.stderr)
     widgets.mkdir(exist_ok=True)
 
     def framed(page: Path) -> str:
-        kept = widgets / f"{name}-{len(list(widgets.glob(f'{name}-*'))) + 1}.html"
-        kept.write_text(pages.framed(page.read_text(encoding="utf-8")), encoding="utf-8")
-        return pages.frame(kept)
+        target = widgets / f"{name}-{len(list(widgets.glob(f'{name}-*'))) + 1}.html"
+        target.write_text(pages.framed(page.read_text(encoding="utf-8")), encoding="utf-8")
+        return pages.frame(target)
 
     with tempfile.TemporaryDirectory() as folder:
         peak_bytes = notebooks.execute(notebook, folder, recorded=True)
@@ -132,7 +132,7 @@ def unrun(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def copy(path: Path, to: Path) -> None:
-    """Copy a file, and make the folders on the way."""
+    """Copy a file, and create the missing folders."""
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(path, to)
 

@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the site; build.py calls it."""
+"""Configuration of Sphinx for the site; used by build.py."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ copyright = "the kvviz authors"
 version = release = kvviz.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
-exclude_patterns = ["README.md"]  # its parts are included in other pages
-nb_execution_mode = "off"  # build.py has run them
+exclude_patterns = ["README.md"]  # other pages include its parts
+nb_execution_mode = "off"  # build.py has already run the notebooks
 nb_merge_streams = True
 myst_heading_anchors = 3
 autosummary_generate = False
@@ -25,7 +25,7 @@ add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
-smartquotes = False  # quotes in docstrings are those of code
+smartquotes = False  # quotes in docstrings belong to code
 
 html_theme = "furo"
 html_title = f"kvviz {version}"
@@ -34,7 +34,7 @@ html_extra_path = [os.environ["KVVIZ_SITE_EXTRA"]]
 html_css_files = ["site.css"]
 html_js_files = [("frames.js", {"defer": "defer"})]
 html_show_sourcelink = html_copy_source = False
-html_show_search_summary = False  # it fetches pages, which a browser refuses to a page from disk
+html_show_search_summary = False  # it fetches pages, which browsers do not allow for pages opened from disk
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b66c3", "color-brand-content": "#0b66c3"},
     "dark_css_variables": {"color-brand-primary": "#6cb2ff", "color-brand-content": "#6cb2ff"},
@@ -42,7 +42,7 @@ html_theme_options = {
 
 
 def restructured(text: str) -> str:
-    """A docstring in reStructuredText: `code` stays code, and every other sign stands for itself."""
+    """A docstring as reStructuredText: `code` stays code, and all other characters are literal."""
     blocks = re.split(r"(\n\s*\n)", text)
     return "".join(block if block.lstrip().startswith(">>>") else _paragraph(block) for block in blocks)
 
@@ -51,8 +51,8 @@ def _paragraph(text: str) -> str:
     prose = [re.sub(r"([*_|\\])", r"\\\1", part) for part in re.split(r"`+[^`]+`+", text)]
     code = [f"``{' '.join(part.split())}``" for part in re.findall(r"`+([^`]+)`+", text)]
     parts = [prose[0]]
-    for own, after in zip(code, prose[1:], strict=True):
-        parts += [own, "\\ " * after[:1].isalnum(), after]  # where a letter follows, the code ends all the same
+    for literal, after in zip(code, prose[1:], strict=True):
+        parts += [literal, "\\ " * after[:1].isalnum(), after]  # ends the code even if a letter follows
     return "".join(parts)
 
 
@@ -61,5 +61,5 @@ def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def setup(app: Any) -> None:
-    """Read docstrings as they are written here."""
+    """Connect the conversion of docstrings."""
     app.connect("autodoc-process-docstring", _docstring)

@@ -1,4 +1,4 @@
-"""The pages that no one writes: one a method, from the registry; one a module, from the docstrings."""
+"""Generated pages: one per method, from the registry, and one per module, from the docstrings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvviz.methods import Method
 DOCS = Path(__file__).resolve().parent
 MEASURED = DOCS.parent / "data" / "benchmarks" / "methods.md"
 PAPERS = {"arXiv": "https://arxiv.org/abs/{}", "OpenReview": "https://openreview.net/forum?id={}"}
-# What is public beside the names of kvviz itself.
+# Public modules, in addition to the names of kvviz itself.
 MODULES = (
     "methods", "methods.selection", "methods.checks", "clustering", "metrics", "plots", "widgets", "generation",
     "generation.explore", "cache", "cache.kvpress", "offload", "kernels", "tasks", "evaluation", "trace", "models",
@@ -26,11 +26,11 @@ MODULES = (
 
 
 def write(source: Path) -> None:
-    """Write a page for each method and each module, and the tables of contents behind them, into `source`."""
+    """Write a page for each method and each module into `source`, and link the methods in the README's table."""
     names = kvviz.methods.names()
     for name in names:
         _write(source / "methods" / f"{name}.md", method(kvviz.methods.get(name)))
-    readme = source / "README.md"  # its table of methods leads to their pages
+    readme = source / "README.md"  # its table of methods links to their pages
     text = readme.read_text(encoding="utf-8")
     for name in names:
         text = text.replace(f"\n| `{name}` | ", f"\n| [`{name}`](methods/{name}.md) | ", 1)
@@ -41,7 +41,7 @@ def write(source: Path) -> None:
 
 
 def method(cls: type[Method]) -> str:
-    """A method's page: what it does, its fields and presets, what it fails by design, what was measured."""
+    """A method's page: its docstring, fields and presets, expected failures, and measurements."""
     return "\n\n".join(part for part in (
         f"# {cls.title}",
         f"`{cls.name}` · {cls.kind} · {paper(cls.paper)}",
@@ -54,20 +54,20 @@ def method(cls: type[Method]) -> str:
 
 
 def paper(name: str) -> str:
-    """The paper's id as a link in Markdown, or as it is where it belongs to no archive."""
+    """The paper's id as a Markdown link; unchanged if its archive is unknown."""
     archive, _, number = name.partition(" ")
     return f"[{name}]({PAPERS[archive].format(number)})" if archive in PAPERS else name
 
 
 def fields(cls: type[Method]) -> str:
-    """A table in Markdown of the fields: type, default, and what each preset sets."""
+    """A Markdown table of the fields: type, default, and the value in each preset."""
     head = ["field", "type", "default", *(f'"{name}"' for name in cls.presets)]
     rows = [head, ["---"] * len(head)]
     for field in dataclasses.fields(cls):
         presets = [_code(repr(values[field.name])) if field.name in values else "" for values in cls.presets.values()]
         rows.append([_code(field.name), _code(str(field.type)), _code(repr(field.default)), *presets])
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{lines}\n\nThe columns in quotes are presets. Where a cell is empty, the preset keeps the default."
+    return f"{lines}\n\nThe columns in quotes are presets. In an empty cell, the preset keeps the default."
 
 
 def _failures(cls: type[Method]) -> Iterable[str]:
@@ -77,14 +77,14 @@ def _failures(cls: type[Method]) -> Iterable[str]:
 
 
 def _measured(name: str) -> Iterable[str]:
-    """The rows of this method in the tables of all methods, each under its title and the lines before it."""
+    """The rows of this method in the tables of all methods, with each table's title and introduction."""
     heading, *sections = MEASURED.read_text(encoding="utf-8").split("\n## ")
-    own = [part for section in sections if (part := _rows_of(name, section))]
-    if own:
+    parts = [part for section in sections if (part := _rows_of(name, section))]
+    if parts:
         yield "## Measured"
         yield heading.partition("\n")[2].strip()
-        yield "What the columns mean, and every other method: [every method, measured](../data/benchmarks/methods.md)."
-        yield from own
+        yield "The columns are explained in [all methods, measured](../data/benchmarks/methods.md)."
+        yield from parts
 
 
 def _rows_of(name: str, section: str) -> str:
@@ -98,39 +98,41 @@ def _rows_of(name: str, section: str) -> str:
 
 
 def package_names() -> list[str]:
-    """What kvviz itself exports, without its modules."""
+    """The names that kvviz itself exports, without its modules."""
     return [name for name in kvviz.__all__ if name != "__version__" and not inspect.ismodule(getattr(kvviz, name))]
 
 
 def module_names(name: str) -> list[str]:
-    """The public names of a module: its __all__, or what it defines itself."""
-    found = importlib.import_module(f"kvviz.{name}")
-    if hasattr(found, "__all__"):
-        return list(found.__all__)
-    own = {name: value for name, value in vars(found).items() if not name.startswith("_")}
-    return [name for name, value in own.items() if getattr(value, "__module__", None) == found.__name__]
+    """The public names of a module: its __all__, or else what it defines."""
+    imported = importlib.import_module(f"kvviz.{name}")
+    if hasattr(imported, "__all__"):
+        return list(imported.__all__)
+    public = {name: value for name, value in vars(imported).items() if not name.startswith("_")}
+    return [name for name, value in public.items() if getattr(value, "__module__", None) == imported.__name__]
 
 
 def module(name: str, names: Iterable[str]) -> str:
-    """A module's page in reStructuredText: its docstring, a table of its names, and each with its docstring."""
-    found = importlib.import_module(name)
-    elsewhere = [own for own in names if found is not kvviz and getattr(kvviz, own, None) is getattr(found, own)]
+    """A module's page in reStructuredText: its docstring, a table of its names, and the docstring of each."""
+    imported = importlib.import_module(name)
+    top = () if imported is kvviz else names
+    elsewhere = [entry for entry in top if getattr(kvviz, entry, None) is getattr(imported, entry)]
     groups: dict[str, list[str]] = {}
-    for own in names:
-        if own not in elsewhere:
-            groups.setdefault(_directive(getattr(found, own)), []).append(own)
+    for entry in names:
+        if entry not in elsewhere:
+            groups.setdefault(_directive(getattr(imported, entry)), []).append(entry)
     lines = [name, "=" * len(name), "", f".. automodule:: {name}", "   :no-members:", "", f".. currentmodule:: {name}"]
-    lines += ["", f"Under kvviz itself: {', '.join(f':py:obj:`kvviz.{own}`' for own in elsewhere)}."] * bool(elsewhere)
+    links = ", ".join(f":py:obj:`kvviz.{entry}`" for entry in elsewhere)
+    lines += ["", f"Also exported by kvviz: {links}."] * bool(elsewhere)
     for directive in ("autofunction", "autoclass", "autoexception", "autodata"):
-        if own := sorted(groups.get(directive, ()), key=str.lower):
-            lines += ["", ".. autosummary::", "   :nosignatures:", "", *(f"   {entry}" for entry in own)]
+        if entries := sorted(groups.get(directive, ()), key=str.lower):
+            lines += ["", ".. autosummary::", "   :nosignatures:", "", *(f"   {entry}" for entry in entries)]
     for directive, title in (
         ("autofunction", "Functions"), ("autoclass", "Classes"), ("autoexception", "Errors"), ("autodata", "Values"),
     ):  # fmt: skip
-        own = sorted(groups.get(directive, ()), key=str.lower)
-        lines += ["", title, "-" * len(title)] if own else []
+        entries = sorted(groups.get(directive, ()), key=str.lower)
+        lines += ["", title, "-" * len(title)] if entries else []
         members = ["   :members:"] if directive in ("autoclass", "autoexception") else []
-        for entry in own:
+        for entry in entries:
             lines += ["", f".. {directive}:: {entry}", *members]
     return "\n".join(lines) + "\n"
 
@@ -142,13 +144,13 @@ def _directive(value: object) -> str:
 
 
 def framed(page: str) -> str:
-    """A widget's page that tells the page around it its height, and takes its theme."""
+    """A widget's page, with a script that sends its height to the outer page and uses the outer page's theme."""
     script = (DOCS / "static" / "framed.js").read_text(encoding="utf-8")
     return page.replace("</body>", f'<script type="module">\n{script}</script>\n</body>', 1)
 
 
 def frame(page: Path) -> str:
-    """The frame, in a page of a subfolder, that holds a widget's page; its title is that page's."""
+    """The <iframe> of a widget's page, with its title, for a page in a subfolder."""
     title = re.search("<title>(.*?)</title>", page.read_text(encoding="utf-8"), re.DOTALL)
     name = html.escape(html.unescape(title[1] if title else page.stem))
     return f'<iframe class="kvviz-frame" src="../widgets/{page.name}" loading="lazy" title="{name}"></iframe>'
