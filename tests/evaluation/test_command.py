@@ -117,7 +117,7 @@ def test_all_is_every_method_once(monkeypatch: pytest.MonkeyPatch, letters: None
     words = ["--method", "quest", "--method", "all", "--method", "pqcache:official"]
     code, _, errors = run("evaluate", "--task", "letters", "--length", "9", *words)
     assert (code, errors.count("\n")) == (130, 1)
-    assert "the same command goes on" in errors
+    assert "run the same command again to go on" in errors
     assert sorted(asked[0]) == sorted([*kvviz.methods.names(), "pqcache:official"])
 
 
@@ -198,7 +198,7 @@ def test_a_grid_goes_on_after_ctrl_c_and_after_a_kill(letters: None, model: Path
 
     status, errors = stopped_by(signal.SIGINT)
     assert status == 130
-    assert "the same command goes on" in errors
+    assert "run the same command again to go on" in errors
     assert "Traceback" not in errors
     assert stopped_by(signal.SIGKILL)[0] == -signal.SIGKILL
     assert 0 < len(kvviz.load_results(out)) < CELLS
