@@ -52,10 +52,6 @@ class RowShape:
         """Keys and values [..., D] of rows [..., W], views."""
         return rows[..., : self.key_width], rows[..., self.key_width :]
 
-    def by_sequence(self, rows: Tensor) -> Tensor:
-        """Rows [batch · heads, n, W] as [B, H, n, W]."""
-        return rows.view(self.batch, self.heads, *rows.shape[1:])
-
 
 class LowerTier:
     """The first `count` tokens of a layer in host memory or on disk, the last of them perhaps on their way."""

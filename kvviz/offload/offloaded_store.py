@@ -216,7 +216,7 @@ class OffloadedStore(LayerStore):
             return
         self.wait()
         if end > self._lower.count:
-            rows = self._shape.by_sequence(pool.newest(self._lower.count, end))
+            rows = pool.newest(self._lower.count, end).unflatten(0, (-1, self._shape.heads))  # [B, H, n, W]
             self._lower.write(*self._shape.split(rows), self.timeline)
         pool.evict(end)
 
@@ -296,4 +296,5 @@ class OffloadedStore(LayerStore):
         self.moved_bytes += parts[0].numel() * parts[0].element_size()
         if count < self.length:
             parts.append(self._shape.split(self._filled_pool.newest(count, self.length))[which])
-        return self._shape.by_sequence(torch.cat(parts, dim=1))
+        whole: Tensor = torch.cat(parts, dim=1).unflatten(0, (-1, self._shape.heads))
+        return whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -135,6 +136,10 @@ def test_the_ledgers_bars_add_up_to_the_ledger(ledgers, recording):
         ("clusterkv", "metadata elsewhere"): 1, ("centroidkv", "KV on device"): 2,
     })  # fmt: skip
     assert sums(figure, "x3") == pytest.approx({("clusterkv", "KV fetched"): 5, ("clusterkv", "metadata fetched"): 0.5})
+    before = asdict(ledgers["clusterkv"])
+    before["outer_metadata_bytes"] = before.pop("host_metadata_bytes")  # the name in tables written before
+    older = plots.budget_ledger({**ledgers, "clusterkv": before}, recordings={"clusterkv": recording})
+    assert sums(older, "x2") == sums(figure, "x2")
     names = [note.text.split("<br>")[0] for note in figure.layout.annotations]
     assert names == ["tokens attended a KV head, last step", "MiB kept, all layers", "MiB moved, all layers and steps"]
 
