@@ -110,8 +110,8 @@ def refused(family: str, **fields: int) -> transformers.PreTrainedModel:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (lambda: refused("GPT2", vocab_size=300, n_embd=32, n_layer=2, n_head=4), "without rotary position embedding"),
-        (lambda: refused("Bloom", vocab_size=300, hidden_size=32, n_layer=2, n_head=4), "without rotary position embedding"),
+        (lambda: refused("GPT2", vocab_size=300, n_embd=32, n_layer=2, n_head=4), "without rotary position"),
+        (lambda: refused("Bloom", vocab_size=300, hidden_size=32, n_layer=2, n_head=4), "without rotary position"),
         (lambda: refused("Mamba", vocab_size=300, hidden_size=32, num_hidden_layers=2), "no attention layer"),
         (
             lambda: transformers.T5ForConditionalGeneration(
