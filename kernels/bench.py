@@ -1,10 +1,9 @@
-"""Times the kernels against what a user would take instead, after checking that they give the same answers.
+"""Time the kernels against what a user would use instead, after checking that they give the same results.
 
     python kernels/bench.py [--only attention ...] [--device cuda] [--trace FILE [--layer N]] [--json out.json]
 
-The implementations that a module of benchmarks/ times alternate inside one run; a ratio is the median over rounds of
-this round's ours / theirs: below 1 we are faster. With a trace, k-means on the CPU is timed on the keys of one of its
-layers.
+Each module in benchmarks/ times its implementations in turns; a ratio is the median over rounds of ours / theirs, and
+below 1 we are faster. With a trace, k-means on the CPU is timed on the keys of one of its layers.
 """
 
 from __future__ import annotations
@@ -32,13 +31,11 @@ CPU = torch.device("cpu")
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Run the benchmarks that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=benchmarks(), help="benchmarks (default: all)")
-    parser.add_argument(
-        "--device", type=torch.device, default=default_device(), help="default: a GPU where there is one"
-    )
-    parser.add_argument("--trace", type=Path, help="a saved kvviz.Trace: k-means of its keys too")
+    parser.add_argument("--device", type=torch.device, default=default_device(), help="default: a GPU if there is one")
+    parser.add_argument("--trace", type=Path, help="a saved kvviz.Trace, whose keys k-means clusters")
     parser.add_argument("--layer", type=int, help="layer of the trace (default: the middle one)")
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
@@ -53,44 +50,44 @@ def main() -> None:
 
 
 def run(keys: Tensor, source: str, *, only: Collection[str] | None = None, device: torch.device | None = None) -> Row:
-    """All benchmarks, on keys [H, L, D] from `source` where a benchmark takes keys.
+    """The results of all benchmarks; those that take keys use `keys` [H, L, D] from `source`.
 
-    Under "results" stand the rows that the README shows, each with its "ratio" to the other implementation: of the CPU,
-    on a GPU too.
+    "results" has the rows that the README shows, each with a "ratio" to the baseline; they are measured on the CPU,
+    even if there is a GPU.
     """
     device = device or default_device()
     results: Row = {**machine(), "keys": source, "shape": list(keys.shape), "rounds": ROUNDS, "device": str(device)}
     print(*(f"{name}: {value}" for name, value in results.items()), sep="\n")
-    found = measure(only, device, keys)
-    shown = found if device.type == "cpu" else measure(IN_README, CPU, keys)
+    measured = measure(only, device, keys)
+    shown = measured if device.type == "cpu" else measure(IN_README, CPU, keys)
     results["results"] = [row for name in IN_README for row in shown.get(name, []) if "ratio" in row]
-    return results | {"benchmarks": found}
+    return results | {"benchmarks": measured}
 
 
 def measure(only: Collection[str] | None, device: torch.device, keys: Tensor | None = None) -> dict[str, list[Row]]:
-    """Rows of each benchmark on this device, its answers checked first; `only` names some of them.
+    """Rows of each benchmark on this device, after its check; `only` names the benchmarks to run.
 
-    keys [H, L, D] go to the benchmarks that take keys; the others make up their inputs.
+    `keys` [H, L, D] are for the benchmarks that take keys; the others generate their inputs.
     """
-    found = {}
+    measured = {}
     for name, benchmark in benchmarks().items():
         if only is None or name in only:
-            own = {"keys": keys} if "keys" in inspect.signature(benchmark.rows).parameters else {}
+            inputs = {"keys": keys} if "keys" in inspect.signature(benchmark.rows).parameters else {}
             with torch.no_grad():
                 benchmark.check(device)
-                print(f"\n{name}: the same answers on {device}")
-                found[name] = [show(row) for row in benchmark.rows(device, **own)]
-    return found
+                print(f"\n{name}: the same results on {device}")
+                measured[name] = [show(row) for row in benchmark.rows(device, **inputs)]
+    return measured
 
 
 def keys_of(trace: Trace, layer: int) -> tuple[Tensor, str]:
-    """Keys [H, L, D] of a trace's layer, and what they are."""
+    """Keys [H, L, D] of a trace's layer, and their description."""
     keys = torch.from_numpy(trace.keys[trace.check_layer(layer)].astype(np.float32))[:, :LENGTH].contiguous()
     return keys, f"real: {trace.model}, layer {layer}, {len(trace):,} tokens"
 
 
 def default_device() -> torch.device:
-    """A GPU where there is one."""
+    """A GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

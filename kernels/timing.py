@@ -1,4 +1,4 @@
-"""Paired timings: implementations take turns inside one run, and a ratio is the median over rounds of ours / theirs."""
+"""Paired timings: implementations take turns within one run; a ratio is the median over rounds of ours / theirs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 def alternate(
     calls: dict[str, Callable[[], Any]], rounds: int = ROUNDS, before: Callable[[], Any] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of each implementation in each round; every round runs all of them, `before` each what is not timed."""
+    """Seconds of each implementation in each round; a round runs all of them, with `before`, not timed, before each."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for run in calls.values():
         run()
@@ -31,19 +31,19 @@ def alternate(
 
 
 def paired_ratio(ours: list[float], theirs: list[float]) -> float:
-    """Median over rounds of ours / theirs of the same round."""
-    return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+    """Median over rounds of ours / theirs in the same round."""
+    return statistics.median(our_s / their_s for our_s, their_s in zip(ours, theirs, strict=True))
 
 
 def row_of(name: str, times: dict[str, list[float]], ours: str, *, unit: str = "us", calls: int = 1) -> Row:
-    """A row from what `alternate` found: medians of one of `calls` calls, and the ratio of `ours` to each other."""
+    """A row of results from `alternate`: medians per call, of `calls` calls, and the ratio of `ours` to each other."""
     factor = {"us": 1e6, "ms": 1e3}[unit] / calls
-    row: Row = {"name": name} | {f"{each}_{unit}": factor * statistics.median(own) for each, own in times.items()}
-    return row | {f"ratio_to_{each}": paired_ratio(times[ours], own) for each, own in times.items() if each != ours}
+    row: Row = {"name": name} | {f"{impl}_{unit}": factor * statistics.median(s) for impl, s in times.items()}
+    return row | {f"ratio_to_{impl}": paired_ratio(times[ours], s) for impl, s in times.items() if impl != ours}
 
 
 def show(row: Row) -> Row:
-    """The row, printed."""
+    """Print the row, and return it."""
     print(row["name"])
     for name, value in row.items():
         if name != "name":
@@ -52,7 +52,7 @@ def show(row: Row) -> Row:
 
 
 def synchronized(call: Callable[[], Any]) -> Callable[[], None]:
-    """The call, and the wait for the GPU to finish it."""
+    """The call, followed by a wait for the GPU."""
 
     def run() -> None:
         call()
@@ -62,11 +62,11 @@ def synchronized(call: Callable[[], Any]) -> Callable[[], None]:
 
 
 def captured(call: Callable[[], Any]) -> Callable[[], None]:
-    """The call as a CUDA graph, and the wait for the GPU to finish it: no time of the host between its launches."""
+    """The call as a CUDA graph, without host time between its launches, followed by a wait for the GPU."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(2):  # compiles, and fills caches that can't be filled while capturing
+        for _ in range(2):  # compile, and fill caches that cannot be filled while capturing
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
@@ -76,7 +76,7 @@ def captured(call: Callable[[], Any]) -> Callable[[], None]:
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes a second that a copy of 1 GiB on this GPU reads and writes."""
+    """Bytes per second that a copy of 1 GiB on this GPU reads and writes."""
     source = torch.empty(2**30, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     times = alternate({"copy": synchronized(lambda: target.copy_(source))})

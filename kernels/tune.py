@@ -1,4 +1,4 @@
-"""Finds the best launch configurations of the fused kernels on the GPU at hand and keeps them in the repository.
+"""Find the best launch configurations of the fused kernels on this GPU, and store them in the repository.
 
     python kernels/tune.py [--only attention ...]
 
@@ -17,14 +17,14 @@ from kvviz_kernels import has_triton
 
 
 def main() -> None:
-    """Check every benchmark's answers, then tune its kernels."""
+    """Check each benchmark's results, then tune its kernels."""
     modules = {name: module for name, module in benchmarks().items() if hasattr(module, "tune")}
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=modules, default=[*modules], help="whose kernels (default: all)")
+    parser.add_argument("--only", nargs="+", choices=modules, default=[*modules], help="which to tune (default: all)")
     options = parser.parse_args()
     if not torch.cuda.is_available() or not has_triton():
-        lack = "GPU" if has_triton() else "Triton"
-        sys.exit(f"tune.py: got no {lack}; wanted an NVIDIA GPU and Triton: configurations are measured")
+        missing = "GPU" if has_triton() else "Triton"
+        sys.exit(f"tune.py: got no {missing}; wanted an NVIDIA GPU and Triton: configurations are measured")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     device = torch.device("cuda")
     print(torch.cuda.get_device_name(device))

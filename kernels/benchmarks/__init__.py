@@ -1,7 +1,7 @@
-"""Kernels against what a user would take instead, one module a family of kernels.
+"""Benchmarks of kernels against what a user would use instead, one module per family of kernels.
 
-Each offers check(device), which asserts that the implementations give the same answers, rows(device), which times them,
-and where there is something to tune tune(device), which writes the best launch configurations for the GPU at hand.
+Each module has check(device), which asserts that all implementations give the same results, rows(device), which times
+them, and, if there is something to tune, tune(device), which writes the best launch configurations for this GPU.
 """
 
 from __future__ import annotations
@@ -12,5 +12,6 @@ from types import ModuleType
 
 
 def benchmarks() -> dict[str, ModuleType]:
-    """Every benchmark by its name."""
-    return {found.name: importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)}
+    """All benchmarks by name."""
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}

@@ -1,8 +1,8 @@
 """Attention over selected tokens against torch's attention over all tokens, and against flex_attention with a mask.
 
-Calls take turns over many buffers and selections, as the layers of a model do, and what they read is evicted from
-caches in between. On a GPU they run as one CUDA graph, so that the GPU's work is timed. `fused_launched` is the same
-calls launched from Python, as flex_attention's are, and the two are compared.
+Calls use many buffers and selections in turn, like the layers of a model, so that caches are cold. On a GPU they run as
+one CUDA graph, so that only the GPU's work is timed. `fused_launched` has the same calls launched from Python; it is
+compared with flex_attention, which is launched in the same way.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from torch.nn.functional import scaled_dot_product_attention
 Call = Callable[[], Any]
 Impl = Literal["naive", "fused"]
 SEED = 0
-LAYERS = 12  # calls at least in one timing
-_NO_FLEX: dict[str, str] = {}  # kinds of device on which flex_attention did not compile, and why: to try takes long
-COLD_BYTES = 2**28  # read between two readings of the same rows: several times the largest cache of a GPU
+LAYERS = 12  # minimum number of calls in one timing
+_NO_FLEX: dict[str, str] = {}  # device types on which flex_attention did not compile, with reasons: trying is slow
+COLD_BYTES = 2**28  # bytes read between two reads of the same rows: several times the largest cache of a GPU
 
 
 @dataclass(frozen=True)
 class Size:
-    """One decode step: what is attended to, and by how many heads."""
+    """The size of one decode step: tokens, selected tokens and heads."""
 
     batch: int
     heads: int
@@ -44,14 +44,14 @@ class Size:
 
     @property
     def name(self) -> str:
-        """What was measured, in words."""
+        """A description of the measurement."""
         shape = f"{self.heads} query heads, {self.kv_heads} key/value heads"
         batch = f", batch {self.batch}, {self.width} channels" if self.batch > 1 or self.heads > 9 else ""
         return f"attention, {self.selected} of {self.tokens} tokens, {shape}{batch}"
 
     @property
     def selected_bytes(self) -> int:
-        """Bytes of keys, values and positions that one call has to read."""
+        """Bytes of keys, values and positions that one call must read."""
         return self.batch * self.kv_heads * self.selected * (2 * self.width * self.dtype.itemsize + 8)
 
     @property
@@ -71,39 +71,39 @@ class Step:
 
     @property
     def grouped(self) -> Tensor:
-        """A group of query heads as queries of one head [B, H, G, D], with which SDPA is fastest."""
+        """The queries of each group as queries of one head [B, H, G, D], the fastest form for SDPA."""
         return self.queries.unflatten(1, (self.keys.shape[1], -1))
 
 
 @torch.no_grad()
 def check(device: torch.device) -> None:
-    """Ours and flex_attention, where it compiles, are torch's attention over the gathered tokens."""
+    """Assert that our kernels, and flex_attention if it compiles, equal torch's attention over the gathered tokens."""
     size = Size(1, 8, 2, 1000, 100, 64, torch.float32)
     (step,) = _steps(size, 1, 1, device)
     places = step.indices[..., None].expand(-1, -1, -1, size.width)
-    wanted = scaled_dot_product_attention(step.grouped, step.keys.gather(2, places), step.values.gather(2, places))
+    expected = scaled_dot_product_attention(step.grouped, step.keys.gather(2, places), step.values.gather(2, places))
     for impl in _implementations(device):
         output, _ = gather_attention(step.queries, step.keys, step.values, step.indices, scale=0.125, impl=impl)
-        torch.testing.assert_close(output, wanted.flatten(1, 2), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(output, expected.flatten(1, 2), rtol=1e-5, atol=1e-5)
     flex, _ = _flex(size, [step])
     if flex is not None:
-        torch.testing.assert_close(flex()[:, :, 0], wanted.flatten(1, 2), rtol=1e-3, atol=1e-3)  # may take TF32
+        torch.testing.assert_close(flex()[:, :, 0], expected.flatten(1, 2), rtol=1e-3, atol=1e-3)  # may take TF32
 
 
 @torch.no_grad()
 def rows(device: torch.device) -> list[Row]:
-    """A row a size, in microseconds a call; `ratio` is ours, the last form, to SDPA over all tokens."""
+    """One row per size, in microseconds per call; `ratio` compares ours (the last form) with SDPA over all tokens."""
     if device.type == "cpu":
         return [_row(Size(1, 9, 3, 8192, 512, 64, torch.float32), device)]
     bandwidth = copy_bandwidth(device)
-    found = []
+    by_size = []
     for tokens, selected in ((8192, 512), (131_072, 1024)):
         for batch in (1, 8):
             row = _row(Size(batch, 32, 8, tokens, selected, 128, torch.bfloat16), device)
             for impl in _implementations(device):
                 row[f"{impl}_share_of_copy_bandwidth"] = 1e6 * row["read_bytes"] / row[f"{impl}_us"] / bandwidth
-            found.append(row | {"copy_bytes_per_s": bandwidth})
-    return [*found, *(_merge_row(batch, device) for batch in (1, 8))]
+            by_size.append(row | {"copy_bytes_per_s": bandwidth})
+    return [*by_size, *(_merge_row(batch, device) for batch in (1, 8))]
 
 
 def tune(device: torch.device) -> dict[str, Config]:
@@ -123,7 +123,7 @@ def tune(device: torch.device) -> dict[str, Config]:
 
 
 def _row(size: Size, device: torch.device) -> Row:
-    """All implementations at one size; `ours` is the fused form where there is a GPU."""
+    """All implementations at one size; `ours` is the fused form on a GPU."""
     calls = min(64, max(LAYERS, COLD_BYTES // size.selected_bytes)) if device.type == "cuda" else LAYERS
     buffers = min(calls, -(-COLD_BYTES // size.cached_bytes)) if device.type == "cuda" else calls
     steps = _steps(size, calls, buffers, device)
@@ -142,7 +142,7 @@ def _row(size: Size, device: torch.device) -> Row:
         calls["flex_attention"] = synchronized(flex) if device.type == "cuda" else flex
     if device.type == "cuda":
         times = alternate(calls)
-    else:  # a model's other layers and weights pass through the caches between two calls of one layer
+    else:  # as a model's other layers and weights pass through the caches between two calls of one layer
         evicting = torch.zeros(COLD_BYTES // 4)
         times = alternate(calls, 5 * ROUNDS, before=lambda: evicting.add_(1.0))
     row = row_of(size.name, times, ours, calls=calls)
@@ -153,7 +153,7 @@ def _row(size: Size, device: torch.device) -> Row:
 
 
 def _merge_row(batch: int, device: torch.device) -> Row:
-    """merge_attention of three parts, in both forms."""
+    """merge_attention of three parts, naive and fused."""
     outputs = [torch.randn(batch, 32, 128, device=device, dtype=torch.bfloat16) for _ in range(3)]
     lses = [torch.randn(batch, 32, device=device) for _ in range(3)]
     calls = {impl: partial(merge_attention, outputs, lses, impl=impl) for impl in _implementations(device)}
@@ -173,7 +173,7 @@ def _implementations(device: torch.device) -> list[Impl]:
 
 
 def _steps(size: Size, count: int, buffers: int, device: torch.device) -> list[Step]:
-    """`count` steps, each with a selection of its own, over so many buffers in turn."""
+    """`count` steps with different selections, which use `buffers` buffers in turn."""
     generator = torch.Generator(device).manual_seed(SEED)
     options: Any = {"generator": generator, "device": device, "dtype": size.dtype}
     shape = (size.batch, size.kv_heads, size.tokens, 2 * size.width)
@@ -188,17 +188,17 @@ def _steps(size: Size, count: int, buffers: int, device: torch.device) -> list[S
 
 
 def _padded(steps: list[Step]) -> list[Step]:
-    """The same steps, a sixteenth of their slots pads."""
-    found = []
+    """The same steps, with padding in a sixteenth of their slots."""
+    padded = []
     for step in steps:
         indices = step.indices.clone()
         indices[..., -(indices.shape[-1] // 16) :] = -1
-        found.append(Step(step.queries, step.keys, step.values, indices))
-    return found
+        padded.append(Step(step.queries, step.keys, step.values, indices))
+    return padded
 
 
 def _apart(steps: list[Step]) -> list[Step]:
-    """The same steps, keys and values in buffers of their own."""
+    """The same steps, with keys and values in separate buffers."""
     return [Step(step.queries, step.keys.contiguous(), step.values.contiguous(), step.indices) for step in steps]
 
 
@@ -218,7 +218,7 @@ def _full(steps: list[Step]) -> None:
 
 
 def _flex(size: Size, steps: list[Step]) -> tuple[Call | None, str]:
-    """flex_attention over all tokens with the first step's selection as its mask; or why there is none."""
+    """flex_attention over all tokens with the first step's selection as a mask, or the reason why it does not run."""
     first = steps[0]
     chosen = torch.zeros(size.batch, size.kv_heads, size.tokens, dtype=torch.bool, device=first.keys.device)
     chosen.scatter_(-1, first.indices, True)
@@ -238,7 +238,7 @@ def _flex(size: Size, steps: list[Step]) -> tuple[Call | None, str]:
         blocks = create_block_mask(mask, size.batch, size.heads, 1, size.tokens, device=str(first.keys.device))
         compiled = torch.compile(flex_attention)
         run()
-    except Exception as error:  # torch.compile raises what its backend raises: no compiler, no such lowering
+    except Exception as error:  # torch.compile raises any error of its backend, such as a missing compiler
         reason = f"flex_attention: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
         _NO_FLEX[first.keys.device.type] = reason
         return None, reason

@@ -1,4 +1,4 @@
-"""ivf_union against sorting the entries; ivf_lists against plain torch and against clustering the keys instead."""
+"""ivf_union against sorting the entries, and ivf_lists against plain torch and against clustering the keys."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ Calls = dict[str, Callable[[], Any]]
 
 
 def unique_by_row(entries: Tensor, length: int) -> list[tuple[Tensor, Tensor]]:
-    """torch.unique of each row, and where each token occurs first; entries [R, N]."""
-    found = []
+    """torch.unique of each row of entries [R, N], and the first place of each token."""
+    unions = []
     for row in entries:
         tokens, place = row.unique(return_inverse=True)
         first = torch.full_like(tokens, len(row), dtype=torch.int64)
-        found.append((tokens, first.scatter_reduce_(0, place, torch.arange(len(row), device=row.device), "amin")))
-    return found
+        unions.append((tokens, first.scatter_reduce_(0, place, torch.arange(len(row), device=row.device), "amin")))
+    return unions
 
 
 def numpy_unique(entries: Tensor, length: int) -> list[tuple[Tensor, Tensor]]:
-    """numpy.unique of each row; a tensor of a GPU is copied to the host first."""
-    found = (np.unique(row, return_index=True) for row in entries.cpu().numpy())
-    return [(torch.from_numpy(tokens), torch.from_numpy(first)) for tokens, first in found]
+    """numpy.unique of each row; GPU tensors are first copied to the host."""
+    unions = (np.unique(row, return_index=True) for row in entries.cpu().numpy())
+    return [(torch.from_numpy(tokens), torch.from_numpy(first)) for tokens, first in unions]
 
 
 def plain_lists(centroids: Tensor, keys: Tensor, count: int, scale: float) -> Tensor:
-    """All weights at once, torch.topk: [H, C, count]."""
+    """Lists [H, C, count] by torch.topk of all weights at once."""
     heads = keys.shape[-3]
     weights = (centroids.float().unflatten(0, (heads, -1)) @ keys.float()[:, None].mT * scale).softmax(-1)
     return weights.amax(1).topk(count, dim=-1).indices
 
 
 def check(device: torch.device) -> None:
-    """Unions are equal; lists hold the same keys wherever no two weights are equal."""
+    """Assert that unions are equal, and that lists hold the same keys unless weights are equal."""
     entries = _probed_lists(6, 400, 4096).to(device)
     for width in (None, entries.shape[-1]):
         for impl in _implementations(device):
             tokens, first, counts = ivf_union(entries, 4096, width=width, impl=impl)
-            for other in (unique_by_row, numpy_unique):
-                for row, (own, at) in enumerate(other(entries, 4096)):
-                    found = int(counts[row])
-                    assert torch.equal(tokens[row, :found].cpu(), own.cpu().long()), (impl, other.__name__)
-                    assert torch.equal(first[row, :found].cpu(), at.cpu()), (impl, other.__name__)
+            for baseline in (unique_by_row, numpy_unique):
+                for row, (expected, places) in enumerate(baseline(entries, 4096)):
+                    count = int(counts[row])
+                    assert torch.equal(tokens[row, :count].cpu(), expected.cpu().long()), (impl, baseline.__name__)
+                    assert torch.equal(first[row, :count].cpu(), places.cpu()), (impl, baseline.__name__)
     centroids, keys = _queries_and_keys(6, 2, 16, 1000, 64, device, torch.float32)
     exact = plain_lists(centroids.double(), keys.double(), 100, 0.125)
     for impl in _implementations(device):
@@ -59,7 +59,7 @@ def check(device: torch.device) -> None:
 
 
 def rows(device: torch.device) -> list[Row]:
-    """Unions in microseconds, indexes in milliseconds."""
+    """Rows of unions in microseconds and of indexes in milliseconds."""
     if device.type == "cpu":
         return [_union_row(3, 2240, 8192, device), _index_row(9, 3, 512, 8192, 64, 960, device)]
     unions = [_union_row(8 * batch, 2560, tokens, device) for batch in (1, 8) for tokens in (8192, 131_072)]
@@ -72,11 +72,11 @@ def _implementations(device: torch.device) -> list[str]:
 
 
 def _probed_lists(rows: int, list_length: int, length: int) -> Tensor:
-    """Four lists a row that overlap by about half, int32 [rows, 4 * list_length]."""
-    random = np.random.default_rng(0)
-    near = min(length, 2 * list_length)  # the keys that neighbouring queries attend
-    lists = [[random.permutation(near)[:list_length] for _ in range(4)] for _ in range(rows)]
-    spread = np.stack([np.sort(random.permutation(length)[:near]) for _ in range(rows)])
+    """Four lists per row that overlap by about half, int32 [rows, 4 * list_length]."""
+    rng = np.random.default_rng(0)
+    near = min(length, 2 * list_length)  # the keys that similar queries attend to
+    lists = [[rng.permutation(near)[:list_length] for _ in range(4)] for _ in range(rows)]
+    spread = np.stack([np.sort(rng.permutation(length)[:near]) for _ in range(rows)])
     flat = np.array(lists).reshape(rows, -1)
     return torch.from_numpy(np.take_along_axis(spread, flat, axis=1).astype(np.int32))
 
@@ -108,9 +108,7 @@ def _index_row(
 ) -> Row:
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     centroids, keys = _queries_and_keys(heads, kv_heads, count, tokens, width, device, dtype)
-    calls: Calls = {
-        impl: _lists(centroids, keys, list_length, width**-0.5, impl) for impl in _implementations(device)
-    }
+    calls: Calls = {impl: _lists(centroids, keys, list_length, width**-0.5, impl) for impl in _implementations(device)}
     missing = []
     if heads * count * tokens < 2**31:  # 8 GiB of weights
         calls["torch_topk"] = lambda: plain_lists(centroids, keys, list_length, width**-0.5)
@@ -136,18 +134,18 @@ def _build(build: Callable[[Any, int], Any], keys: Any, count: int) -> Callable[
 
 
 def _faiss_ivf(keys: Any, count: int) -> Any:
-    """faiss's inverted file of one head's keys with as many lists: its own k-means, 10 iterations, and the adding."""
+    """faiss's inverted file of one head's keys with `count` lists: 10 k-means iterations, and adding the keys."""
     import faiss
 
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(keys.shape[1]), keys.shape[1], count, faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # no warning
+    index.cp.min_points_per_centroid = 1  # avoids a warning
     index.train(keys)
     index.add(keys)
     return index
 
 
 def _sklearn(keys: Any, count: int) -> Any:
-    """scikit-learn's k-means of one head's keys into as many clusters, from random keys, 10 iterations at most."""
+    """scikit-learn's k-means of one head's keys into `count` clusters, from random keys, at most 10 iterations."""
     import warnings
 
     from sklearn.cluster import KMeans
@@ -162,5 +160,5 @@ def _row(name: str, calls: Calls, ours: str, device: torch.device, unit: str, ro
         calls = {each: synchronized(call) for each, call in calls.items()}
     times = alternate(calls, rounds)
     factor = {"us": 1e6, "ms": 1e3}[unit]
-    row: Row = {"name": name} | {f"{each}_{unit}": statistics.median(own) * factor for each, own in times.items()}
-    return row | {f"ratio_to_{each}": paired_ratio(times[ours], own) for each, own in times.items() if each != ours}
+    row: Row = {"name": name} | {f"{impl}_{unit}": statistics.median(s) * factor for impl, s in times.items()}
+    return row | {f"ratio_to_{impl}": paired_ratio(times[ours], s) for impl, s in times.items() if impl != ours}

@@ -1,9 +1,10 @@
-"""k-means against scikit-learn, faiss and fastkmeans on the CPU, flash-kmeans and fastkmeans on a GPU.
+"""k-means against scikit-learn, faiss and fastkmeans on the CPU, and flash-kmeans and fastkmeans on a GPU.
 
-Two races. From the same initial keys for the same iterations: the same labels, so only the work differs. And to the
-same inertia, the sum of squared distances to the clusters' means: each competitor gets 10 iterations from random keys
-(the same as ours; fastkmeans takes none, and draws its own), ours the fewest iterations, over-relaxed by 1.8, that
-reach no more than its inertia. Head by head for competitors that take one matrix, and with the labels.
+There are two comparisons. The first uses the same initial keys and number of iterations, which give the same labels, so
+that only the speed differs. The second is the time to match each baseline's inertia (the sum of squared distances to
+the clusters' means) after 10 iterations from random keys: ours starts from the same keys (fastkmeans draws its
+own), is over-relaxed by 1.8, and takes as few iterations as possible. Times include the labels; baselines that take one
+matrix run head by head.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ Labelling = Callable[[Tensor, int], Tensor]  # keys [H, L, D], clusters -> label
 
 
 def check(device: torch.device) -> None:
-    """Both forms against brute force in float64, and each competitor's labels are labels."""
+    """Assert that both forms agree with brute force in float64, and that all baselines have a similar inertia."""
     keys = synthetic_keys(3, 1000, 64).to(device)
     centroids = keys[:, initial_positions(1000, 50, SEED).to(device)]
-    wanted = torch.cdist(keys.double(), centroids.double()).argmin(-1)
+    expected = torch.cdist(keys.double(), centroids.double()).argmin(-1)
     for impl in ("naive", "fused") if device.type == "cuda" else ("naive",):
         labels = kmeans_assign(keys, centroids, metric="l2", impl=impl)
         sums, sizes = kmeans_update(keys, labels, 50, impl=impl)
         marks = one_hot(labels, 50).double().transpose(1, 2)
-        assert torch.equal(labels, wanted), f"kmeans_assign {impl}: other labels than brute force"
-        assert torch.equal(sizes, marks.sum(-1).long()), f"kmeans_update {impl}: other sizes"
+        assert torch.equal(labels, expected), f"kmeans_assign {impl}: the labels differ from brute force"
+        assert torch.equal(sizes, marks.sum(-1).long()), f"kmeans_update {impl}: the sizes differ from brute force"
         torch.testing.assert_close(sums.double(), marks @ keys.double(), rtol=1e-5, atol=1e-4)
     ours = inertia(keys, kmeans(keys, 50, metric="l2", max_iter=ITERATIONS).labels)
     for name, run in competitors(device)[0].items():
@@ -51,9 +52,9 @@ def check(device: torch.device) -> None:
 
 
 def rows(device: torch.device, keys: Tensor | None = None) -> list[Row]:
-    """Both races for 102 and 400 clusters; on a GPU for 8 heads of 32k and 128k tokens and C = 400 and L / 80.
+    """Both comparisons for 102 and 400 clusters; on a GPU for 8 heads of 32k and 128k tokens, C = 400 and L / 80.
 
-    keys: [H, L, D] of one layer, on the CPU; synthetic where there are none.
+    `keys` [H, L, D] of one layer, on the CPU; by default synthetic.
     """
     if device.type == "cuda":
         cases = [(length, clusters) for length in LONG for clusters in (400, length // 80)]
@@ -66,29 +67,29 @@ def rows(device: torch.device, keys: Tensor | None = None) -> list[Row]:
 
 
 def tune(device: torch.device) -> dict[str, Any]:
-    """The fastest configurations on this GPU, written to its file: the assignment for each dtype and width, the update.
+    """The fastest configurations on this GPU, also written to its file: assignment by dtype and width, and update.
 
-    At 8 heads of 32k tokens, C = L / 80.
+    Measured at 8 heads of 32k tokens and C = L / 80.
     """
     from kvviz_kernels import tuning
     from kvviz_kernels.kmeans import fused
 
-    found: dict[str, Any] = {}
+    best: dict[str, Any] = {}
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for width in (64, 128):
             keys = synthetic_keys(8, LONG[0], width).to(device, dtype)
             centroids = keys[:, initial_positions(LONG[0], LONG[0] // 80, SEED).to(device)].float()
             run = partial(_assign_with, keys, centroids)
             name = fused.assign_name(keys)
-            found[name] = tuning.tune(name, fused.CANDIDATES["kmeans_assign"], run, device)
+            best[name] = tuning.tune(name, fused.CANDIDATES["kmeans_assign"], run, device)
     labels = kmeans_assign(keys, centroids, metric="l2")
     halves = keys.to(torch.bfloat16)
 
     def update(config: dict[str, int]) -> None:
         fused.kmeans_update(halves, labels, centroids.shape[1], config=config)
 
-    found["kmeans_update"] = tuning.tune("kmeans_update", fused.CANDIDATES["kmeans_update"], update, device)
-    return found
+    best["kmeans_update"] = tuning.tune("kmeans_update", fused.CANDIDATES["kmeans_update"], update, device)
+    return best
 
 
 def _assign_with(keys: Tensor, centroids: Tensor, config: dict[str, int]) -> None:
@@ -98,10 +99,10 @@ def _assign_with(keys: Tensor, centroids: Tensor, config: dict[str, int]) -> Non
 
 
 def race_of_iterations(keys: Tensor, n_clusters: int) -> Row:
-    """Lloyd's algorithm from the same initial keys for as many iterations, against scikit-learn.
+    """Lloyd's algorithm against scikit-learn, from the same initial keys with the same number of iterations.
 
-    scikit-learn assigns once more after its last update; `with_final_assignment` gives us that pass too, which makes
-    the labels the same.
+    scikit-learn assigns once more after its last update; `with_final_assignment` does so too, which makes the labels
+    the same.
     """
     from sklearn.cluster import KMeans
 
@@ -120,7 +121,7 @@ def race_of_iterations(keys: Tensor, n_clusters: int) -> Row:
         models = theirs()
     labels = np.stack([model.labels_ for model in models])
     row: Row = {"name": f"k-means, C = {n_clusters}, {ITERATIONS} iterations"}
-    row |= {f"{name}_ms": 1e3 * statistics.median(own) for name, own in times.items()}
+    row |= {f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in times.items()}
     row |= {
         "ratio": paired_ratio(times["ours"], times["scikit_learn"]),
         "ratio_with_final_assignment": paired_ratio(times["with_final_assignment"], times["scikit_learn"]),
@@ -132,10 +133,10 @@ def race_of_iterations(keys: Tensor, n_clusters: int) -> Row:
 
 
 def race_to_inertia(keys: Tensor, n_clusters: int) -> Row:
-    """Time to reach at most the inertia of each competitor's 10 iterations.
+    """Time to match each baseline's inertia after 10 iterations.
 
-    ratio_to_<competitor> is ours / theirs in time, inertia_ratio_to_<competitor> in inertia (at most 1), and
-    iterations_for_<competitor> is what ours took. `ratio` is that to scikit-learn, where it takes part.
+    ratio_to_<baseline> is ours / theirs in time, inertia_ratio_to_<baseline> in inertia (at most 1), and
+    iterations_for_<baseline> the number of our iterations. `ratio` is the ratio to scikit-learn, if it is installed.
     """
     runs, missing = competitors(keys.device)
     heads, length, width = keys.shape
@@ -145,15 +146,15 @@ def race_to_inertia(keys: Tensor, n_clusters: int) -> Row:
     wait = synchronized if keys.is_cuda else lambda call: call
     for name, run in runs.items():
         with quiet():
-            theirs = inertia(keys, run(keys, n_clusters))
-            iterations, mine = fewest_iterations(keys, n_clusters, theirs)
-            ours, other = partial(relaxed, keys, n_clusters, iterations), partial(run, keys, n_clusters)
-            times = alternate({"ours": wait(ours), name: wait(other)}, rounds=5)
+            their_inertia = inertia(keys, run(keys, n_clusters))
+            iterations, our_inertia = fewest_iterations(keys, n_clusters, their_inertia)
+            ours, theirs = partial(relaxed, keys, n_clusters, iterations), partial(run, keys, n_clusters)
+            times = alternate({"ours": wait(ours), name: wait(theirs)}, rounds=5)
         row |= {
             f"{name}_ms": 1e3 * statistics.median(times[name]),
             f"ours_for_{name}_ms": 1e3 * statistics.median(times["ours"]),
             f"ratio_to_{name}": paired_ratio(times["ours"], times[name]),
-            f"inertia_ratio_to_{name}": mine / theirs,
+            f"inertia_ratio_to_{name}": our_inertia / their_inertia,
             f"iterations_for_{name}": iterations,
         }
     if "scikit_learn" in runs:
@@ -164,7 +165,7 @@ def race_to_inertia(keys: Tensor, n_clusters: int) -> Row:
 
 
 def race_of_forms(keys: Tensor, n_clusters: int) -> Row:
-    """One assignment and one update on a GPU: fused against plain torch."""
+    """One assignment and one update on a GPU, fused against plain torch."""
     centroids = keys[:, initial_positions(keys.shape[1], n_clusters, SEED).to(keys.device)].float()
     labels = kmeans_assign(keys, centroids, metric="l2")
     row: Row = {"name": f"k-means steps, {' x '.join(map(str, keys.shape))}, C = {n_clusters}"}
@@ -174,7 +175,7 @@ def race_of_forms(keys: Tensor, n_clusters: int) -> Row:
     }
     for step, run in steps.items():
         times = alternate({impl: synchronized(partial(run, impl)) for impl in ("fused", "naive")})
-        row |= {f"{step}_{impl}_ms": 1e3 * statistics.median(own) for impl, own in times.items()}
+        row |= {f"{step}_{impl}_ms": 1e3 * statistics.median(seconds) for impl, seconds in times.items()}
         row[f"{step}_ratio_to_naive"] = paired_ratio(times["fused"], times["naive"])
     return row
 
@@ -185,43 +186,43 @@ def relaxed(keys: Tensor, n_clusters: int, iterations: int) -> Tensor:
 
 
 def fewest_iterations(keys: Tensor, n_clusters: int, wanted: float) -> tuple[int, float]:
-    """Iterations that ours needs for an inertia of at most `wanted`, and the inertia reached."""
+    """The number of our iterations for an inertia of at most `wanted`, and the inertia reached."""
     for iterations in range(2, 51):
-        found = inertia(keys, relaxed(keys, n_clusters, iterations))
-        if found <= wanted:
-            return iterations, found
-    raise AssertionError(f"k-means, C = {n_clusters}: got inertia {found} after 50 iterations; wanted {wanted}")
+        reached = inertia(keys, relaxed(keys, n_clusters, iterations))
+        if reached <= wanted:
+            return iterations, reached
+    raise AssertionError(f"k-means, C = {n_clusters}: got inertia {reached} after 50 iterations; wanted {wanted}")
 
 
 def inertia(keys: Tensor, labels: Tensor) -> float:
     """Sum of squared distances of keys [H, L, D] to the means of their clusters, in float64."""
     total = 0.0
-    for head, own in zip(keys.double(), labels, strict=True):
-        count = int(own.max()) + 1
-        sums = torch.zeros(count, head.shape[1], dtype=head.dtype, device=head.device).index_add_(0, own, head)
-        means = sums / torch.bincount(own, minlength=count).clamp(min=1)[:, None]
-        total += (head - means[own]).square().sum().item()
+    for head, head_labels in zip(keys.double(), labels, strict=True):
+        count = int(head_labels.max()) + 1
+        sums = torch.zeros(count, head.shape[1], dtype=head.dtype, device=head.device).index_add_(0, head_labels, head)
+        means = sums / torch.bincount(head_labels, minlength=count).clamp(min=1)[:, None]
+        total += (head - means[head_labels]).square().sum().item()
     return total
 
 
 def competitors(device: torch.device) -> tuple[dict[str, Labelling], list[str]]:
-    """What is installed for this device, and the names of what is not."""
+    """The installed baselines for this device, and the names of those not installed."""
     known: dict[str, tuple[str, Labelling]] = {"fastkmeans": ("fastkmeans", _fastkmeans)}
     if device.type == "cuda":
         known["flash_kmeans"] = ("flash_kmeans", _flash_kmeans)
     else:
         known |= {"scikit_learn": ("sklearn", _scikit_learn), "faiss": ("faiss", _faiss)}
-    here = {name: run for name, (module, run) in known.items() if importlib.util.find_spec(module)}
-    return here, [name for name in known if name not in here]
+    installed = {name: run for name, (module, run) in known.items() if importlib.util.find_spec(module)}
+    return installed, [name for name in known if name not in installed]
 
 
 def _scikit_learn(keys: Tensor, n_clusters: int) -> Tensor:
     from sklearn.cluster import KMeans
 
     start = initial_positions(keys.shape[1], n_clusters, SEED).numpy()
-    options: Any = {"n_init": 1, "max_iter": ITERATIONS, "algorithm": "lloyd"}  # tol: its default
-    found = [KMeans(n_clusters, init=head[start], **options).fit(head).labels_ for head in keys.numpy()]
-    return torch.from_numpy(np.stack(found)).long()
+    options: Any = {"n_init": 1, "max_iter": ITERATIONS, "algorithm": "lloyd"}  # tol: the default
+    labels = [KMeans(n_clusters, init=head[start], **options).fit(head).labels_ for head in keys.numpy()]
+    return torch.from_numpy(np.stack(labels)).long()
 
 
 def _faiss(keys: Tensor, n_clusters: int) -> Tensor:
@@ -230,7 +231,7 @@ def _faiss(keys: Tensor, n_clusters: int) -> Tensor:
     start = initial_positions(keys.shape[1], n_clusters, SEED).numpy()
     labels = []
     for head in keys.numpy():
-        options: Any = {"niter": ITERATIONS, "seed": SEED, "min_points_per_centroid": 1}  # else it warns
+        options: Any = {"niter": ITERATIONS, "seed": SEED, "min_points_per_centroid": 1}  # avoids a warning
         trained = faiss.Kmeans(keys.shape[2], n_clusters, **options)
         trained.train(head, init_centroids=head[start])
         labels.append(trained.assign(head)[1])
@@ -241,8 +242,9 @@ def _fastkmeans(keys: Tensor, n_clusters: int) -> Tensor:
     from fastkmeans import FastKMeans
 
     options: Any = {"niter": ITERATIONS, "gpu": keys.is_cuda, "seed": SEED}
-    found = [FastKMeans(keys.shape[2], n_clusters, **options).fit_predict(head) for head in keys.float().cpu().numpy()]
-    return torch.from_numpy(np.stack(found)).to(keys.device)
+    heads = keys.float().cpu().numpy()
+    labels = [FastKMeans(keys.shape[2], n_clusters, **options).fit_predict(head) for head in heads]
+    return torch.from_numpy(np.stack(labels)).to(keys.device)
 
 
 def _flash_kmeans(keys: Tensor, n_clusters: int) -> Tensor:
@@ -263,7 +265,7 @@ def synthetic_keys(heads: int, length: int, width: int) -> Tensor:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without scikit-learn's warning that 10 iterations may not converge."""
+    """A context without scikit-learn's warning that 10 iterations may not converge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

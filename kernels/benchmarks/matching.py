@@ -1,4 +1,4 @@
-"""soft_match against what a user would write: normalised products in torch, and one similarity matrix of all tokens."""
+"""soft_match against what a user would write: normalised products in torch, or one similarity matrix of all tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 CHUNK = 256
-WHOLE = 16_384  # tokens up to which one similarity matrix is asked for: it grows with their square
+WHOLE = 16_384  # maximum number of tokens for one similarity matrix, which grows with their square
 
 
 def plain(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Normalised keys, one batched product over the chunks, torch.max."""
+    """Matching by normalised keys, one batched product over the chunks, and torch.max."""
     chunks = normalize(keys.float(), dim=-1).unflatten(-2, (-1, CHUNK))
     similarity, place = (chunks[..., 0::2, :] @ chunks[..., 1::2, :].mT).max(-1)
     first = torch.arange(0, keys.shape[-2], CHUNK, device=keys.device)[:, None]
@@ -26,7 +26,7 @@ def plain(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cdist(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """torch.cdist of normalised keys: of unit vectors the nearest has the largest cosine."""
+    """Matching by torch.cdist of normalised keys: the nearest unit vector has the largest cosine."""
     chunks = normalize(keys.float(), dim=-1).unflatten(-2, (-1, CHUNK))
     distance, place = torch.cdist(chunks[..., 0::2, :], chunks[..., 1::2, :]).min(-1)
     first = torch.arange(0, keys.shape[-2], CHUNK, device=keys.device)[:, None]
@@ -34,31 +34,31 @@ def cdist(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def whole_matrix(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The similarities of all tokens of A with all of B, a head at a time, those of other chunks masked."""
+    """Matching by the similarities of all A tokens with all B tokens, head by head, with other chunks masked."""
     unit = normalize(keys.float(), dim=-1)
     chunk = torch.arange(keys.shape[-2], device=keys.device) // CHUNK
-    other = chunk[0::2, None] != chunk[None, 1::2]
+    other_chunk = chunk[0::2, None] != chunk[None, 1::2]
     heads = unit.flatten(0, -3)
-    found = [(head[0::2] @ head[1::2].T).masked_fill_(other, -torch.inf).max(-1) for head in heads]
-    partners, similarities = torch.stack([2 * each[1] + 1 for each in found]), torch.stack([each[0] for each in found])
+    best = [(head[0::2] @ head[1::2].T).masked_fill_(other_chunk, -torch.inf).max(-1) for head in heads]
+    partners, similarities = torch.stack([2 * place + 1 for _, place in best]), torch.stack([top for top, _ in best])
     return partners.view(*keys.shape[:-2], -1), similarities.view(*keys.shape[:-2], -1)
 
 
 def check(device: torch.device) -> None:
-    """Every implementation finds links of the same similarity, the largest there is."""
+    """Assert that all implementations find links with the same, largest similarity."""
     keys = torch.randn(2, 2, 1024, 64, generator=torch.Generator().manual_seed(0)).to(device)
     unit = normalize(keys.double(), dim=-1)
     sources = link_sources(1024, CHUNK, device)
-    wanted = soft_match(keys, CHUNK, impl="naive")[1]
+    expected = soft_match(keys, CHUNK, impl="naive")[1]
     for name, run in _calls(keys).items():
         partners, similarities = run()
         exact = (unit[..., sources, :] * unit.gather(-2, partners[..., None].expand(-1, -1, -1, 64))).sum(-1)
-        torch.testing.assert_close(exact.float(), wanted, rtol=0, atol=1e-5, msg=name)
-        torch.testing.assert_close(similarities, wanted, rtol=0, atol=1e-4, msg=name)  # cdist squares and unsquares
+        torch.testing.assert_close(exact.float(), expected, rtol=0, atol=1e-5, msg=name)
+        torch.testing.assert_close(similarities, expected, rtol=0, atol=1e-4, msg=name)  # cdist squares and takes roots
 
 
 def rows(device: torch.device) -> list[Row]:
-    """A row a size, in milliseconds."""
+    """One row per size, in milliseconds."""
     return [_row(*size, device) for size in _sizes(device)]
 
 
@@ -73,13 +73,13 @@ def _sizes(device: torch.device) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _calls(keys: Tensor) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    found = {"naive": lambda: soft_match(keys, CHUNK, impl="naive")}
+    calls = {"naive": lambda: soft_match(keys, CHUNK, impl="naive")}
     if keys.is_cuda and has_triton():
-        found["fused"] = lambda: soft_match(keys, CHUNK, impl="fused")
-    found |= {"torch": lambda: plain(keys), "cdist": lambda: cdist(keys)}
+        calls["fused"] = lambda: soft_match(keys, CHUNK, impl="fused")
+    calls |= {"torch": lambda: plain(keys), "cdist": lambda: cdist(keys)}
     if keys.shape[-2] <= WHOLE:
-        found["whole_matrix"] = lambda: whole_matrix(keys)
-    return found
+        calls["whole_matrix"] = lambda: whole_matrix(keys)
+    return calls
 
 
 def _row(batch: int, heads: int, tokens: int, width: int, device: torch.device) -> Row:
@@ -91,5 +91,5 @@ def _row(batch: int, heads: int, tokens: int, width: int, device: torch.device) 
     times = alternate(calls)
     ours = "fused" if "fused" in times else "naive"
     row: Row = {"name": f"soft_match, {batch} x {heads} heads x {tokens} tokens x {width}, chunks of {CHUNK}"}
-    row |= {f"{name}_ms": statistics.median(own) * 1e3 for name, own in times.items()}
-    return row | {f"ratio_to_{name}": paired_ratio(times[ours], own) for name, own in times.items() if name != ours}
+    row |= {f"{name}_ms": statistics.median(seconds) * 1e3 for name, seconds in times.items()}
+    return row | {f"ratio_to_{name}": paired_ratio(times[ours], s) for name, s in times.items() if name != ours}

@@ -1,6 +1,6 @@
-"""Choosing tokens against plain torch that chooses the same, and against exact scores of every key with topk.
+"""Selection kernels against plain torch that selects the same tokens, and against exact scores of all keys with topk.
 
-Layers take turns, as in a model, so that what each one reads is not in the caches any more.
+Layers take turns, as in a model, so that caches are cold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED, PAGE, TOKENS_PER_CLUSTER, PARTS, CENTROIDS = 0, 16, 80, 2, 64
 
 @dataclass(frozen=True)
 class Size:
-    """One decode step: what is chosen from, and by how many heads."""
+    """The size of one decode step: tokens, budget and heads."""
 
     batch: int
     heads: int
@@ -36,7 +36,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer's choices read: the query and all keys, and what clusters, pages and codes keep of them."""
+    """The inputs of one layer's selections: the queries, all keys, and their clusters, pages and codes."""
 
     queries: Tensor
     keys: Tensor
@@ -51,34 +51,34 @@ class Layer:
 
 @torch.no_grad()
 def check(device: torch.device) -> None:
-    """Every form of a choice takes the same tokens."""
+    """Assert that all implementations of a selection select the same tokens."""
     layer = _layer(Size(2, 6, 2, 2000, 200, 64, torch.float32), device, SEED)
     for choice in CHOICES:
-        wanted = choice(layer, 200, "plain")
+        expected = choice(layer, 200, "plain")
         for impl in _implementations(device):
-            assert torch.equal(choice(layer, 200, impl), wanted), (choice.__name__, impl)
+            assert torch.equal(choice(layer, 200, impl), expected), (choice.__name__, impl)
 
 
 @torch.no_grad()
 def rows(device: torch.device) -> list[Row]:
-    """A row a choice and size, in microseconds a layer."""
+    """One row per selection and size, in microseconds per layer."""
     if device.type == "cpu":
         sizes, layers = [Size(1, 9, 3, 8192, 512, 64, torch.float32)], 12
     else:
         shapes = [(batch, tokens) for tokens in (8192, 131_072) for batch in (1, 8)]
         sizes = [Size(batch, 32, 8, tokens, 1024, 128, torch.bfloat16) for batch, tokens in shapes]
         layers = 3
-    found = []
+    measured = []
     for size in sizes:
-        own = [_layer(size, device, SEED + number) for number in range(layers)]
+        step_layers = [_layer(size, device, SEED + number) for number in range(layers)]
         for choice in CHOICES:
             names = [*_implementations(device), "plain"]
-            calls = {name: _over(own, partial(choice, budget=size.budget, impl=name), device) for name in names}
-            calls["exact"] = _over(own, partial(_exact, budget=size.budget), device)
+            calls = {name: _over(step_layers, partial(choice, budget=size.budget, impl=name), device) for name in names}
+            calls["exact"] = _over(step_layers, partial(_exact, budget=size.budget), device)
             words = f"{choice.__name__.strip('_')}, {size.budget} of {size.tokens} tokens, batch {size.batch}"
             shape = f"{size.heads} query heads, {size.kv_heads} key/value heads"
-            found.append(row_of(f"{words}, {shape}", alternate(calls), names[0], calls=layers))
-    return found
+            measured.append(row_of(f"{words}, {shape}", alternate(calls), names[0], calls=layers))
+    return measured
 
 
 @torch.no_grad()
@@ -142,14 +142,14 @@ def _codes(layer: Layer, budget: int, impl: Any) -> Tensor:
 def _best(layer: Layer, budget: int, impl: Any) -> Tensor:
     if impl != "plain":
         return take_best(layer.scores, budget, impl=impl)
-    return layer.scores.topk(budget, dim=-1).indices.sort(-1).values  # leaves open which of equal scores it takes
+    return layer.scores.topk(budget, dim=-1).indices.sort(-1).values  # which of equal scores it takes is undefined
 
 
 CHOICES: tuple[Callable[[Layer, int, Any], Tensor], ...] = (_clusters, _pages, _codes, _best)
 
 
 def _exact(layer: Layer, budget: int) -> Tensor:
-    """What a user would do instead: scores of every key, the mean over the group, topk."""
+    """What a user would do instead: scores of all keys, the mean over the group, topk."""
     scores = (_by_head(layer.queries, layer) @ layer.keys.mT).mean(2)
     return scores.topk(budget, dim=-1).indices.sort(-1).values
 

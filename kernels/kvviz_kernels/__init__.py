@@ -1,7 +1,7 @@
-"""Kernels of kvviz: plain torch ("naive") beside Triton ("fused"), one signature, chosen here.
+"""Kernels of kvviz in plain torch ("naive") and in Triton ("fused"), with one signature.
 
-Every function takes `impl`: "naive", "fused", or "auto", which is fused for CUDA tensors where Triton is installed and
-naive otherwise. Fused kernels need a GPU, or TRITON_INTERPRET=1 (Triton's interpreter: slow, for tests).
+Every function takes `impl`: "naive", "fused", or "auto", which is fused for CUDA tensors if Triton is installed and
+naive otherwise. Fused kernels need a GPU, or TRITON_INTERPRET=1 (Triton's slow interpreter, for tests).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which form of a kernel runs: plain torch ("naive") or Triton ("fused")."""
+"""Dispatch of a kernel to its implementation: plain torch ("naive") or Triton ("fused")."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _logger = logging.getLogger(__package__)
 
 
 def use_fused(kernel: str, impl: str, tensor: Tensor) -> bool:
-    """Whether `kernel` takes its fused form for this tensor.
+    """Whether `kernel` uses its fused form for this tensor.
 
-    Raises ValueError for an unknown `impl`, ImportError for impl="fused" without Triton, RuntimeError for impl="fused"
-    on a tensor that is on no GPU, unless Triton's interpreter is on.
+    Raises ValueError for an unknown `impl`, ImportError for impl="fused" without Triton, and RuntimeError for
+    impl="fused" on a tensor that is not on a GPU, unless Triton's interpreter is on.
     """
     if impl == "naive":
         return False

@@ -1,7 +1,7 @@
-"""Launch configurations of the fused kernels, kept in the repository per GPU name: tuned/<gpu>.json.
+"""Launch configurations of the fused kernels, stored in the repository per GPU name: tuned/<gpu>.json.
 
-A file maps a kernel's name to its best configuration, {"gather_attention": {"block": 64, "num_warps": 4}}. Reading one
-at import costs nothing and makes runs repeatable; timing candidates at first use would cost seconds in every process.
+A file maps kernel names to their best configurations, {"gather_attention": {"block": 64, "num_warps": 4}}. Reading it
+is cheap and makes runs repeatable; timing candidates at first use would cost seconds in every process.
 """
 
 from __future__ import annotations
@@ -23,30 +23,29 @@ _logger = logging.getLogger(__package__)
 
 
 def best_config(kernel: str, device: torch.device, default: Config) -> Config:
-    """The tuned configuration of `kernel` for the GPU that `device` is, or `default` where none was tuned.
+    """The tuned configuration of `kernel` for the GPU `device`, or `default` if none was tuned.
 
-    A default taken for a GPU is logged once at level INFO. Devices other than GPUs (Triton's interpreter) always take
-    the default. Raises ValueError for a file that can't be read, or an entry whose names differ from the default's.
+    The use of a default on a GPU is logged once at level INFO. Other devices (Triton's interpreter) always use the
+    default. Raises ValueError for a file that cannot be read, or an entry whose names differ from the default's.
     """
     if device.type != "cuda":
         return default
     gpu = _gpu_name(device.index if device.index is not None else torch.cuda.current_device())
-    found = _entries(_file(gpu)).get(kernel)
-    if found is None:
+    entry = _entries(_file(gpu)).get(kernel)
+    if entry is None:
         _log_once(kernel, gpu)
         return default
-    if found.keys() != default.keys():
-        got, wanted = ", ".join(sorted(found)), ", ".join(sorted(default))
+    if entry.keys() != default.keys():
+        got, wanted = ", ".join(sorted(entry)), ", ".join(sorted(default))
         raise ValueError(f"{kernel}: got {got} in {_file(gpu).name}; wanted {wanted} (kernels/tune.py writes it again)")
-    return found
+    return entry
 
 
 def tune(kernel: str, candidates: list[Config], run: Callable[[Config], object], device: torch.device) -> Config:
-    """The fastest candidate on the GPU at hand, also written to that GPU's file under `kernel`.
+    """The fastest candidate on this GPU, also written to the GPU's file under `kernel`.
 
     run(candidate) launches the kernel once. Candidates that need more shared memory or registers than the GPU has are
-    left out. Times are medians from triton.testing.do_bench. Raises RuntimeError without a GPU, or where no candidate
-    runs.
+    skipped. Times are medians from triton.testing.do_bench. Raises RuntimeError without a GPU, or if no candidate runs.
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         raise RuntimeError(f"tune {kernel}: got {device}; wanted an NVIDIA GPU")
@@ -65,7 +64,7 @@ def tune(kernel: str, candidates: list[Config], run: Callable[[Config], object],
 
 
 def _time(run: Callable[[Config], object], candidate: Config) -> float | None:
-    """Median milliseconds of a candidate; None where the GPU has too little room for it."""
+    """Median milliseconds of a candidate; None if it needs more resources than the GPU has."""
     from triton.runtime.errors import OutOfResources
     from triton.testing import do_bench
 
@@ -86,13 +85,13 @@ def _file(gpu: str) -> Path:
 
 @cache
 def _entries(file: Path) -> dict[str, Config]:
-    """What a file holds; {} where there is none."""
+    """The entries of a file; {} if it does not exist."""
     if not file.exists():
         return {}
     try:
         entries = json.loads(file.read_text())
     except ValueError as error:
-        raise ValueError(f"{file}: got text that is no JSON ({error}); wanted what kernels/tune.py writes") from error
+        raise ValueError(f"{file}: got text that is not JSON ({error}); wanted what kernels/tune.py writes") from error
     if not isinstance(entries, dict) or not all(map(_is_config, entries.values())):
         wanted = '{"kernel": {"option": integer}}'
         raise ValueError(f"{file}: got {json.dumps(entries)[:100]}; wanted {wanted}")
@@ -104,7 +103,7 @@ def _is_config(entry: object) -> bool:
 
 
 def _write(file: Path, kernel: str, config: Config) -> None:
-    """Put one kernel's configuration into a file, which is whole at every moment."""
+    """Write one kernel's configuration to a file, which is never incomplete."""
     _entries.cache_clear()
     entries = {**_entries(file), kernel: config}
     file.parent.mkdir(exist_ok=True)
@@ -112,7 +111,7 @@ def _write(file: Path, kernel: str, config: Config) -> None:
     try:
         with os.fdopen(handle, "w") as stream:
             stream.write(json.dumps(entries, indent=1, sort_keys=True) + "\n")
-        os.chmod(part, 0o644)  # mkstemp makes files that others can't read
+        os.chmod(part, 0o644)  # mkstemp makes it private
         os.replace(part, file)
     except BaseException:
         Path(part).unlink(missing_ok=True)
@@ -122,4 +121,4 @@ def _write(file: Path, kernel: str, config: Config) -> None:
 
 @cache
 def _log_once(kernel: str, gpu: str) -> None:
-    _logger.info("%s: no configuration tuned for %s, taking the default", kernel, gpu)
+    _logger.info("%s: no configuration tuned for %s, using the default", kernel, gpu)

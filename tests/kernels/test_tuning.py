@@ -46,7 +46,7 @@ def test_an_unknown_gpu_takes_the_default_and_says_so_once(tuned, caplog):
         for _ in range(2):
             assert tuning.best_config("a", GPU, DEFAULT) == DEFAULT
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["a: no configuration tuned for NVIDIA H200 (141 GB), taking the default"]
+    assert messages == ["a: no configuration tuned for NVIDIA H200 (141 GB), using the default"]
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"a": 3}', '{"a": {"block": 6.5}}', '{"a": {"block": true}}', "\xff"])

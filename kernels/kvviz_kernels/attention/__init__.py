@@ -1,4 +1,4 @@
-"""Attention over selected tokens, and merging of attention over parts."""
+"""Attention over selected tokens, and merging of partial attention."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def gather_attention(
     padded: bool = True,
     impl: Impl = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Attention of one query token over selected tokens only: output [B, Q, D] and log-sum-exp float32 [B, Q].
+    """Attention of one query token over the selected tokens: output [B, Q, D] and log-sum-exp float32 [B, Q].
 
-    queries [B, Q, D]; keys and values [B, H, N, D], of any strides, never copied whole; indices int64 [B, R, S],
-    positions in [0, N) or -1 for a pad, with R == H (a group shares its tokens) or R == Q (each query head has its
-    own). `padded=False` promises that there are no pads, which saves time. bias float [B, R, S] is added to the logits
-    (-inf shuts a token out). softcap: logits become softcap·tanh(logits / softcap) before the bias (Gemma 2,
-    arXiv 2408.00118, section 2).
+    queries [B, Q, D]; keys and values [B, H, N, D], with any strides, never copied as a whole; indices int64 [B, R, S]:
+    positions in [0, N), or -1 for padding, with R == H (a group shares its tokens) or R == Q (one row per query head).
+    `padded=False` promises that there is no padding, which saves time. bias float [B, R, S] is added to the logits;
+    -inf excludes a token. softcap: logits become softcap·tanh(logits / softcap) before the bias (Gemma 2, arXiv
+    2408.00118, section 2).
 
-    Keys and values may be views expanded over sequences and heads (stride 0): a pool of rows that all share, in which
-    indices then count. Keys and values that lie in one row of memory, keys = rows[..., :D] and values = rows[..., D:],
-    are read together, which is fastest.
+    Keys and values may be views expanded over sequences and heads (stride 0), that is one pool of rows for all;
+    indices are then positions in the pool. It is fastest if keys and values are in one row of memory,
+    keys = rows[..., :D] and values = rows[..., D:], which is then read once.
 
     Logits and softmax are float32; the output has the dtype of `queries`; the log-sum-exp (natural log) is that of the
-    final logits. A row without tokens gives output 0 and log-sum-exp -inf. Pads are never read as tokens, whatever
-    memory holds there. No gradients. Raises ValueError where R is neither H nor Q, or H does not divide Q.
+    final logits. A row without tokens gives output 0 and log-sum-exp -inf. Padding is never attended to. No gradients.
+    Raises ValueError if R is neither H nor Q, or H does not divide Q.
 
-    The fused form splits the slots over programs and merges the parts in a second launch where batch times heads alone
-    would leave a GPU idle (Flash-Decoding, Dao et al., pytorch.org/blog/flash-decoding, October 2023).
+    If batch times heads would leave a GPU idle, the fused form splits the slots over programs and merges the parts in a
+    second launch (Flash-Decoding, Dao et al., pytorch.org/blog/flash-decoding, October 2023).
     """
     _check_heads(queries.shape[1], keys.shape[1], indices.shape[1])
     options: dict[str, Any] = {"scale": scale, "bias": bias, "softcap": softcap, "padded": padded}
@@ -53,17 +53,17 @@ def gather_attention(
 
 
 def merge_attention(outputs: list[Tensor], lses: list[Tensor], *, impl: Impl = "auto") -> tuple[Tensor, Tensor]:
-    """Attention over the union of disjoint token sets from the attention over each, by log-sum-exp.
+    """Attention over a union of disjoint token sets, `(output, lse)`: partial attention merged by log-sum-exp.
 
-    outputs are [B, Q, D], lses float32 [B, Q] (natural logarithm of the sum of exponentiated logits); returns one of
-    each, the output in the dtype of the first. A set without tokens has log-sum-exp -inf and weighs nothing, whatever
-    its output holds; where no set has tokens the output is 0 and the log-sum-exp -inf. No gradients. Raises ValueError
-    for no sets, or not as many outputs as log-sum-exps.
+    outputs are [B, Q, D], lses float32 [B, Q] (natural logarithm of the sum of exponentiated logits). The result has
+    the dtype of the first output. A set without tokens has log-sum-exp -inf and no weight, whatever its output holds;
+    if no set has tokens, the output is 0 and the log-sum-exp -inf. No gradients. Raises ValueError for no sets, or
+    different numbers of outputs and log-sum-exps.
 
     Source: online softmax (Milakov & Gimelshein, arXiv 1805.02867, section 3).
     """
     if not outputs or len(outputs) != len(lses):
-        wanted = "as many of one as of the other, at least one"
+        wanted = "the same number of both, at least one"
         raise ValueError(f"merge_attention: got {len(outputs)} outputs and {len(lses)} log-sum-exps; wanted {wanted}")
     if use_fused("merge_attention", impl, outputs[0]):
         from . import fused_merge

@@ -1,9 +1,8 @@
-"""Attention over selected tokens in Triton: online softmax, the selected rows read straight from the buffer.
+"""Attention over selected tokens in Triton: online softmax over rows that are read directly from the buffer.
 
-Decoding is bound by memory: each selected row is read once and used by a group's few query heads. So the slots are
-split over enough programs to fill the GPU, and each program's work beside the reads is small. Groups of 2 and more go
-through tensor cores, padded to 16 queries: some 24 operations for each byte read in half precision, where an H200 has
-206 (990 TFLOP/s and 4.8 TB/s, its datasheet).
+Decoding is memory-bound: each selected row is read once and used by the few query heads of a group. So the slots are
+split over enough programs to fill the GPU. Groups of 2 and more use tensor cores, padded to 16 queries: about 24
+operations per byte read in half precision, where an H200 can do 206 (990 TFLOP/s and 4.8 TB/s, its datasheet).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from torch import Tensor
 from ..tuning import Config, best_config
 from .fused_merge import MAX_STACKED, merge_stacked
 
-# block: slots a program reads at once; dot: the smallest group that goes through tl.dot, smaller ones are multiplied
-# element by element; programs: wanted on each multiprocessor, by splitting the slots.
+# block: slots that a program reads at once; dot: the smallest group that uses tl.dot, smaller ones are multiplied
+# element by element; programs: target number per multiprocessor, reached by splitting the slots.
 DEFAULT: Config = {"block": 64, "dot": 2, "programs": 2, "num_warps": 4, "num_stages": 3}
-# Tensor cores take no exact float32: there tl.dot computes its padding in full.
+# Tensor cores do not compute exact float32: tl.dot then computes all of its padding.
 DEFAULT_FLOAT32: Config = {"block": 32, "dot": 16, "programs": 2, "num_warps": 4, "num_stages": 2}
 CANDIDATES: list[Config] = [
     {"block": block, "dot": dot, "programs": programs, "num_warps": num_warps, "num_stages": num_stages}
@@ -29,9 +28,9 @@ CANDIDATES: list[Config] = [
     for dot in (2, 16)
     for programs in (1, 2, 4)
     for num_warps in (4, 8)
-    for num_stages in (2, 5)  # of two loads, one by way of the other: 5 are two blocks in flight
+    for num_stages in (2, 5)  # of two dependent loads: 5 means two blocks in flight
 ]
-ELEMENTWISE_TILE = 8192  # products [group, slots, channels] held at once where tl.dot is not used: registers
+ELEMENTWISE_TILE = 8192  # products [group, slots, channels] in registers at once, without tl.dot
 
 
 def _attend(
@@ -44,9 +43,9 @@ def _attend(
     HAS_BIAS: tl.constexpr, HAS_SOFTCAP: tl.constexpr, DOT: tl.constexpr, HALF: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a (sequence, row of indices) and split: the query heads that share the row, over the split's slots.
+    """One program per (sequence, row of indices) and split: the query heads that share the row, over the split's slots.
 
-    output and lse hold the splits one behind the other.
+    output and lse hold the splits one after another.
     """
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     batch, head = row // ROWS, row % ROWS // ROWS_OF_HEAD
@@ -83,14 +82,14 @@ def _attend(
             logits += tl.load(bias + row * slots + slot, mask=slot < last, other=0.0).to(tl.float32)[None, :]
         logits = tl.where(real[None, :], logits, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(logits, 1))
-        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)  # nothing seen yet: -inf less -inf would be NaN
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)  # no token so far: -inf minus -inf would be NaN
         weights = tl.exp(logits - base[:, None])
         shrink = tl.exp(peak - base)
         total = total * shrink + tl.sum(weights, 1)
         mixed = mixed * shrink[:, None]
         if not DOT:
             mixed += tl.sum(weights[:, :, None] * value.to(tl.float32)[None, :, :], 1)
-        elif HALF:  # the weights as a sum of two halves: one alone would round them
+        elif HALF:  # the weights as a sum of two half-precision numbers, since one would round them
             high = weights.to(value.dtype)
             low = (weights - high.to(tl.float32)).to(value.dtype)
             mixed += tl.dot(high, value)
@@ -105,7 +104,7 @@ def _attend(
     tl.store(lse + place, peak + tl.log(total), mask=members < GROUP)
 
 
-_attend_kernel = triton.jit(_attend)  # called rather than a decorator: type checkers without Triton see the function
+_attend_kernel = triton.jit(_attend)  # not a decorator, so that type checkers without Triton see the function
 
 
 def gather_attention(
@@ -120,7 +119,7 @@ def gather_attention(
     padded: bool = True,
     config: Config | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp; see `kvviz_kernels.gather_attention`. Pads cost nothing here: `padded` has no effect."""
+    """Output and log-sum-exp; see `kvviz_kernels.gather_attention`. `padded` has no effect: padding is free here."""
     batch, heads, width = queries.shape
     kv_heads, (rows, slots) = keys.shape[1], indices.shape[1:]
     if batch == 0 or slots == 0:
@@ -152,19 +151,19 @@ def gather_attention(
 
 
 def _halves(device: torch.device) -> tuple[torch.dtype, ...]:
-    """Types multiplied as they are; Triton's interpreter (3.9) would multiply bfloat16's bits as integers."""
+    """Dtypes that are multiplied directly; Triton's interpreter (3.9) would multiply bfloat16's bits as integers."""
     return (torch.float16, torch.bfloat16) if device.type == "cuda" else (torch.float16,)
 
 
 def _split(rows: int, slots: int, block: int, programs: int, device: torch.device) -> tuple[int, int]:
-    """How many splits fill the GPU with `programs` on each multiprocessor, and the slots of each: whole blocks."""
+    """Number of splits that give each multiprocessor `programs` programs, and the slots per split, in whole blocks."""
     blocks = triton.cdiv(slots, block)
-    wanted = max(1, programs * _multiprocessors(device) // rows)
-    blocks_of_split = triton.cdiv(blocks, min(wanted, blocks, MAX_STACKED))
+    splits = max(1, programs * _multiprocessors(device) // rows)
+    blocks_of_split = triton.cdiv(blocks, min(splits, blocks, MAX_STACKED))
     return triton.cdiv(blocks, blocks_of_split), blocks_of_split * block
 
 
 @cache
 def _multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; 1 for Triton's interpreter, where more programs take more time."""
+    """Number of multiprocessors of a GPU; 1 for Triton's interpreter, where more programs take more time."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1

@@ -1,4 +1,4 @@
-"""Merging of attention over parts in Triton: one launch, the parts read once."""
+"""Merging of partial attention in Triton: one launch that reads the parts once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MAX_STACKED = 64  # parts of `merge_stacked`: a program holds all of a row's parts at once
-MAX_LISTED = 4  # parts of one launch of `merge_attention`; kvviz itself has at most 3
+MAX_STACKED = 64  # maximum parts of `merge_stacked`: a program holds all parts of a row at once
+MAX_LISTED = 4  # maximum parts per launch of `merge_attention`; kvviz itself has at most 3
 _WARPS = 2
 
 
@@ -16,7 +16,7 @@ def _merge_stacked(
     parts: tl.tensor, part_lses: tl.tensor, output: tl.tensor, lse: tl.tensor, count: tl.tensor, rows: tl.tensor,
     D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a (sequence, query head): all parts, which lie one behind the other."""
+    """One program per (sequence, query head): all parts, which are stored one after another."""
     row = tl.program_id(0).to(tl.int64)
     part, dims = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     place = part.to(tl.int64) * rows + row
@@ -27,7 +27,7 @@ def _merge_stacked(
     base = tl.where(peak == float("-inf"), 0.0, peak)
     weights = tl.exp(part_lse - base)
     total = tl.sum(weights, 0)
-    total = tl.where(total > 0.0, total, 1.0)  # no token anywhere: output 0, log-sum-exp -inf
+    total = tl.where(total > 0.0, total, 1.0)  # no tokens at all: output 0, log-sum-exp -inf
     merged = tl.sum(mixed * weights[:, None], 0) / total
     tl.store(output + row * D + dims, merged.to(output.dtype.element_ty), mask=dims < D)
     tl.store(lse + row, peak + tl.log(total))
@@ -38,7 +38,7 @@ def _merge_listed(
     lse0: tl.tensor, lse1: tl.tensor, lse2: tl.tensor, lse3: tl.tensor, output: tl.tensor, lse: tl.tensor,
     COUNT: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a (sequence, query head): up to four parts, each a tensor of its own."""
+    """One program per (sequence, query head): up to four parts in separate tensors."""
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, BLOCK_D)
     place = row * D + dims
@@ -91,7 +91,7 @@ def merge_stacked(outputs: Tensor, lses: Tensor, dtype: torch.dtype) -> tuple[Te
 
 
 def _merge_few(outputs: list[Tensor], lses: list[Tensor], dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    """At most four parts merged; float32 where no dtype is given: what is merged again is not rounded before."""
+    """At most four parts merged; float32 without a dtype, so that parts merged again are not rounded in between."""
     batch, heads, width = outputs[0].shape
     output = torch.empty(batch, heads, width, dtype=dtype or torch.float32, device=outputs[0].device)
     lse = torch.empty(batch, heads, dtype=torch.float32, device=output.device)

@@ -1,4 +1,4 @@
-"""Attention over selected tokens in plain torch: gather the rows, then attend to them with all heads at once."""
+"""Attention over selected tokens in plain torch: gather the rows, then attend with all heads at once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def gather_attention(
     if slots == 0:
         return torch.zeros_like(queries), queries.new_full((batch, heads), NEGATIVE_INFINITY, dtype=torch.float32)
     pads = indices < 0 if padded else None
-    if pads is not None and not pads.is_cuda and not bool(pads.any()):  # on a GPU to ask would be to wait
+    if pads is not None and not pads.is_cuda and not bool(pads.any()):  # on a GPU this check would have to wait
         pads = None
     positions = indices
-    if pads is not None:  # a pad reads one of the row's tokens, with weight 0: what else lies in the buffer may be NaN
+    if pads is not None:  # padding reads one of the row's tokens with weight 0: unused rows of the buffer may be NaN
         positions = torch.where(pads, indices.amax(-1, keepdim=True).clamp_(min=0), indices)
     picked_keys, picked_values = _pick_both(keys, values, positions)
     mask = _mask(bias, pads)
@@ -43,7 +43,7 @@ def gather_attention(
         )
     else:
         output, lse = _attend(grouped, picked_keys, picked_values, mask, scale, softcap)
-    if mask is not None:  # softmax over no tokens is NaN, and torch's own operator gives log-sum-exp 0
+    if mask is not None:  # a softmax over no tokens is NaN, and torch's operator gives log-sum-exp 0
         empty = mask.amax(-1) == NEGATIVE_INFINITY
         output.masked_fill_(empty[..., None], 0.0)
         lse.masked_fill_(empty, NEGATIVE_INFINITY)
@@ -54,34 +54,33 @@ def merge_attention(outputs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, 
     """Output and log-sum-exp; see `kvviz_kernels.merge_attention`."""
     lse = torch.stack(lses)  # [N, B, Q]
     total = torch.logsumexp(lse, dim=0)
-    shares = torch.nan_to_num((lse - total).exp())  # -inf minus -inf where no set holds a token
-    parts = torch.stack(outputs).float().masked_fill_((shares == 0)[..., None], 0.0)  # may be NaN where nothing is
+    shares = torch.nan_to_num((lse - total).exp())  # -inf minus -inf if no set has tokens
+    parts = torch.stack(outputs).float().masked_fill_((shares == 0)[..., None], 0.0)  # empty sets may hold NaN
     return (parts * shares[..., None]).sum(0).to(outputs[0].dtype), total
 
 
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of queries [B, R, G, D] over keys and values [B, R, S, D], two matrix products."""
+    """Output and log-sum-exp of queries [B, R, G, D] over keys and values [B, R, S, D], by two matrix products."""
     batch, rows = queries.shape[:2]
     logits = torch.bmm((queries * scale).flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)).unflatten(0, (batch, rows))
     softcap_(logits, softcap)
     if mask is not None:
         logits += mask
     weights = logits.softmax(-1)
-    # The peak's weight is exp(peak - lse): 4 µs against 14 of torch.logsumexp over 9 x 512 logits (EPYC Zen 5).
+    # The peak's weight is exp(peak - lse): 4 µs, where torch.logsumexp takes 14 over 9 x 512 logits (EPYC Zen 5).
     lse = logits.amax(-1) - weights.amax(-1).log_()
     return torch.bmm(weights.flatten(0, 1), values.flatten(0, 1)).unflatten(0, (batch, rows)), lse
 
 
 @cache
 def _flash_is_exact() -> bool:
-    """Whether torch has its attention operator for the CPU, which gives output and log-sum-exp in one call.
+    """Whether torch's CPU attention operator, which returns output and log-sum-exp in one call, exists and is exact.
 
-    The operator is private (there since torch 2.2), so that its answer on a small case decides, once. In float32 it
-    takes 49 µs where matrix products and softmax take 57 (9 heads over 512 tokens of 64, EPYC Zen 5, 2 threads); in
-    half precision it rounds the softmax's weights, and over no tokens at all it crashes (torch 2.13), so it never gets
-    either.
+    The operator is private (since torch 2.2), so it is checked once on a small case. In float32 it takes 49 µs where
+    matrix products and softmax take 57 (9 heads over 512 tokens of 64, EPYC Zen 5, 2 threads). In half precision it
+    rounds the softmax weights, and without tokens it crashes (torch 2.13), so it is used for neither.
     """
     queries = torch.arange(12, dtype=torch.float32, device="cpu").view(1, 2, 2, 3) / 8
     keys = torch.arange(18, dtype=torch.float32, device="cpu").view(1, 2, 3, 3).sin()
@@ -91,14 +90,14 @@ def _flash_is_exact() -> bool:
         output, lse = operator(queries, keys, keys.cos(), attn_mask=mask, scale=0.5)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return False
-    wanted_output, wanted_lse = _attend(queries, keys, keys.cos(), mask, 0.5, None)
-    if output.shape != wanted_output.shape or lse.shape != wanted_lse.shape:
+    exact_output, exact_lse = _attend(queries, keys, keys.cos(), mask, 0.5, None)
+    if output.shape != exact_output.shape or lse.shape != exact_lse.shape:
         return False
-    return torch.allclose(output, wanted_output, atol=1e-6) and torch.allclose(lse, wanted_lse, atol=1e-6)
+    return torch.allclose(output, exact_output, atol=1e-6) and torch.allclose(lse, exact_lse, atol=1e-6)
 
 
 def _mask(bias: Tensor | None, pads: Tensor | None) -> Tensor | None:
-    """What is added to the logits, float32 [B, R, 1, S]: the bias, and -inf at pads; None where nothing is."""
+    """The mask to add to the logits, float32 [B, R, 1, S]: the bias, and -inf at padding; None without both."""
     if bias is not None:
         mask = bias.float() if pads is None else bias.float().masked_fill(pads, NEGATIVE_INFINITY)
     elif pads is not None:
@@ -111,9 +110,9 @@ def _mask(bias: Tensor | None, pads: Tensor | None) -> Tensor | None:
 def _pick_both(keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of keys and values [B, H, N, D] at `positions` [B, R, S], each float32 [B, R, S, D].
 
-    One index_select over the buffer seen as a list of rows: 25 µs for 3 x 512 rows of 64, against 190 µs of advanced
-    indexing and 300 µs of gather (EPYC Zen 5, 2 threads). Where keys and values lie in one row, they are gathered in
-    one go: 90 µs against 119, layers in turns so that caches are cold (same machine); a step of SmolLM2 takes the same.
+    One index_select over the buffer as a list of rows: 25 µs for 3 x 512 rows of 64, where advanced indexing takes
+    190 µs and gather 300 µs (EPYC Zen 5, 2 threads). Keys and values in one row are gathered together: 90 µs instead
+    of 119 with cold caches (same machine); a step of SmolLM2 takes the same time.
     """
     width = keys.shape[-1]
     if _lie_in_one_row(keys, values):
@@ -129,9 +128,9 @@ def _pick_both(keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor,
 
 
 def _lie_in_one_row(keys: Tensor, values: Tensor) -> bool:
-    """Whether each token's value begins in memory where its key ends."""
-    behind = keys.data_ptr() + keys.shape[-1] * keys.element_size()
-    if values.data_ptr() != behind or keys.stride() != values.stride():
+    """Whether each token's value starts in memory where its key ends."""
+    end_of_key = keys.data_ptr() + keys.shape[-1] * keys.element_size()
+    if values.data_ptr() != end_of_key or keys.stride() != values.stride():
         return False
     if keys.shape != values.shape or keys.dtype != values.dtype:
         return False
@@ -139,7 +138,7 @@ def _lie_in_one_row(keys: Tensor, values: Tensor) -> bool:
 
 
 def _pick(buffer: Tensor, positions: Tensor, places: Tensor | None) -> Tensor:
-    """Rows of `buffer` [B, H, N, D] at `positions` [B, R, S], float32 [B, R, S, D]; `places` of `_places`."""
+    """Rows of `buffer` [B, H, N, D] at `positions` [B, R, S], float32 [B, R, S, D]; `places` from `_places`."""
     width = buffer.shape[-1]
     if places is not None:
         return _rows_of(buffer, places, width).view(*positions.shape, width).float()
@@ -149,7 +148,7 @@ def _pick(buffer: Tensor, positions: Tensor, places: Tensor | None) -> Tensor:
 
 
 def _rows_of(buffer: Tensor, places: Tensor, width: int) -> Tensor:
-    """Rows of `width` elements [len(places), width] of the list of rows that begins where the buffer does."""
+    """Rows of `width` elements, [len(places), width], from the buffer as a list of rows."""
     batch, heads, capacity, _ = buffer.shape
     step_batch, step_head, step_token, _ = buffer.stride()
     last = ((batch - 1) * step_batch + (heads - 1) * step_head + (capacity - 1) * step_token) // width
@@ -157,9 +156,9 @@ def _rows_of(buffer: Tensor, places: Tensor, width: int) -> Tensor:
 
 
 def _places(buffer: Tensor, positions: Tensor, width: int) -> Tensor | None:
-    """Where `positions` lie in `buffer` seen as a list of rows of `width`, int64 [B * R * S].
+    """Places of `positions` in `buffer` as a list of rows of `width`, int64 [B * R * S].
 
-    None where strides allow no list. Strides may be 0: heads and sequences then share their rows.
+    None if the strides do not allow this. Strides may be 0: heads and sequences then share their rows.
     """
     batch, heads = buffer.shape[:2]
     step_batch, step_head, step_token, step_element = buffer.stride()
@@ -173,6 +172,6 @@ def _places(buffer: Tensor, positions: Tensor, width: int) -> Tensor | None:
 
 @lru_cache(maxsize=256)
 def _first_rows(batch: int, heads: int, rows: int, batch_step: int, head_step: int, device: torch.device) -> Tensor:
-    """Where each (sequence, head) begins in the list of rows, int64 [B, R, 1]; kept: it costs five operations."""
+    """Start of each (sequence, head) in the list of rows, int64 [B, R, 1]; cached, since it takes five operations."""
     head = torch.arange(rows, device=device) // (rows // heads)
     return (torch.arange(batch, device=device)[:, None] * batch_step + head * head_step)[:, :, None]
