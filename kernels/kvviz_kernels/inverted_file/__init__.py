@@ -1,4 +1,4 @@
-"""An inverted file of query centroids: the lists of keys that each attends most, and the union of some lists."""
+"""Inverted file of query centroids: lists of the keys with the most attention, and the union of lists."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def ivf_lists(
     last: Tensor | None = None,
     impl: Impl = "auto",
 ) -> Tensor:
-    """Positions of the keys that each centroid attends most, int32 [..., R, C, rho], -1 pads at the end.
+    """Positions of the keys with the most attention from each centroid, int32 [..., R, C, rho], padded with -1.
 
-    centroids [..., Q, C, D] and keys [..., H, L, D], any float dtype, finite, computed in float32; Q a multiple of H.
-    Each centroid's softmax weights over all keys are reduced over the query heads of a KV head by `group`, "max",
-    "mean" or "sum" (R = H), or not at all, "each" (R = Q). The `list_length` (rho) largest are listed, the largest
-    first; equal weights go to the earlier key. scale multiplies the logits, softcap bounds them by a tanh. within: the
-    positions (start, stop) that may be listed; the softmax is over all keys either way. last: int64 [C], the position
-    of the last key that each centroid sees; without it all see all.
+    centroids [..., Q, C, D] and keys [..., H, L, D], any float dtype, finite, computed in float32; Q is a multiple of
+    H. Each centroid's softmax weights over all keys are reduced over the query heads of a KV head by `group`: "max",
+    "mean" or "sum" (R = H), or not reduced, "each" (R = Q). The `list_length` (rho) largest are listed, the largest
+    first; ties go to the earlier key. scale multiplies the logits, softcap limits them by a tanh. within: the positions
+    (start, stop) that may be listed; the softmax is still over all keys. last: int64 [C], the position of the last key
+    that each centroid attends to; by default all keys.
 
-    The naive form takes each prompt of the leading dimensions by itself, so that its lists do not depend on the others.
-    The fused form computes the logits twice, for the softmax's normalisers and for the weights, and keeps neither.
-    Both hold the reduced weights of some centroids at a time, never of all. Raises ValueError for an unknown group.
+    The naive form computes each prompt of the leading dimensions separately, so that its lists do not depend on the
+    others. The fused form computes the logits twice, for the normalisers and for the weights, and stores neither. Both
+    hold the reduced weights of only some centroids at a time. Raises ValueError for an unknown group.
 
     Source: CTkvr (arXiv 2512.15550), algorithm 1.
     """
@@ -54,14 +54,14 @@ def ivf_lists(
 def ivf_union(
     entries: Tensor, length: int, *, width: int | None = None, impl: Impl = "auto"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct positions among the entries of each row, where each occurs first, and how many there are.
+    """The distinct positions among the entries of each row, the first place of each, and their number.
 
-    entries [..., N], integers from 0 to `length` - 1, or -1 for a pad. Returns tokens int64 [..., U], ascending, -1
-    pads at the end; first int64 [..., U], the place among the entries where each token occurs first, 0 for a pad;
-    counts int64 [...]. U is the largest count, at least 1, for which the host waits; or `width`, for which it does not:
-    N is always enough, and tokens beyond a smaller width are dropped, while counts still count them.
+    entries [..., N], integers from 0 to `length` - 1, or -1 for padding. Returns tokens int64 [..., U], ascending,
+    padded with -1; first int64 [..., U], the place of each token's first occurrence among the entries, 0 for padding;
+    counts int64 [...]. U is the largest count, at least 1, and the host has to wait for it; or it is `width`, without
+    waiting. A `width` of N is always enough; a smaller one drops tokens, which counts still includes.
 
-    Marks the tokens in a table of `length` places a row, of bits in the fused form. Nothing is sorted.
+    Tokens are marked in a table of `length` places per row (bits in the fused form). Nothing is sorted.
     """
     if use_fused("ivf_union", impl, entries):
         from . import fused_union

@@ -1,4 +1,4 @@
-"""The lists of query centroids in Triton: no matrix of logits in memory, and a radix selection of the best weights."""
+"""Lists of query centroids in Triton: no matrix of logits in memory, and a radix selection of the best weights."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import tensor  # what Triton can look up where a kernel is annotated; typing.Any it refuses
+from triton.language import tensor  # annotations of kernels must be names that Triton knows, unlike typing.Any
 
 from ..tuning import Config, best_config
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-BLOCK_ELEMENTS = 2**26  # reduced weights a block: 256 MiB of float32, down to one centroid
+BLOCK_ELEMENTS = 2**26  # reduced weights per block: 256 MiB of float32, at least one centroid
 BLOCK_SCAN = 2048
 DEFAULT: Config = {"block_queries": 64, "block_keys": 64, "num_warps": 4}
 CANDIDATES: list[Config] = [
@@ -23,7 +23,7 @@ CANDIDATES: list[Config] = [
 
 
 def _soften(logits: tensor, scale: tensor, softcap: tensor, HAS_SOFTCAP: tl.constexpr) -> tensor:
-    """Scaled logits, bounded by a tanh where the model does so."""
+    """Scaled logits, limited by a tanh if the model does so."""
     logits = logits * scale
     if HAS_SOFTCAP:
         logits = softcap * (2.0 * tl.sigmoid(2.0 * logits / softcap) - 1.0)  # tanh
@@ -39,7 +39,7 @@ def _normalise(
     D: tl.constexpr, CAUSAL: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a block of the centroids of one KV head; the log-sum-exp of each over all keys."""
+    """One program per block of centroids of one KV head: the log-sum-exp of each over all keys."""
     row = tl.program_id(1).to(tl.int64)
     own = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of G * C
     dims = tl.arange(0, BLOCK_D)
@@ -56,7 +56,7 @@ def _normalise(
         key = tl.load(keys + key_place, mask=(token[None, :] < length) & (dims[:, None] < D), other=0.0)
         logits = _softened(tl.dot(query, key, input_precision="ieee"), scale, softcap, HAS_SOFTCAP)
         logits = tl.where(token[None, :] <= limit[:, None], logits, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(logits, 1))  # finite from the first block on: each query sees key 0
+        new_peak = tl.maximum(peak, tl.max(logits, 1))  # finite from the first block on: each query attends to key 0
         total = total * tl.exp(peak - new_peak) + tl.sum(tl.exp(logits - new_peak[:, None]), 1)
         peak = new_peak
     tl.store(lse + row * queries + own, peak + tl.log(total), mask=own < queries)
@@ -69,7 +69,7 @@ def _weigh(
     ROWS_OF_HEAD: tl.constexpr, GROUP: tl.constexpr, REDUCTION: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a (block of keys, block of centroids, row of lists); weights reduced over the row's query heads."""
+    """One program per (block of keys, block of centroids, row of lists): weights reduced over the row's query heads."""
     row = tl.program_id(2).to(tl.int64)
     place = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)  # of the keys that may be listed
     own = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of the centroids of this block
@@ -104,16 +104,16 @@ def _narrow(
     ABOVE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tensor:
-    """The bits from SHIFT to ABOVE of the last weight to be taken, added to `least`, and how many still share them.
+    """The bits from SHIFT to ABOVE of the smallest selected weight, added to `least`, and how many to select with them.
 
-    A histogram of these bits among the weights that share the higher ones says in which bin that weight lies.
+    A histogram of these bits, over the weights with the same higher bits, gives the bin of that weight.
     """
     lane, bins = tl.arange(0, BLOCK), tl.arange(0, 256)
     histogram = tl.zeros([256], tl.int32)
     for start in range(0, places, BLOCK):
         bits = tl.load(weights + start + lane, mask=start + lane < places, other=-1.0).to(tl.int32, bitcast=True)
         rival = (bits >= 0) & ((bits >> ABOVE) == (least >> ABOVE))
-        # What is no rival falls into bin 0, whose height does not matter: it is what is left where no other is.
+        # Other weights go to bin 0, whose count does not matter: it is chosen if no other bin is.
         histogram += tl.histogram(tl.where(rival, (bits >> SHIFT) & ((1 << (ABOVE - SHIFT)) - 1), 0), 256)
     reaching = tl.cumsum(histogram, 0, reverse=True)
     bin_of_last = tl.sum(((bins > 0) & (reaching >= wanted)).to(tl.int32), 0)
@@ -124,15 +124,15 @@ _narrowed = triton.jit(_narrow)
 
 
 def _select(weights: tensor, best: tensor, slots: tensor, places: tensor, count: tensor, BLOCK: tl.constexpr) -> None:
-    """One program a row of weights; its `count` largest in the order of their places, the earlier of equals.
+    """One program per row of weights: its `count` largest in the order of their places; ties go to the earlier one.
 
-    The bits of floats from 0 on sort as the floats do: 31 bits, fixed eight at a time. Negative weights are never
-    taken.
+    The bits of non-negative floats sort as the floats do: 31 bits, decided eight at a time. Negative weights are never
+    selected.
     """
     row = tl.program_id(0).to(tl.int64)
     lane, own = tl.arange(0, BLOCK), weights + row * places
-    least = tl.zeros([1], tl.int32)  # bits of the smallest weight to be taken, as far as they are known
-    wanted = tl.zeros([1], tl.int32) + count  # how many of the weights that share these bits
+    least = tl.zeros([1], tl.int32)  # the known bits of the smallest selected weight
+    wanted = tl.zeros([1], tl.int32) + count  # how many weights with these bits to select
     least, wanted = _narrowed(own, places, least, wanted, 23, 31, BLOCK)
     least, wanted = _narrowed(own, places, least, wanted, 15, 23, BLOCK)
     least, wanted = _narrowed(own, places, least, wanted, 7, 15, BLOCK)
@@ -155,7 +155,7 @@ def _select(weights: tensor, best: tensor, slots: tensor, places: tensor, count:
         tl.store(slots + row * count + start + lane, tl.zeros([BLOCK], tl.int32), mask=pad)
 
 
-# called rather than written as decorators, so that type checkers without Triton still see the functions
+# not decorators, so that type checkers without Triton see the functions
 _normalise_kernel = triton.jit(_normalise)
 _weigh_kernel = triton.jit(_weigh)
 _select_kernel = triton.jit(_select)
@@ -178,29 +178,29 @@ def ivf_lists(
     ratio, places = centroids.shape[-3] // heads, within[1] - within[0]
     # The interpreter would multiply the bits of bfloat16.
     dtype = torch.float32 if INTERPRETED else torch.promote_types(centroids.dtype, keys.dtype)
-    own_keys = keys.reshape(-1, length, width).to(dtype)  # [B * H, L, D]
-    own = centroids.reshape(len(own_keys), ratio * count, width).to(dtype).contiguous()
+    flat_keys = keys.reshape(-1, length, width).to(dtype)  # [B * H, L, D]
+    flat_centroids = centroids.reshape(len(flat_keys), ratio * count, width).to(dtype).contiguous()
     chosen = config or best_config("ivf_lists", keys.device, DEFAULT)
     queries, block_keys = chosen["block_queries"], chosen["block_keys"]
     shared = {
         "D": width, "CAUSAL": last is not None, "HAS_SOFTCAP": softcap is not None, "BLOCK_Q": queries,
         "BLOCK_K": block_keys, "BLOCK_D": max(16, triton.next_power_of_2(width)), "num_warps": chosen["num_warps"],
     }  # fmt: skip
-    lse = torch.empty(own.shape[:2], dtype=torch.float32, device=keys.device)
-    inputs = own, own_keys, lse if last is None else last.contiguous()
+    lse = torch.empty(flat_centroids.shape[:2], dtype=torch.float32, device=keys.device)
+    inputs = flat_centroids, flat_keys, lse if last is None else last.contiguous()
     cap = 1.0 if softcap is None else softcap
-    _normalise_kernel[(triton.cdiv(ratio * count, queries), len(own_keys))](
-        *inputs, lse, scale, cap, ratio * count, count, length, *own_keys.stride(), **shared
+    _normalise_kernel[(triton.cdiv(ratio * count, queries), len(flat_keys))](
+        *inputs, lse, scale, cap, ratio * count, count, length, *flat_keys.stride(), **shared
     )
     rows_of_head = ratio if group == "each" else 1
-    rows = len(own_keys) * rows_of_head
+    rows = len(flat_keys) * rows_of_head
     block = min(count, max(1, BLOCK_ELEMENTS // (rows * places)))
     weights = torch.empty(rows * block * places, dtype=torch.float32, device=keys.device)
     lists = torch.empty(rows, count, list_length, dtype=torch.int32, device=keys.device)
     for first in range(0, count, block):
         some = min(block, count - first)
         _weigh_kernel[(triton.cdiv(places, block_keys), triton.cdiv(some, queries), rows)](
-            *inputs, lse, weights, scale, cap, first, some, count, within[0], places, *own_keys.stride(),
+            *inputs, lse, weights, scale, cap, first, some, count, within[0], places, *flat_keys.stride(),
             ROWS_OF_HEAD=rows_of_head, GROUP=ratio // rows_of_head, REDUCTION=group, **shared,
         )  # fmt: skip
         lists[:, first : first + some] = _best(weights, rows * some, places, list_length, within[0]).view(
@@ -210,7 +210,7 @@ def ivf_lists(
 
 
 def _best(weights: Tensor, rows: int, places: int, count: int, start: int) -> Tensor:
-    """Positions int32 [rows, count] of the largest of each row of weights, the largest first, -1 pads at the end."""
+    """Positions int32 [rows, count] of each row's largest weights, the largest first, padded with -1."""
     best = torch.empty(rows, count, dtype=torch.float32, device=weights.device)
     slots = torch.empty(rows, count, dtype=torch.int32, device=weights.device)
     _select_kernel[(rows,)](weights, best, slots, places, count, BLOCK=BLOCK_SCAN)

@@ -1,4 +1,4 @@
-"""The union of lists in Triton: a bit for every position, and running sums of the bits for the places."""
+"""The union of lists in Triton: one bit per position, and running sums of the bits for the places."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import tensor  # what Triton can look up where a kernel is annotated; typing.Any it refuses
+from triton.language import tensor  # annotations of kernels must be names that Triton knows, unlike typing.Any
 
 BLOCK_ENTRIES, BLOCK_WORDS, BITS = 1024, 512, 32
 
 
 def _popcount(word: tensor) -> tensor:
-    """Bits set in int32 words. The masks clear what an arithmetic shift drags in."""
+    """The number of bits set in int32 words. The masks clear the sign bits of arithmetic shifts."""
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
     word = (word + (word >> 4)) & 0x0F0F0F0F
@@ -25,7 +25,7 @@ _bits_of = triton.jit(_popcount)
 
 
 def _mark(entries: tensor, bitmap: tensor, n: tensor, words: tensor, BLOCK: tl.constexpr) -> None:
-    """One program a block of a row's entries; sets the bits of their positions."""
+    """One program per block of a row's entries: sets the bits of their positions."""
     row = tl.program_id(1).to(tl.int64)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(entries + row * n + slot, mask=slot < n, other=-1).to(tl.int32)
@@ -37,7 +37,7 @@ def _compact(
     bitmap: tensor, before: tensor, tokens: tensor, first: tensor, counts: tensor,
     n: tensor, words: tensor, width: tensor, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a block of a row's words; writes the positions of its bits behind those of all words before it."""
+    """One program per block of a row's words: writes the positions of its bits after those of all earlier words."""
     row, block = tl.program_id(1).to(tl.int64), tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     base = tl.zeros([BLOCK], tl.int32)
@@ -74,7 +74,7 @@ def _find_first(
     width: tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a block of a row's entries; each offers its place to its token, which keeps the smallest."""
+    """One program per block of a row's entries: keeps the smallest place of each token."""
     row = tl.program_id(1).to(tl.int64)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(entries + row * n + slot, mask=slot < n, other=-1).to(tl.int32)
@@ -85,7 +85,7 @@ def _find_first(
     tl.atomic_min(first + row * width + place, slot.to(tl.int64), mask=real & (place < width), sem="relaxed")
 
 
-# called rather than written as decorators, so that type checkers without Triton still see the functions
+# not decorators, so that type checkers without Triton see the functions
 _mark_kernel = triton.jit(_mark)
 _compact_kernel = triton.jit(_compact)
 _find_first_kernel = triton.jit(_find_first)

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from ..tuning import Config, best_config
 from .shared import linear_scores, sort_rows_by_label
 
-# tokens and clusters: the tile of scores that a program holds at once, besides its best score and cluster so far.
-# The first of these that fits into a GPU's shared memory is taken where none was tuned.
+# tokens and clusters: the tile of scores that a program holds at once, in addition to the best scores so far.
+# Without a tuned configuration, the first of these that fits into the GPU's shared memory is used.
 ASSIGN_DEFAULTS: list[Config] = [
     {"tokens": tokens, "clusters": clusters, "num_warps": num_warps, "num_stages": num_stages}
     for tokens, clusters, num_warps, num_stages in (
@@ -29,7 +29,7 @@ ASSIGN_CANDIDATES: list[Config] = [
     for num_stages in (2, 3, 4)
 ]
 
-# piece: sorted keys that a program adds up, so that a large cluster is shared out; slots: read at once
+# piece: sorted keys that one program sums, so that a large cluster has several programs; slots: read at once
 UPDATE_DEFAULT: Config = {"piece": 256, "slots": 32, "num_warps": 4, "num_stages": 2}
 UPDATE_CANDIDATES: list[Config] = [
     {"piece": piece, "slots": slots, "num_warps": num_warps, "num_stages": num_stages}
@@ -40,7 +40,7 @@ UPDATE_CANDIDATES: list[Config] = [
 ]
 PIECES_AT_ONCE = 8
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# the assignment is tuned for each `assign_name`
+# the assignment is tuned per `assign_name`
 CANDIDATES = {"kmeans_assign": ASSIGN_CANDIDATES, "kmeans_update": UPDATE_CANDIDATES}
 DEFAULT = {"kmeans_assign": ASSIGN_DEFAULTS[0], "kmeans_update": UPDATE_DEFAULT}
 
@@ -54,7 +54,7 @@ def _assign(
     D: tl.constexpr, PARTS: tl.constexpr, SPLIT_KEYS: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a block of keys of one head; walks all centroids, keeping the best so far of every BLOCK_C-th."""
+    """One program per block of keys of one head: goes over the centroids in tiles, keeps the best of each column."""
     program = tl.program_id(0)
     row = (program // blocks).to(tl.int64)
     tokens = program % blocks * BLOCK_L + tl.arange(0, BLOCK_L)
@@ -62,7 +62,7 @@ def _assign(
     inside = (tokens[:, None] < length) & (dims[None, :] < D)
     high = tl.load(keys + row * length * D + tokens[:, None] * D + dims[None, :], mask=inside, other=0.0)
     high = high.to(weights.dtype.element_ty)
-    if SPLIT_KEYS:  # float32: what TF32 keeps, and the rest
+    if SPLIT_KEYS:  # float32: the bits that TF32 keeps, and the rest
         whole = high
         high = (whole.to(tl.int32, bitcast=True) & _HIGH_19).to(tl.float32, bitcast=True)
         low = whole - high
@@ -90,10 +90,10 @@ def _sum_pieces(
     partial: tl.tensor, n_clusters: tl.tensor,
     D: tl.constexpr, PIECE: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a piece of a cluster; adds up its keys, found through the places sorted by label."""
+    """One program per piece of a cluster: sums its keys, by the places sorted by label."""
     piece = tl.program_id(0).to(tl.int64)
     cluster = tl.load(owners + piece)
-    if cluster < n_clusters:  # there are as many programs as there could be pieces
+    if cluster < n_clusters:  # there is one program for each possible piece
         first = tl.load(bounds + cluster) + (piece - tl.load(first_pieces + cluster)) * PIECE
         end = tl.minimum(first + PIECE, tl.load(bounds + cluster + 1))
         dims = tl.arange(0, BLOCK_D)
@@ -114,7 +114,7 @@ def _sum_clusters(
     BLOCK_P: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
-    """One program a cluster; adds up its pieces."""
+    """One program per cluster: sums its pieces."""
     cluster = tl.program_id(0).to(tl.int64)
     first, end = tl.load(first_pieces + cluster), tl.load(first_pieces + cluster + 1)
     dims = tl.arange(0, BLOCK_D)
@@ -126,8 +126,8 @@ def _sum_clusters(
     tl.store(sums + cluster * D + dims, tl.sum(total, 0), mask=dims < D)
 
 
-# Arguments are annotated with tl.tensor: compiling for a GPU, Triton refuses names it does not know, typing.Any too.
-# Called rather than written as decorators, so that type checkers without Triton still see the functions
+# Annotated with tl.tensor, since Triton's compiler refuses names that it does not know, even typing.Any. Not
+# decorators, so that type checkers without Triton see the functions.
 _assign_kernel = triton.jit(_assign)
 _sum_pieces_kernel = triton.jit(_sum_pieces)
 _sum_clusters_kernel = triton.jit(_sum_clusters)
@@ -141,11 +141,11 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine", co
     weights, bias = linear_scores(centroids.reshape(n_rows, n_clusters, width), metric)
     if bias is None:
         bias = weights.new_zeros(n_rows, n_clusters)
-    # padded here rather than masked there: no key is ever nearest to a centroid of bias -inf
+    # padding instead of masks: a centroid with bias -inf is never the nearest
     pad_clusters, block_width = -n_clusters % config["clusters"], _block_width(width)
     bias = F.pad(bias, (0, pad_clusters), value=float("-inf"))
     parts = split_float32(F.pad(weights, (0, block_width - width, 0, pad_clusters)), keys.dtype)
-    if INTERPRETED:  # it would multiply the bits of bfloat16 as integers
+    if INTERPRETED:  # the interpreter would multiply the bits of bfloat16 as integers
         parts = parts.float()
     blocks = triton.cdiv(length, config["tokens"])
     labels = torch.empty(keys.shape[:-1], dtype=torch.int64, device=keys.device)
@@ -161,17 +161,17 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine", co
 
 
 def assign_name(keys: Tensor) -> str:
-    """Name under which the assignment of such keys is tuned: "kmeans_assign_bfloat16_128"."""
+    """The name under which the assignment of such keys is tuned, such as "kmeans_assign_bfloat16_128"."""
     return f"kmeans_assign_{str(keys.dtype).removeprefix('torch.')}_{_block_width(keys.shape[-1])}"
 
 
 def assign_default(keys: Tensor) -> Config:
-    """The configuration for such keys where none was tuned: the first that fits into shared memory."""
+    """The configuration for such keys if none was tuned: the first that fits into shared memory."""
     if not keys.is_cuda:
         return ASSIGN_DEFAULTS[0]
     place = torch.cuda.current_device() if keys.device.index is None else keys.device.index
     room = triton.runtime.driver.active.utils.get_device_properties(place)["max_shared_mem"]
-    # of an element, its parts included
+    # per element, with its parts
     key_bytes, centroid_bytes = {torch.bfloat16: (2, 6), torch.float16: (4, 8)}.get(keys.dtype, (8, 8))
     for config in ASSIGN_DEFAULTS:
         rows = config["tokens"] * key_bytes + config["num_stages"] * config["clusters"] * centroid_bytes
@@ -181,10 +181,10 @@ def assign_default(keys: Tensor) -> Config:
 
 
 def split_float32(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """Parts of float32 weights [...] for products with keys of `dtype` on tensor cores, the largest first: [P, ...].
+    """Parts [P, ...] of float32 weights for products with keys of `dtype` on tensor cores, the largest first.
 
-    bfloat16 keys: three parts in bfloat16, whose sum is exactly the weights. Others: two in float32, of which the first
-    is exact in TF32, and the second to TF32's 11 bits. Cut off rather than rounded, so that no part overflows.
+    For bfloat16 keys: three parts in bfloat16, whose sum is exact. Otherwise: two parts in float32, the first exact in
+    TF32, the second to TF32's 11 bits. Parts are truncated, not rounded, so that none overflows.
     """
     if dtype != torch.bfloat16:
         high = (weights.view(torch.int32) & HIGH_19).view(torch.float32)
@@ -202,8 +202,8 @@ def kmeans_update(
 ) -> tuple[Tensor, Tensor]:
     """Sum of each cluster's keys and its number of keys; see `kvviz_kernels.kmeans_update`.
 
-    config: see `UPDATE_CANDIDATES`. Every cluster is cut into pieces of the same number of keys, counted from its own
-    first key, so that neither the other clusters nor the batch have a part in the order of the additions.
+    config: see `UPDATE_CANDIDATES`. Each cluster is cut into pieces of equal length, starting at its first key, so that
+    the order of the additions depends neither on other clusters nor on the batch.
     """
     width, device = keys.shape[-1], keys.device
     config = config or best_config("kmeans_update", device, UPDATE_DEFAULT)
@@ -211,7 +211,7 @@ def kmeans_update(
     sizes = bounds.diff()
     piece = config["piece"]
     first_pieces = F.pad(((sizes + (piece - 1)) // piece).cumsum(0), (1, 0))
-    most = len(places) // piece + min(len(sizes), len(places))  # full pieces, and one that is not for each cluster
+    most = len(places) // piece + min(len(sizes), len(places))  # full pieces, and one partial piece per cluster
     owners = torch.searchsorted(first_pieces, torch.arange(most, device=device), right=True) - 1
     partial = torch.empty(most, width, dtype=torch.float32, device=device)
     sums = torch.empty(*labels.shape[:-1], n_clusters, width, dtype=torch.float32, device=device)

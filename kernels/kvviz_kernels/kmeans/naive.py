@@ -1,4 +1,4 @@
-"""k-means steps in plain torch, on any device; arranged for the caches of a CPU."""
+"""k-means steps in plain torch, on any device, arranged for the caches of a CPU."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from .shared import linear_scores, sort_rows_by_label
 
-CHUNK_SCORES = 3 << 19  # scores held at once (6 MiB): few enough to stay in a CPU's cache between the passes over them
+CHUNK_SCORES = 3 << 19  # scores held at once (6 MiB), which stay in a CPU's cache between passes
 
 
 def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine") -> Tensor:
     """Label of each key's nearest centroid; see `kvviz_kernels.kmeans_assign`.
 
-    Head by head and chunk by chunk, so that a head's labels do not depend on the batch that it came in.
+    Head by head and chunk by chunk, so that a head's labels do not depend on its batch.
     """
     length, width = keys.shape[-2:]
     n_clusters = centroids.shape[-2]
@@ -25,7 +25,7 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine") ->
     buffer = torch.empty(n_clusters, chunk, device=keys.device)
     numbers = torch.arange(n_clusters, dtype=torch.float32, device=keys.device)
     for row, head in enumerate(heads):
-        # head by head here too: a norm's last bit depends on where its vector stands among those reduced with it
+        # head by head here too: the last bit of a norm depends on the vectors that are reduced with it
         weight, bias = linear_scores(head, metric)
         for start in range(0, length, chunk):
             part = rows[row, start : start + chunk].t()  # [D, chunk]
@@ -44,13 +44,13 @@ def kmeans_update(keys: Tensor, labels: Tensor, n_clusters: int) -> tuple[Tensor
     places, bounds = sort_rows_by_label(labels, n_clusters)
     sizes = bounds.diff().view(*labels.shape[:-1], n_clusters)
     rows = keys.float().reshape(-1, width)
-    # a bag is a cluster; 0.07 ms for 3 x 8,192 x 64 keys against 0.18 ms of index_add_ and 4 ms of a one-hot product
+    # a bag is a cluster; 0.07 ms for 3 x 8,192 x 64 keys, where index_add_ takes 0.18 ms and a one-hot product 4 ms
     sums = F.embedding_bag(places, rows, bounds, mode="sum", include_last_offset=True)
     return sums.view(*sizes.shape, width), sizes
 
 
 def _chunk_length(length: int, n_clusters: int) -> int:
-    """Keys in a chunk: equal chunks of about CHUNK_SCORES scores, a multiple of 64."""
+    """Keys per chunk, a multiple of 64: equal chunks of about CHUNK_SCORES scores."""
     chunks = -(-length * n_clusters // CHUNK_SCORES)
     return min(length, -(-length // chunks // 64) * 64)
 
@@ -59,8 +59,8 @@ def _argmax(scores: Tensor, numbers: Tensor) -> Tensor:
     """First row with the largest score of each column, [n]; overwrites `scores` [C, n]. numbers: 0 to C - 1 as floats.
 
     On the CPU torch.argmax is not vectorised (4.0 ms for 24,576 x 400 scores, where the matrix product takes 6.3 ms).
-    Marking the maxima with ones and adding up the numbers of the marked rows is (1.4 ms), and exact: float32 holds
-    integers up to 2**24. Where columns have several maxima, which needs equal centroids, the first mark is looked up.
+    Marking the maxima with ones and summing the numbers of the marked rows is vectorised (1.4 ms) and exact, as float32
+    holds integers up to 2**24. If a column has several maxima (equal centroids), the first mark is looked up.
     """
     if not scores.is_cpu:
         return scores.argmax(0)

@@ -1,4 +1,4 @@
-"""Chunked bipartite matching: the most similar neighbour of every second token."""
+"""Chunked bipartite soft matching: the most similar neighbour of every second token."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["count_links", "link_sources", "soft_match"]
 
 
 def soft_match(keys: Tensor, chunk_size: int | None, *, impl: Impl = "auto") -> tuple[Tensor, Tensor]:
-    """Each A token's partner, its position int64 [..., A], and the cosine similarity of the two, float32 [..., A].
+    """Position of each A token's partner, int64 [..., A], and their cosine similarity, float32 [..., A].
 
     keys [..., L, D], any float dtype, finite; computed in float32. The sequence is cut into chunks of `chunk_size`
-    tokens (None: one chunk); in a chunk the first token, the third and so on are A, the others B. A token's partner is
-    the token of B in its chunk with the largest cosine similarity, the earliest of equals; a key of zeros has
-    similarity 0 to every key. The A tokens are those of `link_sources`, ascending; a last chunk of one token has none.
+    tokens (None: one chunk). In each chunk, the first, third, ... tokens are A tokens, the others B tokens. The partner
+    of an A token is the B token of its chunk with the largest cosine similarity; ties go to the earliest. A zero key
+    has similarity 0 to all. The A tokens are those of `link_sources`, ascending; a last chunk of one token has none.
 
-    L · chunk_size / 4 similarities a head. The naive form holds about 1 MiB of them at once, the fused one a tile a
-    program. Raises ValueError for a chunk size below 2.
+    L · chunk_size / 4 similarities per head: the naive form holds about 1 MiB of them at once, the fused form one tile
+    per program. Raises ValueError for a chunk size below 2.
 
     Source: bipartite soft matching inside chunks, CentroidKV (OpenReview T3EeupQhGj), section 5.2.
     """

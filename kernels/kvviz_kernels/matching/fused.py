@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language import tensor  # what Triton can look up where a kernel is annotated; typing.Any it refuses
+from triton.language import tensor  # annotations of kernels must be names that Triton knows, unlike typing.Any
 
 from ..tuning import Config, best_config
 from .shared import count_links
@@ -22,7 +22,7 @@ CANDIDATES: list[Config] = [
 
 
 def _inverse_norm(squares: tensor) -> tensor:
-    """1 / the norm, of sums of squares; 0 for vectors of zeros. Rounded as the CPU does, which ties depend on."""
+    """1 / norm from the sum of squares; 0 for zero vectors. Rounded as on the CPU, since ties depend on it."""
     norm = tl.sqrt_rn(tl.where(squares > 0.0, squares, 1.0))
     return tl.where(squares > 0.0, tl.div_rn(tl.full(norm.shape, 1.0, tl.float32), norm), 0.0)
 
@@ -36,7 +36,7 @@ def _match(
     length: tensor, size: tensor, links: tensor, blocks: tensor,
     D: tl.constexpr, BLOCK_A: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a block of the A tokens of one chunk of one head; walks the chunk's B tokens."""
+    """One program per block of A tokens of one chunk and head: goes over the chunk's B tokens."""
     row = tl.program_id(1).to(tl.int64)
     chunk, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     start = chunk * size
@@ -55,7 +55,7 @@ def _match(
         target = tl.load(base + other_place, mask=(other[None, :] < targets) & (dims[:, None] < D), other=0.0)
         wide_target = target.to(tl.float32)
         inverse = _inverse(tl.sum(wide_target * wide_target, 0))
-        # Products of half precision are exact in float32; a key's own norm does not change which partner is best.
+        # Products of half-precision numbers are exact in float32; the A key's norm does not change the best partner.
         scores = tl.dot(source, target, input_precision="ieee") * inverse[None, :]
         scores = tl.where(other[None, :] < targets, scores, float("-inf"))
         top = tl.max(scores, 1)
@@ -69,7 +69,7 @@ def _match(
     tl.store(similarities + slot, best, mask=real)
 
 
-_match_kernel = triton.jit(_match)  # called rather than a decorator: type checkers without Triton see the function
+_match_kernel = triton.jit(_match)  # not a decorator, so that type checkers without Triton see the function
 
 
 def soft_match(keys: Tensor, chunk_size: int | None, *, config: Config | None = None) -> tuple[Tensor, Tensor]:

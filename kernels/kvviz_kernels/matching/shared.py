@@ -1,4 +1,4 @@
-"""What the naive and the fused matching share: where the tokens of A stand, and how many there are."""
+"""Shared parts of the naive and the fused matching: the positions and the number of A tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def count_links(length: int, chunk_size: int | None) -> int:
-    """Tokens of A that have a partner among `length` tokens: those whose chunk has a token of B."""
+    """Number of A tokens with a partner among `length` tokens: those whose chunk has a B token."""
     size = min(chunk_size or length, length)
     if size < 2:
         return 0
@@ -16,11 +16,11 @@ def count_links(length: int, chunk_size: int | None) -> int:
 
 
 def link_sources(length: int, chunk_size: int | None, device: torch.device) -> Tensor:
-    """Positions of the tokens of A that have a partner, int64 [A], ascending."""
+    """Positions of the A tokens with a partner, int64 [A], ascending."""
     size = min(chunk_size or length, length)
     links = count_links(length, chunk_size)
-    own = torch.arange(links, device=device)
+    numbers = torch.arange(links, device=device)
     if links == 0:
-        return own
-    each = (size + 1) // 2  # of a whole chunk; an odd one begins and ends with a token of A
-    return own // each * size + own % each * 2
+        return numbers
+    per_chunk = (size + 1) // 2  # an odd chunk starts and ends with an A token
+    return numbers // per_chunk * size + numbers % per_chunk * 2

@@ -1,4 +1,4 @@
-"""Choosing tokens: clusters and pages and quantized keys by their scores, and the best of scores."""
+"""Selection of tokens: scores of clusters, pages and quantized keys, and the tokens with the best scores."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def select_clusters(
     details: bool = False,
     impl: Impl = "auto",
 ) -> Chosen:
-    """Tokens of the best clusters: indices int64 [B, R, S], ascending, and with `details` each one's cluster and score.
+    """Tokens of the best clusters: indices int64 [B, R, S], ascending; with `details` also their clusters and scores.
 
-    queries [B, Q, D] and centroids [B, H, C, D] give the scores, reduced over the query heads of a KV head by `group`
-    (R = H), or by none of them ("each", R = Q); the rest is `take_clusters`. Fused, all of it is one launch, a program
-    a row. Raises ValueError for another `group`, or where H does not divide Q.
+    Scores are the products of queries [B, Q, D] and centroids [B, H, C, D], reduced over the query heads of a KV head
+    by `group` (R = H), or not reduced ("each", R = Q). The rest is as in `take_clusters`. The fused form is one launch
+    with one program per row. Raises ValueError for another `group`, or if H does not divide Q.
     Source: ClusterKV (arXiv 2412.03213), section IV-C: score, sort, prefix sum, trim, gather.
     """
     check_group("select_clusters", group, queries.shape[1], centroids.shape[1])
@@ -65,10 +65,10 @@ def take_clusters(
 ) -> Chosen:
     """Tokens of the best clusters by scores [B, R, C]: indices int64 [B, R, S], S = min(budget, L), ascending.
 
-    Whole clusters, the best first and of equal scores the lower number, until the budget is met; the last one is
-    trimmed to its first tokens. sizes int64 [B, H, C], offsets int64 [B, H, C+1] and order int64 [B, H, L] say which
-    tokens each cluster holds (order lists positions cluster by cluster); R is H or a multiple of it. With `details`,
-    the cluster int32 and the score float32 of each token come too, both [B, R, S]; otherwise None. No score is NaN.
+    Whole clusters are selected, the best first (ties: the lower number), until the budget is reached; the last one is
+    trimmed to its first tokens. sizes int64 [B, H, C], offsets int64 [B, H, C+1] and order int64 [B, H, L] define the
+    clusters (order lists positions cluster by cluster); R is H or a multiple of it. With `details`, the cluster (int32)
+    and the score (float32) of each token follow, both [B, R, S]; otherwise None. Scores must not be NaN.
     """
     if use_fused("take_clusters", impl, scores):
         from . import fused
@@ -80,7 +80,7 @@ def take_clusters(
 def take_best(scores: Tensor, count: int, *, impl: Impl = "auto") -> Tensor:
     """Positions of the `count` largest scores of each row, int64 [B, R, count], ascending.
 
-    scores float [B, R, L], none NaN. Of equal scores the earlier position is taken; a `count` beyond L takes all.
+    scores float [B, R, L], not NaN. Ties go to the earlier position; a `count` above L selects all.
     """
     if use_fused("take_best", impl, scores):
         from . import fused
@@ -90,12 +90,12 @@ def take_best(scores: Tensor, count: int, *, impl: Impl = "auto") -> Tensor:
 
 
 def page_scores(queries: Tensor, bounds: Tensor, *, group: Group, impl: Impl = "auto") -> Tensor:
-    """Upper bound of the inner product with any key of each page, float32 [B, R, P], reduced over the group.
+    """Upper bound of the inner products with the keys of each page, float32 [B, R, P], reduced over the group.
 
-    queries [B, Q, D]; bounds [B, H, 2·D, P] hold every page's channel-wise maxima, and behind them its minima: the
-    bound is the sum over channels of max(q · maximum, q · minimum). Any float dtypes, computed in float32. group:
-    "mean", "max" or "sum" over the query heads of a KV head (R = H), or "each" (R = Q). Raises ValueError for another
-    `group`, or where H does not divide Q. Source: Quest (arXiv 2406.10774), section 3.3.
+    queries [B, Q, D]; bounds [B, H, 2·D, P] hold the channel-wise maxima of each page, then its minima. The bound is
+    the sum over channels of max(q · maximum, q · minimum). Any float dtypes, computed in float32. group: "mean", "max"
+    or "sum" over the query heads of a KV head (R = H), or "each" (R = Q). Raises ValueError for another `group`, or if
+    H does not divide Q. Source: Quest (arXiv 2406.10774), section 3.3.
     """
     check_group("page_scores", group, queries.shape[1], bounds.shape[1])
     if use_fused("page_scores", impl, queries):
@@ -116,17 +116,17 @@ def pq_scores(
     counts: Tensor | None = None,
     impl: Impl = "auto",
 ) -> Tensor:
-    """What product-quantized tokens are ranked by, float32 [B, R, L]: approximate scores reduced over the group.
+    """Approximate scores of product-quantized tokens, float32 [B, R, L], reduced over the group.
 
     queries [B, Q, D] of any float dtype, centroids float32 [B, H, m, C, D/m], codes uint8 or uint16 [B, H, L, m]. A
-    token's score is the sum over the parts of the table entry that its code names, a query part · a centroid. With
-    `scale` each query head's scores become attention weights over the L tokens, softmax(scale · score) (`softcap`:
+    token's score is the sum over the m parts of query part · centroid, looked up in a table by the token's codes. With
+    `scale`, each query head's scores become attention weights over the L tokens, softmax(scale · score) (`softcap`:
     softmax(softcap · tanh(scale · score / softcap))), before `group` reduces them: "mean", "max" or "sum" over the
     query heads of a KV head (R = H), or "each" (R = Q). `softcap` without `scale` has no effect.
 
-    counts float32 [B, H, C, C], where it is given, says how many of the L tokens have each pair of codes, as
-    `count_pairs` counts them. It saves the CPU's plain form counting anew where m is 2, and changes no result.
-    Raises ValueError for another `group`, or where H does not divide Q.
+    counts float32 [B, H, C, C], optional: the number of tokens with each pair of codes, from `count_pairs`. It saves
+    the naive form on the CPU from counting them if m is 2, and does not change the result. Raises ValueError for
+    another `group`, or if H does not divide Q.
     Source: PQCache (arXiv 2407.12820), section 3.1, step 4.
     """
     check_group("pq_scores", group, queries.shape[1], centroids.shape[1])

@@ -1,4 +1,4 @@
-"""Selection kernels in Triton: clusters in one launch, and the bounds of pages by blocks of pages."""
+"""Selection kernels in Triton: clusters in one launch, and page bounds by blocks of pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE_DEFAULT: Config = {"block": 128, "num_warps": 4}
 PAGE_CANDIDATES: list[Config] = [
     {"block": block, "num_warps": warps} for block in (64, 128, 256) for warps in (2, 4, 8)
 ]
-CLUSTER_DEFAULT: Config = {"elements": 16384, "num_warps": 8}  # centroid numbers a program holds at once
+CLUSTER_DEFAULT: Config = {"elements": 16384, "num_warps": 8}  # elements of centroids that a program holds at once
 CLUSTER_CANDIDATES: list[Config] = [
     {"elements": elements, "num_warps": warps} for elements in (8192, 16384, 32768) for warps in (4, 8, 16)
 ]
@@ -46,7 +46,7 @@ def _cluster_scores(
     queries: tensor, centroids: tensor, clusters: tensor, known: tensor,
     GROUP: tl.constexpr, REDUCE: tl.constexpr, D: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> tensor:  # fmt: skip
-    """Scores [BLOCK_C] of one head's centroids for the GROUP queries from `queries` on, reduced."""
+    """Scores [BLOCK_C] of one head's centroids for the GROUP queries starting at `queries`, reduced."""
     total = tl.zeros([BLOCK_C], tl.float32)
     if REDUCE == "max":
         total += float("-inf")
@@ -84,7 +84,7 @@ def _take(
     HAS_SCORES: tl.constexpr, DETAILS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr, SEARCH_STEPS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a row: score, sort, prefix sum, trim, gather, sort; everything between stays in registers."""
+    """One program per row: score, sort, prefix sum, trim, gather, sort; all intermediates stay in registers."""
     row = tl.program_id(0).to(tl.int64)
     head = row // ROWS * HEADS + row % ROWS // (ROWS // HEADS)
     clusters = tl.arange(0, BLOCK_C)
@@ -97,7 +97,7 @@ def _take(
             GROUP, REDUCE, D, BLOCK_C, BLOCK_D,
         )  # fmt: skip
         tl.store(scores + row * count + clusters, ranked_by, mask=known)
-    # Ascending by (score turned round, number): the best first, of equal ones the lower number; pads last.
+    # Ascending by (negated score, number): the best first, ties by the lower number, padding last.
     turned = tl.where(known, -1 - ordered_function(ranked_by), 0x7FFFFFFF).to(tl.int64)
     packed = tl.sort((turned << 32) | clusters.to(tl.int64))
     cluster = (packed & 0xFFFFFFFF).to(tl.int32)
@@ -107,7 +107,7 @@ def _take(
     begin = tl.load(offsets + head * (count + 1) + cluster, mask=real, other=0).to(tl.int32)
     shift = begin - (ends - size)  # from a slot to its place in `order`
     slot = tl.arange(0, BLOCK_S)
-    low = tl.zeros([BLOCK_S], tl.int32)  # by bisection, the first rank whose end lies behind the slot
+    low = tl.zeros([BLOCK_S], tl.int32)  # by bisection: the first rank whose end is after the slot
     high = tl.full([BLOCK_S], BLOCK_C, tl.int32)
     for _ in range(SEARCH_STEPS):
         middle = (low + high) // 2
@@ -199,7 +199,7 @@ def _pages(
     HEADS: tl.constexpr, GROUP: tl.constexpr, REDUCE: tl.constexpr, D: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_G: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a block of pages of one head: its bounds are read once for the whole group."""
+    """One program per block of pages of one head: the bounds are read once for the whole group."""
     row = tl.program_id(1).to(tl.int64)
     page = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     inside = page < pages
@@ -242,7 +242,7 @@ _pages_kernel = triton.jit(_pages)
 
 
 def page_scores(queries: Tensor, bounds: Tensor, *, group: str, config: Config | None = None) -> Tensor:
-    """Upper bounds of every page's inner products; see `kvviz_kernels.page_scores`."""
+    """Upper bounds of the inner products of each page; see `kvviz_kernels.page_scores`."""
     batch, heads, both, pages = bounds.shape
     members, width = queries.shape[1] // heads, both // 2
     rows = queries.shape[1] if group == "each" else heads

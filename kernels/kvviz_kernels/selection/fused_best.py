@@ -1,4 +1,4 @@
-"""The best scores of a row in Triton: a radix search for the threshold, exact and the same in every run."""
+"""The best scores of a row in Triton: a radix search for the threshold, exact and deterministic."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ DEFAULT: Config = {"block": 8192, "num_warps": 16}
 CANDIDATES: list[Config] = [
     {"block": block, "num_warps": warps} for block in (4096, 8192, 16384) for warps in (8, 16, 32)
 ]
-DIGITS: tl.constexpr = tl.constexpr(2048)  # 11 bits of a score are decided a pass: three passes for 32
+DIGITS: tl.constexpr = tl.constexpr(2048)  # each pass decides 11 bits of the scores: three passes for 32
 
 
 def _ordered(scores: tensor) -> tensor:
-    """Float32 as int32 in the same order; both zeros are one number."""
+    """Float32 as int32 in the same order; both zeros are the same number."""
     bits = tl.where(scores == 0.0, 0.0, scores).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
-ordered_function = triton.jit(_ordered)  # called, not a decorator: type checkers without Triton see the function
+ordered_function = triton.jit(_ordered)  # not a decorator, so that type checkers without Triton see the function
 
 
 def _best(
     scores: tensor, output: tensor, length: tensor, count: tensor, BLOCK: tl.constexpr, PASSES: tl.constexpr
 ) -> None:
-    """One program a row: the threshold by radix from the highest digit, then one walk that writes positions in order.
+    """One program per row: the threshold by radix search from the highest digit, then one pass that writes positions.
 
-    The passes read the row from the L2 cache. Histograms count whole numbers, so that the order of adding is nothing.
+    The passes read the row from the L2 cache. Histograms count integers, so the order of additions does not matter.
     """
     row = tl.program_id(0).to(tl.int64)
     base = scores + row * length
@@ -44,10 +44,10 @@ def _best(
         for start in range(0, length, BLOCK):
             place = start + tl.arange(0, BLOCK)
             score = tl.load(base + place, mask=place < length, other=0.0).to(tl.float32)
-            key = ordered_function(score).to(tl.int64) + 2147483648  # 32 bits, none negative, and a 33rd for 3 · 11
+            key = ordered_function(score).to(tl.int64) + 2147483648  # 32 bits, not negative, and a 33rd for 3 · 11
             shift = 11 * (PASSES - 1 - step)
             sharing = (place < length) & ((key >> (shift + 11)) == prefix)
-            # Others count as digit 0 and are taken off again: histograms with a mask are newer than Triton 3.2.
+            # Other scores count as digit 0 and are subtracted: histograms with a mask are newer than Triton 3.2.
             histogram += tl.histogram(tl.where(sharing, (key >> shift) & 2047, 0).to(tl.int32), DIGITS)
             histogram -= tl.where(digits == 0, BLOCK - tl.sum(sharing.to(tl.int32), 0), 0)
         from_here = tl.sum(histogram, 0) - tl.cumsum(histogram, 0) + histogram  # with this digit or a larger one

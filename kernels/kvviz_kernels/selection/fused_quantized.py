@@ -1,4 +1,4 @@
-"""Scores of product-quantized keys in Triton: small tables that stay in the L1 cache, several programs a head."""
+"""Scores of product-quantized keys in Triton: small tables that stay in the L1 cache, several programs per head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..tuning import best_config
 from .quantized import part_tables
 
 Config = dict[str, int]
-DEFAULT: Config = {"block": 512, "blocks": 4, "num_warps": 4}  # tokens at once, and how many times a program
+DEFAULT: Config = {"block": 512, "blocks": 4, "num_warps": 4}  # tokens at once, and how often per program
 CANDIDATES: list[Config] = [
     {"block": block, "blocks": blocks, "num_warps": warps}
     for block in (256, 512, 1024) for blocks in (1, 4, 8) for warps in (2, 4, 8)
@@ -23,7 +23,7 @@ def _logits(
     tables: tensor, codes: tensor, token: tensor, inside: tensor, code_token: tensor, scale: tensor, softcap: tensor,
     PARTS: tl.constexpr, C: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, BLOCK: tl.constexpr,
 ) -> tensor:  # fmt: skip
-    """Scores [BLOCK] of one query head: its tables [PARTS, C] looked up by the tokens' codes."""
+    """Scores [BLOCK] of one query head: sums of its tables [PARTS, C] at the tokens' codes."""
     total = tl.zeros([BLOCK], tl.float32)
     for part in tl.static_range(PARTS):
         code = tl.load(codes + token.to(tl.int64) * code_token + part, mask=inside, other=0).to(tl.int32)
@@ -45,7 +45,7 @@ def _totals(
     HEADS: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a run of tokens of one head: each query head's largest logit there and its sum of exponentials."""
+    """One program per range of tokens of one head: each query head's largest logit and sum of exponentials."""
     split, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     own = codes + row // HEADS * code_batch + row % HEADS * code_head
     for member in range(GROUP):
@@ -58,7 +58,7 @@ def _totals(
                 table, own, token, token < length, code_token, scale, softcap, PARTS, C, True, HAS_SOFTCAP, BLOCK
             )
             above = tl.maximum(peak, logit)
-            base = tl.where(above == float("-inf"), 0.0, above)  # a lane past the end: -inf less -inf would be NaN
+            base = tl.where(above == float("-inf"), 0.0, above)  # a lane past the end: -inf minus -inf would be NaN
             total = total * tl.exp(peak - base) + tl.exp(logit - base)
             peak = above
         largest = tl.max(peak, 0)  # a split has at least one token
@@ -77,7 +77,7 @@ def _weigh(
     HAS_SCALE: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_SPLITS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program a run of tokens of one head: its query heads' scores or weights, reduced, and written once."""
+    """One program per range of tokens of one head: its query heads' scores or weights, reduced and written once."""
     row = tl.program_id(1).to(tl.int64)
     own = codes + row // HEADS * code_batch + row % HEADS * code_head
     split = tl.arange(0, BLOCK_SPLITS)
@@ -123,7 +123,7 @@ def pq_scores(
     softcap: float | None = None,
     config: Config | None = None,
 ) -> Tensor:
-    """Approximate scores of every token; see `kvviz_kernels.pq_scores`."""
+    """Approximate scores of all tokens; see `kvviz_kernels.pq_scores`."""
     batch, heads, parts, count, _ = centroids.shape
     length = codes.shape[2]
     linear = scale is None and group in ("mean", "sum")

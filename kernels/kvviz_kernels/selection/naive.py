@@ -1,7 +1,7 @@
-"""Selection kernels in plain torch; on the CPU the counting and sorting of a few thousand numbers is NumPy's.
+"""Selection kernels in plain torch; on the CPU, NumPy counts and sorts.
 
-A small operation costs 3 to 6 µs in torch and about 1 µs in NumPy (EPYC Zen 5, one thread), which reads a CPU tensor's
-memory without a copy. Products over representatives and bounds stay torch's.
+A small operation takes 3 to 6 µs in torch and about 1 µs in NumPy (EPYC Zen 5, one thread), which reads a CPU tensor's
+memory without a copy. Products with representatives and bounds are torch's.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ def _take_clusters_on_cpu(
     ranked_sizes = _array(sizes).ravel().take(ranked + cluster_base)
     ends = np.add.accumulate(ranked_sizes, axis=1)
     starts = ends - ranked_sizes
-    taken = (np.minimum(ends, slots) - np.minimum(starts, slots)).ravel()  # tokens of each cluster, the last trimmed
+    counts = (np.minimum(ends, slots) - np.minimum(starts, slots)).ravel()  # tokens of each cluster, the last trimmed
     shift = _array(offsets).ravel().take(ranked + offset_base) - starts + place_base  # from a slot to its place
-    places = shift.ravel().repeat(taken)
+    places = shift.ravel().repeat(counts)
     places += _counting(len(places))
-    found = _array(order).ravel().take(places).reshape(batch * rows, slots)
+    positions = _array(order).ravel().take(places).reshape(batch * rows, slots)
     if not details:
-        found.sort(axis=-1)
-        return torch.from_numpy(found).view(batch, rows, slots), None, None
-    permutation = torch.from_numpy(found.argsort(axis=-1)).view(batch, rows, slots)
-    groups = torch.from_numpy(ranked.ravel().repeat(taken)).view(batch, rows, slots).gather(-1, permutation)
-    indices = torch.from_numpy(found).view(batch, rows, slots).gather(-1, permutation)
+        positions.sort(axis=-1)
+        return torch.from_numpy(positions).view(batch, rows, slots), None, None
+    permutation = torch.from_numpy(positions.argsort(axis=-1)).view(batch, rows, slots)
+    groups = torch.from_numpy(ranked.ravel().repeat(counts)).view(batch, rows, slots).gather(-1, permutation)
+    indices = torch.from_numpy(positions).view(batch, rows, slots).gather(-1, permutation)
     return indices, groups.to(torch.int32), scores.gather(-1, groups).float()
 
 
 @lru_cache(maxsize=64)
 def _bases(batch: int, rows: int, heads: int, count: int, length: int, slots: int) -> tuple[Array, Array, Array]:
-    """Where each row's sizes, offsets and tokens begin in the flat tensors [B·R, 1]; the last less the row's slots."""
+    """Start of each row's sizes, offsets and tokens in the flat tensors, [B·R, 1]; the last minus the row's slots."""
     row = np.arange(batch * rows)[:, None]
     head = row // rows * heads + row % rows // (rows // heads)
     return head * count, head * (count + 1), head * length - row * slots
@@ -100,8 +100,8 @@ def _counting(stop: int) -> Array:
 def take_best(scores: Tensor, count: int) -> Tensor:
     """Positions of the largest scores; see `kvviz_kernels.take_best`.
 
-    The threshold leaves open which of equal scores are taken: they are counted off from the first. A stable argsort of
-    3 x 8,192 scores took 2.1 ms (EPYC, 2 threads).
+    Scores equal to the threshold are counted from the first. (A stable argsort of 3 x 8,192 scores takes 2.1 ms on an
+    EPYC with 2 threads.)
     """
     batch, rows, length = scores.shape
     count = max(min(count, length), 0)
@@ -116,34 +116,34 @@ def take_best(scores: Tensor, count: int) -> Tensor:
 
 
 def _best_on_cpu(scores: Array, count: int) -> Array:
-    """Positions [rows, count] of the best of scores [rows, L], ascending."""
+    """Positions [rows, count] of the best scores of [rows, L], ascending."""
     rows, length = scores.shape
-    kept = scores.copy()
-    kept.partition(length - count, axis=-1)
-    least = kept[:, length - count]
-    found = (scores >= least[:, None]).ravel().nonzero()[0]  # flat positions, in order
-    if len(found) > rows * count:
-        found = _without_excess(found, scores, least, count)
-    positions: Array = found.reshape(rows, count)
+    partitioned = scores.copy()
+    partitioned.partition(length - count, axis=-1)
+    least = partitioned[:, length - count]
+    flat = (scores >= least[:, None]).ravel().nonzero()[0]  # flat positions, in order
+    if len(flat) > rows * count:
+        flat = _without_excess(flat, scores, least, count)
+    positions: Array = flat.reshape(rows, count)
     positions -= _bases(1, rows, rows, length, length, 0)[2]
     return positions
 
 
-def _without_excess(found: Array, scores: Array, least: Array, count: int) -> Array:
-    """The flat positions `found` less those that tie with their row's threshold and find no place: the last of them."""
+def _without_excess(flat: Array, scores: Array, least: Array, count: int) -> Array:
+    """The flat positions without the last ones that tie with their row's threshold, if there are too many."""
     rows, length = scores.shape
-    ends = found.searchsorted(_row_ends(rows, length))  # of each row in `found`
+    ends = flat.searchsorted(_row_ends(rows, length))  # of each row in `flat`
     in_row = _steps(ends)
-    ties = (scores.ravel().take(found) == least.repeat(in_row)).nonzero()[0]
+    ties = (scores.ravel().take(flat) == least.repeat(in_row)).nonzero()[0]
     tie_ends = ties.searchsorted(ends)
     first_out = tie_ends - in_row + count  # among all ties, of each row
-    kept = np.ones(len(found), np.bool_)
-    kept[ties[np.arange(len(ties)) >= first_out.repeat(_steps(tie_ends))]] = False
-    return found[kept]
+    fits = np.ones(len(flat), np.bool_)
+    fits[ties[np.arange(len(ties)) >= first_out.repeat(_steps(tie_ends))]] = False
+    return flat[fits]
 
 
 def _steps(ends: Array) -> Array:
-    """Differences from 0 on: np.diff(ends, prepend=0) takes 6 µs, this 1 µs."""
+    """Differences, starting from 0, in 1 µs; np.diff(ends, prepend=0) takes 6 µs."""
     steps = ends.copy()
     steps[1:] -= ends[:-1]
     return steps
@@ -155,10 +155,10 @@ def _row_ends(rows: int, length: int) -> Array:
 
 
 def page_scores(queries: Tensor, bounds: Tensor, *, group: str) -> Tensor:
-    """Upper bounds of every page's inner products; see `kvviz_kernels.page_scores`."""
+    """Upper bounds of the inner products of each page; see `kvviz_kernels.page_scores`."""
     batch, heads, both, pages = bounds.shape
     by_head = queries.reshape(batch * heads, -1, both // 2).float()  # [B·H, G, D]
-    # The bound splits by the sign of q: positive channels meet the page's maximum, negative ones its minimum.
+    # The bound splits by the sign of q: positive channels use the page's maximum, negative ones its minimum.
     split = torch.cat([by_head.clamp(min=0), by_head.clamp(max=0)], dim=-1)
     if group in ("mean", "sum"):  # linear in the two parts
         split = split.mean(1, keepdim=True) if group == "mean" else split.sum(1, keepdim=True)
@@ -169,12 +169,12 @@ def page_scores(queries: Tensor, bounds: Tensor, *, group: str) -> Tensor:
 
 
 def _rows_of_heads(tensor: Tensor, rows: int) -> Tensor:
-    """A per-head tensor [B, H, ...] seen by rows of choice."""
+    """A tensor per KV head [B, H, ...] repeated per selection head [B, R, ...]."""
     heads = tensor.shape[1]
     return tensor if rows == heads else tensor.repeat_interleave(rows // heads, dim=1)
 
 
 def _array(tensor: Tensor) -> Array:
-    """A CPU tensor's memory as an array, without a copy but for bfloat16, which NumPy has no type for."""
+    """A CPU tensor's memory as an array; a copy only for bfloat16, which NumPy does not have."""
     array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
     return array

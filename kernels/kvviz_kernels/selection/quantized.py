@@ -1,4 +1,4 @@
-"""Scores of product-quantized keys in plain torch: a table of the centroids' products, looked up by the codes."""
+"""Scores of product-quantized keys in plain torch: a table of products with the centroids, looked up by codes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from ..softcap import softcap_
 from .shared import reduce_group
 
-CELLS = 256  # codes a byte can name: a pair of byte codes, read as one number, is first + 256 · second
-LEAST_TOTAL = 1e-12  # of the shifted weights' sum; below, too much precision was shifted away
+CELLS = 256  # values of a byte: a pair of byte codes, read as one number, is first + 256 · second
+LEAST_TOTAL = 1e-12  # minimum sum of the shifted weights; below it, the shift loses too much precision
 
 
 def pq_scores(
@@ -27,7 +27,7 @@ def pq_scores(
     softcap: float | None = None,
     counts: Tensor | None = None,
 ) -> Tensor:
-    """Approximate scores of every token; see `kvviz_kernels.pq_scores`."""
+    """Approximate scores of all tokens; see `kvviz_kernels.pq_scores`."""
     heads = centroids.shape[1]
     linear = scale is None and group in ("mean", "sum")
     tables = part_tables(queries, centroids, group if linear else "each")  # [B, H, G or 1, m, C]
@@ -58,7 +58,7 @@ def _first_cells(stop: int, step: int) -> NDArray[Any]:
 def part_tables(queries: Tensor, centroids: Tensor, group: str) -> Tensor:
     """Inner products of each part of queries [B, Q, D] with its centroids [B, H, m, C, D/m]: float32 [B, H, G, m, C].
 
-    A group's queries are reduced to one first where `group` is mean or sum.
+    If `group` is "mean" or "sum", a group's queries are first reduced to one.
     """
     batch, heads, parts, count, width = centroids.shape
     by_head = queries.reshape(batch * heads, -1, parts, width).float()
@@ -71,7 +71,7 @@ def part_tables(queries: Tensor, centroids: Tensor, group: str) -> Tensor:
 
 
 def look_up(tables: Tensor, codes: Tensor) -> Tensor:
-    """Sums of the parts' table entries that codes [B, H, L, m] name: float32 [B, H, G, L] of tables [B, H, G, m, C]."""
+    """Sums over the parts of tables [B, H, G, m, C] at codes [B, H, L, m]: float32 [B, H, G, L]."""
     of_part = codes.transpose(-1, -2).long()  # [B, H, m, L]
     total = tables.new_zeros((*tables.shape[:3], codes.shape[2]))
     for part in range(codes.shape[-1]):
@@ -80,7 +80,7 @@ def look_up(tables: Tensor, codes: Tensor) -> Tensor:
 
 
 def pairs_pay(centroids: Tensor, codes: Tensor) -> bool:
-    """Whether the CPU's plain form scores pairs of codes and looks those up: two byte codes, few pairs, many tokens.
+    """Whether it pays on the CPU to score pairs of codes and look those up: two byte codes, few pairs, many tokens.
 
     centroids [..., m, C, D/m], codes [..., L, m].
     """
@@ -90,20 +90,20 @@ def pairs_pay(centroids: Tensor, codes: Tensor) -> bool:
 
 
 def pair_cells(codes: Tensor, count: int) -> NDArray[Any]:
-    """Where each token of byte codes [..., n, 2] is counted in counts [..., C, C] seen as a list, int64 [n, heads]."""
-    own = codes.numpy().reshape(-1, codes.shape[-2], 2)
-    cells = own @ _weights_of_codes(count)
-    cells += _first_cells(len(own) * count * count, count * count)
+    """Place of each token of byte codes [..., n, 2] in the flattened counts [..., C, C], int64 [n, heads]."""
+    by_head = codes.numpy().reshape(-1, codes.shape[-2], 2)
+    cells = by_head @ _weights_of_codes(count)
+    cells += _first_cells(len(by_head) * count * count, count * count)
     return np.ascontiguousarray(cells.T)
 
 
 def count_pairs(counts: Tensor, cells: NDArray[Any]) -> None:
-    """Add tokens to counts float32 [..., C, C], second code, first code, in place; `cells` [n, heads] of `pair_cells`.
+    """Add tokens to counts float32 [..., C, C] (second code, first code); `cells` [n, heads] from `pair_cells`.
 
-    Whole numbers up to 2^24 are exact in float32.
+    Integers up to 2^24 are exact in float32.
     """
     flat = counts.numpy().reshape(-1)
-    if len(cells) == 1:  # a cell a head: none twice
+    if len(cells) == 1:  # one cell per head: no duplicates
         flat[cells[0]] += 1
     else:
         np.add.at(flat, cells, np.float32(1.0))
@@ -112,11 +112,11 @@ def count_pairs(counts: Tensor, cells: NDArray[Any]) -> None:
 def _cells(
     tables: Tensor, codes: Tensor, group: str, scale: float | None, counts: Tensor | None
 ) -> NDArray[Any] | None:
-    """What a token is ranked by, for each pair of codes: [B, R, C, 256], the second code first; only C of 256 written.
+    """Scores of each pair of codes, [B, R, C, 256], the second code first; only C of 256 are written.
 
-    With `scale`, a weight is exp(first) · exp(second) / total, and a mean of them over the group is a product of two
-    small matrices; the total is a sum over pairs, each as often as it is counted. None where that sum is too small:
-    the shift by the largest entry of each part, which no token need have, lost the precision.
+    With `scale`, a weight is exp(first) · exp(second) / total, and their mean over the group is a product of two small
+    matrices; the total is a sum over pairs, weighted by their counts. None if the total is too small: the shift by the
+    largest entry of each part, which no token may have, then loses precision.
     """
     batch, heads, members, _, count = tables.shape
     parts = tables.numpy().reshape(batch * heads, members, 2, count)
@@ -141,7 +141,7 @@ def _cells(
         if group == "mean":
             total *= members
         second = second / total[..., None]
-        if group in ("mean", "sum"):  # of contiguous factors: 2 µs where a transposed view took 7
+        if group in ("mean", "sum"):  # contiguous factors: 2 µs, where a transposed view takes 7
             np.matmul(np.ascontiguousarray(second.swapaxes(1, 2)), first, out=inside[:, 0])
             return cells.reshape(batch, heads, count, CELLS)
         pairs = second[..., None] * first[..., None, :]

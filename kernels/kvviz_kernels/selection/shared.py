@@ -1,4 +1,4 @@
-"""What the plain and the fused form of the selection kernels share: scores of groups, and how a group agrees."""
+"""Shared parts of the naive and the fused selection kernels: scores, and their reduction over a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Chosen = tuple[Tensor, Tensor | None, Tensor | None]  # indices int64, groups in
 
 
 def check_group(kernel: str, group: str, query_heads: int, kv_heads: int) -> None:
-    """Raise ValueError for an unknown `group`, or for query heads that are no multiple of the key/value heads."""
+    """Raise ValueError for an unknown `group`, or if the KV heads do not divide the query heads."""
     if group not in GROUPS:
         raise ValueError(f"{kernel}: got group={group!r}; wanted one of {', '.join(GROUPS)}")
     if query_heads % kv_heads:
@@ -22,7 +22,7 @@ def check_group(kernel: str, group: str, query_heads: int, kv_heads: int) -> Non
 
 
 def reduce_group(scores: Tensor, n_kv_heads: int, group: str) -> Tensor:
-    """Scores per row of choice: [B, Q, N] -> [B, H, N], or unchanged where every query head chooses for itself."""
+    """Scores per selection head: [B, Q, N] -> [B, H, N], or unchanged for "each"."""
     if group == "each":
         return scores
     by_head: Tensor = scores.unflatten(1, (n_kv_heads, -1))  # [B, H, G, N]
@@ -32,16 +32,17 @@ def reduce_group(scores: Tensor, n_kv_heads: int, group: str) -> Tensor:
 
 
 def group_scores(queries: Tensor, representatives: Tensor, group: str) -> Tensor:
-    """Inner products of queries [B, Q, D] with per-head representatives [B, H, C, D], reduced: [B, R, C].
+    """Inner products of queries [B, Q, D] with representatives [B, H, C, D], reduced over the group: [B, R, C].
 
-    In the dtype of the representatives. A mean or sum is linear, and so reduces the queries first: one product a head.
+    In the dtype of the representatives. "mean" and "sum" are linear, so the queries are reduced first: one product per
+    head.
     """
     batch, heads, count, width = representatives.shape
     by_head = queries.reshape(batch * heads, -1, width).to(representatives.dtype)  # [B·H, G, D]
     if group in ("mean", "sum"):
         by_head = by_head.mean(1, keepdim=True) if group == "mean" else by_head.sum(1, keepdim=True)
     table = representatives.reshape(batch * heads, count, width).transpose(1, 2)
-    scores = torch.bmm(by_head, table)  # [B·H, G or 1, C]; 7 µs where a 4-D matmul took 17
+    scores = torch.bmm(by_head, table)  # [B·H, G or 1, C]; 7 µs, where a 4-D matmul takes 17
     if group == "max":
         scores = scores.amax(1)
     return scores.view(batch, -1, count)
