@@ -85,11 +85,18 @@ class Journal:
 
 
 class Results:
-    """A results file and its journal. `header` holds what all rows share: the model and the version."""
+    """A results file and its journal.
 
-    def __init__(self, out: str | os.PathLike[str], header: Mapping[str, Any]) -> None:
+    `header` holds what all rows share: the model and the version. `styles` are the looks of this call's methods, which
+    the file keeps together with those of earlier calls.
+    """
+
+    def __init__(
+        self, out: str | os.PathLike[str], header: Mapping[str, Any], styles: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = Path(out)
         self.header = {"version": VERSION, **header}
+        self.styles = dict(styles or {})
         self.journal = Journal(out)
 
     @contextmanager
@@ -120,7 +127,7 @@ class Results:
         """
         _, _, parquet = packages()
         if not self.path.exists() or self.journal.keys():
-            header = {"kvviz": json.dumps(self.header, sort_keys=True)}
+            header = {"kvviz": self.journal.header.read_text()}
             whole = self.journal.folder / "whole.parquet"  # removed with the journal, even if this is interrupted
             with self.journal.kept():
                 parquet.write_table(_rows(self.path, self.journal, header), whole, compression="zstd")
@@ -147,11 +154,13 @@ class Results:
             yield
 
     def _start_journal(self) -> None:
+        styles = _file_header(self.path).get("styles", {}) if self.path.exists() else {}
         if self.journal.header.exists():
-            self._check_same(self.journal.folder, _journal_header(self.journal.header))
-            return
+            header = _journal_header(self.journal.header)
+            self._check_same(self.journal.folder, header)
+            styles |= header.get("styles", {})
         with replacing(self.journal.header) as partial:
-            partial.write_text(json.dumps(self.header, sort_keys=True))
+            partial.write_text(json.dumps(self.header | {"styles": styles | self.styles}, sort_keys=True))
 
     def _check_file(self) -> None:
         if self.path.exists():
@@ -169,8 +178,9 @@ def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The rows of a results file as a table; includes the finished cells of a grid that is running or was stopped.
 
     One row per turn. The columns are those of the file, and one for each of the samples' `details` ("depth"). `attrs`
-    has the file's header: model, model_hash, version. Raises IncompatibleFileError for a file that `kvviz.evaluate` did
-    not write, or wrote in another version, and InvalidInputError if there is no file or no finished cell.
+    has the file's header: model, model_hash, version, and the methods' styles, which figures need. Raises
+    IncompatibleFileError for a file that `kvviz.evaluate` did not write, or wrote in another version, and
+    InvalidInputError if there is no file or no finished cell.
     """
     pandas, _, _ = packages()
     path, journal = Path(path), Journal(path)

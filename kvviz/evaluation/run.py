@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ..errors import IncompatibleFileError, InvalidInputError
-from ..generation.method_cells import Cell
+from ..generation.method_cells import Cell, method_styles
 from ..methods.base import Method
 from ..models import LanguageModel, load
 from ..models.loading import SHARED
@@ -75,7 +75,8 @@ def evaluate(
     provenance = _provenance(model)
     header = {"model": model.name, "model_hash": provenance["model_hash"]}
     with tempfile.TemporaryDirectory() as folder:
-        results = Results(Path(folder) / "results.parquet" if out is None else out, header)
+        styles = method_styles(cell.method for cell in all_cells if cell.method)
+        results = Results(Path(folder) / "results.parquet" if out is None else out, header, styles)
         with results.opened() as finished:
             left = [
                 (unit, missing)

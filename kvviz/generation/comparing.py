@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +16,7 @@ from ..methods import resolve
 from ..methods.base import Method
 from ..trace import Recording
 from .generating import Generation, decode, encoded
-from .method_cells import method_cells
+from .method_cells import method_cells, method_styles
 from .prefill import SharedPrefill
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def compare(
                 kept[label, budget] = out.recording
             rows[label, budget] = {"method": label, "budget": budget} | _measured(out, full.token_ids, answer)
     table = Comparison(list(rows.values()))
-    styles = {method.name: asdict(method.style.completed(method.name, method.kind)) for method in cells.values()}
+    styles = method_styles(cells.values())
     table.attrs = {"model": lm.name, "prompt_length": ids.shape[1], "styles": styles}  # what the figures need
     table._recordings = kept if keeps else None
     return table

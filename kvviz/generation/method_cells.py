@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from ..errors import InvalidInputError
@@ -55,6 +55,11 @@ def method_cells(
     once = list(dict.fromkeys(budgets))
     pairs = zip(labels, asked, strict=True)
     return [cell for label, method in pairs for cell in _at_budgets(label, method, once, keep_refused)]
+
+
+def method_styles(methods: Iterable[Method]) -> dict[str, dict[str, str]]:
+    """The complete style of each method by its name, as plain values, for a table's `attrs["styles"]`."""
+    return {method.name: asdict(method.style.completed(method.name, method.kind)) for method in methods}
 
 
 def checked_list(operation: str, values: Sequence[T], least: int = 1) -> Sequence[T]:

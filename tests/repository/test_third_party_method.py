@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvviz import methods, plots
+from kvviz.evaluation import load_results
 from kvviz.trace import Recording
 from kvviz.widgets import DecodeStepper, MethodComparer
 from tests.widgets.test_stepper_page import embedded
@@ -142,6 +143,12 @@ print(plots.selection_map(run, run.layers[0]).data[0].fillcolor, run.group_name,
 """
     path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
     assert run("-c", program, str(folder / "stripes.safetensors"), path=path) == "#AA3377 stripe False"
+
+
+def test_results_are_drawn_alike_where_the_package_is_not_installed(folder):
+    results = load_results(folder / "results.parquet")
+    (curve,) = [trace for trace in plots.score_by_budget(results).data if trace.name == "stripes"]
+    assert [curve.line.color, curve.line.dash, curve.marker.symbol] == STYLE
 
 
 def compared_or_listed(path: Path) -> set[str]:

@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     explorer = BudgetExplorer(kvviz.capture(lm, PROMPT), method="stripes", budget=24)
     explorer.to_html(folder / "explorer.html")
     table = kvviz.compare(lm, PROMPT, NAMES, budgets=[24, 32], max_new_tokens=4)
-    results = kvviz.evaluate(lm, [Letters()], NAMES, [24, 32], [60], samples=1)
+    results = kvviz.evaluate(lm, [Letters()], NAMES, [24, 32], [60], samples=1, out=folder / "results.parquet")
     found = {
         "listed": "stripes" in kvviz.methods.names() and "stripes" in kvviz.methods.table(),
         "settings": explorer.settings,
