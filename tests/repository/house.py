@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"kvviz": "", "kvviz_kernels": "kernels"}  # where each one's folder lies
 FOLDERS = ("kvviz", "kernels")
 PYTHON = (".py", ".pyi")  # a stub is written by hand too
+NOT_WRITTEN = ("__pycache__", "static")  # static: what a bundler made of the JavaScript beside it
 LONG = 300
 BLOCK = 6
 LISTED_ON_REQUEST = ("duplicates", "names at the top")
@@ -56,7 +57,9 @@ class Measure:
 def measure(root: Path, *, duplicates: bool = True) -> list[Measure]:
     """All rows for the tree under `root`; the duplicates take most of the time."""
     paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*"))]
-    files = [path for path in paths if path.is_file() and path.parent.name != "__pycache__" and path.name != "py.typed"]
+    files = [
+        path for path in paths if path.is_file() and path.parent.name not in NOT_WRITTEN and path.name != "py.typed"
+    ]
     rows = [*names(root, files), *graph(root), *lines(root, files)]
     return [*rows, *copies(root, files)] if duplicates else rows
 
