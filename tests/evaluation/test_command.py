@@ -180,7 +180,7 @@ def test_a_grid_goes_on_after_ctrl_c_and_after_a_kill(letters: None, model: Path
     out, scored = tmp_path / "results.parquet", tmp_path / "scored"
     # Where tests run in the background of a shell, Ctrl-C is ignored, and so it would be in what they start.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from tests import test_command as here; from kvviz import command\n"
+    code += "from tests.evaluation import test_command as here; from kvviz.evaluation import command\n"
     code += "here.Letters.name = 'letters'; here.REGISTRY['letters'] = here.Letters; command.main()"
     call = [sys.executable, "-c", code, *arguments(model, out)]
     environment = {**os.environ, "LETTERS_SCORED": str(scored)}

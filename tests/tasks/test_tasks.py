@@ -249,7 +249,7 @@ def test_bad_input_says_what_to_do(tmp_path):
         (InvalidInputError, lambda: tasks.create("needle_multi_turn", turns=65), "got 65; wanted an int from 1 to 64"),
         (InvalidInputError, lambda: tasks.create("perplexity", tokens=0), "an int >= 1"),
         (InvalidInputError, lambda: tasks.create("perplexity", file=str(missing)), "missing.txt"),
-        (InvalidInputError, lambda: tasks.create("perplexity", file=str(tmp_path)), "a text file in UTF-8"),
+        (InvalidInputError, lambda: tasks.create("perplexity", file=str(tmp_path)), "a UTF-8 file with running text"),
         (InvalidInputError, lambda: tasks.create("perplexity", file=str(bytes_)), "image.png"),
         (InvalidInputError, lambda: tasks.create("perplexity", file=str(empty)), "which is empty"),
         (InvalidInputError, lambda: tasks.create("perplexity", file=str(short)).sample(lm, 99, 0, 0), "of 13 tokens"),
