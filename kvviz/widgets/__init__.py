@@ -1,4 +1,4 @@
-"""Widgets for recordings: `DecodeStepper`, built on `TokenStrip` and `CanvasMatrix`. They load on first use."""
+"""Interactive widgets over recordings and traces: stepper, comparer, inspector, explorer. They load on first use."""
 
 from __future__ import annotations
 

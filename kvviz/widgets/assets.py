@@ -1,4 +1,4 @@
-"""Where the widgets' JavaScript and style sheet are: bundles, which `make js` writes from the modules in js/."""
+"""Paths of the widgets' JavaScript and style sheet: the bundles that `make js` writes from the modules in js/."""
 
 from __future__ import annotations
 

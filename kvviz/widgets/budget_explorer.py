@@ -1,4 +1,4 @@
-"""Slide a method's budget and fields over a trace: what it keeps, where the tokens went, which they are."""
+"""BudgetExplorer: sliders for a method's budget and fields, over a trace."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from .live import LiveWidget
 if TYPE_CHECKING:
     from ..generation.explore import Explored
 
-DEFAULT_SHARE = 8  # of the prompt, where no budget is given
+DEFAULT_SHARE = 8  # the default budget is an eighth of the prompt
 ANY_BUDGET = 1 << 40
-LONGEST = 8_192  # tokens explored where `tokens` does not say: a change takes about a second
+LONGEST = 8_192  # tokens explored by default: a change then takes about a second
 
 
 class BudgetExplorer(LiveWidget):
-    """A widget that runs `method` on one layer of `trace`, anew for each budget and field that its sliders give.
+    """A widget that runs `method` on one layer of `trace`, again for every change of the budget or a field.
 
-    Three linked pictures: the attention kept against the budget, below the oracle's curve; where the tokens went; and
-    which tokens they are. The last eight tokens of the trace play the decode steps; the two lower pictures show the
-    last of them. Arrow keys on the page change the budget.
+    Three linked panels show the attention mass against the budget, with the oracle's curve above; where the tokens
+    went; and which tokens they are. The last eight tokens of the trace act as the decode steps; the two lower panels
+    show the last step. On the page, arrow keys change the budget.
 
-    `budget` (tokens, or a share of the prompt; default: about an eighth of it), `layer` (default: the middle one in
-    which the method chooses), `head` (a KV head, or a query head where the method chooses for each) and `settings` (the
-    fields that have sliders) are traits: set them from Python, or observe them; `explored` holds all numbers of what is
-    shown. Further fields of the method, `preset` among them, go by name. Of a trace longer than 8,192 tokens only as
-    many from its start are explored, because a change would take minutes at 100,000; a note on the page says so, and
-    `tokens` asks for another number. A trace's beginning is what a capture of that much text would have given.
+    `budget` (tokens, or a share of the prompt; default: about an eighth of it), `layer` (default: the middle one of
+    those in which the method selects), `head` (a KV head, or a query head if the method selects per query head) and
+    `settings` (the fields that have sliders) are traits: set them from Python, or observe them. `explored` has all
+    numbers shown. Pass other fields of the method, such as `preset`, as keyword arguments. Only the first 8,192 tokens
+    of a longer trace are explored, since a change would take minutes at 100,000; a note on the page says so, and
+    `tokens` sets another number. The start of a trace equals a capture of that much text.
 
-    Raises InvalidInputError for anything that is no trace, for a layer or head it does not have, a layer that the
-    method attends in full, and what the method raises for its fields.
+    Raises InvalidInputError if `trace` is not a Trace, for a layer or head that it does not have, for a layer in which
+    the method attends to all tokens, and what the method raises for its fields.
     """
 
     _kvviz_view = traitlets.Unicode("explorer").tag(sync=True)
@@ -59,46 +59,46 @@ class BudgetExplorer(LiveWidget):
     ) -> None:  # fmt: skip
         from ..generation.explore import Explorer
 
-        beginning = _beginning(trace, tokens)
-        self.explorer = Explorer(beginning)
+        explored_trace = _beginning(trace, tokens)
+        self.explorer = Explorer(explored_trace)
         self.method = method
         call = {} if tokens is None else {"tokens": int(tokens)}
         self._exploration = Exploration(self.explorer, method, dict(fields), call)
         self._serial = 0
         self._published: Place | None = None
-        self._left: list[int] = []
+        self._pending_budgets: list[int] = []
         if not isinstance(method, str):
-            raise InvalidInputError("BudgetExplorer: method", type(method).__name__, "its name, and its fields by name")
-        self.explorer.layers(method, **{"budget": ANY_BUDGET, **fields})  # raises for a field that no budget makes good
+            raise InvalidInputError("BudgetExplorer: method", type(method).__name__, "its name, and fields as keywords")
+        self.explorer.layers(method, **{"budget": ANY_BUDGET, **fields})  # raises for fields invalid at any budget
         stops = self.explorer.budgets(method, explorer_budgets.budgets(self.explorer.prompt_length), **fields)
-        asked = self._default_budget(stops) if budget is None else budget
-        layers = self.explorer.layers(method, **{**fields, "budget": asked})
-        if layer is None:  # without a layer where the method chooses, `explored` says what to do
+        requested = self._default_budget(stops) if budget is None else budget
+        layers = self.explorer.layers(method, **{**fields, "budget": requested})
+        if layer is None:  # if the method selects in no layer, `explored` raises the error that says what to do
             layer = layers[len(layers) // 2] if layers else trace.layers[-1]
-        explored = self._exploration.explored(Place(asked, layer, head, {}))
-        budget = explored.recording.budget  # in tokens, where a share was asked for
+        explored = self._exploration.explored(Place(requested, layer, head, {}))
+        budget = explored.recording.budget  # in tokens, even if a share was requested
         stops = sorted({*stops, budget})
         sliders = self.explorer.sliders(explored.method)
         settings = {slider.name: explored.method.config[slider.name] for slider in sliders}
         self._exploration.fixed = {name: value for name, value in fields.items() if name not in settings}
         self._curve_budgets = explorer_budgets.curve_budgets(stops)
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
-        page["notes"] = _notes(len(beginning), len(trace))
+        page["notes"] = _notes(len(explored_trace), len(trace))
         super().__init__(budget=budget, layer=int(layer), head=int(head), settings=settings, page=page)
         self._publish()
         self.observe(self._changed, ["budget", "layer", "head", "settings"])
         self.on_msg(self._heard)
 
     def _default_budget(self, stops: list[int]) -> int:
-        wanted = self.explorer.prompt_length // DEFAULT_SHARE
+        target = self.explorer.prompt_length // DEFAULT_SHARE
         if not stops:
-            got = f"a prompt of {self.explorer.prompt_length} tokens, less than {self.method} may attend"
+            got = f"a prompt of {self.explorer.prompt_length} tokens, less than any budget of {self.method}"
             raise InvalidInputError("BudgetExplorer", got, "a longer trace, or fewer sinks and recent tokens")
-        return min(stops, key=lambda stop: abs(stop - wanted))
+        return min(stops, key=lambda stop: abs(stop - target))
 
     @property
     def explored(self) -> Explored:
-        """What is shown, with all its numbers (`kvviz.generation.explore.Explored`)."""
+        """The selection now shown, with all its numbers (`kvviz.generation.explore.Explored`)."""
         return self._exploration.explored(self._place())
 
     def highlighted(self) -> NDArray[np.int64]:
@@ -109,19 +109,20 @@ class BudgetExplorer(LiveWidget):
     def show(
         self, *, budget: int | None = None, layer: int | None = None, head: int | None = None, **fields: Any
     ) -> None:
-        """Change several of budget, layer, head and fields at once; raises as the constructor and changes nothing."""
-        asked = {"budget": budget, "layer": layer, "head": head, "settings": self.settings | fields if fields else None}
-        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        """Change budget, layer, head and fields together; raises like the constructor, and then changes nothing."""
+        settings = self.settings | fields if fields else None
+        values = {"budget": budget, "layer": layer, "head": head, "settings": settings}
+        changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         self._exploration.explored(self._place()._replace(**changes))
         with self.hold_sync(), self.hold_trait_notifications():
             for name, value in changes.items():
                 setattr(self, name, value)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """One HTML page of the layer and head now shown, without a kernel or a network; also written to `path`.
+        """A self-contained HTML page of the layer and head now shown; also written to `path`, atomically.
 
-        It holds a grid of selections: budgets × the values of the method's main field (the first slider), and says
-        which. The file appears whole or not at all.
+        The page needs no kernel. It embeds the selections for a grid of budgets × values of the method's main field
+        (the first slider), and says which.
         """
         return explorer_page.to_html(self._exploration, self._place(), self.page, path)
 
@@ -138,11 +139,11 @@ class BudgetExplorer(LiveWidget):
         return Place(self.budget, self.layer, self.head, self.settings)
 
     def _changed(self, change: Any) -> None:
-        if self._place() != self._published:  # several traits changed at once tell of it one by one
+        if self._place() != self._published:  # traits that change together notify one by one
             self._publish()
 
     def _publish(self) -> None:
-        """Send what is shown now; the serial number makes it news even where nothing changed."""
+        """Send what is now shown; the serial number makes it a new message even if nothing changed."""
         place = self._place()
         same_curve = self._published is not None and self._published[1:] == place[1:]
         self._published, self._serial = place, self._serial + 1
@@ -150,11 +151,11 @@ class BudgetExplorer(LiveWidget):
             self.slice = explorer_data.pack(self.explored, self.head)
             self.numbers = self._exploration.numbers(place) | {"serial": self._serial, "refusal": ""}
             if not same_curve:
-                self._left = list(self._curve_budgets)
+                self._pending_budgets = list(self._curve_budgets)
                 self.curve = self._no_curve()
 
     def _heard(self, _: Any, message: Mapping[str, Any], buffers: Any) -> None:
-        """Answer the page: it asks for another place, or for more of the curve once it has nothing else to ask."""
+        """Answer the page, which asks for another place or, when it is idle, for the next point of the curve."""
         if message["kind"] == "curve":
             self._extend_curve()
             return
@@ -170,38 +171,38 @@ class BudgetExplorer(LiveWidget):
             self._publish()
 
     def _extend_curve(self) -> None:
-        """Compute the curve's next point: one at a time, because a change of the page waits for it."""
-        found = {name: list(self.curve[name]) for name in ("points", "oracle")}
-        while self._left:
+        """Compute the curve's next point: one at a time, because changes of the page wait for it."""
+        curves = {name: list(self.curve[name]) for name in ("points", "oracle")}
+        while self._pending_budgets:
             try:
-                own, best = self._exploration.curve(self._place()._replace(budget=self._left.pop(0)))
-            except InvalidInputError:  # a budget that these fields leave nothing of
+                point, oracle = self._exploration.curve(self._place()._replace(budget=self._pending_budgets.pop(0)))
+            except InvalidInputError:  # the budget is too small for these fields
                 continue
-            found["points"].append(explorer_data.curve_point(own, self.head))
-            found["oracle"].append(explorer_data.curve_point(best, self.head))
+            curves["points"].append(explorer_data.curve_point(point, self.head))
+            curves["oracle"].append(explorer_data.curve_point(oracle, self.head))
             break
-        self.curve = found | {"done": not self._left}
+        self.curve = curves | {"done": not self._pending_budgets}
 
 
 def _beginning(trace: Trace, tokens: int | None) -> Trace:
-    """The first tokens of a trace; causal attention makes them what they would be without the others."""
-    if not isinstance(trace, Trace):  # Explorer says what is wanted
+    """The first tokens of a trace; since attention is causal, they do not depend on the later ones."""
+    if not isinstance(trace, Trace):  # Explorer raises the error
         return trace
-    wanted = LONGEST if tokens is None else content.between("tokens of a BudgetExplorer", tokens, 1, len(trace))
-    if len(trace) <= wanted:
+    length = LONGEST if tokens is None else content.between("tokens of a BudgetExplorer", tokens, 1, len(trace))
+    if len(trace) <= length:
         return trace
     queries, keys, values = (
-        {layer: array[:, :wanted] for layer, array in whole.items()}
+        {layer: array[:, :length] for layer, array in whole.items()}
         for whole in (trace.queries, trace.keys, trace.values)
     )
-    tokens_kept, ids = trace.tokens[:wanted], trace.token_ids[:wanted]
-    return replace(trace, tokens=tokens_kept, token_ids=ids, queries=queries, keys=keys, values=values)
+    first_tokens, ids = trace.tokens[:length], trace.token_ids[:length]
+    return replace(trace, tokens=first_tokens, token_ids=ids, queries=queries, keys=keys, values=values)
 
 
 def _notes(explored: int, whole: int) -> list[str]:
     if explored == whole:
         return []
     return [
-        f"Explored: the first {explored:,} of the trace's {whole:,} tokens. BudgetExplorer(trace, tokens=…) explores "
-        "more; the time of a change grows with their number, to minutes at 100,000."
+        f"Only the first {explored:,} of the trace's {whole:,} tokens are explored. BudgetExplorer(trace, tokens=…) "
+        "explores more, but every change then takes longer: minutes at 100,000 tokens."
     ]

@@ -1,4 +1,4 @@
-"""A matrix of bytes on a canvas."""
+"""CanvasMatrix: a matrix of bytes painted on a canvas."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .live import LiveWidget
 
 
 class CanvasMatrix(LiveWidget):
-    """A widget that paints `matrix`, uint8 [rows, columns], through a table of 256 colours.
+    """A widget that paints `matrix`, uint8 [rows, columns], with a palette of 256 colours.
 
-    `colours` is uint8 [256, 4] (RGBA); without it the bytes are the looks of `kvviz.widgets.view`, in the page's theme.
-    `row` is framed, -1 for none. `hovered` and `clicked` are [row, column] under the pointer and last clicked,
-    [-1, -1] for none. A matrix wider than its place is squeezed by the browser: pool it first, with
+    `colours` is uint8 [256, 4] (RGBA); without it, the bytes are looks as in `kvviz.widgets.view`, in the page's theme.
+    `row` is framed, -1 for none. `hovered` and `clicked` are the [row, column] under the pointer and last clicked,
+    [-1, -1] for none. The browser squeezes a matrix that is wider than its panel: pool it first, with
     `kvviz.metrics.pool_argmax`, so that spikes survive.
     """
 
@@ -38,7 +38,7 @@ class CanvasMatrix(LiveWidget):
                          colours=b"" if colours is None else colours.tobytes())  # fmt: skip
 
     def paint(self, matrix: NDArray[np.uint8]) -> None:
-        """Show another matrix, uint8 [rows, columns]; raises InvalidInputError for anything else."""
+        """Show another matrix, uint8 [rows, columns]; raises InvalidInputError for another dtype or shape."""
         _check(matrix)
         with self.hold_sync():
             self.shape, self.values = list(matrix.shape), matrix.tobytes()

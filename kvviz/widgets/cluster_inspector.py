@@ -1,4 +1,4 @@
-"""Look into the clusters of a head's keys: a map, the text, and which queries recalled each cluster."""
+"""ClusterInspector: the clusters of a head's keys, on a map and in the text, and the steps that recalled them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from .live import LiveWidget
 
 
 class ClusterInspector(LiveWidget):
-    """A widget that shows how the keys of one KV head of `trace` fall into clusters, and lets C, metric and seed move.
+    """A widget that shows the clusters of one KV head's keys, for any number of clusters, metric and seed.
 
-    Left a map of the keys by PCA: a dot is a token (hue: cluster), a ring a centroid, the star the last query, the mean
-    over the KV head's query heads at the keys' mean length. Right the text. Picking a cluster, by a click or with the
-    arrow keys and Enter on the map, lights its tokens in both; below stand its size, its spread (mean cosine of its
-    keys to its centroid), its nearest clusters, and how much of it each step took. The steps are the last `queries`
-    positions of the trace, for which ClusterKV selects within `budget`, or those of a `recording` of the same text by
-    any method. The tokens before the steps are clustered; the sinks are in no cluster.
+    On the left is a map of the keys by PCA: dots are tokens (hue: cluster), rings are centroids, and the star is the
+    last query (the mean over the KV head's query heads, scaled to the keys' mean length). On the right is the text.
+    Picking a cluster, with a click or with the arrow keys and Enter on the map, highlights its tokens in both. Below
+    are its size, its spread (mean cosine of its keys to its centroid), its nearest clusters, and how many of its tokens
+    each step attended to. The steps are the last `queries` positions of the trace, for which ClusterKV selects within
+    `budget`, or those of a `recording` of the same text by any method. The tokens before them are clustered, except
+    the sinks.
 
     `layer`, `head` (KV head), `n_clusters` (None: ClusterKV's L/80), `metric` of k-means ("cosine", "l2", "ip"), `seed`
-    and `token` are traits: set them from Python, or observe them. The cluster shown is the one that `token` is in, so
-    that the choice survives another clustering; -1 for none. Every change clusters anew with ClusterKV's own build, in
-    16 to 160 ms for 4,096 tokens and up to 400 clusters on one core (AMD EPYC, SmolLM2-135M).
+    and `token` are traits: set them from Python, or observe them. The picked cluster is the one that contains `token`
+    (-1: none), so that it survives a new clustering. Every change clusters again with ClusterKV's code, in 16 to 160 ms
+    for 4,096 tokens and up to 400 clusters on one core (AMD EPYC, SmolLM2-135M).
 
     Raises InvalidInputError for a trace too short to cluster, a recording of another text, or a value out of range;
     UnknownNameError for an unknown metric.
@@ -67,27 +68,26 @@ class ClusterInspector(LiveWidget):
 
     @property
     def settings(self) -> Settings:
-        """What is shown now: layer, head, n_clusters, metric and seed."""
+        """The settings now shown: layer, head, n_clusters, metric and seed."""
         return Settings(self.layer, self.head, self.n_clusters, self.metric, self.seed)
 
     @property
     def cluster(self) -> int:
-        """The cluster shown, that of `token`; -1 for none."""
+        """The picked cluster, which contains `token`; -1 for none."""
         return -1 if self.token < 0 else int(self.source.clusters(self.settings).labels[self.token])
 
     def members(self) -> NDArray[np.int64]:
-        """The positions of the tokens in the cluster shown, int64, ascending."""
+        """The positions of the tokens in the picked cluster, int64, ascending."""
         labels = self.source.clusters(self.settings).labels
         return np.flatnonzero(labels == self.cluster) if self.cluster >= 0 else np.zeros(0, np.int64)
 
     def to_html(
         self, path: str | os.PathLike[str] | None = None, *, n_clusters: Sequence[int] | None = None
     ) -> str:  # fmt: skip
-        """One HTML page that shows this layer, head, metric and seed without a kernel or a network.
+        """A self-contained HTML page of this layer, head, metric and seed; also written to `path`, atomically.
 
-        The clusters for each of `n_clusters` are embedded, the number shown among them; left out, that and a quarter,
-        half, twice and four times ClusterKV's own number. The page says which. Written to `path` where one is given,
-        whole or not at all.
+        The page needs no kernel. It embeds the clusters for the number now shown and for each of `n_clusters` (default:
+        1/4, 1/2, 1, 2 and 4 times ClusterKV's default), and says which.
         """
         return inspector_page.to_html(self.source, self.settings, self.token, path=path, n_clusters=n_clusters)
 

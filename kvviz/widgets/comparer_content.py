@@ -1,4 +1,4 @@
-"""What several recordings have in common, how their columns are called, and the notes on what they do not share."""
+"""What recordings share (layers, steps, heads), the labels of their columns, and notes on what they do not share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SORTS = ("given", *_NUMBERS, *(f"mean {name}" for name in _NUMBERS))
 
 @dataclass(frozen=True)
 class Compared:
-    """Recordings of one model and prompt, with the layers, steps and heads that all of them have."""
+    """Recordings of one model and prompt, with the layers, steps and heads that they share."""
 
     recordings: tuple[Recording, ...]
     labels: tuple[str, ...]
@@ -29,16 +29,16 @@ class Compared:
     heads: int
 
     def row(self, number: int, head: int) -> int:
-        """Row of recording `number` that stands for `head`: where it has several for one, the first of them."""
+        """The row of recording `number` that is shown for `head`: the first one if it has several per head."""
         return head * (content.rows(self.recordings[number]) // self.heads)
 
     @property
     def length(self) -> int:
-        """Tokens of the prompt and of the common steps."""
+        """Number of tokens in the prompt and the shared steps."""
         return self.recordings[0].prompt_length + self.steps
 
     def check(self, name: Literal["step", "layer", "head", "token"], value: int) -> int:
-        """`value` if every recording has that step, layer, head or token, or no token (-1) is meant.
+        """`value` if every recording has that step, layer, head or token; a token may be -1 (none).
 
         Raises InvalidInputError otherwise.
         """
@@ -53,14 +53,14 @@ class Compared:
 
 
 def check_sort(sort: str) -> str:
-    """`sort` if columns can be ordered by it; raises UnknownNameError otherwise."""
+    """`sort` if the columns can be sorted by it; raises UnknownNameError otherwise."""
     if sort not in SORTS:
         raise UnknownNameError(f"{_OPERATION}: sort", sort, SORTS)
     return sort
 
 
 def compared(recordings: Sequence[Recording] | Mapping[str, Recording]) -> Compared:
-    """What is common to `recordings`; raises InvalidInputError where that is nothing to compare."""
+    """The recordings with what they share; raises InvalidInputError if they cannot be compared."""
     if not isinstance(recordings, Mapping | Sequence) or isinstance(recordings, str):
         wanted = "a list of kvviz.Recording, or a dict of them by label"
         raise InvalidInputError(_OPERATION, type(recordings).__name__, wanted)
@@ -75,19 +75,19 @@ def compared(recordings: Sequence[Recording] | Mapping[str, Recording]) -> Compa
         if not isinstance(label, str) or not label.strip():
             raise InvalidInputError(f"{_OPERATION}: label", repr(label), "text")
     for label, run in zip(labels, runs, strict=True):
-        _check_beside(labels[0], runs[0], label, run)
+        _check_same_prompt(labels[0], runs[0], label, run)
     layers = sorted(set.intersection(*(set(run.layers) for run in runs)))
     if not layers:
         got = "; ".join(
             f"{label}: layers {', '.join(map(str, run.layers))}" for label, run in zip(labels, runs, strict=True)
         )
-        raise InvalidInputError(_OPERATION, got, "a layer that every recording has: the same dense_layers, or trace")
+        raise InvalidInputError(_OPERATION, got, "a shared layer: record with the same dense_layers, or the same trace")
     heads = min(content.rows(run) for run in runs)
     return Compared(runs, labels, tuple(layers), min(run.steps for run in runs), heads)
 
 
 def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Everything shown that does not depend on step, layer and head; JSON-able. `styles`: light and dark colours."""
+    """The page's content that does not depend on step, layer and head; JSON-able. `styles`: light and dark colours."""
     runs, first = common.recordings, common.recordings[0]
     of_kv_head = common.heads == first.geometry.n_kv_heads
     return {
@@ -117,36 +117,36 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
     }
 
 
-def _check_beside(first_label: str, first: Recording, label: str, run: Recording) -> None:
+def _check_same_prompt(first_label: str, first: Recording, label: str, run: Recording) -> None:
     if (run.model, run.geometry) != (first.model, first.geometry):
         got = f"{first_label} of {first.model} and {label} of {run.model}"
         if run.model == first.model:
-            got += f" with another geometry: {first.geometry} and {run.geometry}"
+            got += f" with different geometries: {first.geometry} and {run.geometry}"
         raise InvalidInputError(_OPERATION, got, "recordings of one model")
-    ends = run.prompt_length, first.prompt_length
-    if ends[0] != ends[1] or not np.array_equal(run.token_ids[: ends[0]], first.token_ids[: ends[1]]):
-        got = f"another prompt in {label} ({ends[0]:,} tokens) than in {first_label} ({ends[1]:,})"
+    length, first_length = run.prompt_length, first.prompt_length
+    if length != first_length or not np.array_equal(run.token_ids[:length], first.token_ids[:first_length]):
+        got = f"different prompts: {first_label} ({first_length:,} tokens) and {label} ({length:,} tokens)"
         raise InvalidInputError(_OPERATION, got, "recordings of one prompt")
 
 
 def _labels(runs: Sequence[Recording]) -> tuple[str, ...]:
-    """The method's name; where several share it, with the budget and fields in which they differ, or a number."""
-    made = []
+    """The methods' names; runs of one method also get the budget and fields in which they differ, or a number."""
+    labels = []
     for run in runs:
-        same = [other for other in runs if other.method == run.method]
+        same_method = [each for each in runs if each.method == run.method]
         parts = [run.method]
-        if len({other.budget for other in same}) > 1:
+        if len({each.budget for each in same_method}) > 1:
             parts.append(f"budget {run.budget:,}")
-        fields = sorted(set(chain.from_iterable(other.config for other in same)) - {"budget"})
+        fields = sorted(set(chain.from_iterable(each.config for each in same_method)) - {"budget"})
         parts += [
             f"{name} {run.config.get(name)}"
             for name in fields
-            if len({repr(other.config.get(name)) for other in same}) > 1
+            if len({repr(each.config.get(name)) for each in same_method}) > 1
         ]
-        made.append(" · ".join(parts))
+        labels.append(" · ".join(parts))
     return tuple(
-        f"{label} · #{made[: number + 1].count(label)}" if made.count(label) > 1 else label
-        for number, label in enumerate(made)
+        f"{label} · #{labels[: number + 1].count(label)}" if labels.count(label) > 1 else label
+        for number, label in enumerate(labels)
     )
 
 
@@ -169,31 +169,31 @@ def _notes(common: Compared) -> list[str]:
     longer = [f"{label} has {run.steps}" for label, run in zip(labels, runs, strict=True) if run.steps > common.steps]
     if longer:
         notes.append(f"Compared over the first {common.steps} steps, which every recording has; {', '.join(longer)}.")
-    partial = sorted({layer for run in runs for layer in run.layers} - set(common.layers))
-    if partial:
-        notes.append(f"Not every recording has {content.numbered('layer', partial)}: left out.")
-    parts = _parting(common)
-    if parts is not None:
-        notes.append(f"From step {parts} on the recordings feed different tokens: each continues its own answer.")
-    untold = [label for label, run in zip(labels, runs, strict=True) if _merged_untold(run)]
-    if untold:
-        notes.append(f"{', '.join(untold)}: merged tokens, but not which; they show as missed.")
-    by_query = [label for number, label in enumerate(labels) if content.rows(runs[number]) > common.heads]
-    if by_query:
+    not_shared = sorted({layer for run in runs for layer in run.layers} - set(common.layers))
+    if not_shared:
+        notes.append(f"Left out: {content.numbered('layer', not_shared)}, which not every recording has.")
+    different = _first_different_step(common)
+    if different is not None:
+        notes.append(f"From step {different} on, the recordings feed different tokens: each continues its own answer.")
+    no_members = [label for label, run in zip(labels, runs, strict=True) if _lacks_members(run)]
+    if no_members:
+        notes.append(f"{', '.join(no_members)}: it is not recorded which tokens were merged; they show as missed.")
+    per_query_head = [label for number, label in enumerate(labels) if content.rows(runs[number]) > common.heads]
+    if per_query_head:
         notes.append(
-            f"{', '.join(by_query)} {'choose' if len(by_query) > 1 else 'chooses'} for each query head: "
+            f"{', '.join(per_query_head)} {'select' if len(per_query_head) > 1 else 'selects'} per query head: "
             "the first query head of the KV head is shown."
         )
     return notes
 
 
-def _merged_untold(run: Recording) -> bool:
+def _lacks_members(run: Recording) -> bool:
     return any(events.merged.any() and events.members is None for events in run.events.values())
 
 
-def _parting(common: Compared) -> int | None:
-    """The first step that does not feed the same token in every recording, None where all do."""
+def _first_different_step(common: Compared) -> int | None:
+    """The first step at which the recordings do not all feed the same token; None if there is none."""
     start = common.recordings[0].prompt_length
     fed = np.stack([run.token_ids[start : start + common.steps] for run in common.recordings])
-    apart = (fed != fed[0]).any(0)
-    return int(apart.argmax()) if apart.any() else None
+    differs = (fed != fed[0]).any(0)
+    return int(differs.argmax()) if differs.any() else None

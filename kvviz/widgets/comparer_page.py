@@ -1,4 +1,4 @@
-"""The comparer as one HTML file that needs no kernel."""
+"""The comparer as a self-contained HTML file, which needs no kernel."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def to_html(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> str:
-    """The page as text; also written to `path`, whole or not at all. Other arguments, errors: `MethodComparer.to_html`.
+    """The page as text; also written to `path`, atomically. Other arguments and errors: `MethodComparer.to_html`.
 
-    `packed` gives the columns of a layer and head; `shown` is the state in which the page opens, the widget's traits.
+    `packed` returns the columns of a layer and head; `shown` holds the traits with which the page opens.
     """
-    check, wanted_heads = common.check, range(common.heads) if heads is None else heads
-    wanted_layers = [shown["layer"]] if layers is None else layers
-    held_layers = content.held("MethodComparer.to_html: layers", wanted_layers, partial(check, "layer"))
-    held_heads = content.held("MethodComparer.to_html: heads", wanted_heads, partial(check, "head"))
+    check, chosen_heads = common.check, range(common.heads) if heads is None else heads
+    chosen_layers = [shown["layer"]] if layers is None else layers
+    page_layers = content.held("MethodComparer.to_html: layers", chosen_layers, partial(check, "layer"))
+    page_heads = content.held("MethodComparer.to_html: heads", chosen_heads, partial(check, "head"))
     answers = [
         ({"layer": layer, "head": head}, {"slices": [
             blob(column, f"{layer}/{head}/{number}") for number, column in enumerate(packed(layer, head))
         ]})
-        for layer in held_layers
-        for head in held_heads
+        for layer in page_layers
+        for head in page_heads
     ]  # fmt: skip
-    left_out = content.left_out(held_layers, len(common.layers), held_heads, common.heads, "compared")
-    page = shown["page"] | {"layers": held_layers, "heads": held_heads}
-    page["notes"] = [*page["notes"], *left_out]
-    layer = shown["layer"] if shown["layer"] in held_layers else held_layers[0]
-    head = shown["head"] if shown["head"] in held_heads else held_heads[0]
+    notes = content.left_out(page_layers, len(common.layers), page_heads, common.heads, "compared")
+    page = shown["page"] | {"layers": page_layers, "heads": page_heads}
+    page["notes"] = [*page["notes"], *notes]
+    layer = shown["layer"] if shown["layer"] in page_layers else page_layers[0]
+    head = shown["head"] if shown["head"] in page_heads else page_heads[0]
     state = {**shown, "page": page, "layer": layer, "head": head}
     return self_contained("comparer", page["description"], state, answers, path)

@@ -1,6 +1,6 @@
-"""What a column of the comparer draws, as arrays: the stepper's lists, cut to the common steps, and a map of verdicts.
+"""Arrays of one column of the comparer: the stepper's lists, cut to the shared steps, and a map of verdicts.
 
-Everything here is arrangement; the numbers come from `Recording` and `kvviz.metrics`.
+This module only arranges; the numbers come from `Recording` and `kvviz.metrics`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CURVES = {
 
 
 def column(arrays: Mapping[str, Array], steps: int, prompt_length: int) -> dict[str, Array]:
-    """A column's arrays from those of `view.token_arrays`, cut to its first `steps` steps.
+    """The arrays of a column, from those of `view.token_arrays`, cut to the first `steps` steps.
 
-    Per-step lists lie end to end, bounded by `offsets` [steps+1]; `looks` carry the level of attention alone. The
-    numbers by step, [steps] each, are recall, mass, attended, read, moved and error. `map_positions` and `map_looks`
-    [steps, columns] are of the marked token with the most attention in each column.
+    The lists of all steps are concatenated; `offsets` [steps+1] holds their bounds. `looks` hold only the level of
+    attention. Recall, mass, attended, read, moved and error are [steps] each. `map_positions` and `map_looks`
+    [steps, columns] describe the marked token with the most attention in each column.
     """
     offsets = arrays["offsets"][: steps + 1]
     lists = {name: arrays[name][: offsets[-1]] for name in _LISTS}
@@ -46,9 +46,9 @@ def _map(
     lists: Mapping[str, Array], levels: Array, offsets: Array, length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     steps = len(offsets) - 1
-    at = np.repeat(np.arange(steps), np.diff(offsets)), lists["positions"]
+    cells = np.repeat(np.arange(steps), np.diff(offsets)), lists["positions"]
     rank, looks = np.zeros((steps, length), np.float32), np.full((steps, length), view.NOTHING, np.uint8)
-    rank[at] = lists["weights"] + 1  # a marked token comes before all others
-    looks[at] = view.verdicts(lists["marks"]) * view.LEVELS + levels
+    rank[cells] = lists["weights"] + 1  # marked tokens come before all others
+    looks[cells] = view.verdicts(lists["marks"]) * view.LEVELS + levels
     drawn = np.stack([metrics.pool_argmax(row, view.MAP_COLUMNS) for row in rank])
     return drawn.astype(np.int32), np.take_along_axis(looks, drawn, axis=1)

@@ -1,4 +1,4 @@
-"""What of a recording can be shown, and the words around it."""
+"""Checks of what a page can show, and its texts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def merges(recordings: Iterable[Recording]) -> bool:
-    """Whether any of the recordings knows tokens that were merged."""
+    """Whether any of the recordings says which tokens were merged."""
     return any(events.members is not None for recording in recordings for events in recording.events.values())
 
 
 def texts(tokens: Iterable[str]) -> list[str]:
-    """The tokens as text that a page and a message can hold: lone surrogates, as of undecoded bytes, become U+FFFD."""
+    """The tokens as text that can be encoded: lone surrogates, which stand for undecoded bytes, become U+FFFD."""
     return [_LONE_SURROGATE.sub("\ufffd", token) for token in tokens]
 
 
@@ -34,36 +34,36 @@ def between(what: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def held(what: str, wanted: Any, check: Callable[[Any], int]) -> list[int]:
-    """The numbers that a page is to hold, each passed through `check`, ascending and once each.
+def held(what: str, values: Any, check: Callable[[Any], int]) -> list[int]:
+    """The numbers to embed in a page, each passed through `check`, ascending, without duplicates.
 
-    Raises InvalidInputError for what is no list of them, and for none.
+    Raises InvalidInputError for anything but a list of numbers, and for an empty list.
     """
-    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
-        raise InvalidInputError(what, repr(wanted), "a list of whole numbers, or None")
-    numbers = sorted({check(value) for value in wanted})
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidInputError(what, repr(values), "a list of whole numbers, or None")
+    numbers = sorted({check(value) for value in values})
     if not numbers:
         raise InvalidInputError(what, "none", "at least one, or None")
     return numbers
 
 
 def numbered(name: str, numbers: Sequence[int]) -> str:
-    """`name`, in the plural where there are several, and the numbers."""
+    """`name`, in the plural if there are several numbers, and the numbers."""
     return f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def left_out(layers: Sequence[int], of_layers: int, heads: Sequence[int], of_heads: int, done: str) -> list[str]:
-    """The note on a page that holds not all of the layers recorded or compared (`done`), or not all heads."""
+def left_out(layers: Sequence[int], of_layers: int, heads: Sequence[int], of_heads: int, verb: str) -> list[str]:
+    """The note on a page that lacks some heads, or some of the layers recorded or compared (`verb`); else nothing."""
     parts = []
     if len(layers) < of_layers:
-        parts.append(f"{numbered('layer', layers)} of the {of_layers} {done}")
+        parts.append(f"{numbered('layer', layers)} of the {of_layers} {verb}")
     if len(heads) < of_heads:
         parts.append(f"{numbered('head', heads)} of {of_heads}")
     return [f"This page holds {' and '.join(parts)}; to_html(layers=[…], heads=[…]) embeds others."] if parts else []
 
 
 def check(recording: Recording, operation: str = "DecodeStepper") -> Recording:
-    """The recording, if there is something to step through; raises InvalidInputError otherwise."""
+    """`recording` if it has steps and layers; raises InvalidInputError otherwise."""
     if not isinstance(recording, Recording):
         wanted = "a kvviz.Recording, such as generate(..., record=True).recording"
         raise InvalidInputError(operation, type(recording).__name__, wanted)
@@ -71,7 +71,7 @@ def check(recording: Recording, operation: str = "DecodeStepper") -> Recording:
         wanted = "at least one decode step: raise max_new_tokens or queries"
         raise InvalidInputError(operation, "a recording of 0 steps", wanted)
     if not recording.layers:
-        wanted = "a layer that the method served: lower dense_layers, or take another method"
+        wanted = "a layer in which the method selects: lower dense_layers, or use another method"
         raise InvalidInputError(operation, f"a recording without layers ({_unrecorded(recording) or 'none'})", wanted)
     return recording
 
@@ -97,12 +97,12 @@ def check_head(recording: Recording, head: int) -> int:
 
 
 def rows(recording: Recording) -> int:
-    """Rows that a step chooses for: KV heads, or query heads where the method chooses for each."""
+    """Number of selection heads: KV heads, or query heads if the method selects per query head."""
     return int(recording.events[recording.layers[0]].indices.shape[1])
 
 
 def describe(recording: Recording) -> dict[str, Any]:
-    """Everything on the page that does not depend on step, layer and head; JSON-able."""
+    """The page's content that does not depend on step, layer and head; JSON-able."""
     head_name = "KV head" if rows(recording) == recording.geometry.n_kv_heads else "query head"
     unrecorded = _unrecorded(recording)
     return {
@@ -114,7 +114,7 @@ def describe(recording: Recording) -> dict[str, Any]:
         "question_length": recording.question_length,
         "steps": recording.steps,
         "layers": list(recording.layers),
-        "layers_meaning": f"layer: which of the recorded layers is shown{f' ({unrecorded})' if unrecorded else ''}",
+        "layers_meaning": f"layer: the recorded layer that is shown{f' ({unrecorded})' if unrecorded else ''}",
         "heads": list(range(rows(recording))),
         "head_name": head_name,
         "group_name": recording.group_name,

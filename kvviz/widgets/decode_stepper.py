@@ -1,4 +1,4 @@
-"""Step through a recording: the prompt with its attended tokens, a map of all steps, the numbers of each."""
+"""DecodeStepper: a recording step by step, with the attended tokens in the prompt, a map of all steps and numbers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..trace import Recording
 from . import content, static_page, view
 from .live import LiveWidget
 
-CACHED = 12  # layers and heads; 64 steps over 8,192 tokens pack to about 1 MB a head
+CACHED = 12  # pairs of layer and head; 64 steps over 8,192 tokens take about 1 MB per head
 
 
 class DecodeStepper(LiveWidget):
     """A widget that replays `recording`, one decode step at a time.
 
-    The prompt is running text: attended tokens are tinted (hue: cluster; strength: exact attention), those that the
-    oracle would take are underlined, what was recalled in vain is hatched, what was missed is outlined, sinks and the
-    recent window are dotted. Beside it a map of steps × positions; under it the clusters recalled and the text written
-    so far. Arrow keys change the step, Home and End go to the ends, the space bar plays.
+    The prompt is running text. Attended tokens are tinted (hue: cluster; strength: exact attention); tokens that the
+    oracle would attend to are underlined, wasted tokens hatched, missed tokens outlined, sinks and the recent window
+    dotted. Next to it is a map of steps × positions; below are the recalled clusters and the text written so far.
+    Arrow keys change the step, Home and End jump to the ends, the space bar plays.
 
-    `step` (from 0), `layer` and `head` (row of the recording's arrays: a KV head, or a query head where the method
-    chooses for each) are traits: set them from Python, or observe them. A step needs no kernel; another layer or head
-    is packed here and sent once.
+    `step` (from 0), `layer` and `head` (row of the recording's arrays: a KV head, or a query head if the method selects
+    per query head) are traits: set them from Python, or observe them. A step needs no kernel; the kernel packs another
+    layer or head and sends it once.
 
-    Raises InvalidInputError for a recording without steps or layers, and for a step, layer or head it does not have.
+    Raises InvalidInputError for a recording without steps or layers, or a step, layer or head that it does not have.
     """
 
     _kvviz_view = traitlets.Unicode("stepper").tag(sync=True)
@@ -60,10 +60,10 @@ class DecodeStepper(LiveWidget):
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> str:
-        """One HTML page that replays the recording without a kernel or a network; written to `path` where one is given.
+        """A self-contained HTML page that replays the recording without a kernel; also written to `path`, atomically.
 
-        All steps of the given layers and heads are embedded. Without `layers`, the layer now shown and as many others,
-        evenly spread, as fit in about 8 MB; the page says which. The file appears whole or not at all.
+        It embeds all steps of `layers` and `heads`, and says which. Without `layers`, these are the layer now shown and
+        as many others, evenly spread, as fit into about 8 MB.
         """
         shown = static_page.Shown(self.step, self.layer, self.head)
         return static_page.to_html(self.recording, shown, path=path, layers=layers, heads=heads)

@@ -1,4 +1,4 @@
-"""A method on a trace, for any budget, layer, head and fields that the budget explorer's sliders give."""
+"""Selections of a method on a trace, for any budget, layer, head and fields that the budget explorer asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where the explorer stands; `settings` are the fields that have sliders."""
+    """The budget, layer, head and settings shown; `settings` are the fields that have sliders."""
 
     budget: float
     layer: int
@@ -23,9 +23,9 @@ class Place(NamedTuple):
 
 @dataclass
 class Exploration:
-    """The selections of `method` on the trace of `explorer`, with the fields `fixed` that have no slider.
+    """Selections of `method` on the trace of `explorer`; `fixed` are its fields without a slider.
 
-    `call` holds what BudgetExplorer was called with beside them.
+    `call` holds the other arguments of BudgetExplorer.
     """
 
     explorer: Explorer
@@ -34,16 +34,16 @@ class Exploration:
     call: dict[str, Any]
 
     def explored(self, place: Place) -> Explored:
-        """What the method does there; raises what it raises for its fields, and InvalidInputError for a head."""
+        """The selection at `place`; raises the method's errors for its fields, InvalidInputError for a head."""
         explored = self.explorer.select(place.layer, self.method, **self._fields(place))
         content.between("head of a BudgetExplorer", place.head, 0, explored.indices.shape[0] - 1)
         return explored
 
     def numbers(self, place: Place) -> dict[str, Any]:
-        """The numbers shown there, and the Python line that shows them; JSON-able."""
-        given = {"method": self.method, "budget": place.budget, "layer": place.layer, "head": place.head}
-        given |= self.call | self.fixed | dict(place.settings)
-        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        """The numbers at `place`, and the Python line that shows them; JSON-able."""
+        values = {"method": self.method, "budget": place.budget, "layer": place.layer, "head": place.head}
+        values |= self.call | self.fixed | dict(place.settings)
+        arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
         explored = self.explored(place)
         point = self.explorer.point(place.layer, explored.method)
         oracle = self.explorer.oracle_point(place.layer, explored.method)
@@ -52,7 +52,7 @@ class Exploration:
         return shown | {"settings": dict(place.settings), "layer": place.layer, "head": place.head, "call": call}
 
     def curve(self, place: Place) -> tuple[Point, Point]:
-        """What the method and what the oracle keep there."""
+        """The points of the method and of the oracle at `place`, for their curves."""
         fields = self._fields(place)
         return (self.explorer.point(place.layer, self.method, **fields),
                 self.explorer.oracle_point(place.layer, self.method, **fields))  # fmt: skip

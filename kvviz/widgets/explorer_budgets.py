@@ -1,4 +1,4 @@
-"""The budgets that the budget explorer offers."""
+"""Budgets of the budget explorer's slider and curves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ FIRST_BUDGET = 16
 
 
 def budgets(prompt_length: int) -> list[int]:
-    """Four budgets an octave from 16, up to the whole prompt, ascending."""
+    """Four budgets per octave from 16 up to the whole prompt, ascending."""
     stops = {max(prompt_length, 1)}
     octave = FIRST_BUDGET // 4
     while 4 * octave < prompt_length:
@@ -16,5 +16,5 @@ def budgets(prompt_length: int) -> list[int]:
 
 
 def curve_budgets(stops: list[int]) -> list[int]:
-    """Every second budget, and the first and the last: the points of a curve."""
+    """The budgets of a curve's points: every second one, with the first and the last."""
     return sorted({*stops[::2], stops[0], stops[-1]})

@@ -1,4 +1,4 @@
-"""What the budget explorer shows, as numbers and arrays; all computed by `kvviz.generation.explore`."""
+"""Numbers and arrays that the budget explorer shows; `kvviz.generation.explore` computes all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAME = ("positions", "groups", "scores", "weights", "looks", "marks")
 def describe(
     explored: Explored, *, budgets: Sequence[int], sliders: Sequence[Slider], layers: Sequence[int]
 ) -> dict[str, Any]:
-    """Everything on the page that does not depend on budget, sliders, layer and head; JSON-able."""
+    """The page's content that does not depend on budget, sliders, layer and head; JSON-able."""
     from ..plots.theme import recorded_style  # plotly loads with it
 
     recording, method = explored.recording, explored.method
@@ -49,11 +49,10 @@ def describe(
 
 
 def numbers(explored: Explored, point: Point, oracle: Point, head: int) -> dict[str, Any]:
-    """The numbers of one row (KV head, or query head); JSON-able.
+    """The numbers of one row (KV head or query head); JSON-able.
 
-    `point` is what the method keeps, `oracle` what the oracle keeps with the same budget. `parts` as in
-    `kvviz.generation.explore.Parts`, at the last step; recall, mass and error are means over the steps, the error and
-    the bytes of the whole layer.
+    `point` is the method's, `oracle` the oracle's at the same budget. `parts` are `kvviz.generation.explore.Parts` of
+    the last step. Recall, mass and error are means over the steps; error and bytes are those of the whole layer.
     """
     ledger = explored.ledger
     return {
@@ -75,7 +74,7 @@ def curve_point(point: Point, head: int) -> list[float | None]:
 
 
 def arrays(explored: Explored, head: int) -> dict[str, Array]:
-    """The tokens of one row at the last step, as js/slice.js reads them, and a map of one row over all positions."""
+    """The tokens of one row at the last step, as js/slice.js reads them, and their map over all positions."""
     last = view.row_arrays(explored.recording, explored.layer, head, explored.recording.steps - 1)
     return {name: last[name] for name in (*FRAME, "offsets", "map_positions", "map_looks")}
 

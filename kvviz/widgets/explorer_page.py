@@ -1,4 +1,4 @@
-"""The budget explorer as one HTML file: a grid of selections that needs no kernel."""
+"""The budget explorer as a self-contained HTML file: a grid of selections, which needs no kernel."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from .page import blob, self_contained
 def to_html(
     exploration: Exploration, shown: Place, page: Mapping[str, Any], path: str | os.PathLike[str] | None = None
 ) -> str:
-    """The page as text; also written to `path`, whole or not at all.
+    """The page as text; also written to `path`, atomically.
 
-    `shown` is where it opens, `page` what the widget says of itself. Its grid: every second budget of the slider and
-    the one shown × the values of the main field. A pair that the method does not accept has no selection, and the page
-    says why.
+    `shown` is the place at which it opens, `page` the widget's trait of that name. The grid: every second budget of the
+    slider, and the one shown, × the values of the main field. If the method refuses a pair, the page says why.
     """
     main = page["sliders"][:1]
     values: list[Any] = main[0]["values"] if main else [None]
@@ -33,10 +32,10 @@ def to_html(
             for row, place in enumerate(places)
         ]
         answers.append(({"settings": changed}, {"curve": _curve(exploration, places)}))
-    held = {**page, "budgets": stops, "sliders": main, "layers": [shown.layer], "heads": [shown.head]}
-    held["notes"] = [*page["notes"], _note(shown, page, stops, main)]
+    embedded = {**page, "budgets": stops, "sliders": main, "layers": [shown.layer], "heads": [shown.head]}
+    embedded["notes"] = [*page["notes"], _note(shown, page, stops, main)]
     title = f"{page['title']} · layer {shown.layer} · {page['model']} · {page['prompt_length']:,} tokens"
-    return self_contained("explorer", title, {"page": held, **shown._asdict()}, answers, path)
+    return self_contained("explorer", title, {"page": embedded, **shown._asdict()}, answers, path)
 
 
 def _cell(exploration: Exploration, place: Place, key: str) -> dict[str, Any]:
@@ -49,22 +48,22 @@ def _cell(exploration: Exploration, place: Place, key: str) -> dict[str, Any]:
 
 
 def _curve(exploration: Exploration, places: Sequence[Place]) -> dict[str, Any]:
-    points, oracle = [], []
+    points, oracle_points = [], []
     for place in places:
         try:
-            own, best = exploration.curve(place)
-        except InvalidInputError:  # the cell says why
+            point, oracle = exploration.curve(place)
+        except InvalidInputError:  # the cell of the grid says why
             continue
-        points.append(explorer_data.curve_point(own, place.head))
-        oracle.append(explorer_data.curve_point(best, place.head))
-    return {"points": points, "oracle": oracle, "done": True}
+        points.append(explorer_data.curve_point(point, place.head))
+        oracle_points.append(explorer_data.curve_point(oracle, place.head))
+    return {"points": points, "oracle": oracle_points, "done": True}
 
 
 def _note(shown: Place, page: Mapping[str, Any], stops: list[int], main: list[dict[str, Any]]) -> str:
-    held = f"{len(stops)} budgets from {stops[0]:,} to {stops[-1]:,}"
+    grid = f"{len(stops)} budgets from {stops[0]:,} to {stops[-1]:,}"
     if main:
-        held += f" × {main[0]['label']} {', '.join(map(str, main[0]['values']))}"
+        grid += f" × {main[0]['label']} {', '.join(map(str, main[0]['values']))}"
     others = {name: value for name, value in shown.settings.items() if not main or name != main[0]["name"]}
     fixed = "".join(f", {name} {value}" for name, value in others.items())
-    where = f"layer {shown.layer}, {page['head_name']} {shown.head}{fixed}"
-    return f"This page holds {held}, of {where}. BudgetExplorer(trace) in a notebook computes any other."
+    place = f"layer {shown.layer}, {page['head_name']} {shown.head}{fixed}"
+    return f"This page holds {grid} for {place}. BudgetExplorer(trace) in a notebook computes all others."

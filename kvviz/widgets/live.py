@@ -1,4 +1,4 @@
-"""What all widgets share: anywidget's base class, or an error that says how to install it, and the bundle."""
+"""Base class of all widgets, with the bundle; raises an error that says how to install anywidget if it is missing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ except ImportError as error:
 
 
 class LiveWidget(AnyWidget):
-    """A widget that one of the views in js/kvviz.js draws.
+    """A widget that is drawn by one of the views in js/kvviz.js.
 
-    With ANYWIDGET_HMR=1 it is drawn anew whenever the bundle changes (`make js-watch`).
+    With ANYWIDGET_HMR=1 it is drawn again whenever the bundle changes (`make js-watch`).
     """
 
     _esm = assets.SCRIPT

@@ -1,4 +1,4 @@
-"""Methods side by side on the same text and step."""
+"""MethodComparer: methods side by side at the same step of the same text."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ..trace import Recording
 from . import comparer_content, comparer_page, comparer_view, view
 from .live import LiveWidget
 
-CACHED = 12  # layers and heads; 64 steps over 8,192 tokens are about 1 MB a method
+CACHED = 12  # pairs of layer and head; 64 steps over 8,192 tokens take about 1 MB per method
 
 
 class MethodComparer(LiveWidget):
-    """A widget that shows several recordings of one model and prompt, a column each, at the same step.
+    """A widget that shows several recordings of one model and prompt at the same step, one column per recording.
 
-    `recordings`: a sequence, whose columns are called after their methods, or a mapping from label to recording. A
-    column has the numbers of the step with their means over the steps, one number over all steps (the current step
-    framed), a map of steps × positions, the prompt with three marks (agreed with the oracle of the same size: filled,
-    missed: outlined, wasted: hatched; sinks and the recent window are dotted), and the answer. Arrow keys change the
-    step of all columns, Home and End go to the ends; scrolling one prompt scrolls all.
+    `recordings` is a sequence, whose columns are named after their methods, or a mapping from label to recording. A
+    column shows the numbers of the step with their means over the steps, a curve of one number over the steps (the
+    current step framed), a map of steps × positions, the prompt with three marks (agreed with the oracle of the same
+    size: filled, missed: outlined, wasted: hatched; sinks and the recent window are dotted), and the answer. Arrow keys
+    change the step of all columns, Home and End jump to the ends; all prompts scroll together.
 
-    `step` (from 0), `layer`, `head` (a KV head; a recording with a row for each query head shows the first one of that
-    KV head), `token` and `sort` are traits: set them from Python, or observe them. The texts open at the position
-    `token`, which is outlined in all of them; a click on a map changes it. Without one (-1) they open at the chosen
-    token with the most attention. `sort` orders the columns, the best first: "given", a number of the step ("recall",
-    "mass", "attended", "read", "moved", "error"), or its mean ("mean recall"). A step needs no kernel; another layer or
-    head is packed here and sent once.
+    `step` (from 0), `layer`, `head` (a KV head; a recording with one row per query head shows the first one of that KV
+    head), `token` and `sort` are traits: set them from Python, or observe them. The texts open at the position `token`,
+    which is outlined in all of them; a click on a map changes it. If it is -1, they open at the selected token with the
+    most attention. `sort` orders the columns, the best first: "given" (no sorting), a number of the step ("recall",
+    "mass", "attended", "read", "moved", "error"), or its mean ("mean recall"). A step needs no kernel; the kernel packs
+    another layer or head and sends it once.
 
-    Recordings that differ in steps or layers are compared over what all of them have; a note says so. Raises
+    Recordings that differ in steps or layers are compared over what they share; a note says so. Raises
     InvalidInputError for no recording, recordings without steps or layers, of different models or prompts or without a
-    common layer, and for a step, layer, head or token that one of them lacks; UnknownNameError for an unknown `sort`.
+    shared layer, and for a step, layer, head or token that one of them lacks; UnknownNameError for an unknown `sort`.
     """
 
     _kvviz_view = traitlets.Unicode("comparer").tag(sync=True)
@@ -68,7 +68,7 @@ class MethodComparer(LiveWidget):
         super().__init__(step=step, layer=layer, head=head, token=token, sort=sort, page=page, slices=slices)
 
     def packed(self, layer: int, head: int) -> list[bytes]:
-        """The columns of a layer and head, as bytes that js/slice.js reads.
+        """The columns of a layer and head, packed as bytes for js/slice.js.
 
         Raises InvalidInputError for a layer or head that one of the recordings lacks.
         """
@@ -82,10 +82,10 @@ class MethodComparer(LiveWidget):
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> str:
-        """One HTML page that compares the recordings without a kernel or a network; written to `path` where given.
+        """A self-contained HTML page that compares the recordings without a kernel; also written to `path`, atomically.
 
-        All steps of the given layers and heads are embedded: without `layers` the one now shown, without `heads` all;
-        the page says which. The file appears whole or not at all. Raises InvalidInputError as for `layer` and `head`.
+        It embeds all steps of `layers` (default: the one now shown) and `heads` (default: all), and says which. Raises
+        InvalidInputError as for `layer` and `head`.
         """
         shown = {name: getattr(self, name) for name in ("step", "layer", "head", "token", "sort", "page")}
         return comparer_page.to_html(self.common, self.packed, shown, path=path, layers=layers, heads=heads)

@@ -1,4 +1,4 @@
-"""One HTML file that a widget lives in without a kernel: script, style and data inside, nothing fetched."""
+"""Self-contained HTML pages of the widgets: script, style and data are embedded, and no kernel is needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ body {{ margin: 0 auto; max-width: 1240px; background: #ffffff; }}
 </head>
 <body>
 <div id="kvviz-root"></div>
-<noscript>This page needs JavaScript, which this browser does not run.</noscript>
+<noscript>This page needs JavaScript, which is turned off in this browser.</noscript>
 <script type="application/json" id="kvviz-page">{data}</script>
 {blobs}
 <script type="module">
@@ -47,14 +47,14 @@ body {{ margin: 0 auto; max-width: 1240px; background: #ffffff; }}
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes in a page: `text` is what they take there, compressed; `key`: letters, digits, "/", "-" and "_"."""
+    """Bytes embedded in a page as compressed `text`; `key` has letters, digits, "/", "-" and "_" only."""
 
     key: str
     text: str
 
 
 def blob(packed: bytes, key: str) -> Blob:
-    """`packed` as a page holds it."""
+    """`packed` as a Blob: compressed by gzip, in base64."""
     return Blob(key, base64.b64encode(gzip.compress(packed, mtime=0)).decode("ascii"))
 
 
@@ -65,11 +65,11 @@ def self_contained(
     answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
     path: str | os.PathLike[str] | None = None,
 ) -> str:
-    """A widget's page as text; also written to `path`, whole or not at all.
+    """A widget's page as text; also written to `path`, atomically.
 
-    `view` names the widget's view and `state` holds its traits. `answers` stand in for its kernel: where the traits
-    have the values that an answer begins with, those that it ends with are taken over. A Blob stands for bytes. The
-    page's policy lets nothing be fetched.
+    `view` names the widget's view and `state` holds its traits. `answers` replace the kernel: each is a pair of trait
+    values, and when the traits equal the first, they take over the second. A Blob stands for bytes. The page's security
+    policy forbids every request to a network.
     """
     blobs: dict[str, Blob] = {}
 
@@ -79,8 +79,8 @@ def self_contained(
         blobs[value.key] = value
         return {"blob": value.key}
 
-    held = [{"when": when, "then": then} for when, then in answers]
-    data = _json({"state": {"_kvviz_view": view, **state}, "answers": held}, reference)
+    embedded = [{"when": when, "then": then} for when, then in answers]
+    data = _json({"state": {"_kvviz_view": view, **state}, "answers": embedded}, reference)
     text = _PAGE.format(
         version=__version__,
         title=_escape(title),
@@ -102,5 +102,5 @@ def _json(value: Any, default: Callable[[Any], Any]) -> str:
 
 
 def _escape(text: str) -> str:
-    text = text.encode("utf-8", "replace").decode("utf-8")  # a model's path need not be text
+    text = text.encode("utf-8", "replace").decode("utf-8")  # a path to a model may hold undecoded bytes
     return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""The stepper as one HTML file that replays a recording without a kernel."""
+"""The stepper as a self-contained HTML file, which replays a recording without a kernel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..trace import Recording
 from . import content, view
 from .page import Blob, blob, self_contained
 
-SIZE_LIMIT = 8_000_000  # bytes of embedded slices, where `layers` are not named
+SIZE_LIMIT = 8_000_000  # bytes of embedded slices, unless `layers` are given
 
 
 class Shown(NamedTuple):
-    """Where a page opens."""
+    """The step, layer and head with which a page opens."""
 
     step: int
     layer: int
@@ -30,20 +30,20 @@ def to_html(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> str:
-    """The page as text; also written to `path`, whole or not at all.
+    """The page as text; also written to `path`, atomically.
 
-    `layers` and `heads` say what is embedded; without `layers`, the one shown and as many others as fit in SIZE_LIMIT.
+    `layers` and `heads` are embedded; without `layers`, the one shown and as many others as fit into SIZE_LIMIT.
     Raises InvalidInputError for a layer or head that was not recorded.
     """
-    wanted_heads = range(content.rows(recording)) if heads is None else heads
-    embedded_heads = content.held("DecodeStepper.to_html: heads", wanted_heads, partial(content.check_head, recording))
+    chosen_heads = range(content.rows(recording)) if heads is None else heads
+    embedded_heads = content.held("DecodeStepper.to_html: heads", chosen_heads, partial(content.check_head, recording))
     if shown.head not in embedded_heads:
         shown = shown._replace(head=embedded_heads[0])
     if layers is not None:
-        wanted = content.held("DecodeStepper.to_html: layers", layers, partial(content.check_layer, recording))
-        if shown.layer not in wanted:
-            shown = shown._replace(layer=wanted[0])
-        slices = {layer: _slices(recording, layer, embedded_heads) for layer in wanted}
+        chosen = content.held("DecodeStepper.to_html: layers", layers, partial(content.check_layer, recording))
+        if shown.layer not in chosen:
+            shown = shown._replace(layer=chosen[0])
+        slices = {layer: _slices(recording, layer, embedded_heads) for layer in chosen}
     else:
         slices = _fitting(recording, shown.layer, embedded_heads)
     page = content.describe(recording) | {"layers": sorted(slices), "heads": embedded_heads}
@@ -58,11 +58,11 @@ def to_html(
 
 
 def _fitting(recording: Recording, first: int, heads: Sequence[int]) -> dict[int, dict[int, Blob]]:
-    """Slices of `first` and of other layers, always the one farthest from those already taken, up to SIZE_LIMIT."""
+    """Slices of `first` and of other layers, always the one farthest from those embedded, up to SIZE_LIMIT."""
     slices = {first: _slices(recording, first, heads)}
     left = SIZE_LIMIT - _size(slices[first])
     while rest := set(recording.layers) - set(slices):
-        layer = max(sorted(rest), key=lambda number: min(abs(number - taken) for taken in slices))
+        layer = max(sorted(rest), key=lambda number: min(abs(number - embedded) for embedded in slices))
         by_head = _slices(recording, layer, heads)
         left -= _size(by_head)
         if left < 0:

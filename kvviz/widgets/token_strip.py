@@ -1,4 +1,4 @@
-"""Running text whose tokens carry a tint and marks."""
+"""TokenStrip: running text whose tokens have tints and marks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .live import LiveWidget
 
 
 class TokenStrip(LiveWidget):
-    """A widget that shows `tokens` as running text, each with a look and marks, one byte each.
+    """A widget that shows `tokens` as running text; each token has a look and a mark of one byte.
 
     A look is `kvviz.trace.hues.hue(group) * view.LEVELS + view.level(weight)`, or `view.NOTHING`; a mark is a sum of
-    `view.ATTENDED`, `ORACLE`, `SINK`, `RECENT` and `GENERATED`, 0 for a token that is plain text. `paint` changes both
-    without laying the text out again. `hovered` and `clicked` are the position under the pointer and the last one
-    clicked, -1 for none; setting `focus` scrolls to a position. Above 20,000 tokens a window of them is shown.
+    `view.ATTENDED`, `ORACLE`, `SINK`, `RECENT` and `GENERATED`, or 0 for plain text. `paint` changes both without a new
+    layout of the text. `hovered` and `clicked` are the positions under the pointer and last clicked, -1 for none;
+    setting `focus` scrolls to a position. Of more than 20,000 tokens, a window is shown.
     """
 
     _kvviz_view = traitlets.Unicode("strip").tag(sync=True)
@@ -39,9 +39,9 @@ class TokenStrip(LiveWidget):
         super().__init__(tokens=list(tokens), label=label, looks=looks.tobytes(), marks=plain.tobytes())
 
     def paint(self, looks: NDArray[np.uint8], marks: NDArray[np.uint8]) -> None:
-        """Give every token its look and marks, uint8 [L] each.
+        """Set the look and the mark of every token, uint8 [L] each.
 
-        Raises InvalidInputError where shape or dtype differ.
+        Raises InvalidInputError for another shape or dtype.
         """
         length = len(self.tokens)
         for name, array in (("looks", looks), ("marks", marks)):

@@ -1,6 +1,6 @@
-"""What the stepper draws, as arrays: a colour code and marks for every token shown, pooled maps, ranked clusters.
+"""Arrays that the stepper draws: looks and marks of the tokens shown, pooled maps, ranked clusters.
 
-Everything here is arrangement; the numbers come from `Recording` and `kvviz.metrics`.
+This module only arranges; the numbers come from `Recording` and `kvviz.metrics`.
 """
 
 from __future__ import annotations
@@ -20,64 +20,63 @@ from ..trace.hues import HUES, hue
 Array = NDArray[Any]
 
 # A look is one byte: hue * LEVELS + level. js/theme.js reads the same bytes.
-LEVELS = 8  # steps of attention
-MISSED_LOOK = (HUES + 1) * LEVELS  # on maps: the oracle's token that was not attended
+LEVELS = 8  # of attention
+MISSED_LOOK = (HUES + 1) * LEVELS  # on maps: a token of the oracle that was not attended
 NOTHING = 255
 
 # A mark is one bit. js/strip.js reads the same bits.
 ATTENDED, ORACLE, SINK, RECENT, GENERATED, MERGED = 1, 2, 4, 8, 16, 32
 
-MAP_COLUMNS = 384  # what a panel of a 960 px page has room for
-MOST_CENTROIDS = 32  # listed at a step; a merging method attends all of them, and ranks none
-WHOLE_LAYER = ("read_bytes", "moved_bytes", "output_error")  # numbers of a step that its rows share
-BLOCK = 4_000_000  # steps × tokens arranged at once, which bounds the memory: 30 bytes for each
-DENSE_LIMIT = 16_000_000  # steps × tokens up to which the weight of every token travels along
+MAP_COLUMNS = 384  # as many as fit into a panel of a 960 px page
+MOST_CENTROIDS = 32  # listed per step; a merging method attends to all centroids and ranks none
+WHOLE_LAYER = ("read_bytes", "moved_bytes", "output_error")  # numbers per step that belong to the layer, not to a row
+BLOCK = 4_000_000  # steps × tokens arranged at once, to limit the memory: 30 bytes each
+DENSE_LIMIT = 16_000_000  # steps × tokens up to which the weight of every token is sent too
 
 
 def level(weights: Array) -> NDArray[np.uint8]:
-    """Step of lightness, 0 to LEVELS - 1, on a logarithmic scale from 2⁻¹² and less to 2⁻¹·⁵ and more."""
+    """Levels of attention, 0 to LEVELS - 1, on a logarithmic scale from 2⁻¹² or less to 2⁻¹·⁵ or more."""
     weights = np.maximum(np.asarray(weights, dtype=np.float64), 2.0**-40)
     return np.clip(np.floor((np.log2(weights) + 12) / 1.5), 0, LEVELS - 1).astype(np.uint8)
 
 
 def verdicts(marks: Array) -> NDArray[np.uint8]:
-    """The `metrics.Verdict` of the token that has each mark."""
-    attended, wanted, merged = (marks & bit > 0 for bit in (ATTENDED, ORACLE, MERGED))
-    return metrics.agreement(attended, wanted, always=marks & (SINK | RECENT | GENERATED) > 0, merged=merged)
+    """The `metrics.Verdict` of the tokens with these marks."""
+    attended, oracle, merged = (marks & bit > 0 for bit in (ATTENDED, ORACLE, MERGED))
+    return metrics.agreement(attended, oracle, always=marks & (SINK | RECENT | GENERATED) > 0, merged=merged)
 
 
 def rounded_weights(weights: Array) -> NDArray[np.uint8]:
-    """Attention weights in one byte, ten steps an octave: 255 is 1, q is 2^((q - 255) / 10), 0 is 2⁻²⁵·⁵ and less."""
+    """Attention weights in one byte, ten levels per octave: q stands for 2^((q - 255) / 10), 0 for 2⁻²⁵·⁵ or less."""
     weights = np.maximum(weights, 2.0**-40)
     return np.asarray(np.clip(np.rint(255 + 10 * np.log2(weights)), 0, 255), dtype=np.uint8)
 
 
 def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> dict[str, Array]:
-    """What the stepper needs of one layer and row (KV head, or query head), as arrays by name.
+    """The stepper's arrays by name, for one layer and row (KV head or query head) and the T steps from `first` on.
 
-    The steps are those from `first` on, T of them. To what `token_arrays` gives come a map of steps × columns, the
-    recalled clusters of each step, bounded by `group_offsets` [T+1], best score first (where tokens were merged, the
-    centroids whose tokens have the most attention), and the weight of every token where there are not too many.
-    Raises as `token_arrays`.
+    They are those of `token_arrays`, a map of steps × columns, the clusters recalled per step, best score first (for
+    merged tokens: the centroids whose tokens have the most attention), with their bounds `group_offsets` [T+1], and the
+    weight of every token unless there are too many. Raises like `token_arrays`.
     """
     steps, events, length = range(first, recording.steps), recording.events[layer], len(recording.tokens)
     arrays = token_arrays(recording, layer, row, first)
     maps, clusters = [], []
     for block in _blocks(steps, length):
-        own = slice(*arrays["offsets"][[block.start - first, block.stop - first]])
-        at = np.repeat(np.arange(len(block)), np.diff(arrays["offsets"])[block.start - first : block.stop - first])
-        tokens = {name: arrays[name][own] for name in ("positions", "marks", "looks", "weights")}
-        maps.append(_map((len(block), length), (at, tokens["positions"]), tokens))
+        span = slice(*arrays["offsets"][[block.start - first, block.stop - first]])
+        step_of = np.repeat(np.arange(len(block)), np.diff(arrays["offsets"])[block.start - first : block.stop - first])
+        tokens = {name: arrays[name][span] for name in ("positions", "marks", "looks", "weights")}
+        maps.append(_map((len(block), length), (step_of, tokens["positions"]), tokens))
         clusters += _clusters(recording, layer, row, block)
     positions, looks = (np.concatenate(column) for column in zip(*maps, strict=True))
-    ids, counts, best, masses = (np.concatenate(column) for column in zip(*clusters, strict=True))
+    ids, counts, scores, masses = (np.concatenate(column) for column in zip(*clusters, strict=True))
     arrays |= {
         "map_positions": positions, "map_looks": looks,  # [T, columns]
         "group_offsets": _offsets(np.array([len(step[0]) for step in clusters])),
         "group_ids": ids.astype(np.int32), "group_hues": hue(ids), "group_counts": counts.astype(np.int32),
-        "group_scores": best.astype(np.float32), "group_masses": masses.astype(np.float32),
+        "group_scores": scores.astype(np.float32), "group_masses": masses.astype(np.float32),
         "group_known": _known_sizes(recording, events, row, {
-            step: own[0] for step, own in zip(steps, clusters, strict=True)
+            step: ranked[0] for step, ranked in zip(steps, clusters, strict=True)
         }),
     }  # fmt: skip
     if len(steps) * length <= DENSE_LIMIT:
@@ -86,10 +85,10 @@ def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> di
 
 
 def token_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> dict[str, Array]:
-    """The tokens shown at each step from `first` on, T of them, and the numbers of the steps, as arrays by name.
+    """Arrays by name: the tokens shown at each of the T steps from `first` on, and the numbers of the steps.
 
-    Lists lie end to end: `offsets` [T+1] bounds the tokens shown at a step (attended or the oracle's, ascending).
-    `recall` and `mass` [T] are of the row, `read_bytes`, `moved_bytes` and `output_error` [T] of the whole layer.
+    The lists of all steps are concatenated; `offsets` [T+1] bounds the tokens of each step (attended or the oracle's,
+    ascending). `recall` and `mass` [T] are the row's, `read_bytes`, `moved_bytes`, `output_error` [T] the layer's.
 
     Raises InvalidInputError for attention that is not finite.
     """
@@ -105,113 +104,113 @@ def token_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> 
 
 
 def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
-    """One layer and head as the bytes of a safetensors file, which js/slice.js reads; the same for the same arrays."""
-    place = np.array([layer, head], np.int32)  # not in the file's metadata, whose order changes from call to call
+    """One layer and head as safetensors bytes, which js/slice.js reads; equal arrays give equal bytes."""
+    place = np.array([layer, head], np.int32)  # not as metadata, whose order changes from call to call
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"place": place})
 
 
 def _blocks(steps: range, length: int) -> list[range]:
     at_once = max(1, BLOCK // length)
-    return [steps[at : at + at_once] for at in range(0, len(steps), at_once)]
+    return [steps[start : start + at_once] for start in range(0, len(steps), at_once)]
 
 
 def _tokens(recording: Recording, layer: int, row: int, steps: range) -> dict[str, Array]:
-    """The lists of `token_arrays` for a run of T steps; `shown` [T] counts each step's tokens."""
+    """The lists of `token_arrays` for T consecutive steps; `shown` [T] is the number of tokens of each step."""
     events, part = recording.events[layer], slice(steps.start, steps.stop)
     indices, scores = events.indices[part, row], events.scores[part, row]  # [T, S]
     groups, weights = events.groups[part, row], events.attention[part, row]  # [T, S], [T, N]
-    here = indices >= 0
-    oracle = _oracle(recording, weights, here.sum(-1), steps)
+    valid = indices >= 0
+    oracle = _oracle(recording, weights, valid.sum(-1), steps)
     chosen, true = (metrics.member_mask(tokens, weights.shape[-1]) for tokens in (indices, oracle))
     step, positions = np.nonzero(chosen | true)
-    attended, wanted = chosen[step, positions], true[step, positions]
+    attended, of_oracle = chosen[step, positions], true[step, positions]
     shown_groups = np.full(len(positions), -1, np.int32)
     shown_scores = np.full(len(positions), np.nan, np.float32)
-    shown_groups[attended], shown_scores[attended] = groups[here], scores[here]  # all ascend by step and position
+    shown_groups[attended], shown_scores[attended] = groups[valid], scores[valid]  # both sorted by step and position
     centroids = _centroids(recording, layer, row, steps)
     merged = np.zeros_like(attended)
     if centroids is not None:
         merged = ~attended & (centroids[step, positions] >= 0)
         shown_groups[merged] = centroids[step, positions][merged]
-    shown = weights[step, positions]
+    shown_weights = weights[step, positions]
     kept = attended & (shown_groups < 0) & np.isnan(shown_scores)
     prompt, always = recording.prompt_length, np.zeros_like(chosen)
     always[step, positions] = kept
-    marks = attended * ATTENDED | wanted * ORACLE | (positions >= prompt) * GENERATED | merged * MERGED
+    marks = attended * ATTENDED | of_oracle * ORACLE | (positions >= prompt) * GENERATED | merged * MERGED
     marks |= (kept & (positions < recording.config.get("sinks", 0))) * SINK
     marks |= (kept & (positions < prompt) & (positions >= _window_starts(always[:, :prompt])[step])) * RECENT
-    looks = np.where(attended | merged, hue(shown_groups) * LEVELS + level(shown), NOTHING)
+    looks = np.where(attended | merged, hue(shown_groups) * LEVELS + level(shown_weights), NOTHING)
     return {
         "positions": positions.astype(np.int32), "groups": shown_groups, "scores": shown_scores,
-        "weights": shown.astype(np.float32), "looks": looks.astype(np.uint8), "marks": marks.astype(np.uint8),
+        "weights": shown_weights.astype(np.float32), "looks": looks.astype(np.uint8), "marks": marks.astype(np.uint8),
         "shown": np.bincount(step, minlength=len(steps)),
         "recall": metrics.recall(indices, oracle), "mass": metrics.attention_mass(weights, indices),
     }  # fmt: skip
 
 
 def _oracle(recording: Recording, weights: Array, counts: Array, steps: range) -> NDArray[np.int64]:
-    """The tokens of largest weight, as many as each step attended, [T, S], -1 pads."""
-    found = np.full((len(steps), counts.max(initial=0)), -1, np.int64)
-    for row, step, own, count in zip(found, steps, weights, counts, strict=True):
-        row[:count] = metrics.ranked_tokens(own[: recording.visible(step)], int(count))
-    return found
+    """The tokens with the largest weights, as many as each step attended to, [T, S], padded with -1."""
+    oracle = np.full((len(steps), counts.max(initial=0)), -1, np.int64)
+    for row, step, step_weights, count in zip(oracle, steps, weights, counts, strict=True):
+        row[:count] = metrics.ranked_tokens(step_weights[: recording.visible(step)], int(count))
+    return oracle
 
 
 def _centroids(recording: Recording, layer: int, row: int, steps: range) -> NDArray[np.int32] | None:
-    """The centroid of each token [T, N], -1 for none; None where no step tells of any."""
+    """The centroid of each token [T, N], -1 for none; None if the layer recorded none."""
     if recording.events[layer].members is None:
         return None
-    found = np.full((len(steps), len(recording.tokens)), -1, np.int32)
-    for own, step in zip(found, steps, strict=True):
+    centroids = np.full((len(steps), len(recording.tokens)), -1, np.int32)
+    for step_centroids, step in zip(centroids, steps, strict=True):
         members = recording.members(step, layer)
         if members is not None:
-            own[: members.shape[-1]] = members[row]
-    return found
+            step_centroids[: members.shape[-1]] = members[row]
+    return centroids
 
 
 def _clusters(recording: Recording, layer: int, row: int, steps: range) -> list[tuple[Array, ...]]:
-    """Ids, tokens, scores and attention of each step's clusters, or of merged centroids, where there are any."""
+    """Ids, sizes, scores and attention of each step's clusters, or of its centroids if tokens were merged."""
     events, centroids = recording.events[layer], _centroids(recording, layer, row, steps)
     ranked: list[tuple[Array, ...]] = []
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         weights, tokens = events.attention[step, row], events.indices[step, row]
-        if centroids is not None and (centroids[at] >= 0).any():
-            ranked.append(_largest(centroids[at], weights))
+        if centroids is not None and (centroids[index] >= 0).any():
+            ranked.append(_largest(centroids[index], weights))
             continue
-        here = tokens >= 0
-        groups, scores = events.groups[step, row, here], events.scores[step, row, here]
-        ranked.append(metrics.rank_groups(groups, scores, weights[tokens[here]]))
+        valid = tokens >= 0
+        groups, scores = events.groups[step, row, valid], events.scores[step, row, valid]
+        ranked.append(metrics.rank_groups(groups, scores, weights[tokens[valid]]))
     return ranked
 
 
 def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
-    """Ids, members, scores (none) and exact attention of the centroids whose tokens have most of it."""
-    named = centroids >= 0
-    counts, masses = np.bincount(centroids[named]), np.bincount(centroids[named], weights[named])
+    """Ids, sizes, scores (NaN) and exact attention of the centroids whose tokens have the most attention."""
+    merged = centroids >= 0
+    counts, masses = np.bincount(centroids[merged]), np.bincount(centroids[merged], weights[merged])
     ids = np.argsort(-masses, kind="stable")[:MOST_CENTROIDS]
     return ids, counts[ids], np.full(len(ids), np.nan), masses[ids]
 
 
 def _window_starts(kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """First position [T] of the recent window: of the run up to the prompt's end of tokens `kept` [T, prompt].
+    """First position [T] of the recent window: the run of tokens `kept` [T, prompt] that ends with the prompt.
 
-    Not every method's window is its field `recent`: StreamingLLM's is what the sinks leave of the budget.
+    A method's field `recent` does not always give it: StreamingLLM's window is what the sinks leave of the budget.
     """
     run = np.logical_and.accumulate(kept[:, ::-1], axis=1).sum(1)
     return np.asarray(kept.shape[1] - run)
 
 
 def _map(
-    shape: tuple[int, int], at: tuple[Array, Array], tokens: Mapping[str, Array]
+    shape: tuple[int, int], cells: tuple[Array, Array], tokens: Mapping[str, Array]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Of each step and column: the token drawn for it (attended before missed before others, then by weight), its look.
+    """Token drawn per step and column (attended before missed before others, then by weight), and its look.
 
-    `at`: step and position of the tokens shown, whose marks, looks and weights are `tokens`; `shape` [T, N].
+    `cells`: step and position of the tokens shown, whose marks, looks and weights are `tokens`; `shape`: T, N.
     """
     rank, look = np.zeros(shape), np.full(shape, NOTHING, np.uint8)
-    rank[at] = tokens["weights"] + 1 + (tokens["marks"] & ATTENDED > 0)
+    rank[cells] = tokens["weights"] + 1 + (tokens["marks"] & ATTENDED > 0)
     missed = verdicts(tokens["marks"]) == metrics.Verdict.MISSED
-    look[at] = np.where(missed, MISSED_LOOK + level(tokens["weights"]), tokens["looks"])
+    look[cells] = np.where(missed, MISSED_LOOK + level(tokens["weights"]), tokens["looks"])
     drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
     return drawn.astype(np.int32), np.take_along_axis(look, drawn, axis=-1)
 
@@ -219,7 +218,7 @@ def _map(
 def _known_sizes(
     recording: Recording, events: LayerEvents, row: int, recalled: Mapping[int, Array]
 ) -> NDArray[np.int32]:
-    """Members of each recalled cluster that the recording shows at any step and that this step could see."""
+    """Number of members of each recalled cluster that are visible at its step and recorded at any step."""
     groups, positions = metrics.group_members(events.indices[:, row], events.groups[:, row])
     known = []
     for step, ids in recalled.items():

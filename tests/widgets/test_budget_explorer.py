@@ -98,7 +98,7 @@ def test_errors_say_what_to_do(trace):
         (lambda: BudgetExplorer(made_trace(length=60), method="ctkvr"), "a longer trace, or fewer sinks and recent"),
         (lambda: BudgetExplorer(trace, method="full"), "another method"),
         (lambda: BudgetExplorer(trace, head=5, budget=64), "0 to 1"),
-        (lambda: BudgetExplorer(trace, method=3), "its name, and its fields by name"),
+        (lambda: BudgetExplorer(trace, method=3), "its name, and fields as keywords"),
         (lambda: BudgetExplorer(trace, method="clusterkv", n_clusters=0), "n_clusters"),
         (lambda: BudgetExplorer(empty), "a trace without layers"),
     ):  # fmt: skip
@@ -230,8 +230,8 @@ def test_the_page_holds_a_grid_and_says_which(trace):
     assert slices[cells[100, 8]["slice"]["blob"]] == other.slice
     assert cells[100, 8]["numbers"]["parts"] == other.numbers["parts"]
     assert data["page"]["notes"] == [
-        f"This page holds {len(budgets)} budgets from {budgets[0]} to {budgets[-1]} × page size 4, 8, 16, 32, 64, 128,"
-        " of layer 3, KV head 1. BudgetExplorer(trace) in a notebook computes any other."
+        f"This page holds {len(budgets)} budgets from {budgets[0]} to {budgets[-1]} × page size 4, 8, 16, 32, 64, 128"
+        " for layer 3, KV head 1. BudgetExplorer(trace) in a notebook computes all others."
     ]
     assert explorer.to_html() == page == BudgetExplorer(trace, method="quest", budget=100, head=1).to_html()
     assert (explorer.budget, explorer.settings) == (100, {"page_size": 16})

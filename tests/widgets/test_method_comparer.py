@@ -90,7 +90,7 @@ def test_a_row_for_each_query_head_shows_the_first_of_the_kv_head():
     arrays = [load(packed) for packed in comparer.slices]
     assert arrays[1]["recall"][0] == by_query.recall(0, 2)[2] != by_query.recall(0, 2)[1]
     assert [method["rows_a_head"] for method in comparer.page["methods"]] == [1, 2]
-    assert "ctkvr chooses for each query head: the first query head of the KV head is shown." in comparer.page["notes"]
+    assert "ctkvr selects per query head: the first query head of the KV head is shown." in comparer.page["notes"]
     alone = MethodComparer([by_query], head=3)
     assert alone.page["head_name"] == "query head"
     assert load(alone.slices[0])["recall"][0] == by_query.recall(0, 2)[3]
@@ -104,12 +104,12 @@ def test_notes_say_what_is_not_common():
     notes = MethodComparer({"a": recording(), "b": longer.replace(token_ids=fed)}).page["notes"]
     assert notes == [
         "Compared over the first 6 steps, which every recording has; b has 9.",
-        "From step 4 on the recordings feed different tokens: each continues its own answer.",
+        "From step 4 on, the recordings feed different tokens: each continues its own answer.",
     ]
     partial = other().replace(events={3: other().events[3]})
     comparer = MethodComparer([recording(), partial])
     assert (comparer.common.layers, comparer.layer) == ((3,), 3)
-    assert comparer.page["notes"] == ["Not every recording has layer 2: left out."]
+    assert comparer.page["notes"] == ["Left out: layer 2, which not every recording has."]
 
 
 def test_labels_tell_recordings_of_one_method_apart():
@@ -136,9 +136,9 @@ def test_labels_tell_recordings_of_one_method_apart():
         ({1: recording()}, "label: got 1; wanted text"),
         ([recording(), recording().replace(events={})], "recording 1: got a recording without layers"),
         ([recording(), other().replace(model="other")], "got clusterkv of synthetic and quest of other"),
-        ([recording(), recording(heads=4)], "with another geometry"),
-        ([recording(), other(prompt_length=110)], "another prompt in quest (110 tokens) than in clusterkv (120)"),
-        ([recording(), other().replace(token_ids=np.arange(126) + 1)], "another prompt in quest"),
+        ([recording(), recording(heads=4)], "with different geometries"),
+        ([recording(), other(prompt_length=110)], "different prompts: clusterkv (120 tokens) and quest (110 tokens)"),
+        ([recording(), other().replace(token_ids=np.arange(126) + 1)], "different prompts: clusterkv"),
         (
             [recording().replace(events={2: recording().events[2]}), other().replace(events={3: other().events[3]})],
             "got clusterkv: layers 2; quest: layers 3",

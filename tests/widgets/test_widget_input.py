@@ -168,7 +168,7 @@ def test_a_long_trace_is_explored_from_its_start_and_the_page_says_so():
     trace = made_trace(9000, kv_heads=1, layers=(3,))
     explorer = BudgetExplorer(trace, method="quest", budget=512)
     assert explorer.page["tokens"] == trace.tokens[:8192]
-    assert "Explored: the first 8,192 of the trace's 9,000 tokens." in explorer.page["notes"][0]
+    assert "Only the first 8,192 of the trace's 9,000 tokens are explored." in explorer.page["notes"][0]
     assert "tokens" not in explorer.numbers["call"]
     begun = Trace(
         trace.model, trace.geometry, trace.tokens[:500], trace.token_ids[:500],
@@ -191,5 +191,5 @@ def test_the_inspector_of_a_long_prompt_stops_its_slider_short_and_says_so():
     reach = inspector.page["counts"][-1]
     assert reach * 99_968 <= 200_000_000 < (reach + 1) * 99_968
     assert f"the slider stops at {reach:,} clusters" in inspector.page["notes"][0]
-    assert "clusters 99,968 tokens anew" in inspector.page["notes"][0]
+    assert "clusters 99,968 tokens again" in inspector.page["notes"][0]
     assert ClusterInspector(made_trace(), n_clusters=3).page["notes"] == []
