@@ -34,17 +34,17 @@ REACHABLE = """root => [...root.querySelectorAll("button, input, select, summary
 # Role and name of every control and panel in the order of Tab.
 TABS = {
     "DecodeStepper": [
-        ("select-one", "layer"), ("select-one", "KV head"), ("summary", "Save"), ("button", "one step on (→)"),
+        ("select-one", "layer"), ("select-one", "KV head"), ("summary", "Save"), ("button", "next step (→)"),
         ("button", "play (space)"), ("range", "decode step"), ("region", "prompt"), ("region", "written so far"),
     ],
     "MethodComparer": [
         ("select-one", "layer"), ("select-one", "KV head"), ("select-one", "sort by"), ("summary", "Save"),
-        ("button", "one step on (→)"), ("range", "decode step"), ("region", "one: prompt"),
+        ("button", "next step (→)"), ("range", "decode step"), ("region", "one: prompt"),
         ("region", "one: answer"), ("region", "two: prompt"), ("region", "two: answer"),
     ],
     "ClusterInspector": [
         ("summary", "Save"), ("range", "number of clusters C"),
-        ("application", "map of the keys: arrow keys go from centroid to centroid, Enter picks one, Escape lets go"),
+        ("application", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears the choice"),
         ("region", "prompt"), ("button", "All clusters"),
     ],
     "BudgetExplorer": [

@@ -1,4 +1,4 @@
-// The two widgets that are one part of the others, by itself.
+// TokenStrip and CanvasMatrix: parts of the other widgets, used alone.
 import { element } from "./dom.js";
 import { createMatrix } from "./matrix.js";
 import { createStrip } from "./strip.js";
@@ -38,7 +38,7 @@ export function createCanvasMatrix(root, host) {
   const frame = () => matrix.frame(host.get("row"));
   const paint = () => {
     const values = host.bytes("values"), [rows, columns] = host.get("shape");
-    if (values.length !== rows * columns) return; // between the two changes of one repaint
+    if (values.length !== rows * columns) return; // only one of the two traits has changed yet
     matrix.paint(values, [rows, columns]);
     frame();
   };

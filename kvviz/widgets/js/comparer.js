@@ -44,7 +44,7 @@ import { MEANING } from "./words.js";
 /** @typedef {{ step: number, sort: string, token: number }} ComparerState */
 
 /**
- * Several recordings, a column each: the host hands over their slices when layer or head change; steps need none.
+ * Several recordings, one column each. The host sends their slices when the layer or head changes; a step needs none.
  *
  * @type {View}
  */
@@ -77,19 +77,19 @@ export function createComparer(root, host) {
     controls.paint(state, columns[0].slice);
   }
 
-  /** The columns in order. Their elements stay where they are: moving one would lay its whole text out again. */
+  /** Orders the columns. The elements stay in place, because moving one would lay out its whole text again. */
   function arrange() {
     const key = sortKey(state.sort);
     const ranked = [...columns];
     if (key) {
-      const value = (/** @type {Column} */ { slice }) =>
+      const valueOf = (/** @type {Column} */ { slice }) =>
         key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
-      ranked.sort((a, b) => (NUMBERS[key.name].more ? value(b) - value(a) : value(a) - value(b)));
+      ranked.sort((a, b) => (NUMBERS[key.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b)));
     }
     ranked.forEach((column, place) => (column.element.style.order = String(place + 1)));
   }
 
-  /** The curves are of the number that sorts, or of recall. */
+  /** Draws the curves of the number that sorts the columns, or of recall. */
   function drawCurves() {
     const name = sortKey(state.sort)?.name ?? NAMES[0];
     const all = columns.map((column) => column.slice[name]);
@@ -126,7 +126,7 @@ export function createComparer(root, host) {
   }
 
   /**
-   * The token that the texts are at; -1 lets go of it.
+   * Moves all texts to a token and outlines it; -1 clears the choice.
    *
    * @param {number} position
    */
@@ -144,27 +144,27 @@ export function createComparer(root, host) {
     point(null);
   }
 
-  /** @param {number} way */
-  function turn(way) {
-    for (const column of columns) column.prompt.turn(way);
+  /** @param {number} direction */
+  function turn(direction) {
+    for (const column of columns) column.prompt.turn(direction);
   }
 
   /**
-   * Outlines a token in every text; without one, the token that the texts are at.
+   * Outlines a token in every text; null outlines the chosen token.
    *
    * @param {number | null} position
    */
   function point(position) {
-    const lit = position ?? state.token;
-    for (const column of columns) column.light(lit < 0 ? [] : [lit]);
+    const outlined = position ?? state.token;
+    for (const column of columns) column.light(outlined < 0 ? [] : [outlined]);
   }
 
   function save() {
     const { layer, head } = columns[0].slice;
     const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
     return savePicture(controls.menu, root, host.css, name, null, () => {
-      root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // columns out of sight too
-      const picture = pictureOf(root, host.css); // has taken its copy when it returns
+      root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // with the columns out of sight
+      const picture = pictureOf(root, host.css); // copies the panel before it returns
       root.style.width = "";
       return picture;
     });
@@ -208,7 +208,7 @@ export function createComparer(root, host) {
 }
 
 /**
- * The token with the most attention of those that a method chose and none holds as a sink: where the texts open.
+ * Where the texts open: the token with the most attention that a method selected and that is no method's sink.
  *
  * @param {Column[]} columns
  * @param {number} step
@@ -218,57 +218,57 @@ function heaviest(columns, step) {
   for (const { positions, marks } of frames) {
     positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
   }
-  let best = 0, most = -1;
+  let heaviestToken = 0, heaviestWeight = -1;
   for (const { positions, groups, weights } of frames) {
     positions.forEach((position, index) => {
-      if (groups[index] >= 0 && weights[index] > most && !sinks.has(position)) {
-        [best, most] = [position, weights[index]];
+      if (groups[index] >= 0 && weights[index] > heaviestWeight && !sinks.has(position)) {
+        [heaviestToken, heaviestWeight] = [position, weights[index]];
       }
     });
   }
-  return best;
+  return heaviestToken;
 }
 
 /**
- * What one panel scrolls to, all scroll to. The events that this causes in the others are told by their place.
+ * Scrolls all panels together. The scroll events that this causes are recognized by their position and ignored.
  *
  * @param {HTMLElement[]} panels
  */
 function scrollTogether(panels) {
-  const given = new Map();
+  const lastTops = new Map();
   for (const leader of panels) {
     leader.addEventListener("scroll", () => {
       const top = leader.scrollTop;
-      if (given.get(leader) === top) return;
-      given.set(leader, top);
+      if (lastTops.get(leader) === top) return;
+      lastTops.set(leader, top);
       for (const panel of panels) {
         if (panel === leader || panel.scrollTop === top) continue;
         panel.scrollTop = top;
-        given.set(panel, panel.scrollTop);
+        lastTops.set(panel, panel.scrollTop);
       }
     });
   }
 }
 
 /**
- * Names of the rows, which stay in sight while the columns scroll sideways. Returns what names the curve.
+ * The names of the rows, which stay in sight while the columns scroll sideways. Returns what sets the curve's name.
  *
  * @param {HTMLElement} host
  */
 function labels(host) {
-  const made = host.appendChild(element("div", "kv-labels"));
-  made.setAttribute("aria-hidden", "true"); // every cell is described by itself
-  made.append(element("span"));
-  for (const name of NAMES) made.appendChild(element("span", "", name)).title = NUMBERS[name].meaning;
-  const curve = made.appendChild(element("span"));
+  const list = host.appendChild(element("div", "kv-labels"));
+  list.setAttribute("aria-hidden", "true"); // every cell has its own description
+  list.append(element("span"));
+  for (const name of NAMES) list.appendChild(element("span", "", name)).title = NUMBERS[name].meaning;
+  const curve = list.appendChild(element("span"));
   curve.title = ROWS.curve;
   const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
-  made.appendChild(element("span", "", "steps ↓ × positions →")).title = ROWS.map;
-  made.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
-  made.appendChild(element("span", "", "answer")).title = ROWS.answer;
-  return (/** @type {string} */ number, /** @type {string} */ reach) => {
+  list.appendChild(element("span", "", "steps ↓ × positions →")).title = ROWS.map;
+  list.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
+  list.appendChild(element("span", "", "answer")).title = ROWS.answer;
+  return (/** @type {string} */ number, /** @type {string} */ rangeText) => {
     name.textContent = `${number} over the steps`;
-    range.textContent = reach;
+    range.textContent = rangeText;
   };
 }
 
@@ -276,16 +276,16 @@ function labels(host) {
 function legend(page) {
   /** @type {Marks} */
   const marks = [
-    ["kv-attended kv-agreed", "agreed", "attended, and the oracle of the same size would attend it too"],
-    ["kv-missed", "missed", "the oracle would attend it, the method did not"],
-    ["kv-attended kv-wasted", "wasted", "chosen by the method, although the oracle would not attend it"],
-    ["kv-attended kv-kept", "sink or recent", "always attended, without being chosen"],
+    ["kv-attended kv-agreed", "agreed", "attended, and the oracle of the same size would attend to it too"],
+    ["kv-missed", "missed", "the oracle would attend to it; the method did not"],
+    ["kv-attended kv-wasted", "wasted", "selected by the method, although the oracle would not attend to it"],
+    ["kv-attended kv-kept", "sink or recent", "always attended, without being selected"],
   ];
   if (page.merges) marks.splice(2, 0, ["kv-merged", "merged", MEANING.merged]);
-  const strength = "the strength is logarithmic, from 0.0002 and less to 0.35 and more";
+  const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
   return createLegend(
     marks,
     "colour: method · strength: attention",
-    `${strength}; on the map wasted is the paler tint, missed the colour of text`,
+    `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`,
   );
 }

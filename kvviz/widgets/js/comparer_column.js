@@ -15,18 +15,18 @@ import { aboutToken } from "./words.js";
 /** @import { Rows } from "./tip.js" */
 /** @typedef {Slice & Record<Name, Float64Array>} ColumnSlice */
 /**
- * Describes what the pointer is at, or hides the description.
+ * Describes what is under the pointer, or hides the description.
  *
  * @typedef {(rows: Rows | null, event: MouseEvent) => void} About
  */
 
 // A byte of the map is verdict * LEVELS + level, packed by kvviz/widgets/comparer_view.py.
 export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3, MERGED_AWAY = 4;
-const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens of the prompt shown at once, in all columns and in each
-const MAP_HEIGHT = 96; // CSS pixels, where the steps leave it that low
+const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens shown of the prompt: in all columns, at least in each
+const MAP_HEIGHT = 96; // CSS pixels, unless there are too many steps
 
 /**
- * One method: its numbers, the curve, the map, the prompt and the answer.
+ * The column of one method: its numbers, the curve, the map, the prompt and the answer.
  *
  * @param {HTMLElement} host
  * @param {ComparerPage} page
@@ -34,7 +34,7 @@ const MAP_HEIGHT = 96; // CSS pixels, where the steps leave it that low
  * @param {object} options
  * @param {Go} options.go
  * @param {(position: number) => void} options.choose
- * @param {(way: number) => void} options.turn
+ * @param {(direction: number) => void} options.turn
  * @param {(position: number | null) => void} options.point
  * @param {About} options.about
  */
@@ -55,7 +55,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const curve = createCurve(curveCell, {
     label: `${method.label}: over the steps`,
     onPick: (step) => go(0, step),
-    onHover: (step, event) => about(step === null ? null : [["step", format(step)], ...written(step)], event),
+    onHover: (step, event) => about(step === null ? null : [["step", format(step)], ...numbersAt(step)], event),
   });
   /** @type {ColumnSlice} */
   let slice;
@@ -64,14 +64,14 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   let step = 0;
 
   /** @type {(step: number) => Rows} */
-  const written = (step) => NAMES.map((name) => [name, NUMBERS[name].write(slice[name][step])]);
+  const numbersAt = (step) => NAMES.map((name) => [name, NUMBERS[name].write(slice[name][step])]);
   /** @type {OnHover} */
-  const tell = (position, event) =>
+  const describeToken = (position, event) =>
     about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
   const mapCell = cell(column, "steps ↓ × positions →", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
-    label: `${method.label}: one row a step, one column a position`,
+    label: `${method.label}: one row per step, one column per position`,
     height: MAP_HEIGHT,
     palette: () => verdictColours(column),
     onHover(cell, event) {
@@ -79,9 +79,9 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
       const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(slice, cell));
       about([["step", format(row)], ...rows], event);
     },
-    onPick(row, at) {
+    onPick(row, mapColumn) {
       go(0, row);
-      choose(positionAt(slice, [row, at]));
+      choose(positionAt(slice, [row, mapColumn]));
     },
   });
 
@@ -95,7 +95,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     onTurn: turn,
     onHover(position, event) {
       point(position);
-      tell(position, event);
+      describeToken(position, event);
     },
   });
 
@@ -106,7 +106,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     tokens: method.fed,
     start: page.prompt.length,
     label: `${method.label}: answer`,
-    onHover: tell,
+    onHover: describeToken,
   });
   const lines = /** @type {HTMLElement} */ (answerPanel.querySelector(".kv-lines"));
   const fed = /** @type {HTMLElement[]} */ ([...lines.children]);
@@ -132,7 +132,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
       return slice;
     },
     /**
-     * Reads the layout, so that it comes before `describe` changes any column.
+     * Reads the layout, so it is called before `describe` changes any column.
      *
      * @param {ColumnSlice} shown
      */
@@ -158,7 +158,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
       curve.paint(all, front, top);
     },
     /**
-     * Everything that reads the layout comes here, before `paint` changes any column.
+     * Does everything that reads the layout, before `paint` changes any column.
      *
      * @param {number} now
      */
@@ -166,8 +166,8 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
       step = now;
       map.frame(step);
       curve.frame(step);
-      const shown = fed[step]; // none where a very long answer shows a window
-      if (shown) answerPanel.scrollTop = shown.offsetTop - answerPanel.clientHeight / 2;
+      const token = fed[step]; // undefined if a very long answer shows another window
+      if (token) answerPanel.scrollTop = token.offsetTop - answerPanel.clientHeight / 2;
     },
     paint() {
       frame = frameOf(slice, step);
@@ -193,10 +193,10 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
  * @param {string} meaning
  */
 function cell(column, name, meaning) {
-  const made = column.appendChild(element("div", "kv-cell"));
-  made.dataset.name = name;
-  made.dataset.meaning = meaning;
-  return made;
+  const cell = column.appendChild(element("div", "kv-cell"));
+  cell.dataset.name = name;
+  cell.dataset.meaning = meaning;
+  return cell;
 }
 
 /**
@@ -204,16 +204,16 @@ function cell(column, name, meaning) {
  * @param {Name} name
  */
 function numberCell(column, name) {
-  const made = cell(column, name, NUMBERS[name].meaning);
-  made.title = `${NUMBERS[name].meaning}; at this step, and its mean over the steps`;
-  made.classList.add("kv-numbers");
-  made.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
-  const now = made.appendChild(element("span", "kv-number")), mean = made.appendChild(element("span", "kv-mean"));
-  return { name, cell: made, now, mean };
+  const row = cell(column, name, NUMBERS[name].meaning);
+  row.title = `${NUMBERS[name].meaning}; at this step, and the mean over the steps`;
+  row.classList.add("kv-numbers");
+  row.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
+  const now = row.appendChild(element("span", "kv-number")), mean = row.appendChild(element("span", "kv-mean"));
+  return { name, cell: row, now, mean };
 }
 
 /**
- * RGBA of the 256 bytes of a map. Agreed is strong, wasted a pale tint of it, kept grey, missed the colour of text.
+ * RGBA of the 256 bytes of a map: agreed is strong, wasted pale, kept grey, and missed has the colour of the text.
  *
  * @param {HTMLElement} column
  */

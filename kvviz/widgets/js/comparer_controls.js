@@ -6,7 +6,7 @@ import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.
 /** @import { Go } from "./panel.js" */
 
 /**
- * Seven controls: step back, step on, the step slider, the layer, the head, the order of the columns, and the menu.
+ * Seven controls: previous step, next step, step slider, layer, head, order of the columns, and menu.
  *
  * @param {HTMLElement} root
  * @param {ComparerPage} page
@@ -23,14 +23,14 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
     head,
     "layer",
     page.layers,
-    "layer: which of the common layers is shown",
+    "layer: the shared layer that is shown",
     () => pick(Number(layer.value), Number(row.value)),
   );
   const row = picker(
     head,
     page.head_name,
     page.heads,
-    `${page.head_name}: which of the layer's heads is shown`,
+    `${page.head_name}: the head of the layer that is shown`,
     () => pick(Number(layer.value), Number(row.value)),
   );
   const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
@@ -59,8 +59,8 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
       order.value = state.sort;
       order.title = sortMeaning(state.sort);
       markSelected(layer, row, order);
-      const opened = state.token < 0 ? "" : `, token=${state.token}`;
-      const more = state.sort === "given" ? opened : `${opened}, sort="${state.sort}"`;
+      const token = state.token < 0 ? "" : `, token=${state.token}`;
+      const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
       menu.line.textContent =
         `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${more})`;
     },
@@ -73,10 +73,10 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
  * @param {boolean} mean
  */
 function group(label, sorts, mean) {
-  const made = element("optgroup");
-  made.label = label;
+  const options = element("optgroup");
+  options.label = label;
   for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
-    made.append(new Option(sort, sort));
+    options.append(new Option(sort, sort));
   }
-  return made;
+  return options;
 }

@@ -3,7 +3,7 @@ import { svgElement } from "./dom.js";
 const WIDE = 100, TALL = 40, INSET = 2; // units of the drawing
 
 /**
- * One number over the steps of every method, one of them in front; the current step is framed.
+ * One number over the steps for every method, with one method in front; the current step is framed.
  *
  * @param {HTMLElement} host
  * @param {object} options
@@ -16,22 +16,22 @@ export function createCurve(host, { label, onPick, onHover }) {
   const svg = host.appendChild(svgElement("svg", { ...box, role: "img", "aria-label": label }));
   const fixed = { "vector-effect": "non-scaling-stroke" };
   const others = svg.appendChild(svgElement("path", { class: "kv-others", ...fixed }));
-  const own = svg.appendChild(svgElement("path", { class: "kv-own", ...fixed }));
+  const curve = svg.appendChild(svgElement("path", { class: "kv-own", ...fixed }));
   const frame = svg.appendChild(svgElement("rect", { class: "kv-now", y: 0.5, height: TALL - 1, ...fixed }));
   let steps = 1;
 
   const x = (/** @type {number} */ step) => ((step + 0.5) * WIDE) / steps;
-  const at = (/** @type {MouseEvent} */ event) => {
+  const stepAt = (/** @type {MouseEvent} */ event) => {
     const box = svg.getBoundingClientRect();
     return Math.max(0, Math.min(steps - 1, Math.floor(((event.clientX - box.left) / box.width) * steps)));
   };
-  svg.addEventListener("click", (event) => onPick(at(event)));
-  svg.addEventListener("pointermove", (event) => onHover(at(event), event));
+  svg.addEventListener("click", (event) => onPick(stepAt(event)));
+  svg.addEventListener("pointermove", (event) => onHover(stepAt(event), event));
   svg.addEventListener("pointerleave", (event) => onHover(null, event));
 
   return {
     /**
-     * `all`: values by step of every method; `front` is the index of this one; `top` is drawn at the upper edge.
+     * `all`: the values per step of every method; `front`: the index of this one; `top`: the value at the upper edge.
      *
      * @param {Float64Array[]} all
      * @param {number} front
@@ -48,7 +48,7 @@ export function createCurve(host, { label, onPick, onHover }) {
         return `M${points.join("L")}`;
       };
       others.setAttribute("d", all.filter((_, index) => index !== front).map(path).join(""));
-      own.setAttribute("d", path(all[front]));
+      curve.setAttribute("d", path(all[front]));
       frame.setAttribute("width", String(WIDE / steps));
     },
     /** @param {number} step */

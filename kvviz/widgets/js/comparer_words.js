@@ -5,7 +5,7 @@ import { bytes, decimals, MEANING } from "./words.js";
 /** @typedef {{ meaning: string, write: (value: number) => string, more: boolean, share?: boolean }} ColumnNumber */
 
 /**
- * The numbers of a column: what they mean, how they are written, and whether more is better.
+ * The numbers of a column: what they mean, how to write them, and whether more is better.
  *
  * @type {Record<Name, ColumnNumber>}
  */
@@ -25,16 +25,16 @@ export const NAMES = /** @type {Name[]} */ (Object.keys(NUMBERS));
 
 export const ROWS = {
   curve:
-    "the number over all steps: this method coloured, the others faint; the current step is framed; a click goes to a step",
+    "this number over all steps: this method in colour, the others faint; the current step is framed; click to go to a step",
   map:
-    "one row a step, the first on top; one column a position, or several where there are more than columns (the marked token with the most attention is drawn); a click goes to the step and the token",
-  prompt: "the prompt as the model reads it; scrolling one scrolls all, pointing at a token outlines it in all",
+    "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); click to go to the step and the token",
+  prompt: "the prompt as the model reads it; all prompts scroll together; point at a token to outline it in all",
   answer:
-    "the tokens fed after the prompt (a question in grey, what later steps feed faint), then what the last step predicts; the token that this step feeds is framed",
+    "the tokens fed after the prompt (a question in grey, later tokens faint), then the token that the last step predicts; the token that this step feeds is framed",
 };
 
 /**
- * What sorts: "given", a number, or "mean " and a number.
+ * What the columns are sorted by: null for "given", else a number or its mean ("mean " and its name).
  *
  * @param {string} sort
  */

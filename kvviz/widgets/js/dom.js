@@ -1,16 +1,16 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * A new element; what it says is set as text, never as markup.
+ * A new element; its content is set as text, never as markup.
  *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
  */
 export function element(tag, className = "", text = "") {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text) made.textContent = text;
-  return made;
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text) node.textContent = text;
+  return node;
 }
 
 /**
@@ -19,10 +19,10 @@ export function element(tag, className = "", text = "") {
  * @param {Record<string, string | number>} attributes
  */
 export function svgElement(tag, attributes, text = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  if (text) made.textContent = text;
-  return made;
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+  if (text) node.textContent = text;
+  return node;
 }
 
 /**
@@ -39,7 +39,7 @@ export function targetOf(event) {
 }
 
 /**
- * Whether a key is another program's: with Ctrl, Meta or Alt.
+ * Whether a key is pressed with Ctrl, Meta or Alt, which makes it a shortcut of another program.
  *
  * @param {KeyboardEvent} event
  */

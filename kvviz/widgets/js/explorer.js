@@ -41,7 +41,7 @@ import { aboutToken } from "./words.js";
 /** @typedef {{ budget: number, layer: number, head: number, settings: Record<string, number> }} Place */
 /** @typedef {Record<Part | "merged_tokens", number>} Parts */
 /**
- * What is shown at a place. Where there is nothing to show, `refusal` says why, and the rest may be missing.
+ * The numbers shown at a place. If the method refuses the place, `refusal` says why, and the rest may be missing.
  *
  * @typedef {Place & { mass: number, recall: number, error: number | null, oracle: Record<MeasureName, number>,
  *   parts: Parts, metadata_bytes: number, extra_bytes: number, call: string, refusal: string }} ExplorerNumbers
@@ -53,7 +53,7 @@ import { aboutToken } from "./words.js";
 const STOPS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -Infinity, End: Infinity };
 
 /**
- * A method's budget and fields over a trace: the host computes what is asked for, or holds a grid of it.
+ * Sliders for a method's budget and fields over a trace. The host computes each selection, or holds a grid of them.
  *
  * @type {View}
  */
@@ -70,14 +70,14 @@ export function createExplorer(root, host) {
   let frame = null;
   root.classList.add("kvviz", "kv-explorer");
   keepKeys(root);
-  const controls = createExplorerControls(root, page, { change, measured, save });
+  const controls = createExplorerControls(root, page, { change, measured: paintCurve, save });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
-  const [went, are] = ["where the tokens went", "which tokens they are"].map((name) =>
-    `${name}, at step ${page.steps - 1}`
+  const [ledgerTitle, textTitle] = ["where the tokens went", "which tokens they are"].map((title) =>
+    `${title}, at step ${page.steps - 1}`
   );
   const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING.curve);
-  const { panel: ledgerPanel } = titledPanel(right, went, "kv-explorer-ledger", MEANING.ledger);
-  const { panel: textPanel } = titledPanel(right, are, "kv-explorer-text", MEANING.text);
+  const { panel: ledgerPanel } = titledPanel(right, ledgerTitle, "kv-explorer-ledger", MEANING.ledger);
+  const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING.text);
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root);
 
@@ -114,7 +114,7 @@ export function createExplorer(root, host) {
     questions.ask(place);
   }
 
-  function measured() {
+  function paintCurve() {
     curvePanel.heading.textContent = controls.measure.title;
     curve.paint(controls.measure, numbers);
   }
@@ -125,35 +125,35 @@ export function createExplorer(root, host) {
     return savePicture(controls.menu, root, host.css, name, map.canvas);
   }
 
-  // Ours for the sliders too: JupyterLab keeps the arrow keys' own effect from them.
+  // The sliders' keys too: JupyterLab suppresses what the arrow keys do to a slider.
   root.addEventListener("keydown", (event) => {
     const target = targetOf(event), tag = target.tagName;
     const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
     if (hasModifier(event) || tag === "SELECT" || !(event.key in STOPS)) return;
-    if (vertical && tag !== "INPUT") return; // they scroll
+    if (vertical && tag !== "INPUT") return; // these keys scroll
     controls.move(target, STOPS[event.key]);
     event.preventDefault();
   });
 
-  /** Where there is nothing to show, the pictures keep what they showed last. */
+  /** If the method refuses the place, the panels keep what they showed last. */
   function show() {
     /** @type {ExplorerNumbers} */
-    const found = host.get("numbers");
+    const answer = host.get("numbers");
     delete root.dataset.busy;
-    controls.refuse(found.refusal);
-    if (found.refusal) return;
+    controls.refuse(answer.refusal);
+    if (answer.refusal) return;
     const opening = slice === null;
-    numbers = found;
-    place = { budget: found.budget, layer: found.layer, head: found.head, settings: { ...found.settings } };
+    numbers = answer;
+    place = { budget: answer.budget, layer: answer.layer, head: answer.head, settings: { ...answer.settings } };
     slice = /** @type {Slice} */ (unpack(host.bytes("slice")));
     frame = frameOf(slice, 0);
     strip.paint(frame.positions, frame.looks, frame.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
-    ledger.paint(found);
-    controls.paint(found);
-    measured();
+    ledger.paint(answer);
+    controls.paint(answer);
+    paintCurve();
     tip.hide();
-    // A notebook attaches the root first.
+    // A notebook has to attach the root first.
     if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest(frame), false));
   }
 
@@ -167,15 +167,16 @@ export function createExplorer(root, host) {
 }
 
 /**
- * The chosen token with the most attention: where the text opens.
+ * Where the text opens: the selected token with the most attention.
  *
  * @param {Frame} frame
  */
 function heaviest(frame) {
   let best = 0;
   for (let index = 1; index < frame.positions.length; index++) {
-    const chosen = frame.groups[index] >= 0, before = frame.groups[best] >= 0;
-    if ((chosen && !before) || (chosen === before && frame.weights[index] > frame.weights[best])) best = index;
+    const selected = frame.groups[index] >= 0, bestSelected = frame.groups[best] >= 0;
+    const heavier = frame.weights[index] > frame.weights[best];
+    if ((selected && !bestSelected) || (selected === bestSelected && heavier)) best = index;
   }
   return frame.positions.length ? frame.positions[best] : 0;
 }

@@ -6,7 +6,7 @@ import { bytes } from "./words.js";
 /** @import { ExplorerNumbers, ExplorerPage, Place } from "./explorer.js" */
 
 /**
- * Seven controls at most: the budget, two fields of the method, the measure, the layer, the head, and the menu.
+ * At most seven controls: budget, two fields of the method, measure, layer, head, and menu.
  *
  * @param {HTMLElement} root
  * @param {ExplorerPage} page
@@ -42,26 +42,26 @@ export function createExplorerControls(root, page, { change, measured, save }) {
     read: figure(list, "read"),
   };
 
-  let measure = MEASURES[page.kind === "merging" ? 2 : 0]; // centroids hold attention that no token's weight shows
+  let measure = MEASURES[page.kind === "merging" ? 2 : 0]; // a mass does not count the centroids
   /** @type {[string, string][]} */
   const measures = MEASURES.map(({ name, label }) => [name, label]);
-  const shown = picker(head, "measure", measures, "what the curve shows", () => {
-    measure = MEASURES[shown.selectedIndex];
+  const measurePicker = picker(head, "measure", measures, "measure: the number that the curve shows", () => {
+    measure = MEASURES[measurePicker.selectedIndex];
     measured();
   });
-  shown.value = measure.name;
+  measurePicker.value = measure.name;
   const layer = picker(
     head,
     "layer",
     page.layers,
-    "layer: which of the captured layers is shown",
+    "layer: the captured layer that is shown",
     (value) => change({ layer: Number(value) }),
   );
   const row = picker(
     head,
     page.head_name,
     page.heads,
-    `${page.head_name}: which of the layer's heads is shown`,
+    `${page.head_name}: the head of the layer that is shown`,
     (value) => change({ head: Number(value) }),
   );
 
@@ -73,7 +73,7 @@ export function createExplorerControls(root, page, { change, measured, save }) {
     page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
     layer.value = String(place.layer);
     row.value = String(place.head);
-    markSelected(shown, layer, row);
+    markSelected(measurePicker, layer, row);
   }
 
   return {
@@ -84,7 +84,7 @@ export function createExplorerControls(root, page, { change, measured, save }) {
     },
     set,
     /**
-     * Moves the slider whose input that is, the budget's for anything else, by so many stops.
+     * Moves the slider whose input is `target`, or else the budget's, by some stops.
      *
      * @param {HTMLElement} target
      * @param {number} by
@@ -115,7 +115,7 @@ export function createExplorerControls(root, page, { change, measured, save }) {
 }
 
 /**
- * A range over a list of values; `move` goes so many stops on, `set` adds a stop where there is none.
+ * A slider over a list of values; `move` moves it by some stops, `set` adds a stop if the value has none.
  *
  * @param {HTMLElement} host
  * @param {string} name
@@ -146,7 +146,7 @@ function createSlider(host, name, stops, meaning, changed) {
     }
     input.max = String(values.length - 1);
     input.value = String(values.indexOf(value));
-    input.setAttribute("value", input.value); // a picture is made from attributes
+    input.setAttribute("value", input.value); // screenshots show attributes
     input.setAttribute("aria-valuetext", format(value));
     count.textContent = format(value);
   }

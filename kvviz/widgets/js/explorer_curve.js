@@ -11,7 +11,7 @@ const CURVE_HEIGHT = 208; // CSS pixels
 const MARGIN = { left: 46, right: 14, top: 10, bottom: 34 };
 
 /**
- * A measure against the budget: the method's curve, the oracle's, and the point now shown on both.
+ * A measure against the budget: the curves of the method and of the oracle, with the points now shown.
  *
  * @param {HTMLElement} host
  * @param {ExplorerPage} page
@@ -31,9 +31,9 @@ export function createCurve(host, page, { tip, pick }) {
     if (!shown || !width) return;
     const { measure, numbers } = shown;
     const now = numbers[measure.name], best = numbers.oracle[measure.name];
-    const own = curveOf(known.points, measure, numbers.budget, now);
+    const points = curveOf(known.points, measure, numbers.budget, now);
     const oracle = curveOf(known.oracle, measure, numbers.budget, best);
-    const drawn = scalesOf(width, page.budgets, [...own, ...oracle].map(([, value]) => value), measure);
+    const drawn = scalesOf(width, page.budgets, [...points, ...oracle].map(([, value]) => value), measure);
     scale = drawn;
     svg.setAttribute("width", String(width));
     svg.setAttribute("viewBox", `0 0 ${width} ${CURVE_HEIGHT}`);
@@ -42,9 +42,9 @@ export function createCurve(host, page, { tip, pick }) {
     svg.replaceChildren(
       ...axes(drawn, width),
       line(drawn, oracle, "kv-curve-oracle"),
-      line(drawn, own, "kv-curve-own"),
+      line(drawn, points, "kv-curve-own"),
     );
-    svg.append(...own.map(([x, y]) => circle(drawn.x(x), drawn.y(y), 2.5, "kv-curve-dot")));
+    svg.append(...points.map(([x, y]) => circle(drawn.x(x), drawn.y(y), 2.5, "kv-curve-dot")));
     const x = drawn.x(numbers.budget), y = drawn.y(best);
     if (now !== null) {
       svg.append(svgElement("line", { class: "kv-curve-gap", x1: x, x2: x, y1: drawn.y(now), y2: y }));
@@ -52,12 +52,12 @@ export function createCurve(host, page, { tip, pick }) {
     }
     const turned = { width: 8, height: 8, transform: `rotate(45 ${x} ${y})` };
     svg.append(svgElement("rect", { class: "kv-curve-best", x: x - 4, y: y - 4, ...turned }));
-    // A legend with the two values now shown, in the corner that the curves leave free.
+    // The legend gives the two values now shown; it stands in the corner that the curves leave free.
     const top = measure.name === "error" ? MARGIN.top + 16 : CURVE_HEIGHT - MARGIN.bottom - 30;
     const end = { x: width - MARGIN.right - 6, "text-anchor": "end" };
-    const named = { class: "kv-curve-label kv-curve-name", y: top + 18, ...end };
+    const methodLabel = { class: "kv-curve-label kv-curve-name", y: top + 18, ...end };
     svg.append(svgElement("text", { class: "kv-curve-label", y: top, ...end }, `◆ oracle ${shortNumber(best)}`));
-    svg.append(svgElement("text", named, `${page.title} ${shortNumber(now)}`));
+    svg.append(svgElement("text", methodLabel, `${page.title} ${shortNumber(now)}`));
   }
 
   /**
@@ -65,21 +65,22 @@ export function createCurve(host, page, { tip, pick }) {
    * @param {MouseEvent} event
    */
   function nearest(scale, event) {
-    const at = scale.budget(event.clientX - svg.getBoundingClientRect().left);
-    const distance = (/** @type {number} */ budget) => Math.abs(Math.log(budget / at));
+    const pointed = scale.budget(event.clientX - svg.getBoundingClientRect().left);
+    const distance = (/** @type {number} */ budget) => Math.abs(Math.log(budget / pointed));
     return page.budgets.reduce((best, budget) => (distance(budget) < distance(best) ? budget : best));
   }
   svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
   svg.addEventListener("pointermove", (event) => {
     if (!scale || !shown) return;
     const budget = nearest(scale, event), { measure, numbers } = shown;
-    const found = (/** @type {Curve["points"]} */ points) => points.find(([each]) => each === budget)?.[measure.place];
-    const own = budget === numbers.budget ? numbers[measure.name] : found(known.points);
-    const best = budget === numbers.budget ? numbers.oracle[measure.name] : found(known.oracle);
+    const valueIn = (/** @type {Curve["points"]} */ points) =>
+      points.find(([stop]) => stop === budget)?.[measure.place];
+    const value = budget === numbers.budget ? numbers[measure.name] : valueIn(known.points);
+    const best = budget === numbers.budget ? numbers.oracle[measure.name] : valueIn(known.oracle);
     /** @type {Rows} */
     const rows = [["budget", format(budget)]];
-    if (own !== undefined) rows.push([page.title, shortNumber(own)], ["oracle", shortNumber(best ?? null)]);
-    else rows.push([measure.label, known.done ? "a click computes it" : "not computed yet"]);
+    if (value !== undefined) rows.push([page.title, shortNumber(value)], ["oracle", shortNumber(best ?? null)]);
+    else rows.push([measure.label, known.done ? "click to compute it" : "not computed yet"]);
     tip.show(rows, event);
   });
   svg.addEventListener("pointerleave", () => tip.hide());
@@ -105,7 +106,7 @@ export function createCurve(host, page, { tip, pick }) {
 }
 
 /**
- * The points where there is a value, with the one now shown in its place.
+ * The points that have a value, in order, including the one now shown.
  *
  * @param {Curve["points"]} points
  * @param {Measure} measure
@@ -114,12 +115,12 @@ export function createCurve(host, page, { tip, pick }) {
  */
 function curveOf(points, { place }, budget, now) {
   /** @type {Point[]} */
-  const found = now === null ? [] : [[budget, now]];
+  const curve = now === null ? [] : [[budget, now]];
   for (const point of points) {
     const value = point[place];
-    if (value !== null && point[0] !== budget) found.push([point[0], value]);
+    if (value !== null && point[0] !== budget) curve.push([point[0], value]);
   }
-  return found.sort((first, second) => first[0] - second[0]);
+  return curve.sort((first, second) => first[0] - second[0]);
 }
 
 /**
@@ -143,7 +144,7 @@ function circle(cx, cy, r, name) {
 }
 
 /**
- * The budget is on a logarithmic axis; the measure from a round number below its least value, or from 0 for an error.
+ * The scales: a logarithmic axis for the budget; the measure starts at a round number below its minimum, an error at 0.
  *
  * @param {number} width
  * @param {number[]} budgets
@@ -184,12 +185,12 @@ function roundStep(rough) {
  * @param {number} width
  */
 function axes(scale, width) {
-  const found = [], bottom = CURVE_HEIGHT - MARGIN.bottom;
+  const marks = [], bottom = CURVE_HEIGHT - MARGIN.bottom;
   const decimals = Math.max(0, -Math.floor(Math.log10(scale.step) + 1e-9));
   for (let value = scale.low; value <= scale.high + scale.step / 1000; value += scale.step) {
     const y = scale.y(value);
-    found.push(svgElement("line", { class: "kv-curve-grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }));
-    found.push(
+    marks.push(svgElement("line", { class: "kv-curve-grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y, y2: y }));
+    marks.push(
       svgElement(
         "text",
         { class: "kv-curve-tick", x: MARGIN.left - 7, y: y + 4, "text-anchor": "end" },
@@ -197,23 +198,23 @@ function axes(scale, width) {
       ),
     );
   }
-  const octaves = Math.log2(scale.last / scale.first), every = octaves * 46 > width - 60 ? 2 : 1;
-  for (let power = Math.ceil(Math.log2(scale.first)); 2 ** power <= scale.last; power += every) {
+  const octaves = Math.log2(scale.last / scale.first), interval = octaves * 46 > width - 60 ? 2 : 1;
+  for (let power = Math.ceil(Math.log2(scale.first)); 2 ** power <= scale.last; power += interval) {
     const x = scale.x(2 ** power);
-    found.push(svgElement("line", { class: "kv-curve-axis", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
-    found.push(
+    marks.push(svgElement("line", { class: "kv-curve-axis", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
+    marks.push(
       svgElement("text", { class: "kv-curve-tick", x, y: bottom + 16, "text-anchor": "middle" }, format(2 ** power)),
     );
   }
-  found.push(
+  marks.push(
     svgElement("line", { class: "kv-curve-axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }),
   );
-  found.push(
+  marks.push(
     svgElement(
       "text",
       { class: "kv-curve-tick", x: width - MARGIN.right, y: bottom + 30, "text-anchor": "end" },
       "budget, tokens",
     ),
   );
-  return found;
+  return marks;
 }

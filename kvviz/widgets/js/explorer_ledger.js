@@ -9,7 +9,7 @@ const PARTS = ["sinks", "recent", "agreed", "wasted", "merged", "generated", "mi
 const PART_LABELS = { merged: "centroids", generated: "fed" };
 
 /**
- * A bar of the tokens a head attends, and behind it, only outlined, those it misses; under it the counts.
+ * A bar of the tokens that a head attends to, then, only outlined, those that it misses; below, the counts.
  *
  * @param {HTMLElement} host
  */
@@ -33,12 +33,12 @@ export function createLedger(host) {
         const entry = element("span", "kv-entry");
         entry.title = MEANING[name];
         const share = name === "missed" ? "" : ` (${((100 * parts[name]) / attended).toFixed(1)} %)`;
-        const stands = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
+        const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(
           element("i", `kv-explorer-part kv-explorer-${name}`),
           element("span", "", PART_LABELS[name] ?? name),
         );
-        entry.append(element("b", "", format(parts[name])), element("span", "", `${stands}${share}`.trim()));
+        entry.append(element("b", "", format(parts[name])), element("span", "", `${members}${share}`.trim()));
         return entry;
       }));
     },

@@ -4,38 +4,38 @@
 const CURVE_WAIT_MS = 300;
 
 /**
- * What the explorer asks its kernel. One question is under way at a time, and of those that come meanwhile only the
- * last is put, so that a slider never falls behind. The curve grows once nobody has asked for a while.
+ * The explorer's requests to its kernel. One is under way at a time; of those that come meanwhile only the last is
+ * sent, so that a slider never falls behind. When there has been no request for a while, the curve grows.
  *
  * @param {Host} host
  * @param {{ show: () => void, grown: (curve: Curve) => void }} answers
  */
 export function createQuestions(host, { show, grown }) {
   /** @type {"show" | "curve" | null} */
-  let asked = null;
+  let underWay = null;
   /** @type {Place | null} */
   let queued = null;
   /** @type {number | undefined} */
   let timer;
 
   /** @param {Place} place */
-  function put(place) {
-    asked = "show";
+  function request(place) {
+    underWay = "show";
     host.send({ kind: "show", place });
   }
 
   function grow() {
-    if (asked || host.get("curve").done) return;
-    asked = "curve";
+    if (underWay || host.get("curve").done) return;
+    underWay = "curve";
     host.send({ kind: "curve" });
   }
 
   /** @param {number} wait */
   function answered(wait) {
     const place = queued;
-    asked = queued = null;
+    underWay = queued = null;
     clearTimeout(timer);
-    if (place) put(place);
+    if (place) request(place);
     else timer = setTimeout(grow, wait);
   }
 
@@ -48,14 +48,14 @@ export function createQuestions(host, { show, grown }) {
   host.on("numbers", shown);
   host.on("curve", () => {
     grown(host.get("curve"));
-    if (asked === "curve") answered(0); // else it comes with new numbers
+    if (underWay === "curve") answered(0); // otherwise it comes with new numbers
   });
   shown();
   return {
     /** @param {Place} place */
     ask(place) {
-      if (asked) queued = place;
-      else put(place);
+      if (underWay) queued = place;
+      else request(place);
     },
     close: () => clearTimeout(timer),
   };

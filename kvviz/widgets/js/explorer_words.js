@@ -1,37 +1,37 @@
 /** @import { Marks } from "./panel.js" */
 
-// What every number and picture of the explorer means; shown on hover.
+// The meaning of every number and panel of the explorer, shown on hover.
 export const MEANING = {
   budget:
-    "budget: tokens that a head may attend, sinks and recent window included; tokens fed after the prompt come on top",
+    "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
   recall:
-    "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle takes as many tokens as the method attended",
+    "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method",
   mass:
-    "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids count nothing",
+    "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids do not count",
   error:
-    "output error: ‖output − exact‖ / ‖exact‖ of the attention output, centroids included, mean over steps and query heads of the layer",
+    "output error: ‖output − exact‖ / ‖exact‖ of the attention output, including centroids, mean over the steps and the query heads of the layer",
   attended:
-    "attended: tokens and centroids that this head attends at the last step, those fed after the prompt included",
-  metadata: "metadata: bytes that the method keeps of this layer, all heads, beside keys and values",
-  read: "read to choose: bytes beside the attended keys and values that one step of this layer reads to choose",
+    "attended: tokens and centroids that this head attends to at the last step, including those fed after the prompt",
+  metadata: "metadata: bytes that the method keeps for this layer, all heads, in addition to keys and values",
+  read: "read to choose: bytes that one step of this layer reads to choose, besides the attended keys and values",
   curve:
-    "each dot is a run of the method on the trace with that budget; the oracle attends the tokens with the largest exact weights; a click takes the nearest budget",
-  ledger: "the tokens that this head attends at the last step; all parts but the missed add up to them",
-  text: "the trace as text; point at a token for its cluster, score and attention",
+    "each dot is a run of the method on the trace with that budget; the oracle attends to the tokens with the largest exact weights; click to set the nearest budget",
+  ledger: "the tokens that this head attends to at the last step; missed tokens are not among them",
+  text: "the trace as text; point at a token to see its cluster, score and attention",
   map:
-    "all positions from left to right; of those that share a column the strongest token is drawn; a click scrolls the text there",
-  tint: "tokens that were not grouped are grey; the strength is logarithmic, from 0.0002 and less to 0.35 and more",
-  sinks: "sinks: first tokens, attended without being chosen",
-  recent: "recent: last tokens of the prompt, attended without being chosen",
-  agreed: "agreed: chosen, and the oracle would take them too",
-  wasted: "wasted: chosen, although the oracle would not take them",
-  merged: "centroids: merged tokens, each standing for several",
+    "all positions from left to right; of the tokens in a column, the strongest is drawn; click to scroll the text there",
+  tint: "tokens in no group are grey; the strength is logarithmic, from 0.0002 or less to 0.35 or more",
+  sinks: "sinks: first tokens of the prompt, always attended, without being selected",
+  recent: "recent: last tokens of the prompt, always attended, without being selected",
+  agreed: "agreed: selected, and the oracle would select them too",
+  wasted: "wasted: selected, although the oracle would not select them",
+  merged: "centroids: merged tokens, each of which stands for several tokens",
   generated: "fed: attended tokens that were fed after the prompt",
-  missed: "missed: the oracle would attend them and the method does not",
+  missed: "missed: the oracle would attend to them; the method does not",
 };
 
 /**
- * The marks of the text, by their classes.
+ * The marks of the text, by class.
  *
  * @type {Marks}
  */
@@ -48,7 +48,7 @@ export const KEY = [
 
 /** @type {Measure[]} */
 export const MEASURES = [
-  { name: "mass", label: "attention mass", title: "attention mass kept, by budget", place: 1 },
+  { name: "mass", label: "attention mass", title: "attention mass, by budget", place: 1 },
   { name: "recall", label: "recall", title: "recall of the oracle's tokens, by budget", place: 2 },
   {
     name: "error",

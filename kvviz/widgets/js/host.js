@@ -1,5 +1,5 @@
 /**
- * A widget's values on the side of the browser: anywidget's model, as far as it is used here. page.js has another.
+ * The values of a widget in the browser: the part of anywidget's model that is used here. page.js has another model.
  *
  * @typedef {object} Model
  * @property {(name: string) => any} get
@@ -13,21 +13,21 @@
 /** @typedef {ReturnType<typeof createHost>} Host */
 
 /**
- * Draws into a root, with the values that the host has and news of their changes. Returns what takes it away again.
+ * Draws into a root the values of the host, and follows their changes. Returns a function that cleans up.
  *
  * @typedef {(root: HTMLElement, host: Host) => () => void} View
  */
 
 /**
- * What a view talks to, whether a kernel or a page without one stands behind it.
+ * The interface of a view to its model, which is a kernel's or a page's without a kernel.
  *
  * @param {Model} model
  */
 export function createHost(model) {
   /** @type {[string, () => void][]} */
-  const heard = [];
+  const listeners = [];
   return {
-    /** The style sheet, for pictures. */
+    /** The style sheet, for screenshots. */
     get css() {
       return /** @type {string} */ (model.get("_css"));
     },
@@ -47,17 +47,17 @@ export function createHost(model) {
      * @param {() => void} react
      */
     on(name, react) {
-      heard.push([`change:${name}`, react]);
+      listeners.push([`change:${name}`, react]);
       model.on(`change:${name}`, react);
     },
     close() {
-      for (const [event, react] of heard) model.off(event, react);
+      for (const [event, react] of listeners) model.off(event, react);
     },
   };
 }
 
 /**
- * Bytes as they came in a message, somewhere within a larger buffer.
+ * The bytes of a view into a larger buffer, as messages bring them.
  *
  * @param {ArrayBufferView<ArrayBuffer>} view
  */

@@ -49,12 +49,12 @@ import { decimals, visible } from "./words.js";
 
 /** @type {Record<string, [by: number, absolute?: boolean] | undefined>} */
 const MOVES = { ArrowLeft: [-1], ArrowRight: [1], Home: [0, true], End: [Infinity, true] };
-const SLOW_MS = 250; // after which waiting for clusters is shown
-// Marks of the strip: tinted and nothing else; tinted and underlined; dotted.
-const TINTED = ATTENDED | GENERATED, CHOSEN = TINTED | ORACLE, UNCLUSTERED = ATTENDED | SINK;
+const SLOW_MS = 250; // a longer wait for clusters is shown
+// Marks of the strip: tinted only; tinted and underlined; dotted.
+const TINTED = ATTENDED | GENERATED, PICKED = TINTED | ORACLE, UNCLUSTERED = ATTENDED | SINK;
 
 /**
- * The clusters of a head's keys: the host clusters anew when a setting changes, or holds the clusters for some C.
+ * The clusters of a head's keys. The host clusters again when a setting changes, or holds the clusters for some C.
  *
  * @type {View}
  */
@@ -64,16 +64,16 @@ export function createInspector(root, host) {
   /** @type {Places} */
   let places;
   /** @type {Clustering} */
-  let found;
+  let clusters;
   /** @type {number} */
   let token = host.get("token");
   /** @type {Settings | null} */
-  let wanted = null;
+  let requested = null;
   /** @type {Settings | null} */
-  let pending = null;
+  let queued = null;
   /** @type {number | undefined} */
-  let slow;
-  let moved = true;
+  let slowTimer;
+  let placesChanged = true;
   root.classList.add("kvviz", "kv-inspector");
   keepKeys(root);
   const controls = createInspectorControls(root, page, { change: ask, save });
@@ -85,71 +85,71 @@ export function createInspector(root, host) {
   const tip = createTip(root);
 
   const map = createKeyMap(left.appendChild(element("div")), root, {
-    onHover(at, event) {
-      strip.light(at && at.token >= 0 ? [at.token] : []);
-      if (at) tip.show(aboutKey(at), event);
+    onHover(key, event) {
+      strip.light(key && key.token >= 0 ? [key.token] : []);
+      if (key) tip.show(keyRows(key), event);
       else tip.hide();
     },
-    onPick: (at) => choose(at.token >= 0 ? at.token : found.central[at.cluster]),
+    onPick: (key) => choose(key.token >= 0 ? key.token : clusters.central[key.cluster]),
     onCursor(cluster) {
-      said.textContent = cluster < 0
+      status.textContent = cluster < 0
         ? ""
-        : `at cluster #${cluster}, ${format(found.sizes[cluster])} tokens; Enter picks it`;
+        : `at cluster #${cluster}, ${format(clusters.sizes[cluster])} tokens: Enter picks it`;
     },
   });
   const axes = left.appendChild(element("div", "kv-axis"));
-  const said = left.appendChild(element("div", "kv-axis kv-cursor"));
-  said.setAttribute("role", "status");
+  const status = left.appendChild(element("div", "kv-axis kv-cursor"));
+  status.setAttribute("role", "status");
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
     label: "prompt",
     onHover(position, event) {
       map.hover(position);
       if (position === null) tip.hide();
-      else tip.show(aboutKey({ cluster: found.labels[position], token: position }), event);
+      else tip.show(keyRows({ cluster: clusters.labels[position], token: position }), event);
     },
     onPick: (position) => choose(position, false),
   });
   const details = createDetails(about, page, { goTo: choose, onList: () => choose(-1) });
   const unwatch = watchTheme(root, map.recolour);
 
-  const clusterOf = (/** @type {number} */ position) => (position < 0 ? -1 : found.labels[position]);
+  const clusterOf = (/** @type {number} */ position) => (position < 0 ? -1 : clusters.labels[position]);
 
   /** @returns {Settings} */
   function settings() {
-    const { settings: [n_clusters, metric, seed], layer, head } = found;
+    const { settings: [n_clusters, metric, seed], layer, head } = clusters;
     return { n_clusters, metric: page.metrics[metric], seed, layer, head };
   }
 
   /** @param {Key} key */
-  function aboutKey({ cluster, token: position }) {
+  function keyRows({ cluster, token: position }) {
     /** @type {Rows} */
     const rows = position < 0 ? [] : [["token", visible(page.tokens[position])], ["position", format(position)]];
     if (cluster < 0) {
       rows.push(["cluster", "none: a sink or recent token"]);
       return rows;
     }
-    const taken = takenOf(found, cluster);
-    rows.push(["cluster", `#${cluster}`], ["size", `${format(found.sizes[cluster])} tokens`]);
-    rows.push(["spread", decimals(found.spread[cluster])]);
+    const taken = takenOf(clusters, cluster);
+    rows.push(["cluster", `#${cluster}`], ["size", `${format(clusters.sizes[cluster])} tokens`]);
+    rows.push(["spread", decimals(clusters.spread[cluster])]);
     if (taken.length) rows.push(["recalled by", `${steps(taken)} of ${format(taken.length)} steps`]);
     return rows;
   }
 
   function paintText() {
-    const chosen = clusterOf(token), count = found.labels.length;
+    const picked = clusterOf(token), count = clusters.labels.length;
     const looks = new Uint8Array(count), marks = new Uint8Array(count);
     for (let position = 0; position < count; position++) {
-      const cluster = found.labels[position], mine = cluster >= 0 && cluster === chosen;
-      looks[position] = (cluster < 0 ? HUES : found.hues[cluster]) * LEVELS + (mine ? LEVELS - 1 : 0);
-      marks[position] = cluster < 0 ? UNCLUSTERED : mine ? CHOSEN : TINTED;
+      const cluster = clusters.labels[position], isPicked = cluster >= 0 && cluster === picked;
+      looks[position] = (cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + (isPicked ? LEVELS - 1 : 0);
+      marks[position] = cluster < 0 ? UNCLUSTERED : isPicked ? PICKED : TINTED;
     }
-    strip.paint([...found.labels.keys()], looks, marks);
+    strip.paint([...clusters.labels.keys()], looks, marks);
   }
 
-  function paint(waiting = wanted !== null) {
+  function paint(waiting = requested !== null) {
     paintText();
-    details.paint(found, token);
+    details.paint(clusters, token);
     controls.paint(settings(), token, waiting);
     tip.hide();
   }
@@ -164,41 +164,41 @@ export function createInspector(root, host) {
   }
 
   /**
-   * One request is under way at a time; while a slider moves, only its last place is asked for next.
+   * One request is under way at a time; of the settings that come meanwhile, only the last is requested next.
    *
    * @param {Partial<Settings>} change
    */
   function ask(change) {
-    const next = { ...(pending ?? wanted ?? settings()), ...change };
-    if (wanted) {
-      pending = next;
+    const next = { ...(queued ?? requested ?? settings()), ...change };
+    if (requested) {
+      queued = next;
       return;
     }
     if (same(next, settings())) return;
-    wanted = next;
-    slow = setTimeout(() => {
+    requested = next;
+    slowTimer = setTimeout(() => {
       root.dataset.busy = "";
-      said.textContent = `clustering ${format(page.tokens.length)} tokens anew …`;
+      status.textContent = `clustering ${format(page.tokens.length)} tokens …`;
     }, SLOW_MS);
     host.tell(next);
   }
 
   function show() {
-    const opening = !found;
-    if (moved) places = unpack(host.bytes("places"));
-    found = unpack(host.bytes("clusters"));
-    moved = false;
-    clearTimeout(slow);
+    const opening = !clusters;
+    if (placesChanged) places = unpack(host.bytes("places"));
+    clusters = unpack(host.bytes("clusters"));
+    placesChanged = false;
+    clearTimeout(slowTimer);
     delete root.dataset.busy;
-    said.textContent = "";
-    wanted = null;
-    const next = pending;
-    pending = null;
+    status.textContent = "";
+    requested = null;
+    const next = queued;
+    queued = null;
     const [across, up] = new TextDecoder().decode(places.titles).split("\n");
     axes.replaceChildren(element("span", "", `→ ${across}`), element("span", "", `↑ ${up}`));
-    map.show(places, found, clusterOf(token));
+    map.show(places, clusters, clusterOf(token));
     paint(next !== null);
-    // A notebook attaches the root first.
+    // A notebook has to attach the root first.
     if (opening && token >= 0) requestAnimationFrame(() => strip.focus(token, false));
     if (next) ask(next);
   }
@@ -212,42 +212,42 @@ export function createInspector(root, host) {
   root.addEventListener("keydown", (event) => {
     const target = targetOf(event), move = MOVES[event.key];
     if (hasModifier(event) || target.tagName === "SELECT" || target.matches("[type=number]")) return;
-    if (move) controls.step(...move); // of the slider too: JupyterLab takes its keys away
+    if (move) controls.step(...move); // the slider's keys too: JupyterLab suppresses their effect
     else if (event.key === "Escape" && token >= 0 && !controls.menu.menu.open) choose(-1);
     else return;
     event.preventDefault();
   });
 
   host.on("page", () => controls.counts(host.get("page").counts));
-  host.on("places", () => (moved = true));
+  host.on("places", () => (placesChanged = true));
   host.on("clusters", show);
   host.on("token", () => host.get("token") !== token && choose(host.get("token")));
   show();
   return () => {
-    clearTimeout(slow);
+    clearTimeout(slowTimer);
     unwatch();
     map.destroy();
   };
 }
 
 /**
- * @param {Settings} one
- * @param {Settings} other
+ * @param {Settings} first
+ * @param {Settings} second
  */
-function same(one, other) {
-  return JSON.stringify(one) === JSON.stringify(other);
+function same(first, second) {
+  return JSON.stringify(first) === JSON.stringify(second);
 }
 
 function mapLegend() {
   const host = element("p", "kv-legend");
   const entries = [
-    ["● token", "a key; its hue is its cluster's, the same hue in the text"],
+    ["● token", "a key; its hue is that of its cluster, as in the text"],
     ["○ centroid", "the mean of a cluster's keys"],
-    ["★ last query", "the mean of the KV head's query heads at the last position, drawn at the keys' mean length"],
+    ["★ last query", "the mean over the KV head's query heads at the last position, scaled to the keys' mean length"],
   ];
   for (const [text, meaning] of entries) host.appendChild(element("span", "kv-entry", text)).title = meaning;
   const samples = [
-    ["kv-attended kv-agreed", "--kv-h:250;--kv-a:1", "in the cluster picked"],
+    ["kv-attended kv-agreed", "--kv-h:250;--kv-a:1", "in the picked cluster"],
     ["kv-attended kv-kept", "--kv-c:0;--kv-a:0.4", "in no cluster: a sink or recent token"],
   ];
   for (const [mark, style, text] of samples) {

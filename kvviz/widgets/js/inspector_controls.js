@@ -5,7 +5,7 @@ import { createSaveMenu, markSelected, picker } from "./panel.js";
 /** @import { InspectorPage, Settings } from "./inspector.js" */
 
 /**
- * Six controls: C, metric, seed, layer, head and the menu. A page without a kernel has C and the menu.
+ * Six controls: C, metric, seed, layer, head and menu. A page without a kernel has C and the menu only.
  *
  * @param {HTMLElement} root
  * @param {InspectorPage} page
@@ -32,18 +32,18 @@ export function createInspectorControls(root, page, { change, save }) {
   const pickers = [];
   if (!page.fixed) {
     choice("metric", "metric", page.metrics, (metric) => ({ metric }));
-    const around = bar.appendChild(element("label", "kv-picker"));
-    around.title = MEANING.seed;
-    around.append(element("span", "", "seed"));
-    const seed = around.appendChild(element("input", "kv-seed"));
+    const seedLabel = bar.appendChild(element("label", "kv-picker"));
+    seedLabel.title = MEANING.seed;
+    seedLabel.append(element("span", "", "seed"));
+    const seed = seedLabel.appendChild(element("input", "kv-seed"));
     Object.assign(seed, { type: "number", min: 0, max: 2 ** 31 - 1, step: 1 });
     seed.setAttribute("aria-label", "seed");
-    const sow = () => {
+    const setSeed = () => {
       if (seed.checkValidity() && seed.value !== "") change({ seed: Number(seed.value) });
     };
-    seed.addEventListener("change", sow);
-    // JupyterLab takes the key's own meaning away.
-    seed.addEventListener("keydown", (event) => event.key === "Enter" && sow());
+    seed.addEventListener("change", setSeed);
+    // JupyterLab suppresses the key's effect.
+    seed.addEventListener("keydown", (event) => event.key === "Enter" && setSeed());
     pickers.push([seed, "seed"]);
     choice("layer", "layer", page.layers, (layer) => ({ layer: Number(layer) }));
     choice("head", "KV head", page.heads, (head) => ({ head: Number(head) }));
@@ -63,19 +63,19 @@ export function createInspectorControls(root, page, { change, save }) {
 
   /** @param {number} index */
   function setCount(index) {
-    const wanted = Math.max(0, Math.min(counts.length - 1, index));
-    showCount(wanted);
-    change({ n_clusters: counts[wanted] });
+    const valid = Math.max(0, Math.min(counts.length - 1, index));
+    showCount(valid);
+    change({ n_clusters: counts[valid] });
   }
 
   /** @param {number} index */
   function showCount(index) {
     slider.value = String(index);
-    slider.setAttribute("value", slider.value); // a picture is made from attributes
+    slider.setAttribute("value", slider.value); // screenshots show attributes
     slider.setAttribute("aria-valuetext", `${counts[index]} clusters`);
-    const own = counts[index] === page.default;
+    const isDefault = counts[index] === page.default;
     count.textContent = format(counts[index]);
-    count.title = own ? `${MEANING.count} (this one)` : `${MEANING.count}, here ${page.default}`;
+    count.title = isDefault ? `${MEANING.count} (as here)` : `${MEANING.count}, here ${page.default}`;
     count.style.minWidth = `${format(counts[counts.length - 1]).length}ch`;
   }
 
@@ -91,7 +91,7 @@ export function createInspectorControls(root, page, { change, save }) {
       slider.max = String(counts.length - 1);
     },
     /**
-     * `waiting`: another number of clusters is on its way, so that the slider stays where the hand put it.
+     * `waiting`: another number of clusters is on its way, and the slider stays where the user put it.
      *
      * @param {Settings} shown
      * @param {number} token
@@ -99,15 +99,15 @@ export function createInspectorControls(root, page, { change, save }) {
      */
     paint(shown, token, waiting) {
       const { n_clusters: clusters, metric, seed, layer, head: row } = shown;
-      const many = `${format(page.tokens.length)} tokens in ${format(clusters)} ${
+      const size = `${format(page.tokens.length)} tokens in ${format(clusters)} ${
         clusters === 1 ? "cluster" : "clusters"
       }`;
       const place = `layer ${layer}, KV head ${row}`;
-      const parts = [page.model, many, metric, `seed ${seed}`, place, `recalled by ${page.steps_by}`];
+      const parts = [page.model, size, metric, `seed ${seed}`, place, `recalled by ${page.steps_by}`];
       title.textContent = parts.join(" · ");
       if (!waiting) showCount(counts.indexOf(clusters));
       for (const [control, name] of pickers) {
-        if (control.type === "number" && control === document.activeElement) continue; // a number being typed stays
+        if (control.type === "number" && control === document.activeElement) continue; // being typed
         control.value = String(shown[name]);
         control.setAttribute("value", control.value);
       }

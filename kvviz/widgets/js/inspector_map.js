@@ -9,19 +9,19 @@ import { HUES, LEVELS, mapColours } from "./theme.js";
 /** @import { Palette } from "./matrix.js" */
 
 /**
- * What a pointer is at: a centroid, where `token` is -1, or a token, where `cluster` is -1 for one in none.
+ * What is under the pointer: a centroid (`token` is -1), or a token (`cluster` is -1 if it is in none).
  *
  * @typedef {{ cluster: number, token: number }} Key
  */
 
-const REACH = 9; // CSS pixels that a pointer may be away from a dot
+const REACH = 9; // CSS pixels: the largest distance from the pointer to a dot that it points at
 const NONE = -1;
 /** @type {Record<string, [right: number, down: number] | undefined>} */
-const WAYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 /**
- * A map of keys: dots for tokens, rings for centroids, a star for the query. Two canvases, so that a pointer repaints
- * the few marks on top and never the thousands of dots.
+ * A map of keys: dots for tokens, rings for centroids, a star for the query. It has two canvases, so that a move of the
+ * pointer repaints the few marks on top, not the thousands of dots.
  *
  * @param {HTMLElement} host
  * @param {HTMLElement} root
@@ -36,7 +36,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   host.setAttribute("role", "application");
   host.setAttribute(
     "aria-label",
-    "map of the keys: arrow keys go from centroid to centroid, Enter picks one, Escape lets go",
+    "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears the choice",
   );
   const [below, above] = [0, 1].map(() => host.appendChild(element("canvas")));
   /** @type {Clustering} */
@@ -66,7 +66,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
     const project = projector(points, star, width, height);
     toPixel = project;
     places = new Float32Array(points.length);
-    for (let at = 0; at < points.length; at += 2) places.set(project(points[at], points[at + 1]), at);
+    for (let i = 0; i < points.length; i += 2) places.set(project(points[i], points[i + 1]), i);
     index = indexOfPlaces(places, width);
     return true;
   }
@@ -143,34 +143,34 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
    */
   function ring(context, place, cluster) {
     const [radius, width] = cluster === picked ? [ringSize() + 3, 3] : [ringSize(), 1.75];
-    circle(context, place, radius, ground, width + 2.5); // keeps the ring apart from the dots under it
+    circle(context, place, radius, ground, width + 2.5); // separates the ring from the dots below it
     circle(context, place, radius, cluster === picked ? ink : colour(cluster), width);
   }
 
   /**
-   * The centroid under the pointer, else the token, else nothing.
+   * The centroid under the pointer, or else the token, or else null.
    *
    * @param {MouseEvent} event
    * @returns {Key | null}
    */
-  function at(event) {
+  function keyAt(event) {
     if (!toPixel) return null;
     const box = host.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    let best = NONE, least = (ringSize() + 2) ** 2;
+    let nearest = NONE, least = (ringSize() + 2) ** 2;
     for (let cluster = 0; cluster < clusters.sizes.length; cluster++) {
       if (!clusters.sizes[cluster]) continue;
-      const [a, b] = ringAt(toPixel, cluster), apart = (a - x) ** 2 + (b - y) ** 2;
-      if (apart < least) [best, least] = [cluster, apart];
+      const [a, b] = ringAt(toPixel, cluster), distance = (a - x) ** 2 + (b - y) ** 2;
+      if (distance < least) [nearest, least] = [cluster, distance];
     }
-    if (best >= 0) return { cluster: best, token: NONE };
+    if (nearest >= 0) return { cluster: nearest, token: NONE };
     const token = index.nearest(x, y, REACH);
     return token < 0 ? null : { cluster: clusters.labels[token], token };
   }
 
   host.addEventListener("pointermove", (event) => {
-    const found = at(event), token = found ? found.token : NONE;
-    host.style.cursor = found ? "pointer" : "default";
-    onHover(found, event);
+    const key = keyAt(event), token = key ? key.token : NONE;
+    host.style.cursor = key ? "pointer" : "default";
+    onHover(key, event);
     if (token === hovered) return;
     hovered = token;
     drawAbove();
@@ -181,13 +181,13 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
     onHover(null, event);
   });
   host.addEventListener("click", (event) => {
-    const found = at(event);
-    if (found) onPick(found);
+    const key = keyAt(event);
+    if (key) onPick(key);
   });
   host.addEventListener("keydown", (event) => {
-    const way = WAYS[event.key];
+    const direction = DIRECTIONS[event.key];
     if (hasModifier(event) || !toPixel) return;
-    if (way) moveTo(neighbour(toPixel, ...way));
+    if (direction) moveTo(neighbour(toPixel, ...direction));
     else if ((event.key === "Enter" || event.key === " ") && cursor >= 0) onPick({ cluster: cursor, token: NONE });
     else return;
     event.preventDefault();
@@ -203,7 +203,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   }
 
   /**
-   * The nearest centroid within 45 degrees of a direction; where there is none, the one we are at.
+   * The nearest centroid within 45 degrees of a direction; if there is none, the present one.
    *
    * @param {ToPixel} toPixel
    * @param {number} right

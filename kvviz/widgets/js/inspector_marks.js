@@ -1,4 +1,4 @@
-// What is drawn on the map.
+// The marks that are drawn on the map of keys.
 import { contextOf } from "./dom.js";
 
 /** @typedef {CanvasRenderingContext2D} Context */

@@ -1,11 +1,11 @@
-// Where keys and centroids lie on the map.
+// The places of keys and centroids on the map.
 
 /** @typedef {(x: number, y: number) => [x: number, y: number]} ToPixel */
 
-const MARGIN = 18, CELL = 14; // CSS pixels: around the dots, and the squares of the index
+const MARGIN = 18, CELL = 14; // CSS pixels: the margin around the dots, the side of the index's squares
 
 /**
- * Takes keys' coordinates to pixels, one unit as long both ways.
+ * A function from the coordinates of keys to pixels, with the same scale on both axes.
  *
  * @param {Float32Array} points
  * @param {Float32Array} star
@@ -15,11 +15,11 @@ const MARGIN = 18, CELL = 14; // CSS pixels: around the dots, and the squares of
  */
 export function projector(points, star, width, height) {
   let [left, right, low, high] = [star[0], star[0], star[1], star[1]];
-  for (let at = 0; at < points.length; at += 2) {
-    left = Math.min(left, points[at]);
-    right = Math.max(right, points[at]);
-    low = Math.min(low, points[at + 1]);
-    high = Math.max(high, points[at + 1]);
+  for (let i = 0; i < points.length; i += 2) {
+    left = Math.min(left, points[i]);
+    right = Math.max(right, points[i]);
+    low = Math.min(low, points[i + 1]);
+    high = Math.max(high, points[i + 1]);
   }
   const unit = Math.min(
     (width - 2 * MARGIN) / Math.max(right - left, 1e-9),
@@ -30,7 +30,7 @@ export function projector(points, star, width, height) {
 }
 
 /**
- * Answers which place lies nearest to a pixel: only the squares around it are looked at.
+ * An index that finds the place nearest to a pixel; it searches only the squares around the pixel.
  *
  * @param {Float32Array} places
  * @param {number} width
@@ -54,16 +54,16 @@ export function indexOfPlaces(places, width) {
      * @param {number} reach
      */
     nearest(x, y, reach) {
-      let best = -1, least = reach * reach;
+      let nearest = -1, least = reach * reach;
       for (const dy of [-CELL, 0, CELL]) {
         for (const dx of [-CELL, 0, CELL]) {
           for (const token of squares.get(square(x + dx, y + dy)) ?? []) {
-            const apart = (places[2 * token] - x) ** 2 + (places[2 * token + 1] - y) ** 2;
-            if (apart < least) [best, least] = [token, apart];
+            const distance = (places[2 * token] - x) ** 2 + (places[2 * token + 1] - y) ** 2;
+            if (distance < least) [nearest, least] = [token, distance];
           }
         }
       }
-      return best;
+      return nearest;
     },
   };
 }

@@ -1,4 +1,4 @@
-// All widgets as one module for anywidget, and for pages without a kernel. `deno task bundle` writes it to ../static.
+// All widgets as one module, for anywidget and for pages without a kernel. `deno task bundle` writes it to ../static.
 import { createCanvasMatrix, createTokenStrip } from "./alone.js";
 import { createComparer } from "./comparer.js";
 import { element } from "./dom.js";
@@ -39,6 +39,6 @@ if (data && style && root && !root.hasChildNodes()) {
 }
 
 export default {
-  /** @param {{ model: Model, el: HTMLElement }} given */
+  /** @param {{ model: Model, el: HTMLElement }} context */
   render: ({ model, el }) => draw(model, el.appendChild(element("div"))),
 };

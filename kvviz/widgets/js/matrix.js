@@ -6,8 +6,8 @@ const TALLEST_ROW = 18, SHORTEST_ROW = 3; // CSS pixels
 /** @typedef {Uint8Array<ArrayBuffer> | Uint8ClampedArray<ArrayBuffer>} Palette */
 
 /**
- * A uint8 matrix painted through `palette()`, a table of 256 RGBA colours; one row is framed.
- * Nothing is measured or coloured before the host has a width: a notebook attaches it after this call.
+ * A uint8 matrix painted with `palette()`, a table of 256 RGBA colours; one row is framed.
+ * Nothing is measured or coloured before the host has a width, because a notebook attaches it after this call.
  *
  * @param {HTMLElement} host
  * @param {object} options
@@ -25,7 +25,7 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);
   const painted = element("canvas"), wide = element("canvas");
-  // Kept from one matrix to the next: new ones are 16 MB for 2048², and the browser stops to collect them.
+  // Reused for the next matrix: a new image takes 16 MB for 2048², and the browser pauses to collect the old ones.
   /** @type {ImageData | null} */
   let image = null;
   /** @type {Palette | null} */
@@ -39,14 +39,14 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
     const scale = window.devicePixelRatio || 1;
     rowHeight = Math.max(SHORTEST_ROW, Math.min(TALLEST_ROW, Math.floor(height / rows)));
     canvas.style.height = inner.style.height = `${rows * rowHeight}px`;
-    // A tall matrix gets one pixel a row, which the style sheet stretches: to paint all of them takes half of the time.
+    // A tall matrix has one pixel per row, which the style sheet stretches: painting all pixels takes half of the time.
     size(canvas, Math.round(width * scale), rowHeight > SHORTEST_ROW ? Math.round(rows * rowHeight * scale) : rows);
     if (!image || image.width !== columns || image.height !== rows) image = new ImageData(columns, rows);
     fill(image, values, colours);
     putInto(painted, image);
     widen(wide, painted, canvas.width);
     const context = contextOf(canvas);
-    context.imageSmoothingEnabled = false; // rows stay apart
+    context.imageSmoothingEnabled = false; // keeps rows distinct
     context.clearRect(0, 0, canvas.width, canvas.height);
     context.drawImage(wide, 0, 0, canvas.width, canvas.height);
     place();
@@ -123,7 +123,7 @@ function putInto(canvas, image) {
 }
 
 /**
- * Columns are stretched smoothly where they come out 1 or 2 pixels wide: whole pixels would make some twice as wide.
+ * Stretches the columns, smoothly if they become 1 or 2 pixels wide: whole pixels would make some twice as wide.
  *
  * @param {HTMLCanvasElement} canvas
  * @param {HTMLCanvasElement} image
@@ -138,7 +138,7 @@ function widen(canvas, image, width) {
 }
 
 /**
- * A canvas whose size is set loses its pixels and gets new ones, even where the size is the same.
+ * Sets the size of a canvas if it differs: setting it, even to the same value, replaces all pixels.
  *
  * @param {HTMLCanvasElement} canvas
  * @param {number} width

@@ -1,14 +1,14 @@
-// A page without a kernel, written by kvviz/widgets/page.py: a widget's values and the kernel's answers as JSON, and
-// bytes as gzip in base64 beside them.
+// The model of a page without a kernel, written by kvviz/widgets/page.py. The page holds a widget's values and the
+// kernel's answers as JSON, and bytes as gzip in base64.
 
 /** @import { Model } from "./host.js" */
 /** @typedef {Record<string, any>} Values */
 /** @typedef {{ when: Values, then: Values }} Answer */
 
 /**
- * A model that answers from the page: it takes over the `then` of each answer whose `when` its values match.
+ * A model that answers from the page: if its values match the `when` of an answer, it takes over the answer's `then`.
  *
- * @param {{ state: Values, answers: Answer[] }} held
+ * @param {{ state: Values, answers: Answer[] }} page
  * @param {string} css
  * @returns {Promise<Model>}
  */
@@ -17,14 +17,15 @@ export async function pageModel({ state, answers }, css) {
   const values = { ...(await withBytes(state)), _css: css };
   const events = new EventTarget();
   /** @type {Answer[]} */
-  let asked = [];
+  let current = [];
 
   async function answer(again = false) {
-    const found = answers.filter(({ when }) => matches(values, when));
-    if (!again && found.length === asked.length && found.every((each, index) => each === asked[index])) return;
-    asked = found;
-    const changes = await withBytes(Object.assign({}, ...found.map(({ then }) => then)));
-    if (asked !== found) return; // a later question has overtaken this one
+    const matching = answers.filter(({ when }) => matches(values, when));
+    const same = matching.length === current.length && matching.every((each, index) => each === current[index]);
+    if (same && !again) return;
+    current = matching;
+    const changes = await withBytes(Object.assign({}, ...matching.map(({ then }) => then)));
+    if (current !== matching) return; // a later request has overtaken this one
     Object.assign(values, changes);
     for (const name of Object.keys(changes)) events.dispatchEvent(new Event(`change:${name}`));
   }
@@ -51,13 +52,13 @@ export async function pageModel({ state, answers }, css) {
  * @returns {boolean}
  */
 function matches(values, when) {
-  return Object.entries(when).every(([name, wanted]) =>
-    wanted instanceof Object ? matches(values[name], wanted) : values[name] === wanted
+  return Object.entries(when).every(([name, value]) =>
+    value instanceof Object ? matches(values[name], value) : values[name] === value
   );
 }
 
 /**
- * The values, with bytes where they name a blob or several.
+ * The values, with the bytes of the blobs that they name.
  *
  * @param {Values} values
  * @returns {Promise<Values>}
@@ -66,15 +67,15 @@ async function withBytes(values) {
   /** @type {(value: any) => any} */
   const read = (value) =>
     Array.isArray(value) ? Promise.all(value.map(read)) : value?.blob === undefined ? value : readBlob(value.blob);
-  const named = Object.entries(values).map(async ([name, value]) => [name, await read(value)]);
-  return Object.fromEntries(await Promise.all(named));
+  const entries = Object.entries(values).map(async ([name, value]) => [name, await read(value)]);
+  return Object.fromEntries(await Promise.all(entries));
 }
 
 /** @param {string} key */
 async function readBlob(key) {
   const text = document.querySelector(`script[data-slice="${key}"]`)?.textContent;
-  if (!text) throw new Error(`this page lacks the bytes ${key}`);
-  // Browsers from before 2025 have no fromBase64.
+  if (!text) throw new Error(`this page does not contain the bytes of ${key}`);
+  // Browsers older than 2025 have no fromBase64.
   const bytes = Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());

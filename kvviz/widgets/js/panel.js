@@ -2,24 +2,24 @@ import { element, format, targetOf } from "./dom.js";
 import { download, pictureOf } from "./picture.js";
 import { MEANING } from "./words.js";
 
-// What the panels of all widgets have in common: pickers, buttons, titled sections, and the menu behind "Save".
+// Parts of all widgets: pickers, buttons, titled sections, the step slider, legends, and the "Save" menu.
 
 /**
- * JupyterLab's own shortcuts leave the keys to us. It asks each element from the focused one up, whether it has a
- * shortcut first, so that the focused one has to say so itself.
+ * Keeps JupyterLab's shortcuts from taking the widget's keys. JupyterLab first asks the focused element, then its
+ * parents, whether they have a shortcut, so the focused element itself has to suppress it.
  *
  * @param {HTMLElement} root
  */
 export function keepKeys(root) {
-  const keep = (/** @type {HTMLElement} */ kept) => {
-    kept.dataset.lmSuppressShortcuts = "true";
+  const suppress = (/** @type {HTMLElement} */ node) => {
+    node.dataset.lmSuppressShortcuts = "true";
   };
-  keep(root);
-  root.addEventListener("focusin", (event) => keep(targetOf(event)));
+  suppress(root);
+  root.addEventListener("focusin", (event) => suppress(targetOf(event)));
 }
 
 /**
- * A labelled choice of `options`, values or [value, text] pairs; `changed` is told the value, a string.
+ * A labelled select of `options`, which are values or [value, text] pairs; `changed` gets the value as a string.
  *
  * @param {HTMLElement} host
  * @param {string} name
@@ -48,12 +48,12 @@ export function picker(host, name, options, meaning, changed) {
  * @param {() => void} pressed
  */
 export function button(host, text, meaning, pressed) {
-  const made = host.appendChild(element("button", "", text));
-  made.type = "button";
-  made.title = meaning;
-  made.setAttribute("aria-label", meaning);
-  made.addEventListener("click", () => pressed());
-  return made;
+  const node = host.appendChild(element("button", "", text));
+  node.type = "button";
+  node.title = meaning;
+  node.setAttribute("aria-label", meaning);
+  node.addEventListener("click", () => pressed());
+  return node;
 }
 
 /**
@@ -63,13 +63,13 @@ export function button(host, text, meaning, pressed) {
  * @param {string} meaning
  */
 export function section(host, title, name, meaning) {
-  const made = host.appendChild(element("section", name));
-  made.appendChild(element("h3", "", title)).title = meaning;
-  return made;
+  const node = host.appendChild(element("section", name));
+  node.appendChild(element("h3", "", title)).title = meaning;
+  return node;
 }
 
 /**
- * A titled section with a panel in it.
+ * A titled section that contains a panel.
  *
  * @param {HTMLElement} host
  * @param {string} title
@@ -77,14 +77,14 @@ export function section(host, title, name, meaning) {
  * @param {string} meaning
  */
 export function titledPanel(host, title, name, meaning) {
-  const made = section(host, title, name, meaning);
-  return { heading: made.children[0], panel: made.appendChild(element("div", "kv-panel")) };
+  const node = section(host, title, name, meaning);
+  return { heading: node.children[0], panel: node.appendChild(element("div", "kv-panel")) };
 }
 
 /** @typedef {(by: number, to?: number) => void} Go */
 
 /**
- * What the keys pass to `go`.
+ * The arguments of `go` for each key.
  *
  * @param {number} steps
  * @returns {Record<string, [by: number, to?: number] | undefined>}
@@ -94,7 +94,7 @@ export function stepKeys(steps) {
 }
 
 /**
- * Buttons one step back and on, and a slider over all steps; `go(by, to)` moves.
+ * Buttons for the previous and the next step, and a slider over all steps; `go(by, to)` changes the step.
  *
  * @param {HTMLElement} bar
  * @param {number} steps
@@ -103,8 +103,8 @@ export function stepKeys(steps) {
 export function createStepSlider(bar, steps, go) {
   const last = steps - 1;
   const buttons = bar.appendChild(element("span", "kv-buttons"));
-  const back = button(buttons, "‹", "one step back (←)", () => go(-1));
-  const on = button(buttons, "›", "one step on (→)", () => go(1));
+  const previous = button(buttons, "‹", "previous step (←)", () => go(-1));
+  const next = button(buttons, "›", "next step (→)", () => go(1));
   const label = bar.appendChild(element("label", "kv-step"));
   label.append(element("span", "", "step"));
   label.title = MEANING.step;
@@ -118,10 +118,10 @@ export function createStepSlider(bar, steps, go) {
     buttons,
     /** @param {number} step */
     show(step, about = "") {
-      back.disabled = step === 0;
-      on.disabled = step === last;
+      previous.disabled = step === 0;
+      next.disabled = step === last;
       slider.value = String(step);
-      slider.setAttribute("value", slider.value); // a picture is made from attributes
+      slider.setAttribute("value", slider.value); // screenshots show attributes
       slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
       count.textContent = `${format(step)} / ${format(last)}`;
     },
@@ -131,7 +131,7 @@ export function createStepSlider(bar, steps, go) {
 /** @typedef {[classes: string, name: string, meaning?: string][]} Marks */
 
 /**
- * What the marks of a text mean, and a hint on their colours.
+ * A legend of the marks of a text, with a hint about their colours.
  *
  * @param {Marks} marks
  * @param {string} hint
@@ -151,7 +151,7 @@ export function createLegend(marks, hint, hintMeaning) {
 }
 
 /**
- * A picture is made from attributes, so that each select has to say there what it shows.
+ * Marks the selected options with an attribute, since screenshots show attributes.
  *
  * @param {HTMLSelectElement[]} selects
  */
@@ -164,7 +164,7 @@ export function markSelected(...selects) {
 /** @typedef {ReturnType<typeof createSaveMenu>} SaveMenu */
 
 /**
- * The menu: a picture of the panel, and the Python line that shows it. `save` is told to make the picture.
+ * The "Save" menu: a screenshot of the panel, made by `save`, and the Python line that opens this view.
  *
  * @param {HTMLElement} head
  * @param {HTMLElement} root
@@ -172,7 +172,7 @@ export function markSelected(...selects) {
  */
 export function createSaveMenu(head, root, save) {
   const menu = head.appendChild(element("details", "kv-menu"));
-  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that shows it";
+  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that opens it";
   root.addEventListener("pointerdown", (event) => {
     if (!menu.contains(targetOf(event))) menu.open = false;
   });
@@ -183,24 +183,24 @@ export function createSaveMenu(head, root, save) {
   button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
   button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
   const line = sheet.appendChild(element("code"));
-  const said = sheet.appendChild(element("p", "kv-said"));
-  said.setAttribute("role", "status");
+  const status = sheet.appendChild(element("p", "kv-said"));
+  status.setAttribute("role", "status");
 
   async function copy() {
     try {
       await navigator.clipboard.writeText(line.textContent);
-      said.textContent = "Copied.";
+      status.textContent = "Copied.";
     } catch {
       getSelection()?.selectAllChildren(line);
-      said.textContent = "This page may not use the clipboard: the line is selected, copy it with Ctrl+C.";
+      status.textContent = "This page cannot use the clipboard. The line is selected: copy it with Ctrl+C.";
     }
   }
 
-  return { menu, line, said };
+  return { menu, line, status };
 }
 
 /**
- * Saves the panel `root` as `name`; `spare`, a canvas, where the browser does not draw the panel.
+ * Saves a picture of the panel `root` as `name`; if the browser cannot draw it, saves the canvas `spare`.
  *
  * @param {SaveMenu} menu
  * @param {HTMLElement} root
@@ -208,14 +208,14 @@ export function createSaveMenu(head, root, save) {
  * @param {string} name
  * @param {HTMLCanvasElement | null} spare
  */
-export async function savePicture({ menu, said }, root, css, name, spare, picture = () => pictureOf(root, css)) {
+export async function savePicture({ menu, status }, root, css, name, spare, picture = () => pictureOf(root, css)) {
   menu.open = false;
   try {
     download(await picture(), name);
   } catch (error) {
     menu.open = true;
-    const instead = spare ? "saved the map alone" : "take a screenshot of the page";
-    said.textContent = `This browser does not draw the whole panel (${
+    const instead = spare ? "only the map was saved" : "take a screenshot of the page";
+    status.textContent = `This browser cannot draw the whole panel (${
       /** @type {Error} */ (error).message
     }): ${instead}.`;
     if (spare) download(spare.toDataURL("image/png"), name);

@@ -1,7 +1,7 @@
 import { contextOf, element } from "./dom.js";
 
-// A picture of an element: its own markup and style sheet inside an SVG, drawn onto a canvas. Nothing is fetched.
-// deno-lint-ignore no-control-regex -- XML has no control characters
+// A picture of an element: its markup and style sheet inside an SVG, which is drawn onto a canvas. Nothing is fetched.
+// deno-lint-ignore no-control-regex -- XML allows no control characters
 const UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g;
 const VARIABLES = [
   "--jp-layout-color0",
@@ -18,7 +18,7 @@ const VARIABLES = [
 ];
 
 /**
- * The PNG of an element as a data URL.
+ * A PNG of an element, as a data URL.
  *
  * @param {HTMLElement} root
  * @param {string} css
@@ -60,7 +60,7 @@ export async function pictureOf(root, css) {
   context.fillStyle = style.backgroundColor;
   context.fillRect(0, 0, width, height);
   context.drawImage(image, 0, 0, width, height);
-  return canvas.toDataURL("image/png"); // throws where a browser holds such a canvas to be tainted
+  return canvas.toDataURL("image/png"); // throws in browsers that treat such a canvas as tainted
 }
 
 /**

@@ -1,7 +1,7 @@
 /** @import { Cell } from "./matrix.js" */
 /** @typedef {{ shapes: Record<string, number[]>, layer: number, head: number }} Unpacked */
 /**
- * The tokens shown at a step; every column is as long as `positions`, which ascend.
+ * The tokens shown at a step. All arrays have the same length; `positions` ascend.
  *
  * @typedef {object} Frame
  * @property {Int32Array} positions
@@ -27,22 +27,22 @@
 const TYPES = { U8: Uint8Array, I32: Int32Array, F32: Float32Array, F64: Float64Array };
 
 /**
- * The arrays of safetensors bytes, by name. What they are is up to who packed them: the caller's type says it.
+ * The arrays of safetensors bytes, by name. The caller's type says which arrays were packed.
  *
  * @template {Unpacked} Packed
  * @param {Uint8Array} bytes
  * @returns {Packed}
  */
 export function unpack(bytes) {
-  const own = bytes.slice().buffer; // typed arrays need their data aligned; a message's bytes start anywhere
-  const headerLength = Number(new DataView(own).getBigUint64(0, true));
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(own, 8, headerLength)));
+  const buffer = bytes.slice().buffer; // a copy: typed arrays need aligned data, and a message's may not be
+  const headerLength = Number(new DataView(buffer).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)));
   /** @type {any} */
   const slice = { shapes: {} };
   for (const [name, entry] of Object.entries(header)) {
     const { dtype, shape, data_offsets: [from, to] } = entry;
     const type = TYPES[dtype];
-    slice[name] = new type(own, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
+    slice[name] = new type(buffer, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
     slice.shapes[name] = shape;
   }
   [slice.layer, slice.head] = slice.place;
@@ -74,7 +74,7 @@ export function clustersOf(slice, step) {
 }
 
 /**
- * Index of a position among a frame's, -1 where it is not shown.
+ * The index of a position in a frame, -1 if it is not shown.
  *
  * @param {Frame} frame
  * @param {number} position
@@ -101,7 +101,7 @@ export function positionAt(slice, [row, column]) {
 }
 
 /**
- * The rounded weight of any token, null where the slice does not hold it.
+ * The rounded weight of any token, null if the slice does not contain it.
  *
  * @param {Slice} slice
  * @param {number} step

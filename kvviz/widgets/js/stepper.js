@@ -43,7 +43,7 @@ import { aboutToken, MEANING } from "./words.js";
 const STEP_MS = 700; // while playing
 
 /**
- * A recording, step by step: the host hands over a slice when layer or head change; steps need none.
+ * A recording, step by step. The host sends a slice when the layer or head changes; a step needs none.
  *
  * @type {View}
  */
@@ -88,12 +88,12 @@ export function createStepper(root, host) {
     onHover: about,
   });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
-  next.title = "what this step predicts";
+  next.title = "the token that this step predicts";
   writtenPanel.querySelectorAll("[data-position]").forEach((span, index) =>
     span.toggleAttribute("data-question", index < page.question_length)
   );
   const map = createMatrix(mapPanel, {
-    label: "map of the attended tokens: one row a step, one column a position",
+    label: "map of the attended tokens: one row per step, one column per position",
     palette: () => mapColours(root),
     onHover(cell, event) {
       if (!cell || !slice) return tip.hide();
@@ -108,7 +108,7 @@ export function createStepper(root, host) {
     },
   });
   const sightBar = element("div", "kv-sight");
-  sightBar.title = "the part of the prompt that is in sight";
+  sightBar.title = "the visible part of the prompt";
   mapPanel.before(sightBar);
   const axis = element("div", "kv-axis");
   axis.append(
@@ -133,7 +133,7 @@ export function createStepper(root, host) {
     const predicted = now >= page.question_length - 1;
     next.hidden = !predicted;
     next.textContent = page.next_tokens[now];
-    writtenPanel.scrollTop = writtenPanel.scrollHeight; // the newest word stays in sight
+    writtenPanel.scrollTop = writtenPanel.scrollHeight; // keeps the newest token in sight
     map.frame(now);
     const recalled = clusters.paint(slice, now, frame);
     recalledPanel.heading.textContent = page.merges
@@ -202,10 +202,10 @@ export function createStepper(root, host) {
   function show() {
     const opening = slice === null;
     slice = /** @type {StepperSlice} */ (unpack(host.bytes("slice")));
-    map.paint(slice.map_looks, slice.shapes.map_looks); // reads the layout, before anything changes it
+    map.paint(slice.map_looks, slice.shapes.map_looks); // reads the layout, so it comes before any change
     delete root.dataset.busy;
     paint(slice);
-    // A notebook attaches the root first.
+    // A notebook has to attach the root first.
     if (opening) requestAnimationFrame(() => frame && prompt.focus(strongest(frame), false));
   }
   host.on("slice", show);
@@ -220,7 +220,7 @@ export function createStepper(root, host) {
 }
 
 /**
- * The recalled token with the most attention: where the text opens.
+ * Where the text opens: the recalled token with the most attention.
  *
  * @param {Frame} frame
  */
@@ -236,17 +236,13 @@ function strongest(frame) {
 function legend(page) {
   /** @type {Marks} */
   const marks = [
-    ["kv-attended kv-agreed", "attended, the oracle too", MEANING.recall],
-    [
-      "kv-attended kv-wasted",
-      "attended, the oracle would not",
-      "wasted: a token that was recalled although the oracle would not take it",
-    ],
-    ["kv-missed", "missed", "a token that the oracle would attend and the method did not"],
+    ["kv-attended kv-agreed", "agreed", "attended, and the oracle would attend to it too"],
+    ["kv-attended kv-wasted", "wasted", "recalled by the method, although the oracle would not attend to it"],
+    ["kv-missed", "missed", "the oracle would attend to it; the method did not"],
     ["kv-attended kv-kept", "sink or recent", "always attended, without being recalled"],
   ];
   if (page.merges) marks.splice(3, 0, ["kv-merged", "merged", MEANING.merged]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
-  const tint = `${hue}; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
+  const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
   return createLegend(marks, `hue: ${page.group_name} · strength: attention`, tint);
 }

@@ -9,7 +9,7 @@ import { decimals, MEANING, named, visible } from "./words.js";
 const FIRST_WORDS = 48; // characters
 
 /**
- * The clusters recalled at a step, best score first: a bar for the attention they hold, tokens taken, first words.
+ * The clusters recalled at a step, best score first: a bar for their attention, the attended tokens, the first words.
  *
  * @param {HTMLElement} host
  * @param {StepperPage} page
@@ -17,7 +17,7 @@ const FIRST_WORDS = 48; // characters
  */
 export function createClusters(host, page, { onHover, onPick }) {
   const list = host.appendChild(element("ol", "kv-clusters"));
-  const nothing = host.appendChild(element("p", "kv-empty"));
+  const emptyNote = host.appendChild(element("p", "kv-empty"));
 
   /**
    * @param {Clusters} clusters
@@ -28,38 +28,36 @@ export function createClusters(host, page, { onHover, onPick }) {
   function item(clusters, index, frame, widest) {
     const group = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
     const members = [...frame.positions].filter((_, token) => frame.groups[token] === group);
-    const made = element("li");
-    const bar = made.appendChild(element("span", "kv-bar"));
+    const entry = element("li");
+    const bar = entry.appendChild(element("span", "kv-bar"));
     const fill = bar.appendChild(element("span"));
     fill.style.width = `${(100 * clusters.group_masses[index]) / widest}%`;
     fill.style.background = colourOf(clusters.group_hues[index]);
     const id = element("span", "kv-id", `#${group}`);
-    made.prepend(id);
-    const share = made.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
-    const size = made.appendChild(
+    entry.prepend(id);
+    const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
+    const size = entry.appendChild(
       element("span", "kv-size", `${format(count)} ${known > count ? `of ≥ ${format(known)}` : "tokens"}`),
     );
-    made.append(element("span", "kv-first", words(members)));
+    entry.append(element("span", "kv-first", firstWords(members)));
     size.title = known > count
-      ? `trimmed: ${count} tokens attended here; this recording shows at least ${known} members that were there already`
+      ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}`
       : page.merges
-      ? "tokens that this centroid is the mean of"
-      : `tokens of this ${page.group_name} attended at this step`;
+      ? "tokens whose mean is this centroid"
+      : `tokens of this ${page.group_name} that were attended at this step`;
     bar.title = share.title = MEANING.share;
-    id.title = `${page.group_name} ${group}, ${MEANING.score.replace("score: ", "score ")}: ${
-      decimals(clusters.group_scores[index])
-    }`;
-    made.addEventListener("pointerenter", () => onHover(members));
-    made.addEventListener("pointerleave", () => onHover([]));
-    made.addEventListener("click", () => onPick(members[0]));
-    return made;
+    id.title = `${page.group_name} ${group}, score ${decimals(clusters.group_scores[index])}: ${MEANING.score}`;
+    entry.addEventListener("pointerenter", () => onHover(members));
+    entry.addEventListener("pointerleave", () => onHover([]));
+    entry.addEventListener("click", () => onPick(members[0]));
+    return entry;
   }
 
-  const words = (/** @type {number[]} */ members) => {
+  const firstWords = (/** @type {number[]} */ members) => {
     let text = "";
     for (let index = 0; index < members.length && text.length < FIRST_WORDS; index++) {
-      const gap = index && members[index] !== members[index - 1] + 1 ? " … " : "";
-      text += gap + page.tokens[members[index]];
+      const ellipsis = index && members[index] !== members[index - 1] + 1 ? " … " : "";
+      text += ellipsis + page.tokens[members[index]];
     }
     const readable = named(text.replace(/\s+/g, " ").replace(/(… )+/g, "… ").trim());
     return /[^…\s]/.test(readable) ? readable : visible(text); // a cluster of white space
@@ -75,9 +73,9 @@ export function createClusters(host, page, { onHover, onPick }) {
       const clusters = clustersOf(slice, step);
       const widest = Math.max(1e-9, ...clusters.group_masses);
       list.replaceChildren(...Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest)));
-      nothing.hidden = clusters.group_ids.length > 0;
-      const others = `a sink, recent, generated, or attended without ${page.group_name}s`;
-      nothing.textContent = `Nothing was recalled by score at this step: every attended token is ${others}.`;
+      emptyNote.hidden = clusters.group_ids.length > 0;
+      const kinds = `a sink, recent, generated, or attended without ${page.group_name}s`;
+      emptyNote.textContent = `Nothing was recalled by score at this step: every attended token is ${kinds}.`;
       return clusters.group_ids.length;
     },
   };

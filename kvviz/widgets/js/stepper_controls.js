@@ -6,7 +6,7 @@ import { bytes, MEANING, quoted } from "./words.js";
 /** @import { StepperPage, StepperSlice } from "./stepper.js" */
 
 /**
- * Seven controls: step back, step on, play, the step slider, the layer, the head, and the menu.
+ * Seven controls: previous step, next step, play, step slider, layer, head, and menu.
  *
  * @param {HTMLElement} root
  * @param {StepperPage} page
@@ -30,7 +30,7 @@ export function createControls(root, page, { go, toggle, pick, save }) {
     head,
     page.head_name,
     page.heads,
-    `${page.head_name}: which of the layer's heads is shown`,
+    `${page.head_name}: the head of the layer that is shown`,
     () => pick(Number(layer.value), Number(row.value)),
   );
 
@@ -86,16 +86,16 @@ export function createControls(root, page, { go, toggle, pick, save }) {
  * @param {"recall" | "mass" | "attended" | "read" | "moved"} name
  */
 function figure(host, name) {
-  const made = host.appendChild(element("span", "kv-figure"));
-  made.title = MEANING[name];
-  made.append(element("span", "kv-name", name));
-  const number = made.appendChild(element("span", "kv-number"));
+  const item = host.appendChild(element("span", "kv-figure"));
+  item.title = MEANING[name];
+  item.append(element("span", "kv-name", name));
+  const number = item.appendChild(element("span", "kv-number"));
   return {
     number,
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
-      made.title = `${MEANING[name]}: ${format(count)} bytes`;
+      item.title = `${MEANING[name]}: ${format(count)} bytes`;
     },
   };
 }

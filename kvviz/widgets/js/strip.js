@@ -1,10 +1,10 @@
 import { element, format, targetOf } from "./dom.js";
 import { NOTHING, tintOf } from "./theme.js";
 
-// Marks of a token, packed by kvviz/widgets/view.py.
+// The bits of a token's mark, packed by kvviz/widgets/view.py.
 export const ATTENDED = 1, ORACLE = 2, SINK = 4, RECENT = 8, GENERATED = 16, MERGED = 32;
-const WINDOW = 20000; // tokens: above this many elements a page becomes slow to lay out
-const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the direction of what follows it
+const WINDOW = 20000; // tokens: with more elements, the layout of a page becomes slow
+const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing direction of the text that follows
 
 /** @typedef {HTMLSpanElement & { look?: number, mark?: number }} Token */
 /** @typedef {ArrayLike<number>} Numbers */
@@ -12,8 +12,8 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the direction of
 /** @typedef {ReturnType<typeof createStrip>} Strip */
 
 /**
- * Running text whose tokens are tinted. `start` is the position of the first token; `most` is how many are shown at
- * once. Painting tints some tokens and clears all others; it never changes the layout.
+ * Running text with tinted tokens. `start` is the position of the first token; at most `most` tokens are shown at once.
+ * Painting tints some tokens and clears all others; it never changes the layout.
  *
  * @param {HTMLElement} host
  * @param {object} options
@@ -24,7 +24,7 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the direction of
  * @param {OnHover} [options.onHover]
  * @param {(position: number) => void} [options.onPick]
  * @param {() => void} [options.onScroll]
- * @param {((way: number) => void) | null} [options.onTurn]
+ * @param {((direction: number) => void) | null} [options.onTurn]
  */
 export function createStrip(host, options) {
   const { tokens, start = 0, label, onHover = () => {}, onPick = () => {}, onScroll = () => {}, onTurn } = options;
@@ -33,27 +33,27 @@ export function createStrip(host, options) {
   host.tabIndex = 0;
   host.setAttribute("role", "region");
   host.setAttribute("aria-label", label);
-  const note = host.appendChild(element("p", "kv-window")), shownNow = note.appendChild(element("span"));
+  const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
   const [earlier, later] = ["earlier", "later"].map((name, later) => {
-    const made = note.appendChild(element("button", "", name));
-    made.type = "button";
-    made.title = `show ${name} tokens`;
-    made.setAttribute("aria-label", made.title);
-    made.addEventListener("click", () => (onTurn ?? turn)(later ? 1 : -1));
-    return made;
+    const button = note.appendChild(element("button", "", name));
+    button.type = "button";
+    button.title = `show ${name} tokens`;
+    button.setAttribute("aria-label", button.title);
+    button.addEventListener("click", () => (onTurn ?? turn)(later ? 1 : -1));
+    return button;
   });
   const lines = host.appendChild(element("div", "kv-lines"));
   /** @type {Token[]} */
   let spans = [];
   /** @type {Token[]} */
-  let lit = [];
+  let outlined = [];
   /** @type {Set<Token>} */
   let painted = new Set();
   /** @type {[positions: Numbers, looks: Numbers, marks: Numbers]} */
-  let last = [[], [], []];
+  let lastPaint = [[], [], []];
   /** @type {number[]} */
-  let wanted = [];
-  let first = start, shown = tokens.length;
+  let outlinedPositions = [];
+  let first = start, revealed = tokens.length;
 
   /** @param {number} from */
   function build(from) {
@@ -68,26 +68,26 @@ export function createStrip(host, options) {
       spans.push(span);
     }
     lines.replaceChildren(...spans);
-    light(wanted);
+    light(outlinedPositions);
     note.hidden = tokens.length <= most;
-    shownNow.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
+    range.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
     earlier.disabled = first === start;
     later.disabled = until === start + tokens.length;
   }
 
   /**
-   * To the tokens before or after those shown, half of which stay.
+   * Shows the tokens before or after the present ones, half of which stay.
    *
-   * @param {number} way
+   * @param {number} direction
    */
-  function turn(way) {
-    build(first + (way * most) / 2);
-    paint(...last);
+  function turn(direction) {
+    build(first + (direction * most) / 2);
+    paint(...lastPaint);
     host.scrollTop = 0;
   }
 
   /** @type {(position: number) => Token | undefined} */
-  const at = (position) => spans[position - first];
+  const spanAt = (position) => spans[position - first];
 
   /**
    * @param {Numbers} positions
@@ -95,11 +95,11 @@ export function createStrip(host, options) {
    * @param {Numbers} marks
    */
   function paint(positions, looks, marks) {
-    last = [positions, looks, marks];
+    lastPaint = [positions, looks, marks];
     const before = painted;
     painted = new Set();
     for (let index = 0; index < positions.length; index++) {
-      const span = at(positions[index]);
+      const span = spanAt(positions[index]);
       if (!span) continue;
       dress(span, looks[index], marks[index]);
       painted.add(span);
@@ -108,23 +108,23 @@ export function createStrip(host, options) {
   }
 
   /**
-   * Lights the tokens of one cluster, over whatever they are painted with.
+   * Outlines the tokens of one cluster, whatever their tints and marks.
    *
    * @param {number[]} positions
    */
   function light(positions) {
-    wanted = positions;
-    for (const span of lit) span.removeAttribute("data-lit");
-    lit = positions.flatMap((position) => at(position) ?? []);
-    for (const span of lit) span.dataset.lit = "";
+    outlinedPositions = positions;
+    for (const span of outlined) span.removeAttribute("data-lit");
+    outlined = positions.flatMap((position) => spanAt(position) ?? []);
+    for (const span of outlined) span.dataset.lit = "";
   }
 
   /** @param {number} position */
   function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
-    if (!at(position)) {
+    if (!spanAt(position)) {
       build(position - most / 2);
-      paint(...last);
+      paint(...lastPaint);
     }
     const span = spans[position - first];
     host.scrollTop = span.offsetTop - host.clientHeight / 3;
@@ -132,20 +132,20 @@ export function createStrip(host, options) {
   }
 
   /**
-   * Shows the first `count` tokens only.
+   * Shows only the first `count` tokens.
    *
    * @param {number} count
    */
   function reveal(count) {
-    for (let index = Math.min(count, shown); index < Math.max(count, shown); index++) {
+    for (let index = Math.min(count, revealed); index < Math.max(count, revealed); index++) {
       spans[index].hidden = index >= count;
     }
-    shown = count;
+    revealed = count;
   }
 
-  /** First and last position in sight, by bisection over the lines' heights. */
+  /** The first and the last position in sight, by bisection over the tokens' heights. */
   function inSight() {
-    const below = (/** @type {number} */ height) => {
+    const indexBelow = (/** @type {number} */ height) => {
       let low = 0, high = spans.length;
       while (low < high) {
         const middle = (low + high) >> 1;
@@ -154,7 +154,7 @@ export function createStrip(host, options) {
       }
       return low;
     };
-    return [first + below(host.scrollTop), first + below(host.scrollTop + host.clientHeight)];
+    return [first + indexBelow(host.scrollTop), first + indexBelow(host.scrollTop + host.clientHeight)];
   }
 
   const positionOf = (/** @type {Event} */ event) => {
@@ -181,7 +181,7 @@ export function createStrip(host, options) {
 }
 
 /**
- * Touches the element only where something changed: most tokens stay as they are from step to step.
+ * Sets class and tint of a token, but only if they changed: most tokens are the same from step to step.
  *
  * @param {Token} span
  * @param {number} look
@@ -199,7 +199,7 @@ function classOf(mark) {
   if (!mark) return "";
   if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
   const kept = mark & (SINK | RECENT);
-  const own = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
+  const kind = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
   const verdict = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
-  return `kv-attended ${own} ${verdict}`;
+  return `kv-attended ${kind} ${verdict}`;
 }

@@ -5,7 +5,7 @@ export const HUES = 24, LEVELS = 8, NOTHING = 255;
 const ALPHAS = [0.28, 0.38, 0.48, 0.58, 0.69, 0.79, 0.9, 1];
 
 /**
- * Sets data-theme on the root and calls `changed` now and whenever the page's theme changes.
+ * Sets data-theme on the root and calls `changed`, now and whenever the page's theme changes. Returns a stop function.
  *
  * @param {HTMLElement} root
  * @param {() => void} [changed]
@@ -32,21 +32,21 @@ export function watchTheme(root, changed = () => {}) {
 }
 
 /**
- * Any theme with --jp-* variables is judged by its background; a page without them by data-theme on its <html>, where
- * someone has set it, and otherwise by the system's preference.
+ * Whether the theme is dark. The background decides in a theme with --jp-* variables, otherwise data-theme of <html> if
+ * it is set, and otherwise the system's preference.
  *
  * @param {boolean} preferred
  */
 function isDark(preferred) {
   const background = getComputedStyle(document.body).getPropertyValue("--jp-layout-color1").trim();
-  const told = document.documentElement.dataset.theme;
-  if (!background) return told ? told === "dark" : preferred;
+  const theme = document.documentElement.dataset.theme;
+  if (!background) return theme ? theme === "dark" : preferred;
   const [red, green, blue] = pixels([background]);
   return 0.3 * red + 0.59 * green + 0.11 * blue < 128;
 }
 
 /**
- * CSS that tints a token: only variables, so that one style sheet serves both themes.
+ * CSS that tints a token. It sets only variables, so that one style sheet serves both themes.
  *
  * @param {number} look
  */
@@ -57,7 +57,7 @@ export function tintOf(look) {
 }
 
 /**
- * The colour of a cluster at full strength, from its hue: the data bring one for each cluster.
+ * The colour of a cluster at full strength, from its hue in the data.
  *
  * @param {number} hue
  */
@@ -66,7 +66,7 @@ export function colourOf(hue) {
 }
 
 /**
- * RGBA of the 256 looks on a map, in the root's theme; the looks after the tints are misses, in the text's colour.
+ * RGBA of the 256 looks on a map, in the root's theme; the looks after the tints are missed tokens, in the text colour.
  *
  * @param {HTMLElement} root
  */
@@ -86,7 +86,7 @@ export function mapColours(root) {
 }
 
 /**
- * RGBA bytes of CSS colours: the browser's own parser, one pixel each.
+ * RGBA bytes of CSS colours, one pixel each, as the browser parses them.
  *
  * @param {string[]} colours
  */

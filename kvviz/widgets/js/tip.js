@@ -4,7 +4,7 @@ import { element } from "./dom.js";
 /** @typedef {ReturnType<typeof createTip>} Tip */
 
 /**
- * One floating description inside the root; everything in it is set as text.
+ * A tooltip inside the root; its content is set as text.
  *
  * @param {HTMLElement} root
  */

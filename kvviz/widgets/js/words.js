@@ -6,29 +6,29 @@ import { ATTENDED, GENERATED, MERGED, ORACLE, RECENT, SINK } from "./strip.js";
 /** @import { Rows } from "./tip.js" */
 /** @typedef {{ tokens: string[], prompt_length: number, group_name: string }} Text */
 
-// What every number on the page means; shown on hover.
+// The meaning of every number on the page, shown on hover.
 export const MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
   recall:
-    "recall: share of the oracle's tokens that were attended; the oracle takes as many tokens as the method did, those with the largest exact weights",
+    "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens",
-  attended: "attended: tokens that this head attends at this step, sinks, recent and generated ones included",
-  read: "read: bytes of the keys and values that the whole layer attends at this step",
+  attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
+  read: "read: bytes of the keys and values that the whole layer attends to at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
-  prompt: "the prompt as the model reads it; point at a token for its cluster, score and attention",
+  prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
   map:
-    "one row a step, the first on top; one column a position, or several where there are more than columns (the strongest token is drawn); a click goes to the step and the token",
-  recalled: "the clusters recalled at this step, best score first; the bar is the exact attention on the tokens taken",
+    "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); click to go to the step and the token",
+  recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged:
-    "merged: the oracle would attend it; here it is attended as a part of its centroid, the mean of several tokens",
-  written: "the tokens fed up to this step (a question in grey), then what this step predicts",
-  share: "share of the exact attention on the tokens attended here",
-  score: "score: what the method ranked by; the best score comes first",
+    "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens",
+  written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
+  share: "share of the exact attention that falls on these tokens",
+  score: "the method ranks by this number, the best first",
 };
 
 /**
- * White space, control characters and changes of direction made visible, for tooltips.
+ * A text with white space, control characters and direction marks made visible, for tooltips.
  *
  * @param {string} text
  */
@@ -38,12 +38,12 @@ export function visible(text) {
 }
 
 /**
- * Control characters and changes of direction by their numbers: they act on nothing.
+ * A text with control characters and direction marks replaced by their code points, so that they have no effect.
  *
  * @param {string} text
  */
 export function named(text) {
-  // deno-lint-ignore no-control-regex -- it is these that have to be seen
+  // deno-lint-ignore no-control-regex -- these characters are to be made visible
   const hidden = /[\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
   return text.replace(
     hidden,
@@ -52,7 +52,7 @@ export function named(text) {
 }
 
 /**
- * A token inside a sentence: its direction stays its own.
+ * A token quoted in a sentence, whose writing direction it cannot change.
  *
  * @param {string} text
  */
@@ -88,7 +88,7 @@ export function wasRecalled(frame, index) {
 }
 
 /**
- * What there is to know about one token at a step.
+ * The rows that describe one token at a step.
  *
  * @param {Text} page
  * @param {Slice} slice
@@ -100,11 +100,11 @@ export function wasRecalled(frame, index) {
 export function aboutToken(page, slice, frame, step, position) {
   /** @type {Rows} */
   const rows = [["token", visible(page.tokens[position])], ["position", format(position)]];
-  if (position > page.prompt_length + step) return [...rows, ["state", "not there yet at this step"]];
+  if (position > page.prompt_length + step) return [...rows, ["state", "not yet in the text at this step"]];
   const index = indexOf(frame, position);
   if (wasRecalled(frame, index)) {
     rows.push([page.group_name, `#${frame.groups[index]}`], ["score", decimals(frame.scores[index])]);
-  } else rows.push([page.group_name, index < 0 ? "not known" : "none"]);
+  } else rows.push([page.group_name, index < 0 ? "unknown" : "none"]);
   rows.push(["attention", weightOf(slice, frame, index, step, position)], [
     "state",
     verdict(index < 0 ? 0 : frame.marks[index]),
@@ -122,21 +122,21 @@ export function aboutToken(page, slice, frame, step, position) {
 function weightOf(slice, frame, index, step, position) {
   if (index >= 0) return decimals(frame.weights[index]);
   const weight = roundedWeight(slice, step, position);
-  if (weight === null) return "below every token of the oracle";
+  if (weight === null) return "less than any token of the oracle";
   return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
 }
 
 /** @param {number} mark */
 function verdict(mark) {
-  if (!mark) return "not attended, nor by the oracle";
-  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend it";
-  const oracle = mark & ORACLE ? "the oracle too" : "the oracle would not";
-  const why = mark & SINK
+  if (!mark) return "not attended; the oracle would not attend to it either";
+  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend to it";
+  const oracle = mark & ORACLE ? "the oracle would too" : "the oracle would not";
+  const kind = mark & SINK
     ? "attended as a sink"
     : mark & RECENT
-    ? "attended as recent"
+    ? "attended as a recent token"
     : mark & GENERATED
-    ? "attended as generated"
+    ? "attended as a generated token"
     : "attended";
-  return `${why}; ${oracle}`;
+  return `${kind}; ${oracle}`;
 }

@@ -1,16 +1,16 @@
 // dom.js
 var SVG = "http://www.w3.org/2000/svg";
 function element(tag, className = "", text = "") {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text) made.textContent = text;
-  return made;
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text) node.textContent = text;
+  return node;
 }
 function svgElement(tag, attributes, text = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  if (text) made.textContent = text;
-  return made;
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+  if (text) node.textContent = text;
+  return node;
 }
 function contextOf(canvas, settings) {
   return (
@@ -179,8 +179,8 @@ function watchTheme(root2, changed = () => {
 }
 function isDark(preferred) {
   const background = getComputedStyle(document.body).getPropertyValue("--jp-layout-color1").trim();
-  const told = document.documentElement.dataset.theme;
-  if (!background) return told ? told === "dark" : preferred;
+  const theme = document.documentElement.dataset.theme;
+  if (!background) return theme ? theme === "dark" : preferred;
   const [red, green, blue] = pixels([
     background
   ]);
@@ -243,29 +243,29 @@ function createStrip(host, options) {
   host.tabIndex = 0;
   host.setAttribute("role", "region");
   host.setAttribute("aria-label", label);
-  const note = host.appendChild(element("p", "kv-window")), shownNow = note.appendChild(element("span"));
+  const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
   const [earlier, later] = [
     "earlier",
     "later"
   ].map((name, later2) => {
-    const made = note.appendChild(element("button", "", name));
-    made.type = "button";
-    made.title = `show ${name} tokens`;
-    made.setAttribute("aria-label", made.title);
-    made.addEventListener("click", () => (onTurn ?? turn)(later2 ? 1 : -1));
-    return made;
+    const button2 = note.appendChild(element("button", "", name));
+    button2.type = "button";
+    button2.title = `show ${name} tokens`;
+    button2.setAttribute("aria-label", button2.title);
+    button2.addEventListener("click", () => (onTurn ?? turn)(later2 ? 1 : -1));
+    return button2;
   });
   const lines = host.appendChild(element("div", "kv-lines"));
   let spans = [];
-  let lit = [];
+  let outlined = [];
   let painted = /* @__PURE__ */ new Set();
-  let last = [
+  let lastPaint = [
     [],
     [],
     []
   ];
-  let wanted = [];
-  let first = start, shown = tokens.length;
+  let outlinedPositions = [];
+  let first = start, revealed = tokens.length;
   function build(from) {
     first = Math.max(start, Math.min(from, start + tokens.length - most));
     const until = Math.min(start + tokens.length, first + most);
@@ -278,20 +278,20 @@ function createStrip(host, options) {
       spans.push(span);
     }
     lines.replaceChildren(...spans);
-    light(wanted);
+    light(outlinedPositions);
     note.hidden = tokens.length <= most;
-    shownNow.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
+    range.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
     earlier.disabled = first === start;
     later.disabled = until === start + tokens.length;
   }
-  function turn(way) {
-    build(first + way * most / 2);
-    paint(...last);
+  function turn(direction) {
+    build(first + direction * most / 2);
+    paint(...lastPaint);
     host.scrollTop = 0;
   }
-  const at = (position) => spans[position - first];
+  const spanAt = (position) => spans[position - first];
   function paint(positions, looks, marks) {
-    last = [
+    lastPaint = [
       positions,
       looks,
       marks
@@ -299,7 +299,7 @@ function createStrip(host, options) {
     const before = painted;
     painted = /* @__PURE__ */ new Set();
     for (let index = 0; index < positions.length; index++) {
-      const span = at(positions[index]);
+      const span = spanAt(positions[index]);
       if (!span) continue;
       dress(span, looks[index], marks[index]);
       painted.add(span);
@@ -307,16 +307,16 @@ function createStrip(host, options) {
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
   }
   function light(positions) {
-    wanted = positions;
-    for (const span of lit) span.removeAttribute("data-lit");
-    lit = positions.flatMap((position) => at(position) ?? []);
-    for (const span of lit) span.dataset.lit = "";
+    outlinedPositions = positions;
+    for (const span of outlined) span.removeAttribute("data-lit");
+    outlined = positions.flatMap((position) => spanAt(position) ?? []);
+    for (const span of outlined) span.dataset.lit = "";
   }
   function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
-    if (!at(position)) {
+    if (!spanAt(position)) {
       build(position - most / 2);
-      paint(...last);
+      paint(...lastPaint);
     }
     const span = spans[position - first];
     host.scrollTop = span.offsetTop - host.clientHeight / 3;
@@ -330,13 +330,13 @@ function createStrip(host, options) {
     ], 1200);
   }
   function reveal(count) {
-    for (let index = Math.min(count, shown); index < Math.max(count, shown); index++) {
+    for (let index = Math.min(count, revealed); index < Math.max(count, revealed); index++) {
       spans[index].hidden = index >= count;
     }
-    shown = count;
+    revealed = count;
   }
   function inSight() {
-    const below = (height) => {
+    const indexBelow = (height) => {
       let low = 0, high = spans.length;
       while (low < high) {
         const middle = low + high >> 1;
@@ -346,8 +346,8 @@ function createStrip(host, options) {
       return low;
     };
     return [
-      first + below(host.scrollTop),
-      first + below(host.scrollTop + host.clientHeight)
+      first + indexBelow(host.scrollTop),
+      first + indexBelow(host.scrollTop + host.clientHeight)
     ];
   }
   const positionOf = (event) => {
@@ -389,9 +389,9 @@ function classOf(mark) {
   if (!mark) return "";
   if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
   const kept = mark & (SINK | RECENT);
-  const own = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
+  const kind = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
   const verdict2 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
-  return `kv-attended ${own} ${verdict2}`;
+  return `kv-attended ${kind} ${verdict2}`;
 }
 
 // alone.js
@@ -484,7 +484,7 @@ function createCurve(host, { label, onPick, onHover }) {
     class: "kv-others",
     ...fixed
   }));
-  const own = svg.appendChild(svgElement("path", {
+  const curve = svg.appendChild(svgElement("path", {
     class: "kv-own",
     ...fixed
   }));
@@ -496,16 +496,16 @@ function createCurve(host, { label, onPick, onHover }) {
   }));
   let steps2 = 1;
   const x = (step) => (step + 0.5) * WIDE / steps2;
-  const at = (event) => {
+  const stepAt = (event) => {
     const box2 = svg.getBoundingClientRect();
     return Math.max(0, Math.min(steps2 - 1, Math.floor((event.clientX - box2.left) / box2.width * steps2)));
   };
-  svg.addEventListener("click", (event) => onPick(at(event)));
-  svg.addEventListener("pointermove", (event) => onHover(at(event), event));
+  svg.addEventListener("click", (event) => onPick(stepAt(event)));
+  svg.addEventListener("pointermove", (event) => onHover(stepAt(event), event));
   svg.addEventListener("pointerleave", (event) => onHover(null, event));
   return {
     /**
-     * `all`: values by step of every method; `front` is the index of this one; `top` is drawn at the upper edge.
+     * `all`: the values per step of every method; `front`: the index of this one; `top`: the value at the upper edge.
      *
      * @param {Float64Array[]} all
      * @param {number} front
@@ -519,7 +519,7 @@ function createCurve(host, { label, onPick, onHover }) {
         return `M${points.join("L")}`;
       };
       others.setAttribute("d", all.filter((_, index) => index !== front).map(path).join(""));
-      own.setAttribute("d", path(all[front]));
+      curve.setAttribute("d", path(all[front]));
       frame.setAttribute("width", String(WIDE / steps2));
     },
     /** @param {number} step */
@@ -537,16 +537,16 @@ var TYPES = {
   F64: Float64Array
 };
 function unpack(bytes2) {
-  const own = bytes2.slice().buffer;
-  const headerLength = Number(new DataView(own).getBigUint64(0, true));
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(own, 8, headerLength)));
+  const buffer = bytes2.slice().buffer;
+  const headerLength = Number(new DataView(buffer).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)));
   const slice = {
     shapes: {}
   };
   for (const [name, entry] of Object.entries(header)) {
     const { dtype, shape, data_offsets: [from, to] } = entry;
     const type = TYPES[dtype];
-    slice[name] = new type(own, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
+    slice[name] = new type(buffer, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
     slice.shapes[name] = shape;
   }
   [slice.layer, slice.head] = slice.place;
@@ -603,18 +603,18 @@ function cut(slice, names, from, to) {
 var MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
-  recall: "recall: share of the oracle's tokens that were attended; the oracle takes as many tokens as the method did, those with the largest exact weights",
+  recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens",
-  attended: "attended: tokens that this head attends at this step, sinks, recent and generated ones included",
-  read: "read: bytes of the keys and values that the whole layer attends at this step",
+  attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
+  read: "read: bytes of the keys and values that the whole layer attends to at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
-  prompt: "the prompt as the model reads it; point at a token for its cluster, score and attention",
-  map: "one row a step, the first on top; one column a position, or several where there are more than columns (the strongest token is drawn); a click goes to the step and the token",
-  recalled: "the clusters recalled at this step, best score first; the bar is the exact attention on the tokens taken",
-  merged: "merged: the oracle would attend it; here it is attended as a part of its centroid, the mean of several tokens",
-  written: "the tokens fed up to this step (a question in grey), then what this step predicts",
-  share: "share of the exact attention on the tokens attended here",
-  score: "score: what the method ranked by; the best score comes first"
+  prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
+  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); click to go to the step and the token",
+  recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
+  merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens",
+  written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
+  share: "share of the exact attention that falls on these tokens",
+  score: "the method ranks by this number, the best first"
 };
 function visible(text) {
   const spaces = text.replace(/ /g, "\xB7").replace(/\n/g, "\u21B5").replace(/\t/g, "\u2192").replace(/\r/g, "\u240D");
@@ -663,7 +663,7 @@ function aboutToken(page, slice, frame, step, position) {
     ...rows,
     [
       "state",
-      "not there yet at this step"
+      "not yet in the text at this step"
     ]
   ];
   const index = indexOf(frame, position);
@@ -677,7 +677,7 @@ function aboutToken(page, slice, frame, step, position) {
     ]);
   } else rows.push([
     page.group_name,
-    index < 0 ? "not known" : "none"
+    index < 0 ? "unknown" : "none"
   ]);
   rows.push([
     "attention",
@@ -691,15 +691,15 @@ function aboutToken(page, slice, frame, step, position) {
 function weightOf(slice, frame, index, step, position) {
   if (index >= 0) return decimals(frame.weights[index]);
   const weight = roundedWeight(slice, step, position);
-  if (weight === null) return "below every token of the oracle";
+  if (weight === null) return "less than any token of the oracle";
   return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
 }
 function verdict(mark) {
-  if (!mark) return "not attended, nor by the oracle";
-  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend it";
-  const oracle = mark & ORACLE ? "the oracle too" : "the oracle would not";
-  const why = mark & SINK ? "attended as a sink" : mark & RECENT ? "attended as recent" : mark & GENERATED ? "attended as generated" : "attended";
-  return `${why}; ${oracle}`;
+  if (!mark) return "not attended; the oracle would not attend to it either";
+  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend to it";
+  const oracle = mark & ORACLE ? "the oracle would too" : "the oracle would not";
+  const kind = mark & SINK ? "attended as a sink" : mark & RECENT ? "attended as a recent token" : mark & GENERATED ? "attended as a generated token" : "attended";
+  return `${kind}; ${oracle}`;
 }
 
 // comparer_words.js
@@ -742,10 +742,10 @@ var NAMES = (
   Object.keys(NUMBERS)
 );
 var ROWS = {
-  curve: "the number over all steps: this method coloured, the others faint; the current step is framed; a click goes to a step",
-  map: "one row a step, the first on top; one column a position, or several where there are more than columns (the marked token with the most attention is drawn); a click goes to the step and the token",
-  prompt: "the prompt as the model reads it; scrolling one scrolls all, pointing at a token outlines it in all",
-  answer: "the tokens fed after the prompt (a question in grey, what later steps feed faint), then what the last step predicts; the token that this step feeds is framed"
+  curve: "this number over all steps: this method in colour, the others faint; the current step is framed; click to go to a step",
+  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); click to go to the step and the token",
+  prompt: "the prompt as the model reads it; all prompts scroll together; point at a token to outline it in all",
+  answer: "the tokens fed after the prompt (a question in grey, later tokens faint), then the token that the last step predicts; the token that this step feeds is framed"
 };
 function sortKey(sort) {
   const mean = sort.startsWith("mean "), name = NAMES.find((name2) => name2 === (mean ? sort.slice(5) : sort));
@@ -800,21 +800,21 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
         "step",
         format(step2)
       ],
-      ...written(step2)
+      ...numbersAt(step2)
     ], event)
   });
   let slice;
   let frame = null;
   let step = 0;
-  const written = (step2) => NAMES.map((name) => [
+  const numbersAt = (step2) => NAMES.map((name) => [
     name,
     NUMBERS[name].write(slice[name][step2])
   ]);
-  const tell = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+  const describeToken = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
   const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
-    label: `${method.label}: one row a step, one column a position`,
+    label: `${method.label}: one row per step, one column per position`,
     height: MAP_HEIGHT,
     palette: () => verdictColours(column),
     onHover(cell2, event) {
@@ -828,11 +828,11 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
         ...rows
       ], event);
     },
-    onPick(row2, at) {
+    onPick(row2, mapColumn) {
       go(0, row2);
       choose(positionAt(slice, [
         row2,
-        at
+        mapColumn
       ]));
     }
   });
@@ -846,7 +846,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
     onTurn: turn,
     onHover(position, event) {
       point(position);
-      tell(position, event);
+      describeToken(position, event);
     }
   });
   const answerCell = cell(column, "answer", ROWS.answer);
@@ -856,7 +856,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
     tokens: method.fed,
     start: page.prompt.length,
     label: `${method.label}: answer`,
-    onHover: tell
+    onHover: describeToken
   });
   const lines = (
     /** @type {HTMLElement} */
@@ -889,7 +889,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
       return slice;
     },
     /**
-     * Reads the layout, so that it comes before `describe` changes any column.
+     * Reads the layout, so it is called before `describe` changes any column.
      *
      * @param {ColumnSlice} shown
      */
@@ -916,7 +916,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
       curve.paint(all, front, top);
     },
     /**
-     * Everything that reads the layout comes here, before `paint` changes any column.
+     * Does everything that reads the layout, before `paint` changes any column.
      *
      * @param {number} now
      */
@@ -924,8 +924,8 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
       step = now;
       map.frame(step);
       curve.frame(step);
-      const shown = fed[step];
-      if (shown) answerPanel.scrollTop = shown.offsetTop - answerPanel.clientHeight / 2;
+      const token = fed[step];
+      if (token) answerPanel.scrollTop = token.offsetTop - answerPanel.clientHeight / 2;
     },
     paint() {
       frame = frameOf(slice, step);
@@ -945,20 +945,20 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
   };
 }
 function cell(column, name, meaning) {
-  const made = column.appendChild(element("div", "kv-cell"));
-  made.dataset.name = name;
-  made.dataset.meaning = meaning;
-  return made;
+  const cell2 = column.appendChild(element("div", "kv-cell"));
+  cell2.dataset.name = name;
+  cell2.dataset.meaning = meaning;
+  return cell2;
 }
 function numberCell(column, name) {
-  const made = cell(column, name, NUMBERS[name].meaning);
-  made.title = `${NUMBERS[name].meaning}; at this step, and its mean over the steps`;
-  made.classList.add("kv-numbers");
-  made.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
-  const now = made.appendChild(element("span", "kv-number")), mean = made.appendChild(element("span", "kv-mean"));
+  const row2 = cell(column, name, NUMBERS[name].meaning);
+  row2.title = `${NUMBERS[name].meaning}; at this step, and the mean over the steps`;
+  row2.classList.add("kv-numbers");
+  row2.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
+  const now = row2.appendChild(element("span", "kv-number")), mean = row2.appendChild(element("span", "kv-mean"));
   return {
     name,
-    cell: made,
+    cell: row2,
     now,
     mean
   };
@@ -1083,11 +1083,11 @@ function download(url, name) {
 
 // panel.js
 function keepKeys(root2) {
-  const keep = (kept) => {
-    kept.dataset.lmSuppressShortcuts = "true";
+  const suppress = (node) => {
+    node.dataset.lmSuppressShortcuts = "true";
   };
-  keep(root2);
-  root2.addEventListener("focusin", (event) => keep(targetOf(event)));
+  suppress(root2);
+  root2.addEventListener("focusin", (event) => suppress(targetOf(event)));
 }
 function picker(host, name, options, meaning, changed) {
   const label = host.appendChild(element("label", "kv-picker"));
@@ -1106,23 +1106,23 @@ function picker(host, name, options, meaning, changed) {
   return select;
 }
 function button(host, text, meaning, pressed) {
-  const made = host.appendChild(element("button", "", text));
-  made.type = "button";
-  made.title = meaning;
-  made.setAttribute("aria-label", meaning);
-  made.addEventListener("click", () => pressed());
-  return made;
+  const node = host.appendChild(element("button", "", text));
+  node.type = "button";
+  node.title = meaning;
+  node.setAttribute("aria-label", meaning);
+  node.addEventListener("click", () => pressed());
+  return node;
 }
 function section(host, title, name, meaning) {
-  const made = host.appendChild(element("section", name));
-  made.appendChild(element("h3", "", title)).title = meaning;
-  return made;
+  const node = host.appendChild(element("section", name));
+  node.appendChild(element("h3", "", title)).title = meaning;
+  return node;
 }
 function titledPanel(host, title, name, meaning) {
-  const made = section(host, title, name, meaning);
+  const node = section(host, title, name, meaning);
   return {
-    heading: made.children[0],
-    panel: made.appendChild(element("div", "kv-panel"))
+    heading: node.children[0],
+    panel: node.appendChild(element("div", "kv-panel"))
   };
 }
 function stepKeys(steps2) {
@@ -1146,8 +1146,8 @@ function stepKeys(steps2) {
 function createStepSlider(bar, steps2, go) {
   const last = steps2 - 1;
   const buttons = bar.appendChild(element("span", "kv-buttons"));
-  const back = button(buttons, "\u2039", "one step back (\u2190)", () => go(-1));
-  const on = button(buttons, "\u203A", "one step on (\u2192)", () => go(1));
+  const previous = button(buttons, "\u2039", "previous step (\u2190)", () => go(-1));
+  const next = button(buttons, "\u203A", "next step (\u2192)", () => go(1));
   const label = bar.appendChild(element("label", "kv-step"));
   label.append(element("span", "", "step"));
   label.title = MEANING.step;
@@ -1166,8 +1166,8 @@ function createStepSlider(bar, steps2, go) {
     buttons,
     /** @param {number} step */
     show(step, about = "") {
-      back.disabled = step === 0;
-      on.disabled = step === last;
+      previous.disabled = step === 0;
+      next.disabled = step === last;
       slider.value = String(step);
       slider.setAttribute("value", slider.value);
       slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
@@ -1194,7 +1194,7 @@ function markSelected(...selects) {
 }
 function createSaveMenu(head, root2, save) {
   const menu = head.appendChild(element("details", "kv-menu"));
-  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that shows it";
+  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that opens it";
   root2.addEventListener("pointerdown", (event) => {
     if (!menu.contains(targetOf(event))) menu.open = false;
   });
@@ -1205,31 +1205,31 @@ function createSaveMenu(head, root2, save) {
   button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
   button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
   const line2 = sheet.appendChild(element("code"));
-  const said = sheet.appendChild(element("p", "kv-said"));
-  said.setAttribute("role", "status");
+  const status = sheet.appendChild(element("p", "kv-said"));
+  status.setAttribute("role", "status");
   async function copy() {
     try {
       await navigator.clipboard.writeText(line2.textContent);
-      said.textContent = "Copied.";
+      status.textContent = "Copied.";
     } catch {
       getSelection()?.selectAllChildren(line2);
-      said.textContent = "This page may not use the clipboard: the line is selected, copy it with Ctrl+C.";
+      status.textContent = "This page cannot use the clipboard. The line is selected: copy it with Ctrl+C.";
     }
   }
   return {
     menu,
     line: line2,
-    said
+    status
   };
 }
-async function savePicture({ menu, said }, root2, css, name, spare, picture = () => pictureOf(root2, css)) {
+async function savePicture({ menu, status }, root2, css, name, spare, picture = () => pictureOf(root2, css)) {
   menu.open = false;
   try {
     download(await picture(), name);
   } catch (error) {
     menu.open = true;
-    const instead = spare ? "saved the map alone" : "take a screenshot of the page";
-    said.textContent = `This browser does not draw the whole panel (${/** @type {Error} */
+    const instead = spare ? "only the map was saved" : "take a screenshot of the page";
+    status.textContent = `This browser cannot draw the whole panel (${/** @type {Error} */
     error.message}): ${instead}.`;
     if (spare) download(spare.toDataURL("image/png"), name);
   }
@@ -1239,8 +1239,8 @@ async function savePicture({ menu, said }, root2, css, name, spare, picture = ()
 function createComparerControls(root2, page, { go, pick, sort, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
-  const layer = picker(head, "layer", page.layers, "layer: which of the common layers is shown", () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, () => pick(Number(layer.value), Number(row2.value)));
+  const layer = picker(head, "layer", page.layers, "layer: the shared layer that is shown", () => pick(Number(layer.value), Number(row2.value)));
+  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
   const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
   order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
   const menu = createSaveMenu(head, root2, save);
@@ -1260,26 +1260,26 @@ function createComparerControls(root2, page, { go, pick, sort, save }) {
       order.value = state.sort;
       order.title = sortMeaning(state.sort);
       markSelected(layer, row2, order);
-      const opened = state.token < 0 ? "" : `, token=${state.token}`;
-      const more = state.sort === "given" ? opened : `${opened}, sort="${state.sort}"`;
+      const token = state.token < 0 ? "" : `, token=${state.token}`;
+      const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
       menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${more})`;
     }
   };
 }
 function group(label, sorts, mean) {
-  const made = element("optgroup");
-  made.label = label;
+  const options = element("optgroup");
+  options.label = label;
   for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
-    made.append(new Option(sort, sort));
+    options.append(new Option(sort, sort));
   }
-  return made;
+  return options;
 }
 
 // host.js
 function createHost(model) {
-  const heard = [];
+  const listeners = [];
   return {
-    /** The style sheet, for pictures. */
+    /** The style sheet, for screenshots. */
     get css() {
       return (
         /** @type {string} */
@@ -1302,14 +1302,14 @@ function createHost(model) {
      * @param {() => void} react
      */
     on(name, react) {
-      heard.push([
+      listeners.push([
         `change:${name}`,
         react
       ]);
       model.on(`change:${name}`, react);
     },
     close() {
-      for (const [event, react] of heard) model.off(event, react);
+      for (const [event, react] of listeners) model.off(event, react);
     }
   };
 }
@@ -1394,8 +1394,8 @@ function createComparer(root2, host) {
       ...columns
     ];
     if (key) {
-      const value = ({ slice }) => key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
-      ranked.sort((a, b) => NUMBERS[key.name].more ? value(b) - value(a) : value(a) - value(b));
+      const valueOf = ({ slice }) => key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
+      ranked.sort((a, b) => NUMBERS[key.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b));
     }
     ranked.forEach((column, place) => column.element.style.order = String(place + 1));
   }
@@ -1448,13 +1448,13 @@ function createComparer(root2, host) {
     }
     point(null);
   }
-  function turn(way) {
-    for (const column of columns) column.prompt.turn(way);
+  function turn(direction) {
+    for (const column of columns) column.prompt.turn(direction);
   }
   function point(position) {
-    const lit = position ?? state.token;
-    for (const column of columns) column.light(lit < 0 ? [] : [
-      lit
+    const outlined = position ?? state.token;
+    for (const column of columns) column.light(outlined < 0 ? [] : [
+      outlined
     ]);
   }
   function save() {
@@ -1504,48 +1504,48 @@ function heaviest(columns, step) {
   for (const { positions, marks } of frames) {
     positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
   }
-  let best = 0, most = -1;
+  let heaviestToken = 0, heaviestWeight = -1;
   for (const { positions, groups, weights } of frames) {
     positions.forEach((position, index) => {
-      if (groups[index] >= 0 && weights[index] > most && !sinks.has(position)) {
-        [best, most] = [
+      if (groups[index] >= 0 && weights[index] > heaviestWeight && !sinks.has(position)) {
+        [heaviestToken, heaviestWeight] = [
           position,
           weights[index]
         ];
       }
     });
   }
-  return best;
+  return heaviestToken;
 }
 function scrollTogether(panels) {
-  const given = /* @__PURE__ */ new Map();
+  const lastTops = /* @__PURE__ */ new Map();
   for (const leader of panels) {
     leader.addEventListener("scroll", () => {
       const top = leader.scrollTop;
-      if (given.get(leader) === top) return;
-      given.set(leader, top);
+      if (lastTops.get(leader) === top) return;
+      lastTops.set(leader, top);
       for (const panel of panels) {
         if (panel === leader || panel.scrollTop === top) continue;
         panel.scrollTop = top;
-        given.set(panel, panel.scrollTop);
+        lastTops.set(panel, panel.scrollTop);
       }
     });
   }
 }
 function labels(host) {
-  const made = host.appendChild(element("div", "kv-labels"));
-  made.setAttribute("aria-hidden", "true");
-  made.append(element("span"));
-  for (const name2 of NAMES) made.appendChild(element("span", "", name2)).title = NUMBERS[name2].meaning;
-  const curve = made.appendChild(element("span"));
+  const list = host.appendChild(element("div", "kv-labels"));
+  list.setAttribute("aria-hidden", "true");
+  list.append(element("span"));
+  for (const name2 of NAMES) list.appendChild(element("span", "", name2)).title = NUMBERS[name2].meaning;
+  const curve = list.appendChild(element("span"));
   curve.title = ROWS.curve;
   const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
-  made.appendChild(element("span", "", "steps \u2193 \xD7 positions \u2192")).title = ROWS.map;
-  made.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
-  made.appendChild(element("span", "", "answer")).title = ROWS.answer;
-  return (number, reach) => {
+  list.appendChild(element("span", "", "steps \u2193 \xD7 positions \u2192")).title = ROWS.map;
+  list.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
+  list.appendChild(element("span", "", "answer")).title = ROWS.answer;
+  return (number, rangeText) => {
     name.textContent = `${number} over the steps`;
-    range.textContent = reach;
+    range.textContent = rangeText;
   };
 }
 function legend(page) {
@@ -1553,22 +1553,22 @@ function legend(page) {
     [
       "kv-attended kv-agreed",
       "agreed",
-      "attended, and the oracle of the same size would attend it too"
+      "attended, and the oracle of the same size would attend to it too"
     ],
     [
       "kv-missed",
       "missed",
-      "the oracle would attend it, the method did not"
+      "the oracle would attend to it; the method did not"
     ],
     [
       "kv-attended kv-wasted",
       "wasted",
-      "chosen by the method, although the oracle would not attend it"
+      "selected by the method, although the oracle would not attend to it"
     ],
     [
       "kv-attended kv-kept",
       "sink or recent",
-      "always attended, without being chosen"
+      "always attended, without being selected"
     ]
   ];
   if (page.merges) marks.splice(2, 0, [
@@ -1576,31 +1576,31 @@ function legend(page) {
     "merged",
     MEANING.merged
   ]);
-  const strength = "the strength is logarithmic, from 0.0002 and less to 0.35 and more";
-  return createLegend(marks, "colour: method \xB7 strength: attention", `${strength}; on the map wasted is the paler tint, missed the colour of text`);
+  const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
+  return createLegend(marks, "colour: method \xB7 strength: attention", `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`);
 }
 
 // explorer_words.js
 var MEANING2 = {
-  budget: "budget: tokens that a head may attend, sinks and recent window included; tokens fed after the prompt come on top",
-  recall: "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle takes as many tokens as the method attended",
-  mass: "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids count nothing",
-  error: "output error: \u2016output \u2212 exact\u2016 / \u2016exact\u2016 of the attention output, centroids included, mean over steps and query heads of the layer",
-  attended: "attended: tokens and centroids that this head attends at the last step, those fed after the prompt included",
-  metadata: "metadata: bytes that the method keeps of this layer, all heads, beside keys and values",
-  read: "read to choose: bytes beside the attended keys and values that one step of this layer reads to choose",
-  curve: "each dot is a run of the method on the trace with that budget; the oracle attends the tokens with the largest exact weights; a click takes the nearest budget",
-  ledger: "the tokens that this head attends at the last step; all parts but the missed add up to them",
-  text: "the trace as text; point at a token for its cluster, score and attention",
-  map: "all positions from left to right; of those that share a column the strongest token is drawn; a click scrolls the text there",
-  tint: "tokens that were not grouped are grey; the strength is logarithmic, from 0.0002 and less to 0.35 and more",
-  sinks: "sinks: first tokens, attended without being chosen",
-  recent: "recent: last tokens of the prompt, attended without being chosen",
-  agreed: "agreed: chosen, and the oracle would take them too",
-  wasted: "wasted: chosen, although the oracle would not take them",
-  merged: "centroids: merged tokens, each standing for several",
+  budget: "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
+  recall: "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method",
+  mass: "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids do not count",
+  error: "output error: \u2016output \u2212 exact\u2016 / \u2016exact\u2016 of the attention output, including centroids, mean over the steps and the query heads of the layer",
+  attended: "attended: tokens and centroids that this head attends to at the last step, including those fed after the prompt",
+  metadata: "metadata: bytes that the method keeps for this layer, all heads, in addition to keys and values",
+  read: "read to choose: bytes that one step of this layer reads to choose, besides the attended keys and values",
+  curve: "each dot is a run of the method on the trace with that budget; the oracle attends to the tokens with the largest exact weights; click to set the nearest budget",
+  ledger: "the tokens that this head attends to at the last step; missed tokens are not among them",
+  text: "the trace as text; point at a token to see its cluster, score and attention",
+  map: "all positions from left to right; of the tokens in a column, the strongest is drawn; click to scroll the text there",
+  tint: "tokens in no group are grey; the strength is logarithmic, from 0.0002 or less to 0.35 or more",
+  sinks: "sinks: first tokens of the prompt, always attended, without being selected",
+  recent: "recent: last tokens of the prompt, always attended, without being selected",
+  agreed: "agreed: selected, and the oracle would select them too",
+  wasted: "wasted: selected, although the oracle would not select them",
+  merged: "centroids: merged tokens, each of which stands for several tokens",
   generated: "fed: attended tokens that were fed after the prompt",
-  missed: "missed: the oracle would attend them and the method does not"
+  missed: "missed: the oracle would attend to them; the method does not"
 };
 var KEY = [
   [
@@ -1628,7 +1628,7 @@ var MEASURES = [
   {
     name: "mass",
     label: "attention mass",
-    title: "attention mass kept, by budget",
+    title: "attention mass, by budget",
     place: 1
   },
   {
@@ -1679,15 +1679,15 @@ function createExplorerControls(root2, page, { change, measured, save }) {
     name,
     label
   ]);
-  const shown = picker(head, "measure", measures, "what the curve shows", () => {
-    measure = MEASURES[shown.selectedIndex];
+  const measurePicker = picker(head, "measure", measures, "measure: the number that the curve shows", () => {
+    measure = MEASURES[measurePicker.selectedIndex];
     measured();
   });
-  shown.value = measure.name;
-  const layer = picker(head, "layer", page.layers, "layer: which of the captured layers is shown", (value) => change({
+  measurePicker.value = measure.name;
+  const layer = picker(head, "layer", page.layers, "layer: the captured layer that is shown", (value) => change({
     layer: Number(value)
   }));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, (value) => change({
+  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, (value) => change({
     head: Number(value)
   }));
   const menu = createSaveMenu(head, root2, save);
@@ -1696,7 +1696,7 @@ function createExplorerControls(root2, page, { change, measured, save }) {
     page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
     layer.value = String(place.layer);
     row2.value = String(place.head);
-    markSelected(shown, layer, row2);
+    markSelected(measurePicker, layer, row2);
   }
   return {
     grid,
@@ -1706,7 +1706,7 @@ function createExplorerControls(root2, page, { change, measured, save }) {
     },
     set,
     /**
-     * Moves the slider whose input that is, the budget's for anything else, by so many stops.
+     * Moves the slider whose input is `target`, or else the budget's, by some stops.
      *
      * @param {HTMLElement} target
      * @param {number} by
@@ -1809,10 +1809,10 @@ function createCurve2(host, page, { tip, pick }) {
     if (!shown || !width) return;
     const { measure, numbers } = shown;
     const now = numbers[measure.name], best = numbers.oracle[measure.name];
-    const own = curveOf(known.points, measure, numbers.budget, now);
+    const points = curveOf(known.points, measure, numbers.budget, now);
     const oracle = curveOf(known.oracle, measure, numbers.budget, best);
     const drawn = scalesOf(width, page.budgets, [
-      ...own,
+      ...points,
       ...oracle
     ].map(([, value]) => value), measure);
     scale = drawn;
@@ -1820,8 +1820,8 @@ function createCurve2(host, page, { tip, pick }) {
     svg.setAttribute("viewBox", `0 0 ${width} ${CURVE_HEIGHT}`);
     const values = `${page.title} ${shortNumber(now)}, oracle ${shortNumber(best)}`;
     svg.setAttribute("aria-label", `${measure.title}: ${values} at a budget of ${numbers.budget}`);
-    svg.replaceChildren(...axes(drawn, width), line(drawn, oracle, "kv-curve-oracle"), line(drawn, own, "kv-curve-own"));
-    svg.append(...own.map(([x2, y2]) => circle(drawn.x(x2), drawn.y(y2), 2.5, "kv-curve-dot")));
+    svg.replaceChildren(...axes(drawn, width), line(drawn, oracle, "kv-curve-oracle"), line(drawn, points, "kv-curve-own"));
+    svg.append(...points.map(([x2, y2]) => circle(drawn.x(x2), drawn.y(y2), 2.5, "kv-curve-dot")));
     const x = drawn.x(numbers.budget), y = drawn.y(best);
     if (now !== null) {
       svg.append(svgElement("line", {
@@ -1849,7 +1849,7 @@ function createCurve2(host, page, { tip, pick }) {
       x: width - MARGIN.right - 6,
       "text-anchor": "end"
     };
-    const named2 = {
+    const methodLabel = {
       class: "kv-curve-label kv-curve-name",
       y: top + 18,
       ...end
@@ -1859,36 +1859,36 @@ function createCurve2(host, page, { tip, pick }) {
       y: top,
       ...end
     }, `\u25C6 oracle ${shortNumber(best)}`));
-    svg.append(svgElement("text", named2, `${page.title} ${shortNumber(now)}`));
+    svg.append(svgElement("text", methodLabel, `${page.title} ${shortNumber(now)}`));
   }
   function nearest(scale2, event) {
-    const at = scale2.budget(event.clientX - svg.getBoundingClientRect().left);
-    const distance = (budget) => Math.abs(Math.log(budget / at));
+    const pointed = scale2.budget(event.clientX - svg.getBoundingClientRect().left);
+    const distance = (budget) => Math.abs(Math.log(budget / pointed));
     return page.budgets.reduce((best, budget) => distance(budget) < distance(best) ? budget : best);
   }
   svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
   svg.addEventListener("pointermove", (event) => {
     if (!scale || !shown) return;
     const budget = nearest(scale, event), { measure, numbers } = shown;
-    const found = (points) => points.find(([each]) => each === budget)?.[measure.place];
-    const own = budget === numbers.budget ? numbers[measure.name] : found(known.points);
-    const best = budget === numbers.budget ? numbers.oracle[measure.name] : found(known.oracle);
+    const valueIn = (points) => points.find(([stop]) => stop === budget)?.[measure.place];
+    const value = budget === numbers.budget ? numbers[measure.name] : valueIn(known.points);
+    const best = budget === numbers.budget ? numbers.oracle[measure.name] : valueIn(known.oracle);
     const rows = [
       [
         "budget",
         format(budget)
       ]
     ];
-    if (own !== void 0) rows.push([
+    if (value !== void 0) rows.push([
       page.title,
-      shortNumber(own)
+      shortNumber(value)
     ], [
       "oracle",
       shortNumber(best ?? null)
     ]);
     else rows.push([
       measure.label,
-      known.done ? "a click computes it" : "not computed yet"
+      known.done ? "click to compute it" : "not computed yet"
     ]);
     tip.show(rows, event);
   });
@@ -1917,7 +1917,7 @@ function createCurve2(host, page, { tip, pick }) {
   };
 }
 function curveOf(points, { place }, budget, now) {
-  const found = now === null ? [] : [
+  const curve = now === null ? [] : [
     [
       budget,
       now
@@ -1925,12 +1925,12 @@ function curveOf(points, { place }, budget, now) {
   ];
   for (const point of points) {
     const value = point[place];
-    if (value !== null && point[0] !== budget) found.push([
+    if (value !== null && point[0] !== budget) curve.push([
       point[0],
       value
     ]);
   }
-  return found.sort((first, second) => first[0] - second[0]);
+  return curve.sort((first, second) => first[0] - second[0]);
 }
 function line(scale, points, name) {
   const places = points.map(([x, y]) => `${scale.x(x)},${scale.y(y)}`);
@@ -1978,55 +1978,55 @@ function roundStep(rough) {
   ].find((factor) => factor * power >= rough * 0.999) ?? 10);
 }
 function axes(scale, width) {
-  const found = [], bottom = CURVE_HEIGHT - MARGIN.bottom;
+  const marks = [], bottom = CURVE_HEIGHT - MARGIN.bottom;
   const decimals2 = Math.max(0, -Math.floor(Math.log10(scale.step) + 1e-9));
   for (let value = scale.low; value <= scale.high + scale.step / 1e3; value += scale.step) {
     const y = scale.y(value);
-    found.push(svgElement("line", {
+    marks.push(svgElement("line", {
       class: "kv-curve-grid",
       x1: MARGIN.left,
       x2: width - MARGIN.right,
       y1: y,
       y2: y
     }));
-    found.push(svgElement("text", {
+    marks.push(svgElement("text", {
       class: "kv-curve-tick",
       x: MARGIN.left - 7,
       y: y + 4,
       "text-anchor": "end"
     }, value.toFixed(decimals2)));
   }
-  const octaves = Math.log2(scale.last / scale.first), every = octaves * 46 > width - 60 ? 2 : 1;
-  for (let power = Math.ceil(Math.log2(scale.first)); 2 ** power <= scale.last; power += every) {
+  const octaves = Math.log2(scale.last / scale.first), interval = octaves * 46 > width - 60 ? 2 : 1;
+  for (let power = Math.ceil(Math.log2(scale.first)); 2 ** power <= scale.last; power += interval) {
     const x = scale.x(2 ** power);
-    found.push(svgElement("line", {
+    marks.push(svgElement("line", {
       class: "kv-curve-axis",
       x1: x,
       x2: x,
       y1: bottom,
       y2: bottom + 4
     }));
-    found.push(svgElement("text", {
+    marks.push(svgElement("text", {
       class: "kv-curve-tick",
       x,
       y: bottom + 16,
       "text-anchor": "middle"
     }, format(2 ** power)));
   }
-  found.push(svgElement("line", {
+  marks.push(svgElement("line", {
     class: "kv-curve-axis",
     x1: MARGIN.left,
     x2: width - MARGIN.right,
     y1: bottom,
     y2: bottom
   }));
-  found.push(svgElement("text", {
+  marks.push(svgElement("text", {
     class: "kv-curve-tick",
     x: width - MARGIN.right,
     y: bottom + 30,
     "text-anchor": "end"
   }, "budget, tokens"));
-  return found;
+  return marks;
 }
 
 // explorer_ledger.js
@@ -2063,9 +2063,9 @@ function createLedger(host) {
         const entry = element("span", "kv-entry");
         entry.title = MEANING2[name];
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
-        const stands = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
+        const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
-        entry.append(element("b", "", format(parts[name])), element("span", "", `${stands}${share}`.trim()));
+        entry.append(element("b", "", format(parts[name])), element("span", "", `${members}${share}`.trim()));
         return entry;
       }));
     }
@@ -2075,28 +2075,28 @@ function createLedger(host) {
 // explorer_questions.js
 var CURVE_WAIT_MS = 300;
 function createQuestions(host, { show, grown }) {
-  let asked = null;
+  let underWay = null;
   let queued = null;
   let timer;
-  function put(place) {
-    asked = "show";
+  function request(place) {
+    underWay = "show";
     host.send({
       kind: "show",
       place
     });
   }
   function grow() {
-    if (asked || host.get("curve").done) return;
-    asked = "curve";
+    if (underWay || host.get("curve").done) return;
+    underWay = "curve";
     host.send({
       kind: "curve"
     });
   }
   function answered(wait) {
     const place = queued;
-    asked = queued = null;
+    underWay = queued = null;
     clearTimeout(timer);
-    if (place) put(place);
+    if (place) request(place);
     else timer = setTimeout(grow, wait);
   }
   function shown() {
@@ -2107,14 +2107,14 @@ function createQuestions(host, { show, grown }) {
   host.on("numbers", shown);
   host.on("curve", () => {
     grown(host.get("curve"));
-    if (asked === "curve") answered(0);
+    if (underWay === "curve") answered(0);
   });
   shown();
   return {
     /** @param {Place} place */
     ask(place) {
-      if (asked) queued = place;
-      else put(place);
+      if (underWay) queued = place;
+      else request(place);
     },
     close: () => clearTimeout(timer)
   };
@@ -2139,17 +2139,17 @@ function createExplorer(root2, host) {
   keepKeys(root2);
   const controls = createExplorerControls(root2, page, {
     change,
-    measured,
+    measured: paintCurve,
     save
   });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
-  const [went, are] = [
+  const [ledgerTitle, textTitle] = [
     "where the tokens went",
     "which tokens they are"
-  ].map((name) => `${name}, at step ${page.steps - 1}`);
+  ].map((title) => `${title}, at step ${page.steps - 1}`);
   const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING2.curve);
-  const { panel: ledgerPanel } = titledPanel(right, went, "kv-explorer-ledger", MEANING2.ledger);
-  const { panel: textPanel } = titledPanel(right, are, "kv-explorer-text", MEANING2.text);
+  const { panel: ledgerPanel } = titledPanel(right, ledgerTitle, "kv-explorer-ledger", MEANING2.ledger);
+  const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING2.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root2);
   const curve = createCurve2(curvePanel.panel, page, {
@@ -2200,7 +2200,7 @@ function createExplorer(root2, host) {
     root2.dataset.busy = "";
     questions.ask(place);
   }
-  function measured() {
+  function paintCurve() {
     curvePanel.heading.textContent = controls.measure.title;
     curve.paint(controls.measure, numbers);
   }
@@ -2218,18 +2218,18 @@ function createExplorer(root2, host) {
     event.preventDefault();
   });
   function show() {
-    const found = host.get("numbers");
+    const answer = host.get("numbers");
     delete root2.dataset.busy;
-    controls.refuse(found.refusal);
-    if (found.refusal) return;
+    controls.refuse(answer.refusal);
+    if (answer.refusal) return;
     const opening = slice === null;
-    numbers = found;
+    numbers = answer;
     place = {
-      budget: found.budget,
-      layer: found.layer,
-      head: found.head,
+      budget: answer.budget,
+      layer: answer.layer,
+      head: answer.head,
       settings: {
-        ...found.settings
+        ...answer.settings
       }
     };
     slice = /** @type {Slice} */
@@ -2237,9 +2237,9 @@ function createExplorer(root2, host) {
     frame = frameOf(slice, 0);
     strip.paint(frame.positions, frame.looks, frame.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
-    ledger.paint(found);
-    controls.paint(found);
-    measured();
+    ledger.paint(answer);
+    controls.paint(answer);
+    paintCurve();
     tip.hide();
     if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest2(frame), false));
   }
@@ -2257,35 +2257,36 @@ function createExplorer(root2, host) {
 function heaviest2(frame) {
   let best = 0;
   for (let index = 1; index < frame.positions.length; index++) {
-    const chosen = frame.groups[index] >= 0, before = frame.groups[best] >= 0;
-    if (chosen && !before || chosen === before && frame.weights[index] > frame.weights[best]) best = index;
+    const selected = frame.groups[index] >= 0, bestSelected = frame.groups[best] >= 0;
+    const heavier = frame.weights[index] > frame.weights[best];
+    if (selected && !bestSelected || selected === bestSelected && heavier) best = index;
   }
   return frame.positions.length ? frame.positions[best] : 0;
 }
 
 // inspector_words.js
 var MEANING3 = {
-  count: "C: the number of clusters; ClusterKV takes one for every 80 tokens of the prompt",
+  count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric: "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
-  seed: "seed: draws the keys that are the first centroids",
-  layer: "layer: which of the captured layers is shown",
-  head: "KV head: which of the layer's key heads is shown",
-  map: "every key at its place by principal components; keys near each other point the same way; the star is the last query",
+  seed: "seed: of the random keys that are the first centroids",
+  layer: "layer: the captured layer that is shown",
+  head: "KV head: the head of the layer that is shown",
+  map: "every key, placed by its principal components; keys near each other point in similar directions; the star is the last query",
   text: "the prompt as the model reads it, tinted by cluster; dotted tokens are in no cluster",
-  size: "size: tokens in the cluster",
-  spread: "spread: mean cosine of the cluster's keys to its centroid; 1 where all point the same way",
-  recalled: "recalled: steps that attended at least one of the cluster's tokens",
+  size: "size: number of tokens in the cluster",
+  spread: "spread: mean cosine of the cluster's keys to its centroid; 1 if all point in the same direction",
+  recalled: "recalled by: number of steps that attended to at least one token of the cluster",
   central: "the token whose key has the largest cosine to the centroid",
-  mostly: "the texts that occur most often in the cluster",
-  nearest: "the clusters whose centroids have the largest cosine to this one's",
-  steps: "one bar a step: the share of the cluster's tokens that the step attended"
+  mostly: "the most frequent texts of the cluster's tokens",
+  nearest: "the clusters whose centroids have the largest cosine to this cluster's centroid",
+  steps: "one bar per step: the share of the cluster's tokens that the step attended to"
 };
 function frequent(tokens, members, most = 6) {
   const counts = /* @__PURE__ */ new Map();
   for (const position of members) counts.set(tokens[position], (counts.get(tokens[position]) ?? 0) + 1);
   const ranked = [
     ...counts
-  ].sort((one, other) => other[1] - one[1]).slice(0, most);
+  ].sort(([, a], [, b]) => b - a).slice(0, most);
   return ranked.map(([text, count]) => `${quoted(text)}${count > 1 ? ` \xD7${format(count)}` : ""}`).join("  ");
 }
 function steps(taken) {
@@ -2317,10 +2318,10 @@ function createInspectorControls(root2, page, { change, save }) {
     choice("metric", "metric", page.metrics, (metric) => ({
       metric
     }));
-    const around = bar.appendChild(element("label", "kv-picker"));
-    around.title = MEANING3.seed;
-    around.append(element("span", "", "seed"));
-    const seed = around.appendChild(element("input", "kv-seed"));
+    const seedLabel = bar.appendChild(element("label", "kv-picker"));
+    seedLabel.title = MEANING3.seed;
+    seedLabel.append(element("span", "", "seed"));
+    const seed = seedLabel.appendChild(element("input", "kv-seed"));
     Object.assign(seed, {
       type: "number",
       min: 0,
@@ -2328,13 +2329,13 @@ function createInspectorControls(root2, page, { change, save }) {
       step: 1
     });
     seed.setAttribute("aria-label", "seed");
-    const sow = () => {
+    const setSeed = () => {
       if (seed.checkValidity() && seed.value !== "") change({
         seed: Number(seed.value)
       });
     };
-    seed.addEventListener("change", sow);
-    seed.addEventListener("keydown", (event) => event.key === "Enter" && sow());
+    seed.addEventListener("change", setSeed);
+    seed.addEventListener("keydown", (event) => event.key === "Enter" && setSeed());
     pickers.push([
       seed,
       "seed"
@@ -2355,19 +2356,19 @@ function createInspectorControls(root2, page, { change, save }) {
     ]);
   }
   function setCount(index) {
-    const wanted = Math.max(0, Math.min(counts.length - 1, index));
-    showCount(wanted);
+    const valid = Math.max(0, Math.min(counts.length - 1, index));
+    showCount(valid);
     change({
-      n_clusters: counts[wanted]
+      n_clusters: counts[valid]
     });
   }
   function showCount(index) {
     slider.value = String(index);
     slider.setAttribute("value", slider.value);
     slider.setAttribute("aria-valuetext", `${counts[index]} clusters`);
-    const own = counts[index] === page.default;
+    const isDefault = counts[index] === page.default;
     count.textContent = format(counts[index]);
-    count.title = own ? `${MEANING3.count} (this one)` : `${MEANING3.count}, here ${page.default}`;
+    count.title = isDefault ? `${MEANING3.count} (as here)` : `${MEANING3.count}, here ${page.default}`;
     count.style.minWidth = `${format(counts[counts.length - 1]).length}ch`;
   }
   const menu = createSaveMenu(head, root2, save);
@@ -2381,7 +2382,7 @@ function createInspectorControls(root2, page, { change, save }) {
       slider.max = String(counts.length - 1);
     },
     /**
-     * `waiting`: another number of clusters is on its way, so that the slider stays where the hand put it.
+     * `waiting`: another number of clusters is on its way, and the slider stays where the user put it.
      *
      * @param {Settings} shown
      * @param {number} token
@@ -2389,11 +2390,11 @@ function createInspectorControls(root2, page, { change, save }) {
      */
     paint(shown, token, waiting) {
       const { n_clusters: clusters, metric, seed, layer, head: row2 } = shown;
-      const many = `${format(page.tokens.length)} tokens in ${format(clusters)} ${clusters === 1 ? "cluster" : "clusters"}`;
+      const size2 = `${format(page.tokens.length)} tokens in ${format(clusters)} ${clusters === 1 ? "cluster" : "clusters"}`;
       const place = `layer ${layer}, KV head ${row2}`;
       const parts = [
         page.model,
-        many,
+        size2,
         metric,
         `seed ${seed}`,
         place,
@@ -2417,89 +2418,89 @@ function createInspectorControls(root2, page, { change, save }) {
 function createDetails(host, page, { goTo, onList }) {
   const heading = host.appendChild(element("h3"));
   const body = host.appendChild(element("div", "kv-panel kv-about"));
-  function link(parent, cluster, text, meaning, found) {
-    const made = parent.appendChild(element("button", "kv-link"));
-    made.type = "button";
-    made.title = meaning;
-    const swatch = made.appendChild(element("span", "kv-swatch"));
-    swatch.style.background = colourOf(found.hues[cluster]);
-    made.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
-    made.addEventListener("click", () => goTo(found.central[cluster]));
-    return made;
+  function link(parent, cluster, text, meaning, clusters) {
+    const button2 = parent.appendChild(element("button", "kv-link"));
+    button2.type = "button";
+    button2.title = meaning;
+    const swatch = button2.appendChild(element("span", "kv-swatch"));
+    swatch.style.background = colourOf(clusters.hues[cluster]);
+    button2.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
+    button2.addEventListener("click", () => goTo(clusters.central[cluster]));
+    return button2;
   }
-  function one(found, cluster) {
+  function details(clusters, cluster) {
     const members = [
-      ...found.labels.keys()
-    ].filter((token) => found.labels[token] === cluster);
-    const taken = takenOf(found, cluster), central = found.central[cluster];
+      ...clusters.labels.keys()
+    ].filter((token) => clusters.labels[token] === cluster);
+    const taken = takenOf(clusters, cluster), central = clusters.central[cluster];
     const facts = element("div", "kv-facts");
     const swatch = facts.appendChild(element("span", "kv-swatch"));
-    swatch.style.background = colourOf(found.hues[cluster]);
+    swatch.style.background = colourOf(clusters.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
     fact(facts, "size", format(members.length), MEANING3.size);
-    fact(facts, "spread", found.spread[cluster].toFixed(2), MEANING3.spread);
+    fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING3.spread);
     const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
     fact(facts, "recalled by", recalled, MEANING3.recalled);
     fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING3.central);
     const list = facts.appendChild(element("button", "", "All clusters"));
     list.type = "button";
-    list.title = "lets go of this cluster and lists all (Escape)";
+    list.title = "clears the choice and lists all clusters (Escape)";
     list.addEventListener("click", onList);
     const rows = element("dl", "kv-rows");
     row(rows, "mostly", MEANING3.mostly).append(frequent(page.tokens, members));
-    const near = row(rows, "nearest", MEANING3.nearest), width = found.shapes.nearest[1];
+    const nearest = row(rows, "nearest", MEANING3.nearest), width = clusters.shapes.nearest[1];
     for (let rank = 0; rank < width; rank++) {
-      const other = found.nearest[cluster * width + rank];
-      if (other < 0) continue;
-      const cosine = found.nearest_cosine[cluster * width + rank].toFixed(3);
-      const meaning = `go to cluster ${other}: ${found.sizes[other]} tokens, cosine of the centroids ${cosine}`;
-      link(near, other, cosine, meaning, found);
+      const neighbour = clusters.nearest[cluster * width + rank];
+      if (neighbour < 0) continue;
+      const cosine = clusters.nearest_cosine[cluster * width + rank].toFixed(3);
+      const meaning = `go to cluster ${neighbour}: ${clusters.sizes[neighbour]} tokens, cosine of centroids ${cosine}`;
+      link(nearest, neighbour, cosine, meaning, clusters);
     }
-    if (!near.children.length) near.append("there is no other cluster");
-    row(rows, "steps", MEANING3.steps).append(bars(found, cluster, taken));
+    if (!nearest.children.length) nearest.append("there is no other cluster");
+    row(rows, "steps", MEANING3.steps).append(bars(clusters, cluster, taken));
     return [
       facts,
       rows
     ];
   }
-  function bars(found, cluster, taken) {
+  function bars(clusters, cluster, taken) {
     if (!taken.length) {
-      const todo = "pick a recorded layer, or open the inspector without a recording";
-      return element("span", "kv-empty", `Layer ${found.layer} was not recorded: ${todo}.`);
+      const advice = "pick a recorded layer, or open the inspector without a recording";
+      return element("span", "kv-empty", `Layer ${clusters.layer} was not recorded: ${advice}.`);
     }
-    const made = element("div", "kv-steps");
-    made.setAttribute("role", "img");
-    made.setAttribute("aria-label", `steps that attended tokens of this cluster: ${steps(taken)} of ${taken.length}`);
+    const chart = element("div", "kv-steps");
+    chart.setAttribute("role", "img");
+    chart.setAttribute("aria-label", `steps that attended to this cluster: ${steps(taken)} of ${taken.length}`);
     taken.forEach((count, step) => {
-      const bar = made.appendChild(element("span", "kv-stepbar"));
+      const bar = chart.appendChild(element("span", "kv-stepbar"));
       const fed = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${format(page.tokens.length + step)}`;
-      bar.title = `${fed}: attended ${format(count)} of ${format(found.sizes[cluster])} tokens`;
+      bar.title = `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`;
       const fill2 = bar.appendChild(element("span"));
-      fill2.style.height = `${100 * count / found.sizes[cluster]}%`;
-      fill2.style.background = colourOf(found.hues[cluster]);
+      fill2.style.height = `${100 * count / clusters.sizes[cluster]}%`;
+      fill2.style.background = colourOf(clusters.hues[cluster]);
     });
-    return made;
+    return chart;
   }
-  function all(found) {
-    const list = element("ol", "kv-all"), count = found.sizes.length;
+  function all(clusters) {
+    const list = element("ol", "kv-all"), count = clusters.sizes.length;
     const recalled = Array.from({
       length: count
-    }, (_, cluster) => steps(takenOf(found, cluster)));
+    }, (_, cluster) => steps(takenOf(clusters, cluster)));
     const members = Array.from({
       length: count
     }, () => (
       /** @type {number[]} */
       []
     ));
-    found.labels.forEach((cluster, token) => cluster >= 0 && members[cluster].push(token));
+    clusters.labels.forEach((cluster, token) => cluster >= 0 && members[cluster].push(token));
     const order = [
       ...recalled.keys()
-    ].filter((cluster) => found.sizes[cluster] > 0);
-    order.sort((one2, other) => recalled[other] - recalled[one2] || found.sizes[other] - found.sizes[one2]);
+    ].filter((cluster) => clusters.sizes[cluster] > 0);
+    order.sort((a, b) => recalled[b] - recalled[a] || clusters.sizes[b] - clusters.sizes[a]);
     for (const cluster of order) {
-      const text = `${format(found.sizes[cluster])} tokens \xB7 ${recalled[cluster]} steps`;
+      const text = `${format(clusters.sizes[cluster])} tokens \xB7 ${recalled[cluster]} steps`;
       const item = list.appendChild(element("li"));
-      link(item, cluster, text, `${MEANING3.size}; ${MEANING3.recalled}`, found);
+      link(item, cluster, text, `${MEANING3.size}; ${MEANING3.recalled}`, clusters);
       item.append(element("span", "kv-first", frequent(page.tokens, members[cluster], 4)));
     }
     return [
@@ -2508,30 +2509,30 @@ function createDetails(host, page, { goTo, onList }) {
   }
   return {
     /**
-     * @param {Clustering} found
+     * @param {Clustering} clusters
      * @param {number} token
      */
-    paint(found, token) {
-      const cluster = token < 0 ? -1 : found.labels[token], empty = found.sizes.filter((size2) => !size2).length;
+    paint(clusters, token) {
+      const cluster = token < 0 ? -1 : clusters.labels[token], empty = clusters.sizes.filter((size2) => !size2).length;
       const more = empty ? ` (${format(empty)} more are empty)` : "";
-      heading.textContent = cluster >= 0 ? "the cluster picked" : `all ${format(found.sizes.length - empty)} clusters, most often recalled first${more}`;
-      body.replaceChildren(...cluster >= 0 ? one(found, cluster) : all(found));
+      heading.textContent = cluster >= 0 ? "the picked cluster" : `all ${format(clusters.sizes.length - empty)} clusters, most often recalled first${more}`;
+      body.replaceChildren(...cluster >= 0 ? details(clusters, cluster) : all(clusters));
       if (token < 0 || cluster >= 0) return;
-      const why = "is a sink or recent token: always attended, in no cluster.";
-      body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} ${why}`));
+      const reason = "is a sink or recent token: always attended, in no cluster.";
+      body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} ${reason}`));
     }
   };
 }
-function takenOf(found, cluster) {
-  const [count, width] = found.shapes.taken;
+function takenOf(clusters, cluster) {
+  const [count, width] = clusters.shapes.taken;
   return Array.from({
     length: count
-  }, (_, step) => found.taken[step * width + cluster]);
+  }, (_, step) => clusters.taken[step * width + cluster]);
 }
 function fact(parent, name, text, meaning) {
-  const made = parent.appendChild(element("span", "kv-figure"));
-  made.title = meaning;
-  made.append(element("span", "kv-name", name), element("span", "kv-number", text));
+  const figure3 = parent.appendChild(element("span", "kv-figure"));
+  figure3.title = meaning;
+  figure3.append(element("span", "kv-name", name), element("span", "kv-number", text));
 }
 function row(rows, name, meaning) {
   const term = rows.appendChild(element("dt", "kv-name", name));
@@ -2581,11 +2582,11 @@ function projector(points, star, width, height) {
     star[1],
     star[1]
   ];
-  for (let at = 0; at < points.length; at += 2) {
-    left = Math.min(left, points[at]);
-    right = Math.max(right, points[at]);
-    low = Math.min(low, points[at + 1]);
-    high = Math.max(high, points[at + 1]);
+  for (let i = 0; i < points.length; i += 2) {
+    left = Math.min(left, points[i]);
+    right = Math.max(right, points[i]);
+    low = Math.min(low, points[i + 1]);
+    high = Math.max(high, points[i + 1]);
   }
   const unit = Math.min((width - 2 * MARGIN2) / Math.max(right - left, 1e-9), (height - 2 * MARGIN2) / Math.max(high - low, 1e-9));
   const [x0, y0] = [
@@ -2616,7 +2617,7 @@ function indexOfPlaces(places, width) {
      * @param {number} reach
      */
     nearest(x, y, reach) {
-      let best = -1, least = reach * reach;
+      let nearest = -1, least = reach * reach;
       for (const dy of [
         -CELL,
         0,
@@ -2628,15 +2629,15 @@ function indexOfPlaces(places, width) {
           CELL
         ]) {
           for (const token of squares.get(square(x + dx, y + dy)) ?? []) {
-            const apart = (places[2 * token] - x) ** 2 + (places[2 * token + 1] - y) ** 2;
-            if (apart < least) [best, least] = [
+            const distance = (places[2 * token] - x) ** 2 + (places[2 * token + 1] - y) ** 2;
+            if (distance < least) [nearest, least] = [
               token,
-              apart
+              distance
             ];
           }
         }
       }
-      return best;
+      return nearest;
     }
   };
 }
@@ -2644,7 +2645,7 @@ function indexOfPlaces(places, width) {
 // inspector_map.js
 var REACH = 9;
 var NONE = -1;
-var WAYS = {
+var DIRECTIONS = {
   ArrowLeft: [
     -1,
     0
@@ -2666,7 +2667,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   host.classList.add("kv-keymap");
   host.tabIndex = 0;
   host.setAttribute("role", "application");
-  host.setAttribute("aria-label", "map of the keys: arrow keys go from centroid to centroid, Enter picks one, Escape lets go");
+  host.setAttribute("aria-label", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears the choice");
   const [below, above] = [
     0,
     1
@@ -2694,7 +2695,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     const project = projector(points, star, width, height);
     toPixel = project;
     places = new Float32Array(points.length);
-    for (let at2 = 0; at2 < points.length; at2 += 2) places.set(project(points[at2], points[at2 + 1]), at2);
+    for (let i = 0; i < points.length; i += 2) places.set(project(points[i], points[i + 1]), i);
     index = indexOfPlaces(places, width);
     return true;
   }
@@ -2779,20 +2780,20 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     circle2(context, place, radius, ground, width + 2.5);
     circle2(context, place, radius, cluster === picked ? ink : colour(cluster), width);
   }
-  function at(event) {
+  function keyAt(event) {
     if (!toPixel) return null;
     const box = host.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    let best = NONE, least = (ringSize() + 2) ** 2;
+    let nearest = NONE, least = (ringSize() + 2) ** 2;
     for (let cluster = 0; cluster < clusters.sizes.length; cluster++) {
       if (!clusters.sizes[cluster]) continue;
-      const [a, b] = ringAt(toPixel, cluster), apart = (a - x) ** 2 + (b - y) ** 2;
-      if (apart < least) [best, least] = [
+      const [a, b] = ringAt(toPixel, cluster), distance = (a - x) ** 2 + (b - y) ** 2;
+      if (distance < least) [nearest, least] = [
         cluster,
-        apart
+        distance
       ];
     }
-    if (best >= 0) return {
-      cluster: best,
+    if (nearest >= 0) return {
+      cluster: nearest,
       token: NONE
     };
     const token = index.nearest(x, y, REACH);
@@ -2802,9 +2803,9 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     };
   }
   host.addEventListener("pointermove", (event) => {
-    const found = at(event), token = found ? found.token : NONE;
-    host.style.cursor = found ? "pointer" : "default";
-    onHover(found, event);
+    const key = keyAt(event), token = key ? key.token : NONE;
+    host.style.cursor = key ? "pointer" : "default";
+    onHover(key, event);
     if (token === hovered) return;
     hovered = token;
     drawAbove();
@@ -2815,13 +2816,13 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     onHover(null, event);
   });
   host.addEventListener("click", (event) => {
-    const found = at(event);
-    if (found) onPick(found);
+    const key = keyAt(event);
+    if (key) onPick(key);
   });
   host.addEventListener("keydown", (event) => {
-    const way = WAYS[event.key];
+    const direction = DIRECTIONS[event.key];
     if (hasModifier(event) || !toPixel) return;
-    if (way) moveTo(neighbour(toPixel, ...way));
+    if (direction) moveTo(neighbour(toPixel, ...direction));
     else if ((event.key === "Enter" || event.key === " ") && cursor >= 0) onPick({
       cluster: cursor,
       token: NONE
@@ -2910,17 +2911,17 @@ var MOVES = {
 };
 var SLOW_MS = 250;
 var TINTED = ATTENDED | GENERATED;
-var CHOSEN = TINTED | ORACLE;
+var PICKED = TINTED | ORACLE;
 var UNCLUSTERED = ATTENDED | SINK;
 function createInspector(root2, host) {
   const page = host.get("page");
   let places;
-  let found;
+  let clusters;
   let token = host.get("token");
-  let wanted = null;
-  let pending = null;
-  let slow;
-  let moved = true;
+  let requested = null;
+  let queued = null;
+  let slowTimer;
+  let placesChanged = true;
   root2.classList.add("kvviz", "kv-inspector");
   keepKeys(root2);
   const controls = createInspectorControls(root2, page, {
@@ -2934,29 +2935,29 @@ function createInspector(root2, host) {
   root2.append(mapLegend(), ...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root2);
   const map = createKeyMap(left.appendChild(element("div")), root2, {
-    onHover(at, event) {
-      strip.light(at && at.token >= 0 ? [
-        at.token
+    onHover(key, event) {
+      strip.light(key && key.token >= 0 ? [
+        key.token
       ] : []);
-      if (at) tip.show(aboutKey(at), event);
+      if (key) tip.show(keyRows(key), event);
       else tip.hide();
     },
-    onPick: (at) => choose(at.token >= 0 ? at.token : found.central[at.cluster]),
+    onPick: (key) => choose(key.token >= 0 ? key.token : clusters.central[key.cluster]),
     onCursor(cluster) {
-      said.textContent = cluster < 0 ? "" : `at cluster #${cluster}, ${format(found.sizes[cluster])} tokens; Enter picks it`;
+      status.textContent = cluster < 0 ? "" : `at cluster #${cluster}, ${format(clusters.sizes[cluster])} tokens: Enter picks it`;
     }
   });
   const axes2 = left.appendChild(element("div", "kv-axis"));
-  const said = left.appendChild(element("div", "kv-axis kv-cursor"));
-  said.setAttribute("role", "status");
+  const status = left.appendChild(element("div", "kv-axis kv-cursor"));
+  status.setAttribute("role", "status");
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
     label: "prompt",
     onHover(position, event) {
       map.hover(position);
       if (position === null) tip.hide();
-      else tip.show(aboutKey({
-        cluster: found.labels[position],
+      else tip.show(keyRows({
+        cluster: clusters.labels[position],
         token: position
       }), event);
     },
@@ -2967,9 +2968,9 @@ function createInspector(root2, host) {
     onList: () => choose(-1)
   });
   const unwatch = watchTheme(root2, map.recolour);
-  const clusterOf = (position) => position < 0 ? -1 : found.labels[position];
+  const clusterOf = (position) => position < 0 ? -1 : clusters.labels[position];
   function settings() {
-    const { settings: [n_clusters, metric, seed], layer, head } = found;
+    const { settings: [n_clusters, metric, seed], layer, head } = clusters;
     return {
       n_clusters,
       metric: page.metrics[metric],
@@ -2978,7 +2979,7 @@ function createInspector(root2, host) {
       head
     };
   }
-  function aboutKey({ cluster, token: position }) {
+  function keyRows({ cluster, token: position }) {
     const rows = position < 0 ? [] : [
       [
         "token",
@@ -2996,17 +2997,17 @@ function createInspector(root2, host) {
       ]);
       return rows;
     }
-    const taken = takenOf(found, cluster);
+    const taken = takenOf(clusters, cluster);
     rows.push([
       "cluster",
       `#${cluster}`
     ], [
       "size",
-      `${format(found.sizes[cluster])} tokens`
+      `${format(clusters.sizes[cluster])} tokens`
     ]);
     rows.push([
       "spread",
-      decimals(found.spread[cluster])
+      decimals(clusters.spread[cluster])
     ]);
     if (taken.length) rows.push([
       "recalled by",
@@ -3015,20 +3016,20 @@ function createInspector(root2, host) {
     return rows;
   }
   function paintText() {
-    const chosen = clusterOf(token), count = found.labels.length;
+    const picked = clusterOf(token), count = clusters.labels.length;
     const looks = new Uint8Array(count), marks = new Uint8Array(count);
     for (let position = 0; position < count; position++) {
-      const cluster = found.labels[position], mine = cluster >= 0 && cluster === chosen;
-      looks[position] = (cluster < 0 ? HUES : found.hues[cluster]) * LEVELS + (mine ? LEVELS - 1 : 0);
-      marks[position] = cluster < 0 ? UNCLUSTERED : mine ? CHOSEN : TINTED;
+      const cluster = clusters.labels[position], isPicked = cluster >= 0 && cluster === picked;
+      looks[position] = (cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + (isPicked ? LEVELS - 1 : 0);
+      marks[position] = cluster < 0 ? UNCLUSTERED : isPicked ? PICKED : TINTED;
     }
     strip.paint([
-      ...found.labels.keys()
+      ...clusters.labels.keys()
     ], looks, marks);
   }
-  function paint(waiting = wanted !== null) {
+  function paint(waiting = requested !== null) {
     paintText();
-    details.paint(found, token);
+    details.paint(clusters, token);
     controls.paint(settings(), token, waiting);
     tip.hide();
   }
@@ -3043,35 +3044,35 @@ function createInspector(root2, host) {
   }
   function ask(change) {
     const next = {
-      ...pending ?? wanted ?? settings(),
+      ...queued ?? requested ?? settings(),
       ...change
     };
-    if (wanted) {
-      pending = next;
+    if (requested) {
+      queued = next;
       return;
     }
     if (same(next, settings())) return;
-    wanted = next;
-    slow = setTimeout(() => {
+    requested = next;
+    slowTimer = setTimeout(() => {
       root2.dataset.busy = "";
-      said.textContent = `clustering ${format(page.tokens.length)} tokens anew \u2026`;
+      status.textContent = `clustering ${format(page.tokens.length)} tokens \u2026`;
     }, SLOW_MS);
     host.tell(next);
   }
   function show() {
-    const opening = !found;
-    if (moved) places = unpack(host.bytes("places"));
-    found = unpack(host.bytes("clusters"));
-    moved = false;
-    clearTimeout(slow);
+    const opening = !clusters;
+    if (placesChanged) places = unpack(host.bytes("places"));
+    clusters = unpack(host.bytes("clusters"));
+    placesChanged = false;
+    clearTimeout(slowTimer);
     delete root2.dataset.busy;
-    said.textContent = "";
-    wanted = null;
-    const next = pending;
-    pending = null;
+    status.textContent = "";
+    requested = null;
+    const next = queued;
+    queued = null;
     const [across, up] = new TextDecoder().decode(places.titles).split("\n");
     axes2.replaceChildren(element("span", "", `\u2192 ${across}`), element("span", "", `\u2191 ${up}`));
-    map.show(places, found, clusterOf(token));
+    map.show(places, clusters, clusterOf(token));
     paint(next !== null);
     if (opening && token >= 0) requestAnimationFrame(() => strip.focus(token, false));
     if (next) ask(next);
@@ -3090,25 +3091,25 @@ function createInspector(root2, host) {
     event.preventDefault();
   });
   host.on("page", () => controls.counts(host.get("page").counts));
-  host.on("places", () => moved = true);
+  host.on("places", () => placesChanged = true);
   host.on("clusters", show);
   host.on("token", () => host.get("token") !== token && choose(host.get("token")));
   show();
   return () => {
-    clearTimeout(slow);
+    clearTimeout(slowTimer);
     unwatch();
     map.destroy();
   };
 }
-function same(one, other) {
-  return JSON.stringify(one) === JSON.stringify(other);
+function same(first, second) {
+  return JSON.stringify(first) === JSON.stringify(second);
 }
 function mapLegend() {
   const host = element("p", "kv-legend");
   const entries = [
     [
       "\u25CF token",
-      "a key; its hue is its cluster's, the same hue in the text"
+      "a key; its hue is that of its cluster, as in the text"
     ],
     [
       "\u25CB centroid",
@@ -3116,7 +3117,7 @@ function mapLegend() {
     ],
     [
       "\u2605 last query",
-      "the mean of the KV head's query heads at the last position, drawn at the keys' mean length"
+      "the mean over the KV head's query heads at the last position, scaled to the keys' mean length"
     ]
   ];
   for (const [text, meaning] of entries) host.appendChild(element("span", "kv-entry", text)).title = meaning;
@@ -3124,7 +3125,7 @@ function mapLegend() {
     [
       "kv-attended kv-agreed",
       "--kv-h:250;--kv-a:1",
-      "in the cluster picked"
+      "in the picked cluster"
     ],
     [
       "kv-attended kv-kept",
@@ -3147,13 +3148,14 @@ async function pageModel({ state, answers }, css) {
     _css: css
   };
   const events = new EventTarget();
-  let asked = [];
+  let current = [];
   async function answer(again = false) {
-    const found = answers.filter(({ when }) => matches(values, when));
-    if (!again && found.length === asked.length && found.every((each, index) => each === asked[index])) return;
-    asked = found;
-    const changes = await withBytes(Object.assign({}, ...found.map(({ then }) => then)));
-    if (asked !== found) return;
+    const matching = answers.filter(({ when }) => matches(values, when));
+    const same2 = matching.length === current.length && matching.every((each, index) => each === current[index]);
+    if (same2 && !again) return;
+    current = matching;
+    const changes = await withBytes(Object.assign({}, ...matching.map(({ then }) => then)));
+    if (current !== matching) return;
     Object.assign(values, changes);
     for (const name of Object.keys(changes)) events.dispatchEvent(new Event(`change:${name}`));
   }
@@ -3173,19 +3175,19 @@ async function pageModel({ state, answers }, css) {
   };
 }
 function matches(values, when) {
-  return Object.entries(when).every(([name, wanted]) => wanted instanceof Object ? matches(values[name], wanted) : values[name] === wanted);
+  return Object.entries(when).every(([name, value]) => value instanceof Object ? matches(values[name], value) : values[name] === value);
 }
 async function withBytes(values) {
   const read = (value) => Array.isArray(value) ? Promise.all(value.map(read)) : value?.blob === void 0 ? value : readBlob(value.blob);
-  const named2 = Object.entries(values).map(async ([name, value]) => [
+  const entries = Object.entries(values).map(async ([name, value]) => [
     name,
     await read(value)
   ]);
-  return Object.fromEntries(await Promise.all(named2));
+  return Object.fromEntries(await Promise.all(entries));
 }
 async function readBlob(key) {
   const text = document.querySelector(`script[data-slice="${key}"]`)?.textContent;
-  if (!text) throw new Error(`this page lacks the bytes ${key}`);
+  if (!text) throw new Error(`this page does not contain the bytes of ${key}`);
   const bytes2 = Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const stream = new Blob([
     bytes2
@@ -3197,35 +3199,35 @@ async function readBlob(key) {
 var FIRST_WORDS = 48;
 function createClusters(host, page, { onHover, onPick }) {
   const list = host.appendChild(element("ol", "kv-clusters"));
-  const nothing = host.appendChild(element("p", "kv-empty"));
+  const emptyNote = host.appendChild(element("p", "kv-empty"));
   function item(clusters, index, frame, widest) {
     const group2 = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
     const members = [
       ...frame.positions
     ].filter((_, token) => frame.groups[token] === group2);
-    const made = element("li");
-    const bar = made.appendChild(element("span", "kv-bar"));
+    const entry = element("li");
+    const bar = entry.appendChild(element("span", "kv-bar"));
     const fill2 = bar.appendChild(element("span"));
     fill2.style.width = `${100 * clusters.group_masses[index] / widest}%`;
     fill2.style.background = colourOf(clusters.group_hues[index]);
     const id = element("span", "kv-id", `#${group2}`);
-    made.prepend(id);
-    const share = made.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
-    const size2 = made.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
-    made.append(element("span", "kv-first", words(members)));
-    size2.title = known > count ? `trimmed: ${count} tokens attended here; this recording shows at least ${known} members that were there already` : page.merges ? "tokens that this centroid is the mean of" : `tokens of this ${page.group_name} attended at this step`;
+    entry.prepend(id);
+    const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
+    const size2 = entry.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
+    entry.append(element("span", "kv-first", firstWords(members)));
+    size2.title = known > count ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended at this step`;
     bar.title = share.title = MEANING.share;
-    id.title = `${page.group_name} ${group2}, ${MEANING.score.replace("score: ", "score ")}: ${decimals(clusters.group_scores[index])}`;
-    made.addEventListener("pointerenter", () => onHover(members));
-    made.addEventListener("pointerleave", () => onHover([]));
-    made.addEventListener("click", () => onPick(members[0]));
-    return made;
+    id.title = `${page.group_name} ${group2}, score ${decimals(clusters.group_scores[index])}: ${MEANING.score}`;
+    entry.addEventListener("pointerenter", () => onHover(members));
+    entry.addEventListener("pointerleave", () => onHover([]));
+    entry.addEventListener("click", () => onPick(members[0]));
+    return entry;
   }
-  const words = (members) => {
+  const firstWords = (members) => {
     let text = "";
     for (let index = 0; index < members.length && text.length < FIRST_WORDS; index++) {
-      const gap = index && members[index] !== members[index - 1] + 1 ? " \u2026 " : "";
-      text += gap + page.tokens[members[index]];
+      const ellipsis = index && members[index] !== members[index - 1] + 1 ? " \u2026 " : "";
+      text += ellipsis + page.tokens[members[index]];
     }
     const readable = named(text.replace(/\s+/g, " ").replace(/(… )+/g, "\u2026 ").trim());
     return /[^…\s]/.test(readable) ? readable : visible(text);
@@ -3240,9 +3242,9 @@ function createClusters(host, page, { onHover, onPick }) {
       const clusters = clustersOf(slice, step);
       const widest = Math.max(1e-9, ...clusters.group_masses);
       list.replaceChildren(...Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest)));
-      nothing.hidden = clusters.group_ids.length > 0;
-      const others = `a sink, recent, generated, or attended without ${page.group_name}s`;
-      nothing.textContent = `Nothing was recalled by score at this step: every attended token is ${others}.`;
+      emptyNote.hidden = clusters.group_ids.length > 0;
+      const kinds = `a sink, recent, generated, or attended without ${page.group_name}s`;
+      emptyNote.textContent = `Nothing was recalled by score at this step: every attended token is ${kinds}.`;
       return clusters.group_ids.length;
     }
   };
@@ -3253,7 +3255,7 @@ function createControls(root2, page, { go, toggle, pick, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
   const layer = picker(head, "layer", page.layers, page.layers_meaning, () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: which of the layer's heads is shown`, () => pick(Number(layer.value), Number(row2.value)));
+  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
   const play = button(slider.buttons, "\u25B6", "play (space)", toggle);
@@ -3299,16 +3301,16 @@ function createControls(root2, page, { go, toggle, pick, save }) {
   };
 }
 function figure2(host, name) {
-  const made = host.appendChild(element("span", "kv-figure"));
-  made.title = MEANING[name];
-  made.append(element("span", "kv-name", name));
-  const number = made.appendChild(element("span", "kv-number"));
+  const item = host.appendChild(element("span", "kv-figure"));
+  item.title = MEANING[name];
+  item.append(element("span", "kv-name", name));
+  const number = item.appendChild(element("span", "kv-number"));
   return {
     number,
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
-      made.title = `${MEANING[name]}: ${format(count)} bytes`;
+      item.title = `${MEANING[name]}: ${format(count)} bytes`;
     }
   };
 }
@@ -3353,10 +3355,10 @@ function createStepper(root2, host) {
     onHover: about
   });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
-  next.title = "what this step predicts";
+  next.title = "the token that this step predicts";
   writtenPanel.querySelectorAll("[data-position]").forEach((span, index) => span.toggleAttribute("data-question", index < page.question_length));
   const map = createMatrix(mapPanel, {
-    label: "map of the attended tokens: one row a step, one column a position",
+    label: "map of the attended tokens: one row per step, one column per position",
     palette: () => mapColours(root2),
     onHover(cell2, event) {
       if (!cell2 || !slice) return tip.hide();
@@ -3380,7 +3382,7 @@ function createStepper(root2, host) {
     }
   });
   const sightBar = element("div", "kv-sight");
-  sightBar.title = "the part of the prompt that is in sight";
+  sightBar.title = "the visible part of the prompt";
   mapPanel.before(sightBar);
   const axis = element("div", "kv-axis");
   axis.append(element("span", "", "0"), element("span", "", "position"), element("span", "", format(page.tokens.length - 1)));
@@ -3485,18 +3487,18 @@ function legend2(page) {
   const marks = [
     [
       "kv-attended kv-agreed",
-      "attended, the oracle too",
-      MEANING.recall
+      "agreed",
+      "attended, and the oracle would attend to it too"
     ],
     [
       "kv-attended kv-wasted",
-      "attended, the oracle would not",
-      "wasted: a token that was recalled although the oracle would not take it"
+      "wasted",
+      "recalled by the method, although the oracle would not attend to it"
     ],
     [
       "kv-missed",
       "missed",
-      "a token that the oracle would attend and the method did not"
+      "the oracle would attend to it; the method did not"
     ],
     [
       "kv-attended kv-kept",
@@ -3510,7 +3512,7 @@ function legend2(page) {
     MEANING.merged
   ]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
-  const tint = `${hue}; the strength is logarithmic, from 0.0002 and less to 0.35 and more`;
+  const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
   return createLegend(marks, `hue: ${page.group_name} \xB7 strength: attention`, tint);
 }
 
@@ -3536,7 +3538,7 @@ if (data && style && root && !root.hasChildNodes()) {
   pageModel(JSON.parse(data.textContent), style.textContent).then((model) => draw(model, root));
 }
 var kvviz_default = {
-  /** @param {{ model: Model, el: HTMLElement }} given */
+  /** @param {{ model: Model, el: HTMLElement }} context */
   render: ({ model, el }) => draw(model, el.appendChild(element("div")))
 };
 export {
