@@ -44,7 +44,7 @@ TABS = {
     ],
     "ClusterInspector": [
         ("summary", "Save"), ("range", "number of clusters C"),
-        ("application", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears the choice"),
+        ("application", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it"),
         ("region", "prompt"), ("button", "All clusters"),
     ],
     "BudgetExplorer": [

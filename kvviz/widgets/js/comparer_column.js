@@ -22,7 +22,7 @@ import { aboutToken } from "./words.js";
 
 // A byte of the map is verdict * LEVELS + level, packed by kvviz/widgets/comparer_view.py.
 export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3, MERGED_AWAY = 4;
-const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens shown of the prompt: in all columns, at least in each
+const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens of the prompt shown: over all columns, at least per column
 const MAP_HEIGHT = 96; // CSS pixels, unless there are too many steps
 
 /**

@@ -5,7 +5,7 @@ export const MEANING = {
   budget:
     "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
   recall:
-    "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method",
+    "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method attends to",
   mass:
     "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids do not count",
   error:
@@ -13,10 +13,10 @@ export const MEANING = {
   attended:
     "attended: tokens and centroids that this head attends to at the last step, including those fed after the prompt",
   metadata: "metadata: bytes that the method keeps for this layer, all heads, in addition to keys and values",
-  read: "read to choose: bytes that one step of this layer reads to choose, besides the attended keys and values",
+  read: "read to choose: bytes that one step of this layer reads to choose, besides the keys and values attended to",
   curve:
     "each dot is a run of the method on the trace with that budget; the oracle attends to the tokens with the largest exact weights; click to set the nearest budget",
-  ledger: "the tokens that this head attends to at the last step; missed tokens are not among them",
+  ledger: "the tokens that this head attends to at the last step; all parts except the missed tokens add up to them",
   text: "the trace as text; point at a token to see its cluster, score and attention",
   map:
     "all positions from left to right; of the tokens in a column, the strongest is drawn; click to scroll the text there",

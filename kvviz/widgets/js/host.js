@@ -19,7 +19,7 @@
  */
 
 /**
- * The interface of a view to its model, which is a kernel's or a page's without a kernel.
+ * What a view uses of its model, whether that is a kernel's or a page's without a kernel.
  *
  * @param {Model} model
  */

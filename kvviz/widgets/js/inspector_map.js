@@ -36,7 +36,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   host.setAttribute("role", "application");
   host.setAttribute(
     "aria-label",
-    "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears the choice",
+    "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it",
   );
   const [below, above] = [0, 1].map(() => host.appendChild(element("canvas")));
   /** @type {Clustering} */

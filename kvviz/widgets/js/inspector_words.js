@@ -6,7 +6,7 @@ export const MEANING = {
   count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric:
     "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
-  seed: "seed: of the random keys that are the first centroids",
+  seed: "seed: draws the keys from which k-means starts",
   layer: "layer: the captured layer that is shown",
   head: "KV head: the head of the layer that is shown",
   map:

@@ -11,7 +11,7 @@ export const MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
   recall:
-    "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method, those with the largest exact weights",
+    "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
   read: "read: bytes of the keys and values that the whole layer attends to at this step",

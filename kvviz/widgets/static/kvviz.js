@@ -603,7 +603,7 @@ function cut(slice, names, from, to) {
 var MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
-  recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method, those with the largest exact weights",
+  recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
   read: "read: bytes of the keys and values that the whole layer attends to at this step",
@@ -1583,14 +1583,14 @@ function legend(page) {
 // explorer_words.js
 var MEANING2 = {
   budget: "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
-  recall: "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method",
+  recall: "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method attends to",
   mass: "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids do not count",
   error: "output error: \u2016output \u2212 exact\u2016 / \u2016exact\u2016 of the attention output, including centroids, mean over the steps and the query heads of the layer",
   attended: "attended: tokens and centroids that this head attends to at the last step, including those fed after the prompt",
   metadata: "metadata: bytes that the method keeps for this layer, all heads, in addition to keys and values",
-  read: "read to choose: bytes that one step of this layer reads to choose, besides the attended keys and values",
+  read: "read to choose: bytes that one step of this layer reads to choose, besides the keys and values attended to",
   curve: "each dot is a run of the method on the trace with that budget; the oracle attends to the tokens with the largest exact weights; click to set the nearest budget",
-  ledger: "the tokens that this head attends to at the last step; missed tokens are not among them",
+  ledger: "the tokens that this head attends to at the last step; all parts except the missed tokens add up to them",
   text: "the trace as text; point at a token to see its cluster, score and attention",
   map: "all positions from left to right; of the tokens in a column, the strongest is drawn; click to scroll the text there",
   tint: "tokens in no group are grey; the strength is logarithmic, from 0.0002 or less to 0.35 or more",
@@ -2268,7 +2268,7 @@ function heaviest2(frame) {
 var MEANING3 = {
   count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric: "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
-  seed: "seed: of the random keys that are the first centroids",
+  seed: "seed: draws the keys from which k-means starts",
   layer: "layer: the captured layer that is shown",
   head: "KV head: the head of the layer that is shown",
   map: "every key, placed by its principal components; keys near each other point in similar directions; the star is the last query",
@@ -2667,7 +2667,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   host.classList.add("kv-keymap");
   host.tabIndex = 0;
   host.setAttribute("role", "application");
-  host.setAttribute("aria-label", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears the choice");
+  host.setAttribute("aria-label", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it");
   const [below, above] = [
     0,
     1
