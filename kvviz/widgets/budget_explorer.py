@@ -92,7 +92,7 @@ class BudgetExplorer(LiveWidget):
     def _default_budget(self, stops: list[int]) -> int:
         target = self.explorer.prompt_length // DEFAULT_SHARE
         if not stops:
-            got = f"a prompt of {self.explorer.prompt_length} tokens, less than any budget of {self.method}"
+            got = f"a prompt of {self.explorer.prompt_length} tokens, shorter than any budget of {self.method}"
             raise InvalidInputError("BudgetExplorer", got, "a longer trace, or fewer sinks and recent tokens")
         return min(stops, key=lambda stop: abs(stop - target))
 
