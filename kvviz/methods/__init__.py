@@ -1,4 +1,4 @@
-"""Methods: one file each. A new file here, or an entry point `kvviz.methods` elsewhere, is all a new one needs."""
+"""Methods, one file per method. To add one, add a file here, or an entry point `kvviz.methods` in another package."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = [
 
 
 def names() -> tuple[str, ...]:
-    """Names of all methods found, sorted."""
+    """Sorted names of all methods."""
     return REGISTRY.names()
 
 
 def get(name: str) -> type[Method]:
-    """The method class of that name; raises UnknownNameError with near matches."""
+    """The method class with this name. Raises UnknownNameError, which suggests similar names."""
     return REGISTRY.find(name)
 
 
 def create(name: str, *, preset: str = "paper", **values: Any) -> Method:
-    """A method by name: its defaults, changed by the preset, changed by the fields given.
+    """A method by name. The preset overrides the defaults, and `values` override the preset.
 
-    Raises UnknownNameError for an unknown method, preset or field, InvalidInputError for a value out of range.
+    Raises UnknownNameError for an unknown method, preset or field, and InvalidInputError for a value out of range.
     """
     presets = get(name).presets
     if preset not in presets:
@@ -41,29 +41,29 @@ def create(name: str, *, preset: str = "paper", **values: Any) -> Method:
 
 
 def resolve(method: str | Method, **values: Any) -> Method:
-    """A method from its name and fields, or the method itself where it already is one."""
+    """The method with this name and these fields, or `method` itself if it is an instance."""
     if isinstance(method, str):
         return create(method, **values)
     if values:
         raise InvalidInputError(
             "method",
             f"an instance of {method.name} with fields {sorted(values)}",
-            "a name with fields, or an instance alone",
+            "a name with fields, or an instance without fields",
         )
     return method
 
 
 def resolve_prefill(prefill: str | Method) -> Method:
-    """A method whose attention prompts can use; raises InvalidInputError for one that leaves prompts exact."""
+    """A method with sparse attention over prompts. Raises InvalidInputError for a method whose prefill is exact."""
     method = resolve(prefill)
     if not isinstance(method, SparsePrefill):
         sparse = [name for name in names() if issubclass(get(name), SparsePrefill)]
-        raise InvalidInputError("prefill", method.name, f"a method that attends prompts sparsely: {', '.join(sparse)}")
+        raise InvalidInputError("prefill", method.name, f"a method with sparse prefill: {', '.join(sparse)}")
     return method
 
 
 def table() -> str:
-    """A Markdown table of all methods: name, what it is, kind, paper, presets."""
+    """A Markdown table of all methods: name, title, kind, paper, presets."""
     return REGISTRY.table(
         {
             "method": lambda method: method.title,

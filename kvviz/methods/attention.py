@@ -1,4 +1,4 @@
-"""Exact attention weights, their sums over a prompt, and merging of partial attentions."""
+"""Exact attention weights, their sums over a prompt, and the merging of partial attention."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..kernels import merge_attention
 
 __all__ = ["attention_received", "attention_weights", "merge_attention", "weighted_values"]
 
-QUERY_BLOCK = 256  # queries a block: bounds the memory of sums over a whole prompt
+QUERY_BLOCK = 256  # queries per block; limits the memory of sums over a whole prompt
 
 
 def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
-    """Exact softmax weights of one query token over all keys: float32 [B, Q, L].
+    """Exact softmax weights of one token's queries over all keys: float32 [B, Q, L].
 
-    queries [B, Q, D]; keys [B, H, L, D]; `softcap` bounds the scaled logits as Gemma 2 does.
+    queries [B, Q, D]; keys [B, H, L, D]; `softcap` limits the scaled logits as in Gemma 2.
     """
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, D]
     logits = (by_head @ keys.float().transpose(-1, -2)) * scale
@@ -33,23 +33,23 @@ def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
 def attention_received(
     queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
 ) -> Tensor:
-    """Sum of the exact softmax weights that each key gets from the last tokens' queries: float32 [B, Q, L].
+    """Accumulated attention: the sum of each key's exact softmax weights over the last n queries, float32 [B, Q, L].
 
-    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D] and see no key behind their own. `visible`
-    [B, H, L] is False where a key is no token. Blocks of queries bound the memory, not the n·L·D operations.
+    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. `visible` [B, H, L] is
+    False for keys that are not tokens. Queries are processed in blocks to save memory; the cost remains n·L·D.
     """
     new, length = queries.shape[2], keys.shape[2]
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, n, D]
-    turned = keys.float().transpose(-1, -2)[:, :, None]  # [B, H, 1, D, L]
-    places = torch.arange(length, device=keys.device)
+    transposed = keys.float().transpose(-1, -2)[:, :, None]  # [B, H, 1, D, L]
+    key_positions = torch.arange(length, device=keys.device)
     received = torch.zeros((*by_head.shape[:3], length), device=keys.device)
     for start in range(0, new, QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, new)
-        end = length - new + stop  # keys that the block's last query sees
-        logits = (by_head[..., start:stop, :] @ turned[..., :end]) * scale
+        end = length - new + stop  # keys that the block's last query attends to
+        logits = (by_head[..., start:stop, :] @ transposed[..., :end]) * scale
         logits = softcap_(logits, softcap)
-        own = torch.arange(length - new + start, end, device=keys.device)
-        logits.masked_fill_(places[:end] > own[:, None], -torch.inf)
+        query_positions = torch.arange(length - new + start, end, device=keys.device)
+        logits.masked_fill_(key_positions[:end] > query_positions[:, None], -torch.inf)
         if visible is not None:
             logits.masked_fill_(~visible[:, :, None, None, :end], -torch.inf)
         received[..., :end] += logits.softmax(-1).sum(-2)

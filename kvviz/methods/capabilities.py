@@ -1,4 +1,4 @@
-"""What only some methods can do: a method or a state inherits the class, and the cache asks for it by isinstance."""
+"""Capabilities of some methods: a method or a state inherits the class, and the cache checks for it by isinstance."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from .state import LayerContext
 
 
 class SparsePrefill(ABC):
-    """A method whose attention over prompts is sparse too."""
+    """A method with sparse attention over prompts (sparse prefill)."""
 
     @abstractmethod
     def attend_prompt(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attention output [B, Q, n, D] of a prompt's last n tokens over keys and values [B, H, L, D], causal."""
+        """Causal attention output [B, Q, n, D] of a prompt's last n tokens over keys and values [B, H, L, D]."""
 
 
 class Speculative:
-    """A method that chooses by a guess of the queries, from the attention input of the layer before.
+    """A method that chooses by speculated queries, computed from the attention input of the previous layer.
 
-    In a running model `select` gets these queries; on stored tensors it gets the layer's own.
+    In a running model `select` gets the speculated queries; on stored tensors it gets the layer's true queries.
     """
 
 
 class Merging(ABC):
-    """A method that merges tokens, which later prompts attend to as well."""
+    """A method that merges tokens; later prompts attend to the merged tokens too."""
 
     @abstractmethod
     def merged(self, state: Any) -> Merged | None:
-        """The merged tokens that stand for dropped ones; None while there are none."""
+        """The merged tokens that replace dropped ones; None if there are none."""
 
 
 class HostMetadata(ABC):
-    """A state whose metadata, or a part of it, is kept in host memory where the layer's keys are."""
+    """A state that keeps metadata in host memory if the layer's keys are offloaded."""
 
     @abstractmethod
     def prefetch(self) -> None:
-        """Begin to copy to the device what the next step reads of the metadata in host memory."""
+        """Start copying the metadata that the next step reads from host memory to the device."""
 
     @abstractmethod
     def host_metadata_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What eviction methods share: the tokens that stay, chosen once at the end of each prompt by one function, `rank`."""
+"""`Eviction`, the base class of methods that evict tokens at the end of each prompt: a subclass implements `rank`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ E = TypeVar("E", bound="EvictionState")
 
 @dataclass
 class EvictionState(TokenState):
-    """Beside the counts, the positions `kept` [B, R, K] int64 of each selection head, ascending.
+    """A state with the kept positions `kept` [B, R, K] int64 of each selection head, ascending.
 
-    `scores` [B, R, K] float32 is what each was ranked by when it was chosen, NaN where it stayed without being ranked;
-    None where the layer's context asks for no details.
+    `scores` [B, R, K] float32 is the score with which each token was chosen, NaN if it was not ranked; None if the
+    layer's context does not ask for details.
     """
 
     kept: Tensor
@@ -37,42 +37,41 @@ class EvictionState(TokenState):
         super().append(keys, values)
 
     def keep(self, places: Tensor, scores: Tensor | None) -> None:
-        """Drop all but the kept tokens at these places [B, R, K'] among them, which were ranked by these scores."""
+        """Keep only the tokens at these places [B, R, K'] of `kept`; `scores` [B, R, K'] are their scores."""
         self.kept = self.kept.gather(-1, places)
         self.scores = scores
 
     def read_bytes(self) -> int:
-        """None: a step attends to what is kept, and chooses nothing."""
+        """0: a step attends to all kept tokens and does not choose."""
         return 0
 
 
 @dataclass
 class Eviction(Method[E]):
-    """A method that ranks a prompt's tokens at its end and drops all but the best, for good.
+    """An eviction method: at the end of a prompt it ranks the tokens and drops all but the best for good.
 
-    A subclass says how tokens rank (`rank`), and how many of the last ones stay without being ranked (`window`) where
-    these are not `recent`. Sinks stay too. Tokens generated later are attended to in full. A later prompt of the
-    session ranks what was kept beside its own tokens, by its own queries, and the budget holds for all of them
-    together.
+    A subclass implements `rank`, and `window` if the number of last tokens that always stay is not `recent`. Sinks
+    always stay too. All tokens generated later are attended to. At a later prompt of the session, its queries rank the
+    kept tokens together with its own, and the budget holds for all of them.
     """
 
     kind = "eviction"
-    expected_failures = {"extension_equals_one_build": "what was dropped at the prompt's end cannot come back"}
+    expected_failures = {"extension_equals_one_build": "tokens dropped at the end of the prompt cannot come back"}
     state_class: ClassVar[type[EvictionState]] = EvictionState
 
     def rank(self, state: E, queries: Tensor, keys: Tensor) -> Tensor:
-        """Scores [B, R, N], or [B, H, N], of the tokens that are kept so far, from a prompt's queries [B, Q, n, D].
+        """Scores [B, R, N], or [B, H, N], of the tokens kept so far, from a prompt's queries [B, Q, n, D].
 
-        keys [B, H or R, N, D] are those tokens' own; the last n of them are the prompt's.
+        keys [B, H or R, N, D] are the keys of these tokens; the last n belong to the prompt.
         """
         raise NotImplementedError(f"{type(self).__name__} has no rank")
 
     def window(self, state: E) -> int:
-        """How many of a prompt's last tokens stay without being ranked."""
+        """The number of last prompt tokens that stay without being ranked."""
         return self.recent
 
     def recent_window(self, state: E) -> int:
-        """The prompt's window and every token generated since."""
+        """The prompt's window and all tokens generated since."""
         return self.window(state) + state.generated
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> E:
@@ -89,27 +88,27 @@ class Eviction(Method[E]):
         return state
 
     def select(self, state: E, queries: Tensor) -> Selection:
-        """Every token that is kept."""
+        """A selection of all kept tokens."""
         if state.scores is None:
             return Selection(state.kept)
         return Selection(state.kept, torch.full_like(state.kept, -1, dtype=torch.int32), state.scores)
 
     def keeps(self, state: E) -> Tensor:
-        """What is kept, for a KV head whose query heads choose each for itself the union of theirs."""
+        """The kept positions per KV head: for group="each" the union over its query heads."""
         heads = state.layer.n_kv_heads
         return state.kept if state.kept.shape[1] == heads else union(state.kept, heads)
 
     def whole(self, layer: LayerContext, keys: Tensor, values: Tensor, kept: Tensor | None = None) -> E:
-        """The state of a prompt before anything is dropped, or of its positions `kept` [B, R, K]."""
+        """The state of a prompt with all tokens, or with those at the positions `kept` [B, R, K]."""
         batch, _, length, _ = keys.shape
         if kept is None:
             kept = positions(0, length, batch, layer.selection_heads(self.group), keys.device)
         scores = torch.full_like(kept, torch.nan, dtype=torch.float32) if layer.details else None
         tokens = layer.token_cache(keys, values)
-        return self.state_class(layer, length, length, tokens, kept, scores)  # type: ignore[return-value]  # it is E's
+        return self.state_class(layer, length, length, tokens, kept, scores)  # type: ignore[return-value]  # it is E
 
     def keep_best(self, state: E, scores: Tensor, count: int, window: int) -> None:
-        """Drop all but `count` of the kept tokens: the sinks, the last `window`, and between them the best by scores.
+        """Keep only `count` of the kept tokens: the sinks, the last `window` tokens, and the best between them.
 
         scores [B, R or H, N] rank the tokens kept so far.
         """
@@ -124,11 +123,11 @@ class Eviction(Method[E]):
 
 
 def union(kept: Tensor, heads: int) -> Tensor:
-    """The different positions of each KV head's query heads: [B, Q, K] -> [B, H, K'], ascending, -1 pads at the end."""
+    """The union of positions over each KV head's query heads: [B, Q, K] -> [B, H, K'], ascending, padded with -1."""
     ordered = kept.unflatten(1, (heads, -1)).flatten(2).sort(-1).values  # [B, H, G * K]
     first = torch.ones_like(ordered, dtype=torch.bool)
     first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
-    beyond = torch.iinfo(ordered.dtype).max  # sorts behind every position
+    beyond = torch.iinfo(ordered.dtype).max  # sorts after every position
     width = int(first.sum(-1).max())
-    different: Tensor = ordered.masked_fill(~first, beyond).sort(-1).values[..., :width]
-    return different.masked_fill(different == beyond, -1)
+    distinct: Tensor = ordered.masked_fill(~first, beyond).sort(-1).values[..., :width]
+    return distinct.masked_fill(distinct == beyond, -1)

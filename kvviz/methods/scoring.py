@@ -1,4 +1,4 @@
-"""What methods that score tokens share: such a method is one function, `scores`."""
+"""`ScoringMethod`, the base class of methods that score tokens: a subclass implements `scores` only."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .state import TokenState, tensor_bytes
 
 @dataclass
 class KeyState(TokenState):
-    """Beside the counts, where every key can be looked up, because a step scores all of them."""
+    """A state with access to all keys, since every step scores all of them."""
 
     def read_bytes(self) -> int:
-        """Bytes of every key."""
+        """Bytes of all keys."""
         return tensor_bytes(self.tokens.keys)
 
 
 @dataclass
 class ScoringMethod(Method[S]):
-    """A method that scores tokens and attends to the best, beside sinks and recent window; a subclass has `scores`.
+    """A method that scores tokens and attends to the best, to the sinks and to the recent window.
 
-    By default its state is a KeyState: `state.tokens.keys` [B, H, L, D] are the keys of all tokens so far.
+    A subclass implements `scores`. Its state is a KeyState by default: `state.tokens.keys` [B, H, L, D] has all keys.
     """
 
     kind: ClassVar[Kind] = "retrieval"
@@ -34,17 +34,17 @@ class ScoringMethod(Method[S]):
 
     @abstractmethod
     def scores(self, state: S, queries: Tensor) -> Tensor:
-        """What tokens rank by for the queries [B, Q, D] of a step: [B, R, n] for each selection head.
+        """Scores [B, R, n] of the tokens per selection head, for the queries [B, Q, D] of a step.
 
-        Also [B, H, n], where the query heads of a KV head share the scores. The n tokens are all `state.length` of
-        them, or those between sinks and recent window alone.
+        [B, H, n] is allowed too: the query heads of a KV head then share the scores. The n tokens are all
+        `state.length` tokens, or only those between sinks and recent window.
         """
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> S:
-        """A state that knows where the keys are; O(1)."""
+        """A state with access to the keys; O(1)."""
         length, tokens = keys.shape[2], layer.token_cache(keys, values)
-        return KeyState(layer, length, length, tokens)  # type: ignore[return-value]  # S is KeyState where this serves
+        return KeyState(layer, length, length, tokens)  # type: ignore[return-value]  # S is KeyState by default
 
     def choose(self, state: S, queries: Tensor) -> Selection:
-        """Sinks, the tokens with the best scores, and the recent window."""
+        """The sinks, the tokens with the best scores, and the recent window."""
         return self.with_sinks_and_recent(state, self.best_tokens(state, self.scores(state, queries)))

@@ -1,4 +1,4 @@
-"""Selection, and the step from scores to token positions under a budget."""
+"""`Selection`, the tokens that a step attends to, and the choice of tokens by score under a budget."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ValueCorrection:
-    """A part of the output that no attended token gives: output = (1 − share) · attended + share · values.
+    """A value correction: output = (1 − share) · attention output + share · values.
 
     values [B, H, D] and share [B, Q] float32.
     """
@@ -44,18 +44,17 @@ class ValueCorrection:
 
 @dataclass(frozen=True)
 class Selection:
-    """The tokens that one decode step attends.
+    """The tokens that one decode step attends to.
 
-    `indices` [B, H, S] int64 are positions, ascending and unique, -1 pads ([B, Q, S] where group="each").
-    `groups` [B, H, S] int32 names the cluster, page or block each came from, -1 where a token was attended without
-    being chosen (sinks, recent and newly generated tokens). `scores` [B, H, S] float32 is what the method ranked by,
-    NaN where nothing was ranked. Both are None where the layer's context asks for no details. `padded` is False where
-    the method knows that `indices` holds no -1.
+    `indices` [B, H, S] int64 are ascending, unique positions, padded with -1 ([B, Q, S] for group="each"). `groups`
+    [B, H, S] int32 is the cluster, page or block of each token, -1 if it has none (sinks, recent and newly generated
+    tokens). `scores` [B, H, S] float32 is the score of each token, NaN if it was not ranked. Both are None if the
+    layer's context does not ask for details. `padded` is False if the method knows that `indices` has no -1.
 
-    `merged` centroids are attended beside the tokens, each as its degree of tokens. `bias` [B, R, S] float32 is added
-    to the tokens' logits. `value_correction` mixes a fixed vector into the output. `host_part` are the slots (start,
-    stop) whose partial attention is computed where those tokens are kept and merged by log-sum-exp: the result is the
-    same.
+    `merged` centroids are attended to in addition, each with the weight of its degree. `bias` [B, R, S] float32 is
+    added to the tokens' logits. `value_correction` mixes a fixed vector into the output. `host_part` is a range of
+    slots (start, stop) whose partial attention is computed where those tokens are stored and merged by log-sum-exp; the
+    result is the same.
     """
 
     indices: Tensor
@@ -69,15 +68,15 @@ class Selection:
 
 
 def to_selection_heads(tensor: Tensor, heads: int) -> Tensor:
-    """A tensor [B, H, ...] of KV heads for each selection head: itself, or repeated for query heads [B, Q, ...]."""
+    """A tensor [B, H, ...] per KV head as one per selection head: unchanged, or repeated to query heads [B, Q, ...]."""
     kv_heads = tensor.shape[1]
     return tensor if heads == kv_heads else tensor.repeat_interleave(heads // kv_heads, dim=1)
 
 
 def take_tokens(scores: Tensor, budget: int, *, start: int = 0, details: bool = False) -> Selection:
-    """The `budget` best tokens of scores [B, R, L], none NaN: positions ascending, ties to the earlier token.
+    """A selection of the `budget` tokens with the best scores [B, R, L] (no NaN); ties go to the earlier token.
 
-    The first score is that of position `start`.
+    The first score belongs to position `start`.
     """
     count = max(min(budget, scores.shape[-1]), 0)
     indices = take_best(scores, count)  # [B, R, S]
@@ -90,28 +89,28 @@ def take_tokens(scores: Tensor, budget: int, *, start: int = 0, details: bool = 
 def take_groups(
     scores: Tensor, sizes: Tensor, offsets: Tensor, order: Tensor, budget: int, *, details: bool = False
 ) -> Selection:
-    """Tokens of the best groups, whole ones first and the last one trimmed, until the budget is met.
+    """A selection of the best groups within the budget; the last group is trimmed to fit.
 
-    scores [B, R, C] rank the groups; sizes [B, H, C], offsets [B, H, C+1] and order [B, H, L] say which tokens each
-    holds (order lists positions group by group), R a multiple of H. Every row gives min(budget, L) positions,
-    ascending. Source: ClusterKV (arXiv 2412.03213), section IV-C: sort, gather sizes, prefix sum, trim.
+    scores [B, R, C] rank the groups, R a multiple of H. sizes [B, H, C], offsets [B, H, C+1] and order [B, H, L] hold
+    their tokens: order lists positions group by group. Each row gets min(budget, L) ascending positions. Source:
+    ClusterKV (arXiv 2412.03213), section IV-C: sort, gather sizes, prefix sum, trim.
     """
     return Selection(*take_clusters(scores, sizes, offsets, order, budget, details=details))
 
 
 @lru_cache(maxsize=64)
 def positions(start: int, stop: int, batch: int, heads: int, device: torch.device) -> Tensor:
-    """start to stop - 1 for every head, [B, R, stop - start]; shared, so not to be written to.
+    """The positions start to stop - 1 for every head, [B, R, stop - start]; shared, so they must not be changed.
 
-    Every layer of a step asks for the same few: keeping them saves seven small operations a layer.
+    All layers of a step need the same ranges: caching them saves seven small operations per layer.
     """
     return torch.arange(start, stop, device=device).expand(batch, heads, -1).contiguous()
 
 
 def add_sinks_and_recent(selection: Selection, sinks: int = 0, recent: tuple[int, int] = (0, 0)) -> Selection:
-    """The selection with the first `sinks` positions and the range `recent` added, as tokens that were not ranked.
+    """The selection with the first `sinks` positions and the range `recent` added, both without scores.
 
-    Pads of the selection stay where they are, in the middle.
+    The padding of the selection stays in the middle.
     """
     chosen = selection.indices
     batch, heads, _ = chosen.shape
@@ -134,15 +133,15 @@ def add_sinks_and_recent(selection: Selection, sinks: int = 0, recent: tuple[int
 
 
 def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = (0, 0)) -> Selection:
-    """`add_sinks_and_recent` by its old name, for methods that were written with it."""
+    """The old name of `add_sinks_and_recent`, kept for existing methods."""
     warnings.warn("surround is called add_sinks_and_recent now", DeprecationWarning, stacklevel=2)
     return add_sinks_and_recent(selection, before, after)
 
 
 def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
-    """One selection for a batch from one of each row, shifted by the row's left padding and padded with -1.
+    """One selection for a batch from one per row, shifted by the row's left padding and padded with -1.
 
-    The host part differs by row: its slots are attended with the others.
+    Host parts differ between rows, so their slots are attended to with the others.
     """
     biases = [s.bias for s in selections]
     if any(bias is not None for bias in biases):
@@ -160,14 +159,14 @@ def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
 
 
 def stack_positions(parts: list[Tensor], starts: list[int]) -> Tensor:
-    """Positions [B, R, S] of a batch from those of each row, shifted by the row's left padding and padded with -1."""
+    """Positions [B, R, S] of a batch from one tensor per row, shifted by the row's left padding and padded with -1."""
     shifted = [torch.where(part < 0, -1, part + start) for part, start in zip(parts, starts, strict=True)]
     slots = max(part.shape[-1] for part in shifted)
     return torch.cat([pad(part, (0, slots - part.shape[-1]), value=-1) for part in shifted])
 
 
 def _stack(parts: list[Tensor | None], fill: float) -> Tensor | None:
-    """Rows [B, R, S] of all parts, padded to the widest; None where one of them is missing."""
+    """Rows [B, R, S] of all parts, padded to the widest; None if a part is None."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -176,9 +175,9 @@ def _stack(parts: list[Tensor | None], fill: float) -> Tensor | None:
 
 
 def _stack_corrections(parts: list[ValueCorrection | None]) -> ValueCorrection | None:
-    like = next((part for part in parts if part is not None), None)
-    if like is None:
+    first = next((part for part in parts if part is not None), None)
+    if first is None:
         return None
-    none = ValueCorrection(torch.zeros_like(like.values), torch.zeros_like(like.share))
-    every = [part or none for part in parts]
-    return ValueCorrection(torch.cat([part.values for part in every]), torch.cat([part.share for part in every]))
+    zero = ValueCorrection(torch.zeros_like(first.values), torch.zeros_like(first.share))
+    filled = [part or zero for part in parts]
+    return ValueCorrection(torch.cat([part.values for part in filled]), torch.cat([part.share for part in filled]))

@@ -1,4 +1,4 @@
-"""Sliders: fields of a method worth moving in the budget explorer, and the values at which they stop."""
+"""Sliders of the budget explorer: fields of a method, and the values that each slider offers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Slider:
-    """A field of a method, the values that its slider stops at, and what the field means.
+    """A slider: a field of a method, the values that the slider offers, and the meaning of the field.
 
-    `unless` names a field that takes this one's place where it is set (clusters, instead of tokens per cluster). With
-    `divides_head_dim` only those values stay that cut a key into equal parts.
+    `unless` names a field that replaces this one when it is set (clusters instead of tokens per cluster). With
+    `divides_head_dim`, only values that divide the head dimension are offered.
     """
 
     name: str
@@ -23,12 +23,12 @@ class Slider:
     divides_head_dim: bool = False
 
     def of(self, config: Mapping[str, Any], head_dim: int) -> Slider:
-        """The slider of a method with this configuration: with a stop at its present value too."""
+        """The slider for a method with this configuration; its values include the current one."""
         values = sorted({*self.values, config[self.name]})
         if self.divides_head_dim:
             values = [value for value in values if head_dim % value == 0]
         return replace(self, values=tuple(values))
 
     def described(self) -> dict[str, Any]:
-        """What a page shows of the slider, as JSON-able data."""
+        """The slider as JSON-serialisable data for a page."""
         return {"name": self.name, "label": self.label, "values": list(self.values), "meaning": self.meaning}

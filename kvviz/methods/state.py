@@ -1,4 +1,4 @@
-"""What a method is told of a layer, and what it keeps of one between decode steps."""
+"""`LayerContext`, what a method knows about its layer, and `State`, what it keeps between decode steps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Prompt:
-    """The prompt that a cache was filled with, for what has to run the model on it once more (`kvviz.cache.kvpress`).
+    """The first prompt of a cache, for code that runs the model on it once more (`kvviz.cache.kvpress`).
 
-    `model` is a weak reference. `ids` are the tokens [1, L] of the first prompt; None until `kvviz.generate`, `compare`
-    or `evaluate` fills the cache, and where transformers' own `generate` does.
+    `model` is a weak reference. `ids` are its tokens [1, L]; None before `kvviz.generate`, `compare` or `evaluate`
+    fills the cache, and if the cache is filled by transformers' `generate`.
     """
 
     model: weakref.ref[PreTrainedModel]
@@ -29,11 +29,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a method may know of the layer that it serves.
+    """The layer that a method serves: its position, its heads and its attention.
 
-    `scale` multiplies the logits, `softcap` bounds them (Gemma 2) or is None. With `details`, selections carry groups
-    and scores. `cached` looks up the layer's own keys and values; it is None on stored tensors (see `token_cache`).
-    `prompt` is None without a running model; methods on tensors do not need it.
+    `scale` multiplies the logits; `softcap` limits them (Gemma 2) or is None. With `details`, selections have groups
+    and scores. `cached` reads the layer's keys and values; it is None on stored tensors (see `token_cache`). `prompt`
+    is None without a running model.
     """
 
     index: int
@@ -48,23 +48,23 @@ class LayerContext:
     prompt: Prompt | None = None
 
     def selection_heads(self, group: Group) -> int:
-        """How many heads choose tokens: KV heads, or query heads where each chooses for itself."""
+        """The number of selection heads: query heads for group="each", otherwise KV heads."""
         return self.n_heads if group == "each" else self.n_kv_heads
 
     def token_cache(self, keys: Tensor, values: Tensor) -> TokenCache:
-        """Where a method looks up keys and values later: the layer's own cache, or a new one with these."""
+        """A cache in which a method can look up keys and values later: the layer's, or a new one that holds these."""
         if self.cached is not None:
             return self.cached
-        own = TokenCache()
-        own.append(keys, values)
-        return own
+        cache = TokenCache()
+        cache.append(keys, values)
+        return cache
 
 
 @dataclass
 class State:
-    """What a method keeps of one layer between decode steps; each method adds its own fields.
+    """The state of a method in one layer between decode steps; subclasses add fields.
 
-    `auxiliary` names the fields that hold keys a second time (some channels, low rank, another layout).
+    `auxiliary` names the fields that hold copies of the keys (some channels, low rank, another layout).
     """
 
     auxiliary: ClassVar[tuple[str, ...]] = ()
@@ -75,7 +75,7 @@ class State:
 
     @property
     def generated(self) -> int:
-        """Tokens since the prompt."""
+        """The number of tokens since the prompt."""
         return self.length - self.prompt_length
 
     def append(self, keys: Tensor, values: Tensor) -> None:
@@ -83,21 +83,21 @@ class State:
         self.length += keys.shape[2]
 
     def append_prompt(self, keys: Tensor, values: Tensor) -> None:
-        """Count the tokens of a later prompt, as a part of the prompt."""
+        """Count the tokens of a later prompt as part of the prompt."""
         self.append(keys, values)
         self.prompt_length = self.length
 
     def metadata_bytes(self) -> int:
-        """Bytes of every tensor the method keeps beside the keys and values themselves."""
-        own = (field.name for field in fields(self) if field.name != "layer")  # what the method was told, the prompt
-        return sum(tensor_bytes(getattr(self, name)) for name in own)
+        """Bytes of all tensors that the method keeps in addition to the keys and values."""
+        names = (field.name for field in fields(self) if field.name != "layer")  # the context is an input
+        return sum(tensor_bytes(getattr(self, name)) for name in names)
 
     def auxiliary_bytes(self) -> int:
-        """Bytes of the keys kept a second time, a part of `metadata_bytes`."""
+        """Bytes of copies of the keys, a part of `metadata_bytes`."""
         return sum(tensor_bytes(getattr(self, name)) for name in self.auxiliary)
 
     def read_bytes(self) -> int:
-        """Bytes beside the attended keys and values that one step reads to choose; all metadata, unless less is.
+        """Bytes that one step reads to choose, without the attended keys and values; by default all metadata.
 
         PQCache counts these as extra communication (arXiv 2407.12820, section 4.1).
         """
@@ -106,18 +106,18 @@ class State:
 
 @dataclass
 class TokenState(State):
-    """Beside the counts, where keys and values can be looked up."""
+    """A state with access to the keys and values of all tokens."""
 
     tokens: TokenCache
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Count new tokens, and keep them where no layer does."""
+        """Count new tokens, and store them if no layer does."""
         self.tokens.append(keys, values)
         super().append(keys, values)
 
 
 def tensor_bytes(value: object) -> int:
-    """Bytes of every tensor in a tensor, a sequence or a dataclass; 0 for anything else."""
+    """Bytes of all tensors in a tensor, a list, a tuple or a dataclass; 0 for anything else."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, list | tuple):

@@ -166,7 +166,7 @@ def test_scores_of_neither_all_tokens_nor_those_between_are_refused():
     state = method.build(context(6, 2), queries[:, :, :0], keys, values)
     with pytest.raises(
         kvviz.InvalidInputError,
-        match="test_products: scores: got 99 for each head; wanted one for each of 100 tokens, or of the 95",
+        match="test_products: scores: got 99 per head; wanted 100 per head, or 95 without",
     ):
         method.select(state, queries[:, :, -1])
 
