@@ -1,4 +1,4 @@
-"""Full attention: every token, every step."""
+"""Full attention: every step attends to all tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Kind, Method, State
 
 @dataclass
 class Full(Method[State]):
-    """Attends to all tokens; the reference for answers and for time. Its budget has no effect."""
+    """Full attention to all tokens: the reference for answers and time. The budget has no effect."""
 
     name = "full"
     title = "Full attention"

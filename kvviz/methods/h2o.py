@@ -1,4 +1,4 @@
-"""H2O: the tokens that gathered the most attention so far, and the most recent ones."""
+"""H2O: the tokens with the largest accumulated attention, and the most recent ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .state import tensor_bytes
 
 @dataclass
 class H2OState(EvictionState):
-    """Beside what is kept, the attention that it `received` so far: [B, Q, K] float32, summed over all queries."""
+    """A state with the accumulated attention `received` [B, Q, K] float32 of the kept tokens, summed over queries."""
 
     received: Tensor = field(init=False)
 
@@ -28,37 +28,38 @@ class H2OState(EvictionState):
         self.received = torch.zeros((batch, self.layer.n_heads, count), device=self.kept.device)
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Keep new tokens, which have received nothing yet."""
+        """Keep new tokens, whose accumulated attention is 0."""
         super().append(keys, values)
         self.received = pad(self.received, (0, keys.shape[2]))
 
     def keep(self, places: Tensor, scores: Tensor | None) -> None:
-        """As every eviction; forgets what the dropped tokens received."""
+        """Keep only the tokens at these places, with their accumulated attention."""
         super().keep(places, scores)
         self.received = self.received.gather(-1, to_selection_heads(places, self.received.shape[1]))
 
     def read_bytes(self) -> int:
-        """Bytes of the attention received, which every step adds to."""
+        """Bytes of the accumulated attention, which every step updates."""
         return tensor_bytes(self.received)
 
 
 @dataclass
 class H2O(Eviction[H2OState]):
-    """Keeps heavy hitters, the tokens with the largest sum of attention weights so far, and a recent window.
+    """Keeps heavy hitters, the tokens with the largest accumulated attention, and a recent window.
 
-    `recent_share` of the budget is the window (at least `recent` tokens), half by default. Sums run over every query of
-    the prompt and go on while decoding, over the tokens that are kept. They are held for each query head and reduced
-    over the group when tokens are chosen. Source: H2O (arXiv 2306.14048), section 4 and algorithm 1.
+    The window is the share `recent_share` of the budget, half by default, and at least `recent` tokens. Attention
+    weights are summed over all queries of the prompt, and further while decoding, over the kept tokens. There is one
+    sum per query head; sums are reduced over the group when tokens are chosen. Source: H2O (arXiv 2306.14048), section
+    4 and algorithm 1.
 
-    Building takes every query of the prompt: O(L²·D) operations, in blocks, beside the prefill's own attention, and
-    until then the memory of the layer's queries. A decode step reads the kept keys once more.
+    Building needs all queries of the prompt, which are kept until then: O(L²·D) operations, in blocks, in addition to
+    the prefill's attention. A decode step reads the kept keys a second time.
 
-    Deviation: the paper's cache has a fixed size, which every generated token costs an older one. Here, generated
-    tokens come on top of the budget, as for every method, so that all attend as many tokens at a step, and nothing is
+    Deviation: the paper's cache has a fixed size: each generated token replaces an older one. Here generated tokens
+    come on top of the budget, as for every method, so that all methods attend to equally many tokens, and nothing is
     dropped while decoding. `fixed_size` (preset="fixed") is the paper's algorithm: each step first drops the token with
-    the lowest sum outside the window, the later one of equals, and then attends `budget` tokens, its own among them; a
-    later prompt is not part of the paper. Sums are not divided by the number of queries that saw a token, as in the
-    paper, which favours early tokens.
+    the lowest sum outside the window (the later one of equals), then attends to `budget` tokens, its own included. The
+    paper has no later prompts. As in the paper, sums are not divided by the number of queries that attended to a token,
+    which favours early tokens.
     """
 
     name = "h2o"
@@ -74,24 +75,24 @@ class H2O(Eviction[H2OState]):
 
     @property
     def always_recent(self) -> int:
-        """`recent`, and at least one token where the size is fixed: the step's own has to fit into the cache."""
+        """`recent`, but at least one token if the size is fixed: the step's own token must fit into the cache."""
         return max(self.recent, int(self.fixed_size))
 
     def step_budget(self, state: State) -> int:
-        """Tokens that a head may attend to at this step; the budget alone where the size is fixed."""
+        """Budget of this step; without the generated tokens if the size is fixed."""
         return self.budget_tokens(state.prompt_length) if self.fixed_size else super().step_budget(state)
 
     def window(self, state: State) -> int:
-        """The recent share of the budget, as far as the sinks leave room for it."""
+        """The recent share of the budget, limited to what the sinks leave."""
         budget = self.budget_tokens(state.prompt_length)
         return max(self.always_recent, min(int(self.recent_share * budget), budget - self.sinks))
 
     def recent_window(self, state: H2OState) -> int:
-        """The prompt's window and every token generated since; the window alone where the size is fixed."""
+        """The prompt's window and all tokens generated since; only the window if the size is fixed."""
         return self.window(state) if self.fixed_size else super().recent_window(state)
 
     def extend(self, state: H2OState, queries: Tensor, keys: Tensor, values: Tensor) -> H2OState:
-        """The state with the new tokens and the attention that they give; a fixed size drops others for them."""
+        """The state with the new tokens and their attention added; if the size is fixed, older tokens are dropped."""
         layer = state.layer
         for token in range(keys.shape[2]):
             now = slice(token, token + 1)
@@ -99,12 +100,12 @@ class H2O(Eviction[H2OState]):
                 scores = reduce_group(state.received, layer.n_kv_heads, self.group)
                 self.keep_best(state, scores, self.step_budget(state) - 1, self.window(state) - 1)
             state.append(keys[:, :, now], values[:, :, now])
-            of_kept = state.tokens.take_keys(state.kept)
-            state.received += attention_received(queries[:, :, now], of_kept, layer.scale, layer.softcap)
+            kept_keys = state.tokens.take_keys(state.kept)
+            state.received += attention_received(queries[:, :, now], kept_keys, layer.scale, layer.softcap)
         return state
 
     def rank(self, state: H2OState, queries: Tensor, keys: Tensor) -> Tensor:
-        """The attention received so far, the prompt's added to it."""
+        """The accumulated attention, with that of the prompt added."""
         layer = state.layer
         state.received += attention_received(queries, keys, layer.scale, layer.softcap)
         return reduce_group(state.received, layer.n_kv_heads, self.group)

@@ -1,4 +1,4 @@
-"""The oracle: exact scores for every token, then the best."""
+"""The oracle: the best tokens by their exact attention weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .selection import reduce_group
 
 @dataclass
 class Oracle(ScoringMethod[KeyState]):
-    """The tokens with the largest exact attention weights: the best that any choice of this size can do.
+    """Attends to the tokens with the largest exact attention weights: the upper bound for a selection of this size.
 
-    It computes every score and so saves nothing; it is the measure of the others ("Oracle" in ClusterKV and PQCache,
+    It scores all tokens, so it saves no time; other methods are measured against it ("Oracle" in ClusterKV and PQCache,
     "FLAT" in CTkvr). With group="mean" it maximises the attention mass kept, averaged over a KV head's query heads.
     """
 
@@ -29,6 +29,6 @@ class Oracle(ScoringMethod[KeyState]):
     expected_failures = {"generated_tokens_are_seen": "the exact top tokens need not hold the newest one"}
 
     def scores(self, state: KeyState, queries: Tensor) -> Tensor:
-        """The exact attention weights of all tokens, reduced over the group."""
+        """Exact attention weights of all tokens, reduced over the group."""
         weights = attention_weights(queries, state.tokens.keys, state.layer.scale, state.layer.softcap)
         return reduce_group(weights, state.layer.n_kv_heads, self.group)

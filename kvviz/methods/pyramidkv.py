@@ -1,4 +1,4 @@
-"""PyramidKV: SnapKV's votes with more budget for the lower layers."""
+"""PyramidKV: SnapKV with a larger budget in lower layers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .snapkv import SnapKV
 class PyramidKV(SnapKV):
     """SnapKV with a budget that falls linearly from the first layer to the last; `budget` is the mean over layers.
 
-    Beside window and sinks, the last layer has a share 1 / `beta` of the mean and the first what keeps the mean. A
-    layer never gets more than the prompt: then the pyramid is as steep as that allows. Sums over layers are exact,
-    because a layer below the middle gets what the one as far above it gives up. Source: PyramidKV (arXiv 2406.02069),
-    section 4.2, β = 20.
+    Without window and sinks, the last layer gets 1 / `beta` of the mean, and the first layer as much as keeps the mean.
+    No layer gets more than the prompt; this may make the pyramid less steep. The mean is exact, because each layer
+    below the middle gains what its mirror image above the middle loses. Source: PyramidKV (arXiv 2406.02069), section
+    4.2, β = 20.
 
-    Deviations: layers that are dense by choice are left out of the pyramid; the published code rounds so that the mean
-    falls short, and gives prompts shorter than twice the budget one budget for all layers. Layers that no method serves
-    (sliding windows) count as layers here, so that there the mean over the others may differ. A later prompt may leave
-    an upper layer fewer tokens to choose from than its budget. preset="official" is what the published LongBench runs
-    use: window 8, maximum over 7, and each query head for itself.
+    Deviations: dense layers are not part of the pyramid. The published code rounds the mean down, and gives all layers
+    the same budget if the prompt is shorter than twice the budget. Layers that no method serves (sliding windows) count
+    as layers here, so the mean over the other layers may differ. After a later prompt, an upper layer may have fewer
+    tokens to choose from than its budget. preset="official" has the settings of the published LongBench runs: window 8,
+    maximum over 7, and a separate choice per query head.
     """
 
     name = "pyramidkv"
@@ -39,11 +39,11 @@ class PyramidKV(SnapKV):
     beta: float = number(20, 1)
 
     def step_budget(self, state: State) -> int:
-        """Tokens that a head of this layer may attend to: the layer's budget, and one more for each generated token."""
+        """Budget of this step in this layer: the layer's budget plus one per generated token."""
         return self.layer_budget(state.layer, state.prompt_length) + state.generated
 
     def layer_budget(self, layer: LayerContext, prompt_length: int) -> int:
-        """The budget of one layer in tokens, window and sinks included; its mean over layers is the budget."""
+        """The budget of one layer in tokens, window and sinks included; the mean over layers is `budget`."""
         budget = self.budget_tokens(prompt_length)
         if budget >= prompt_length:
             return budget
@@ -51,5 +51,5 @@ class PyramidKV(SnapKV):
         most = min(2 * mean - math.floor(mean / self.beta), prompt_length - self.reserved)
         layers = layer.n_layers - self.dense_layers
         below_middle = layers - 1 - 2 * (layer.index - self.dense_layers)  # twice the distance; above it negative
-        moved = abs(below_middle) * (most - mean) // max(layers - 1, 1)
-        return budget + moved if below_middle > 0 else budget - moved
+        change = abs(below_middle) * (most - mean) // max(layers - 1, 1)
+        return budget + change if below_middle > 0 else budget - change

@@ -1,4 +1,4 @@
-"""Quest: pages of consecutive tokens, ranked by an upper bound of their attention."""
+"""Quest: pages of consecutive tokens, ranked by an upper bound of their attention logits."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ LEAST_PAGES = 3
 
 @dataclass
 class QuestState(State):
-    """Beside the counts, the bounds of every full page and the keys [B, H, n, D] behind the last one.
+    """A state with the bounds of all full pages, and the keys [B, H, n, D] after the last full page.
 
-    `bounds` hold [B, H, 2·D, P]: each page's channel-wise maxima, and behind them its minima.
+    `bounds` [B, H, 2·D, P] hold each page's channel-wise maxima, followed by its minima.
     """
 
     bounds: GrowingTensor
     tail: list[Tensor]
 
     def metadata_bytes(self) -> int:
-        """Bytes of the bounds in use and of the keys behind them."""
+        """Bytes of the bounds in use and of the keys after the last full page."""
         return super().metadata_bytes() + tensor_bytes(self.bounds.tensor)
 
 
 @dataclass
 class Quest(Method[QuestState]):
-    """Recalls whole pages by the channel-wise bound Σ max(q·k_max, q·k_min).
+    """Recalls whole pages by the channel-wise upper bound of their logits, Σ max(q·k_max, q·k_min).
 
-    Source: Quest (arXiv 2406.10774), section 3.3: page 16, at least 3 pages, the first two layers dense. Deviation:
-    pages that reach into the recent window (at least the newest token's own) and pages with sinks are always attended;
-    generated tokens raise the number of pages recalled, since the budget does not count them, and their pages are
-    ranked like the prompt's.
+    Source: Quest (arXiv 2406.10774), section 3.3: pages of 16 tokens, at least 3 pages, the first two layers dense.
+    Deviation: pages that overlap the recent window (at least the newest token's page) and pages with sinks are always
+    attended to; generated tokens, which the budget does not count, raise the number of recalled pages, and their pages
+    are ranked like those of the prompt.
     """
 
     name = "quest"
@@ -51,7 +51,7 @@ class Quest(Method[QuestState]):
     kind = "retrieval"
     group_name = "page"
     style = Style("#E69F00", "dash", "triangle-down")
-    sliders = (Slider("page_size", "page size", (4, 8, 16, 32, 64, 128), "consecutive tokens of a page"),)
+    sliders = (Slider("page_size", "page size", (4, 8, 16, 32, 64, 128), "consecutive tokens per page"),)
     needs_queries = False
     builds_for_any_budget = True
 
@@ -60,22 +60,22 @@ class Quest(Method[QuestState]):
 
     @property
     def reserved(self) -> int:
-        """Sinks in whole pages, the recent window, and the least number of pages."""
+        """Sinks in whole pages, the recent window, and the minimum number of pages."""
         return -(-self.sinks // self.page_size) * self.page_size + self.recent + LEAST_PAGES * self.page_size
 
     def recent_window(self, state: State) -> int:
-        """The last page while it is not full, and as many whole pages as the field `recent` reaches into."""
+        """The tokens of all pages that overlap the last `recent` tokens, at least the page of the newest token."""
         return state.length - self._tail(state) * self.page_size
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
         """Bounds of every full page; O(L·D)."""
-        whole = keys.shape[2] - keys.shape[2] % self.page_size
-        bounds = GrowingTensor(_bounds(keys[:, :, :whole], self.page_size), 3)
-        tail = keys[:, :, whole:].clone()  # a view would keep an outgrown buffer
+        end = keys.shape[2] - keys.shape[2] % self.page_size
+        bounds = GrowingTensor(_bounds(keys[:, :, :end], self.page_size), 3)
+        tail = keys[:, :, end:].clone()  # a view would keep the old buffer alive
         return QuestState(layer, keys.shape[2], keys.shape[2], bounds, [tail])
 
     def extend(self, state: QuestState, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
-        """Adds the new tokens; a page gets its bounds once it is full."""
+        """The state with the new tokens added; a page gets its bounds once it is full."""
         state.append(keys, values)
         state.tail.append(keys)
         full = state.length // self.page_size - state.bounds.used
@@ -86,27 +86,27 @@ class Quest(Method[QuestState]):
         return state
 
     def choose(self, state: QuestState, queries: Tensor) -> Selection:
-        """Tokens of the best pages, and of the last page while it is not full."""
+        """The tokens of the best pages and of the recent window."""
         tail = self._tail(state)
         scores = page_scores(queries, state.bounds.tensor[..., :tail], group=self.group)  # [B, R, P]
         if self.sinks:
             scores[..., : -(-self.sinks // self.page_size)] = torch.inf
-        after = -(-(state.length - tail * self.page_size) // self.page_size)  # pages that are attended anyway
+        after = -(-(state.length - tail * self.page_size) // self.page_size)  # pages of the recent window
         pages = take_best(scores, self.step_budget(state) // self.page_size - after)  # [B, R, P']
-        in_page = positions(0, self.page_size, 1, 1, pages.device)
-        indices = torch.add(in_page, pages[..., None], alpha=self.page_size).flatten(-2)  # [B, R, S]
+        offsets = positions(0, self.page_size, 1, 1, pages.device)
+        indices = torch.add(offsets, pages[..., None], alpha=self.page_size).flatten(-2)  # [B, R, S]
         chosen = Selection(indices)
         if state.layer.details:
-            of_token = pages.repeat_interleave(self.page_size, dim=-1)
-            chosen = Selection(indices, of_token.to(torch.int32), scores.gather(-1, of_token))
+            token_pages = pages.repeat_interleave(self.page_size, dim=-1)
+            chosen = Selection(indices, token_pages.to(torch.int32), scores.gather(-1, token_pages))
         return add_sinks_and_recent(chosen, recent=(tail * self.page_size, state.length))
 
     def _tail(self, state: State) -> int:
-        """The first page that is attended without being chosen."""
+        """The first page of the recent window, which is attended to without ranking."""
         return (state.length - max(self.recent, 1)) // self.page_size
 
 
 def _bounds(keys: Tensor, page_size: int) -> Tensor:
-    """Channel-wise maxima, then minima, [B, H, 2·D, P] of the pages of keys [B, H, P · page_size, D]."""
-    low, high = full_page_bounds(keys, page_size)
-    return torch.cat([high, low], dim=-1).transpose(-1, -2).contiguous()
+    """Channel-wise maxima and minima [B, H, 2·D, P] of the pages of keys [B, H, P · page_size, D]."""
+    minima, maxima = full_page_bounds(keys, page_size)
+    return torch.cat([maxima, minima], dim=-1).transpose(-1, -2).contiguous()

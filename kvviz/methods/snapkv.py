@@ -1,4 +1,4 @@
-"""SnapKV: the prompt's last queries vote for the tokens that stay."""
+"""SnapKV: the last queries of the prompt vote for the tokens to keep."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ POOLINGS = ("avg", "max")
 
 @dataclass
 class SnapKV(Eviction[EvictionState]):
-    """Keeps what the queries of the prompt's last `recent` tokens, the observation window, attend, and the window.
+    """Keeps the observation window, the last `recent` prompt tokens, and the tokens to which its queries attend most.
 
-    The weights that a token gets from them are summed, reduced over the group, and pooled over `kernel` neighbours, so
-    that tokens stay in runs; a neighbour that does not exist counts as no attention. Source: SnapKV (arXiv 2404.14469),
+    Each token's attention weights from the window are summed, reduced over the group, and pooled over `kernel`
+    neighbours, so that contiguous tokens are kept; missing neighbours count as 0. Source: SnapKV (arXiv 2404.14469),
     section 4. The defaults (window 64, average over 5) are those of the published class.
 
-    Deviations: scores are reduced over the group before they are pooled, which differs only for group="max" or
-    pooling="max"; a later prompt, which the paper does not treat, votes with its own queries alone, and pools over
-    neighbours among the tokens that are left. preset="official" is what the published LongBench runs use: window 32,
-    maximum over 7, and each query head for itself, because the code repeats the KV heads before it chooses.
+    Deviations: scores are reduced over the group before pooling, which matters only for group="max" or pooling="max".
+    The paper has no later prompts: here only their own queries vote, and pooling is over neighbours among the kept
+    tokens. preset="official" has the settings of the published LongBench runs: window 32, maximum over 7, and a
+    separate choice per query head, because the code repeats the KV heads before it chooses.
     """
 
     name = "snapkv"
@@ -42,7 +42,7 @@ class SnapKV(Eviction[EvictionState]):
         "official": {"recent": 32, "kernel": 7, "pooling": "max", "group": "each"},
     }
 
-    recent: int = whole(64, 1)  # without a window nobody votes
+    recent: int = whole(64, 1)  # without a window there are no votes
     kernel: int = whole(5, 1)
     pooling: Literal["avg", "max"] = one_of("avg", POOLINGS)
 
@@ -52,7 +52,7 @@ class SnapKV(Eviction[EvictionState]):
             raise InvalidInputError(f"{self.name}: kernel", self.kernel, "an odd int >= 1")
 
     def rank(self, state: EvictionState, queries: Tensor, keys: Tensor) -> Tensor:
-        """Pooled votes of the window's queries; the window itself has none."""
+        """Pooled votes of the window's queries; 0 for the window's tokens, which always stay."""
         layer, ranked = state.layer, keys.shape[2] - self.recent
         if ranked <= 0:
             return torch.zeros(state.kept.shape, device=keys.device)

@@ -1,4 +1,4 @@
-"""SparQ Attention: approximate scores from the few channels in which the query is largest."""
+"""SparQ Attention: approximate scores from the few channels in which the query is largest in magnitude."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .fields import number
 from .selection import Group, Selection, ValueCorrection, reduce_group, to_selection_heads
 from .state import tensor_bytes
 
-TINY = 1e-30  # keeps the coverage of a query of zeros defined
+TINY = 1e-30  # avoids 0 / 0 in the coverage of an all-zero query
 
 
 @dataclass
 class SparQState(State):
-    """Beside the counts, every key channel by channel and, for the value correction, the sum [B, H, D] of all values.
+    """A state with all keys stored channel by channel and, for the value correction, the sum [B, H, D] of all values.
 
-    A step reads at most `channels_read` channels of a KV head, `rank` for each selection head.
+    A step reads `rank` channels per selection head, at most `channels_read` channels per KV head.
     """
 
     auxiliary = ("channels",)
@@ -35,32 +35,32 @@ class SparQState(State):
     channels_read: int
 
     def read_bytes(self) -> int:
-        """Bytes of the channels that one step reads of every key, and of the mean value."""
-        every = self.channels.buffer.shape[2]
-        return self.channels.stored_bytes * self.channels_read // every + tensor_bytes(self.value_sum)
+        """Bytes of the channels that one step reads of all keys, and of the sum of values."""
+        n_channels = self.channels.buffer.shape[2]
+        return self.channels.stored_bytes * self.channels_read // n_channels + tensor_bytes(self.value_sum)
 
 
 @dataclass
 class SparQ(Method[SparQState]):
-    """Scores every token by the channels in which the query is largest, and attends the best.
+    """Scores all tokens by the channels in which the query is largest, and attends to the best.
 
-    Source: SparQ Attention (arXiv 2312.04985), section 4, algorithm 1. The `rank` channels with the largest |q| (an
-    int, or a share of the head dimension as a float in (0, 1]) are read of every key; approximate weights are
-    softmax(q·k over them / √(L1 coverage · D)), the coverage being the share of |q| that lies in them. With the mean
-    value correction the output is α · attended + (1 − α) · mean of all values, where α is the approximate weight of
-    what was attended. Query heads of a KV head share the channels, chosen by their summed |q|, and their approximate
-    weights are reduced by `group` ("sum" in the paper); with "each" every query head reads channels of its own.
-    `mean_value` None is the paper's rule: the correction where every query head has its own KV head, none with grouped
-    queries, where the authors found it to hurt (with SmolLM2-135M, three queries a group, it helps a little). The most
-    recent tokens are `local_share` of what is attended (a quarter in the experiments of the paper), at least the newest
-    one. Keys are kept twice, as in the paper (appendix), so that a channel can be read alone.
+    Source: SparQ Attention (arXiv 2312.04985), section 4, algorithm 1. A step reads the `rank` channels with the
+    largest |q| (an int, or a share of the head dimension as a float in (0, 1]) of all keys. Approximate weights are
+    softmax(q·k over these channels / √(L1 coverage · D)); the coverage is their share of the sum of |q|. With the mean
+    value correction the output is α · attention output + (1 − α) · mean of all values, where α is the sum of the
+    approximate weights of the attended tokens. The query heads of a KV head share the channels, chosen by the sum of
+    their |q|, and `group` reduces their approximate weights ("sum" in the paper); with "each", channels are chosen per
+    query head. `mean_value` None is the paper's rule: the correction only if each query head has its own KV head,
+    because with grouped queries it hurt the authors' results (with SmolLM2-135M, three queries per group, it helps a
+    little). The share `local_share` of the attended tokens, at least one, are the most recent ones (a quarter in the
+    paper's experiments). Keys are stored twice, as in the paper (appendix), so that single channels can be read.
 
-    The paper fixes no rank; it reports d/8 to d/2, and d/4 is the default here. Presets: "official" is the published
-    GPU code at compression 8: d/8 channels, no local window, every query head for itself, the correction always (its
-    budget is 1/16 of the length). "pqcache" is the baseline of PQCache (arXiv 2407.12820, section 4.1.3): one channel,
-    1/128 of the keys at D = 128. Deviation: logits use the model's own scale in place of 1/√D, and its soft-cap.
+    The paper reports ranks of d/8 to d/2; d/4 is the default here. Presets: "official" is the published GPU code at
+    compression 8: d/8 channels, no local window, a choice per query head, always with correction (its budget is 1/16 of
+    the length). "pqcache" is the baseline of PQCache (arXiv 2407.12820, section 4.1.3): one channel, 1/128 of the keys
+    at D = 128. Deviation: logits use the model's scale instead of 1/√D, and its soft-cap.
 
-    Raises InvalidInputError for a rank that no head dimension allows, and at build for one beyond the layer's own.
+    Raises InvalidInputError for a rank that is invalid for any head dimension, and at build for one above the layer's.
     """
 
     name = "sparq"
@@ -91,12 +91,12 @@ class SparQ(Method[SparQState]):
             raise InvalidInputError(f"{self.name}: mean_value", repr(self.mean_value), "True, False or None")
 
     def recent_window(self, state: State) -> int:
-        """The recent window or the local share of the step's budget, whichever is more; at least the newest token."""
+        """The larger of the recent window and the local share of the step's budget; at least the newest token."""
         budget = self.step_budget(state)
         return max(self.always_recent, min(math.floor(self.local_share * budget), budget - self.sinks))
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> SparQState:
-        """Every key a second time, channel by channel; O(L·D)."""
+        """The state with a copy of all keys, channel by channel; O(L·D)."""
         rank = self.rank if isinstance(self.rank, int) else max(1, math.floor(self.rank * layer.head_dim))
         if rank > layer.head_dim:
             raise InvalidInputError(
@@ -114,7 +114,7 @@ class SparQ(Method[SparQState]):
         )
 
     def extend(self, state: SparQState, queries: Tensor, keys: Tensor, values: Tensor) -> SparQState:
-        """Adds the new tokens' channels and values."""
+        """The state with the new tokens' channels and values added."""
         state.append(keys, values)
         state.channels.append(keys)
         if state.value_sum is not None:
@@ -122,7 +122,7 @@ class SparQ(Method[SparQState]):
         return state
 
     def choose(self, state: SparQState, queries: Tensor) -> Selection:
-        """Sinks, the tokens of the largest approximate weights, and the local window; with the value correction."""
+        """Sinks, the tokens with the largest approximate weights, and the local window, with the value correction."""
         weights = self._approximate_weights(state, queries.float())  # [B, Q, L]
         scores = reduce_group(weights, state.layer.n_kv_heads, self.group)
         selection = self.with_sinks_and_recent(state, self.best_tokens(state, scores))
@@ -137,9 +137,9 @@ class SparQ(Method[SparQState]):
         layer, size = state.layer, queries.abs()
         shared = size if self.group == "each" else size.unflatten(1, (layer.n_kv_heads, -1)).sum(2)  # [B, R, D]
         largest = shared.argsort(dim=-1, descending=True, stable=True)[..., : state.rank]  # [B, R, r]
-        own = to_selection_heads(largest, layer.n_heads)  # [B, Q, r]
-        coverage = (size.gather(-1, own).sum(-1) + TINY) / (size.sum(-1) + TINY)  # [B, Q]
-        scaled = queries.gather(-1, own) * (layer.scale * coverage.rsqrt()[..., None])
+        channels = to_selection_heads(largest, layer.n_heads)  # [B, Q, r]
+        coverage = (size.gather(-1, channels).sum(-1) + TINY) / (size.sum(-1) + TINY)  # [B, Q]
+        scaled = queries.gather(-1, channels) * (layer.scale * coverage.rsqrt()[..., None])
         logits = scaled.unflatten(1, (largest.shape[1], -1)) @ state.channels.pick(largest).float()  # [B, R, Q/R, L]
         logits = softcap_(logits, layer.softcap)
         weights: Tensor = logits.softmax(-1).flatten(1, 2)

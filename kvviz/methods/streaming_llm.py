@@ -1,4 +1,4 @@
-"""StreamingLLM: the first tokens and the most recent ones."""
+"""StreamingLLM: attention sinks and the most recent tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sliders import Slider
 
 @dataclass
 class StreamingState(State):
-    """Counts alone: the choice depends on positions."""
+    """A state that only counts tokens: the choice depends on positions alone."""
 
     batch: int
     device: torch.device
@@ -23,11 +23,11 @@ class StreamingState(State):
 
 @dataclass
 class StreamingLLM(Method[StreamingState]):
-    """Attention sinks and a recent window; nothing else is ever recalled.
+    """Keeps attention sinks and a recent window, and drops all other tokens.
 
     Source: StreamingLLM (arXiv 2309.17453), section 3.2. Deviation: the paper renumbers positions inside the window;
-    here every token keeps the RoPE position it was cached with. The window fills what the budget leaves after the
-    sinks and grows with the generated tokens, which the budget does not count.
+    here every token keeps the RoPE position with which it was cached. The window takes the whole budget after the sinks
+    and grows with the generated tokens, which the budget does not count.
     """
 
     name = "streaming_llm"
@@ -35,13 +35,13 @@ class StreamingLLM(Method[StreamingState]):
     paper = "arXiv 2309.17453"
     kind = "eviction"
     style = Style("#56B4E9", "dot", "x")
-    sliders = (Slider("sinks", "sinks", (0, 1, 2, 4, 8, 16, 32, 64), "first tokens, always attended"),)
+    sliders = (Slider("sinks", "sinks", (0, 1, 2, 4, 8, 16, 32, 64), "first tokens, always attended to"),)
     needs_queries = False
 
     sinks: int = 4
 
     def recent_window(self, state: State) -> int:
-        """All that the sinks leave of the step's budget."""
+        """The step's budget without the sinks."""
         return self.step_budget(state) - self.sinks
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> StreamingState:
@@ -49,7 +49,7 @@ class StreamingLLM(Method[StreamingState]):
         return StreamingState(layer, keys.shape[2], keys.shape[2], keys.shape[0], keys.device)
 
     def continue_prompt(self, state: StreamingState, queries: Tensor, keys: Tensor, values: Tensor) -> StreamingState:
-        """Counts the later prompt's tokens as prompt."""
+        """The state with the later prompt's tokens counted as prompt."""
         state.append_prompt(keys, values)
         return state
 
@@ -58,7 +58,7 @@ class StreamingLLM(Method[StreamingState]):
         return self.with_sinks_and_recent(state, self.no_tokens(state, queries))
 
     def keeps(self, state: StreamingState) -> Tensor | None:
-        """The sinks and the recent window; the window only moves on, so that nothing else is ever attended to again."""
+        """The sinks and the recent window; the window only moves forward, so no other token is needed again."""
         if state.length <= self.step_budget(state):
             return None
         first = torch.arange(self.sinks, device=state.device)
