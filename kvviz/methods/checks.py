@@ -1,6 +1,6 @@
-"""The checks that every method must pass; run them on your own with `run(MyMethod)`.
+"""Checks that every method must pass; run them on a new method with `run(MyMethod)`.
 
-A method that a check cannot fit names it in `expected_failures` with the reason, and is then required to fail it.
+If a check does not apply to a method, the method names it in `expected_failures` with a reason, and must then fail it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Check = Callable[[type[Method]], None]
 
 
 def run(method: type[Method]) -> dict[str, str]:
-    """Run every check on a method class; returns {check: "passed" or "expected failure: reason"}.
+    """Run all checks on a method class; returns {check: "passed" or "expected failure: reason"}.
 
-    Raises AssertionError where a check fails, or where an expected failure passes.
+    Raises AssertionError if a check fails, or if an expected failure passes.
     """
     outcome = {}
     for name, check in CHECKS.items():
@@ -46,7 +46,7 @@ def run(method: type[Method]) -> dict[str, str]:
 
 
 def selections_are_valid(method: type[Method]) -> None:
-    """Indices are ascending, unique, in range and within the budget; details have their shape."""
+    """Indices are ascending, unique, in range and within the budget; details have the same shape."""
     for n_heads, n_kv_heads, length in SHAPES:
         chosen = smallest(method)
         for state, selection in _steps(chosen, 3, n_heads, n_kv_heads, length):
@@ -54,7 +54,7 @@ def selections_are_valid(method: type[Method]) -> None:
 
 
 def full_budget_attends_everything(method: type[Method]) -> None:
-    """A budget of the whole prompt attends every token, generated ones included: dense attention."""
+    """With a budget of the whole prompt, all tokens are attended to, generated ones included."""
     for n_heads, n_kv_heads, length in SHAPES:
         least = smallest(method)
         chosen = replace(least, budget=max(length, least.budget))
@@ -64,7 +64,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
 
 
 def generated_tokens_are_seen(method: type[Method]) -> None:
-    """A token is attended in the step that feeds it."""
+    """Each step attends to its own new token."""
     for n_heads, n_kv_heads, length in SHAPES:
         chosen = smallest(method)
         for step, (_, selection) in enumerate(_steps(chosen, 40, n_heads, n_kv_heads, length)):
@@ -73,7 +73,7 @@ def generated_tokens_are_seen(method: type[Method]) -> None:
 
 
 def sinks_and_recent_are_kept(method: type[Method]) -> None:
-    """The first `sinks` and the last `recent` tokens are always attended."""
+    """The first `sinks` and the last `recent` tokens are always attended to."""
     chosen = smallest(method)
     chosen = replace(chosen, sinks=chosen.sinks + 4, recent=8, budget=chosen.budget + 32)
     selection = _first_step(chosen)
@@ -83,41 +83,41 @@ def sinks_and_recent_are_kept(method: type[Method]) -> None:
 
 
 def extension_equals_one_build(method: type[Method]) -> None:
-    """Decoding n tokens and building over all of them lead to the same choice."""
+    """Decoding n tokens gives the same selection as building over all tokens at once."""
     n_heads, n_kv_heads, length, new = 6, 2, 200, 90
     queries, keys, values = _tensors(n_heads, n_kv_heads, length + new)
     least = smallest(method)
-    once, grown = replace(least, budget=least.budget + new), least
-    one = _build(once, queries, keys, values)
-    other = _build(grown, queries[:, :, :length], keys[:, :, :length], values[:, :, :length])
+    larger = replace(least, budget=least.budget + new)  # generated tokens raise the step budget of `least` to this
+    built = _build(larger, queries, keys, values)
+    extended = _build(least, queries[:, :, :length], keys[:, :, :length], values[:, :, :length])
     for position in range(length, length + new):
         last = slice(position, position + 1)
-        other = grown.extend(other, queries[:, :, last], keys[:, :, last], values[:, :, last])
+        extended = least.extend(extended, queries[:, :, last], keys[:, :, last], values[:, :, last])
     query = queries[:, :, -1]
-    assert torch.equal(once.select(one, query).indices, grown.select(other, query).indices), (
+    assert torch.equal(larger.select(built, query).indices, least.select(extended, query).indices), (
         f"{least.name}: extending differs from building"
     )
 
 
 def a_state_serves_every_budget(method: type[Method]) -> None:
-    """Where a class `builds_for_any_budget`, a state built under another budget chooses what its own would."""
+    """If a class `builds_for_any_budget`, a state built for another budget gives the same selection."""
     if not method.builds_for_any_budget:
         return
     small = smallest(method)
     for budget in (small.budget + 16, small.budget + 100):
         large = replace(small, budget=budget)
-        for built, chosen in ((small, large), (large, small)):
-            own, other = (_build(by, *_tensors(6, 2, 400)) for by in (chosen, built))
+        for builder, chosen in ((small, large), (large, small)):
+            reference, state = (_build(by, *_tensors(6, 2, 400)) for by in (chosen, builder))
             for step in range(20):
-                own, expected = _step(chosen, own, 6, 2, seed=step)
-                other, selection = _step(chosen, other, 6, 2, seed=step)
+                reference, expected = _step(chosen, reference, 6, 2, seed=step)
+                state, selection = _step(chosen, state, 6, 2, seed=step)
                 assert torch.equal(selection.indices, expected.indices), (
-                    f"{method.name}: built for a budget of {built.budget}, it chooses otherwise with {chosen.budget}"
+                    f"{method.name}: a state built for a budget of {builder.budget} differs at {chosen.budget}"
                 )
 
 
 def decoding_goes_on(method: type[Method]) -> None:
-    """Hundreds of decoded tokens later, selections are still valid."""
+    """Selections are still valid after hundreds of decoded tokens."""
     chosen = smallest(method)
     for step, (state, selection) in enumerate(_steps(chosen, 700)):
         if step % 70 == 69:
@@ -125,24 +125,23 @@ def decoding_goes_on(method: type[Method]) -> None:
 
 
 def dropped_tokens_stay_dropped(method: type[Method]) -> None:
-    """What a method that drops tokens has not kept, no later step attends; other methods keep every token."""
+    """No step attends to a token that was dropped earlier; only eviction and merging methods drop tokens."""
     chosen = smallest(method)
     state = _build(chosen, *_tensors(6, 2, 600))
-    gone = torch.zeros(2, 1000, dtype=torch.bool)
+    dropped = torch.zeros(2, 1000, dtype=torch.bool)
     for step in range(150):
         kept = chosen.keeps(state)
         assert chosen.drops_tokens or kept is None, f"{chosen.name}: only eviction and merging drop tokens"
         if kept is not None:
-            held = _members(kept[0], 1000)
-            gone[:, : state.length] |= ~held[:, : state.length]
+            dropped[:, : state.length] |= ~_members(kept[0], 1000)[:, : state.length]
         state, selection = _step(chosen, state, 6, 2, seed=step)
         attended = _members(selection.indices[0], 1000).unflatten(0, (2, -1)).any(1)
-        assert not bool((attended & gone).any()), f"{chosen.name}: a dropped token is attended"
-    assert not chosen.drops_tokens or bool(gone.any()), f"{chosen.name}: drops tokens by its kind, but kept them all"
+        assert not bool((attended & dropped).any()), f"{chosen.name}: a dropped token is attended to"
+    assert not chosen.drops_tokens or bool(dropped.any()), f"{chosen.name}: its kind drops tokens, but all were kept"
 
 
 def later_prompts_are_taken_in(method: type[Method]) -> None:
-    """A second prompt on the same state counts as prompt, is within the budget, and decoding goes on."""
+    """A second prompt on the same state counts as prompt; selections stay valid in the steps after it."""
     n_heads, n_kv_heads, first, second = 6, 2, 257, 120
     queries, keys, values = _tensors(n_heads, n_kv_heads, first + second)
     chosen = smallest(method)
@@ -151,18 +150,18 @@ def later_prompts_are_taken_in(method: type[Method]) -> None:
     new = tuple(tensor[:, :, first:] for tensor in (queries, keys, values))
     later = chosen.continue_prompt(state, new[0] if method.needs_queries else new[0][:, :, :0], *new[1:])
     if later is None:
-        assert not chosen.drops_tokens, f"{chosen.name}: drops tokens, so that nothing can be built anew"
+        assert not chosen.drops_tokens, f"{chosen.name}: drops tokens, so its state cannot be rebuilt"
         later = _build(chosen, queries, keys, values)
     else:
         assert later.length == first + 1 + second, f"{chosen.name}: the later prompt's tokens are not counted"
-    assert later.prompt_length == later.length, f"{chosen.name}: the later prompt counts as generated"
+    assert later.prompt_length == later.length, f"{chosen.name}: the later prompt is counted as generated"
     for step in range(3):
         later, selection = _step(chosen, later, n_heads, n_kv_heads, seed=1 + step)
         _assert_valid(chosen, later, selection)
 
 
 def inputs_are_unchanged(method: type[Method]) -> None:
-    """Neither build, extend nor select writes into what it is given."""
+    """Build, extend and select do not change their inputs."""
     chosen = smallest(method)
     tensors = _tensors(6, 2, 257)
     copies = [tensor.clone() for tensor in tensors]
@@ -176,15 +175,15 @@ def inputs_are_unchanged(method: type[Method]) -> None:
 
 
 def batches_are_independent(method: type[Method]) -> None:
-    """A prompt's selection does not depend on what else is in the batch."""
+    """A row's selection does not depend on the other rows of the batch."""
     chosen = smallest(method)
     queries, keys, values = _tensors(6, 2, 257, batch=3)
     query = torch.randn(3, 6, DIM, generator=torch.Generator().manual_seed(5))
     together = chosen.select(_build(chosen, queries, keys, values), query).indices
-    for row in range(3):
-        own = slice(row, row + 1)
-        alone = chosen.select(_build(chosen, queries[own], keys[own], values[own]), query[own]).indices
-        assert torch.equal(together[own], alone), f"{chosen.name}: row {row} changes with its batch"
+    for index in range(3):
+        row = slice(index, index + 1)
+        alone = chosen.select(_build(chosen, queries[row], keys[row], values[row]), query[row]).indices
+        assert torch.equal(together[row], alone), f"{chosen.name}: row {index} depends on its batch"
 
 
 def runs_repeat(method: type[Method]) -> None:
@@ -196,7 +195,7 @@ def runs_repeat(method: type[Method]) -> None:
 
 
 def every_group_works(method: type[Method]) -> None:
-    """All four ways to reduce a group give valid selections of the right number of rows."""
+    """All four values of `group` give valid selections with the right number of selection heads."""
     for group in GROUPS:
         selection = _first_step(replace(smallest(method), group=group))
         assert selection.indices.shape[1] == (6 if group == "each" else 2), f"{method.name}: heads of group={group!r}"
@@ -205,12 +204,12 @@ def every_group_works(method: type[Method]) -> None:
 def degenerate_keys_work(method: type[Method]) -> None:
     """Constant, all-zero and duplicated keys give valid selections."""
     _, keys, _ = _tensors(6, 2, 257)
-    for poor in (torch.zeros_like(keys), torch.ones_like(keys), keys[:, :, :4].repeat(1, 1, 65, 1)[:, :, :257]):
-        _first_step(smallest(method), keys=poor)
+    for degenerate in (torch.zeros_like(keys), torch.ones_like(keys), keys[:, :, :4].repeat(1, 1, 65, 1)[:, :, :257]):
+        _first_step(smallest(method), keys=degenerate)
 
 
 def smallest(method: type[Method]) -> Method:
-    """The method at the smallest round budget its fields allow."""
+    """The method with the smallest power of 2 from 32 to 512 that its fields allow as budget."""
     for budget in (32, 64, 128, 256, 512):
         try:
             return method(budget=budget)
@@ -243,25 +242,25 @@ def _step(method: Method, state: State, n_heads: int, n_kv_heads: int, *, seed: 
 def _steps(
     method: Method, count: int, n_heads: int = 6, n_kv_heads: int = 2, length: int = 257, *, keys: Tensor | None = None
 ) -> Iterator[tuple[State, Selection]]:
-    """The state and the selection of each decode step after a prompt, of these keys or of random ones."""
-    queries, random, values = _tensors(n_heads, n_kv_heads, length)
-    state = _build(method, queries, random if keys is None else keys, values)
+    """State and selection of each decode step after a prompt with `keys`, by default random."""
+    queries, random_keys, values = _tensors(n_heads, n_kv_heads, length)
+    state = _build(method, queries, random_keys if keys is None else keys, values)
     for step in range(count):
         state, selection = _step(method, state, n_heads, n_kv_heads, seed=step)
         yield state, selection
 
 
 def _first_step(method: Method, *, keys: Tensor | None = None) -> Selection:
-    """The selection of the first decode step, checked."""
+    """The selection of the first decode step, after checking it."""
     [(state, selection)] = _steps(method, 1, keys=keys)
     _assert_valid(method, state, selection)
     return selection
 
 
 def _members(indices: Tensor, length: int) -> Tensor:
-    """Boolean [R, length]: which positions occur in indices [R, S], -1 pads aside."""
-    found = torch.zeros(indices.shape[0], length + 1, dtype=torch.bool)
-    return found.scatter_(-1, torch.where(indices < 0, length, indices), True)[:, :-1]
+    """Boolean mask [R, length] of the positions in indices [R, S]; -1 (padding) is ignored."""
+    mask = torch.zeros(indices.shape[0], length + 1, dtype=torch.bool)
+    return mask.scatter_(-1, torch.where(indices < 0, length, indices), True)[:, :-1]
 
 
 def _assert_valid(method: Method, state: State, selection: Selection) -> None:
@@ -269,15 +268,15 @@ def _assert_valid(method: Method, state: State, selection: Selection) -> None:
     assert indices.dtype == torch.int64, f"{method.name}: indices are {indices.dtype}"
     merged = 0 if selection.merged is None else int((selection.merged.degree > 0).sum(-1).max())
     for row in indices.flatten(0, 1):
-        own = row[row >= 0]
-        assert bool((own.diff() > 0).all()), f"{method.name}: indices are not ascending and unique"
-        assert bool((own < state.length).all()), f"{method.name}: an index is beyond the {state.length} tokens"
-        most = min(method.step_budget(state), state.length)
-        assert 0 < len(own) + merged <= most, f"{method.name}: {len(own)} + {merged} tokens attended, {most} allowed"
+        tokens = row[row >= 0]
+        assert bool((tokens.diff() > 0).all()), f"{method.name}: indices are not ascending and unique"
+        assert bool((tokens < state.length).all()), f"{method.name}: an index is beyond the {state.length} tokens"
+        most, count = min(method.step_budget(state), state.length), len(tokens)
+        assert 0 < count + merged <= most, f"{method.name}: {count} + {merged} tokens attended, {most} allowed"
     if selection.bias is not None:
         assert selection.bias.shape == indices.shape, f"{method.name}: bias of shape {selection.bias.shape}"
         assert not bool(selection.bias.isnan().any()), f"{method.name}: NaN in the bias"
-    assert selection.padded or bool((indices >= 0).all()), f"{method.name}: pads without padded=True"
+    assert selection.padded or bool((indices >= 0).all()), f"{method.name}: padding without padded=True"
     for name, dtype in (("groups", torch.int32), ("scores", torch.float32)):
         detail: Any = getattr(selection, name)
         assert detail is not None, f"{method.name}: no {name} although details were asked for"
