@@ -1,4 +1,4 @@
-"""ClusterKV: semantic clusters of keys, recalled whole until the budget is met."""
+"""ClusterKV: semantic clusters of keys; the best clusters are recalled whole, within the budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sliders import Slider
 
 @dataclass
 class ClusteredState(State):
-    """Beside the counts, the clusters' metadata (ClusterKV, fig. 8)."""
+    """A state with the metadata of clusters (ClusterKV, fig. 8)."""
 
     centroids: Tensor  # [B, H, C, D]
     sizes: Tensor  # [B, H, C]
@@ -28,30 +28,30 @@ class ClusteredState(State):
 
     @property
     def clustered(self) -> int:
-        """Tokens that belong to a cluster; sinks and recent tokens do not."""
+        """The number of clustered tokens, without sinks and recent tokens."""
         return self.order.shape[-1]
 
 
 @dataclass
 class ClusterKVState(ClusteredState):
-    """Beside the clusters, the keys [B, H, n, D] not clustered yet."""
+    """A state with clusters and the keys [B, H, n, D] that are not clustered yet."""
 
     pending: list[Tensor]
 
 
 @dataclass
 class ClusterKV(Method[ClusterKVState]):
-    """Clusters keys by cosine, ranks clusters by q·centroid, recalls clusters until the budget is met, trims the last.
+    """Clusters keys by cosine, ranks clusters by q·centroid, and recalls the best within the budget, trimming the last.
 
     Source: ClusterKV (arXiv 2412.03213), sections III-B, III-C, IV-C. The first `sinks` tokens are never clustered and
-    always attended. The prompt gets one cluster for every `tokens_per_cluster` tokens (`n_clusters` fixes the number
-    instead). Every `decode_interval` generated tokens are clustered among themselves into `decode_clusters` clusters;
-    until then they are attended in full.
+    always attended to. The prompt gets one cluster per `tokens_per_cluster` tokens, or `n_clusters` clusters if that is
+    set. Generated tokens are all attended to until there are `decode_interval` of them; these are then clustered among
+    themselves into `decode_clusters` clusters.
 
-    Presets: "paper" runs k-means until labels stop changing, at most 50 times. "official" is the published code's
-    accuracy run: 400 clusters whatever the length (as many as there are tokens, where fewer), at most 20 iterations,
-    ranking per query head, generated tokens never clustered. Deviations: the paper does not say how the query heads of
-    a KV head agree ("paper" takes the mean); clusters of generated tokens raise the budget of a step by their tokens.
+    Presets: "paper" runs k-means until labels stop changing, for at most 50 iterations. "official" is the accuracy run
+    of the published code: 400 clusters at any length (fewer if there are fewer tokens), at most 20 iterations, ranking
+    per query head, and generated tokens are never clustered. Deviations: the paper does not say how to combine the
+    query heads of a KV head ("paper" takes the mean); clustered generated tokens still raise the step's budget.
     """
 
     name = "clusterkv"
@@ -62,14 +62,14 @@ class ClusterKV(Method[ClusterKVState]):
     sliders = (
         Slider("n_clusters", "clusters", (16, 32, 64, 128, 256, 512), "clusters of the prompt's keys"),
         Slider("tokens_per_cluster", "tokens a cluster", (10, 20, 40, 80, 160, 320, 640),
-               "the prompt gets one cluster for every so many of its tokens", unless="n_clusters"),
-        Slider("sinks", "sinks", (0, 4, 8, 16, 32, 64), "first tokens, always attended and never clustered"),
+               "the prompt gets one cluster per so many tokens", unless="n_clusters"),
+        Slider("sinks", "sinks", (0, 4, 8, 16, 32, 64), "first tokens, always attended to and never clustered"),
     )  # fmt: skip
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True
     expected_failures = {
-        "extension_equals_one_build": "generated tokens form clusters of their own (paper, section III-B)",
+        "extension_equals_one_build": "generated tokens form separate clusters (paper, section III-B)",
     }
     presets = {
         "paper": {},
@@ -87,11 +87,11 @@ class ClusterKV(Method[ClusterKVState]):
     seed: int = 0
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
-        """Clusters of every token but sinks and recent window; O(iterations · C · L · D)."""
+        """The state with clusters of all tokens but sinks and recent window; O(iterations · C · L · D)."""
         length = keys.shape[2]
         sinks = min(self.sinks, length)
         end = max(sinks, length - self.recent)
-        wanted = self.n_clusters or math.ceil(length / self.tokens_per_cluster)
+        n_clusters = self.n_clusters or math.ceil(length / self.tokens_per_cluster)
         empty = ClusterKVState(
             layer,
             length,
@@ -100,12 +100,12 @@ class ClusterKV(Method[ClusterKVState]):
             sizes=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64),
             offsets=keys.new_zeros((*keys.shape[:2], 1), dtype=torch.int64),
             order=keys.new_zeros((*keys.shape[:2], 0), dtype=torch.int64),
-            pending=[keys[:, :, end:].clone()],  # a view would keep an outgrown buffer
+            pending=[keys[:, :, end:].clone()],  # a view would keep the old buffer alive
         )
-        return self._add_clusters(empty, keys[:, :, sinks:end], sinks, wanted)
+        return self._add_clusters(empty, keys[:, :, sinks:end], sinks, n_clusters)
 
     def extend(self, state: ClusterKVState, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
-        """Adds the new tokens; every `decode_interval` of them become clusters of their own."""
+        """The state with the new tokens added; every `decode_interval` of them are clustered."""
         state.append(keys, values)
         state.pending.append(keys)
         first = self.recent_start(state)
@@ -132,13 +132,13 @@ class ClusterKV(Method[ClusterKVState]):
         """The tokens that are not clustered yet (paper, section III-D: clustered and offloaded together)."""
         return state.length - self.recent_start(state)
 
-    def _add_clusters(self, state: ClusterKVState, keys: Tensor, start: int, wanted: int) -> ClusterKVState:
+    def _add_clusters(self, state: ClusterKVState, keys: Tensor, start: int, n_clusters: int) -> ClusterKVState:
         count = keys.shape[2]
         if count == 0:
             return state
-        found = kmeans(keys, min(wanted, count), metric=self.metric, max_iter=self.max_iter, seed=self.seed)
-        state.centroids = torch.cat([state.centroids, found.centroids.float()], dim=2)
-        state.sizes = torch.cat([state.sizes, found.sizes], dim=2)
-        state.offsets = torch.cat([state.offsets, state.offsets[..., -1:] + found.offsets[..., 1:]], dim=2)
-        state.order = torch.cat([state.order, found.order + start], dim=2)
+        clusters = kmeans(keys, min(n_clusters, count), metric=self.metric, max_iter=self.max_iter, seed=self.seed)
+        state.centroids = torch.cat([state.centroids, clusters.centroids.float()], dim=2)
+        state.sizes = torch.cat([state.sizes, clusters.sizes], dim=2)
+        state.offsets = torch.cat([state.offsets, state.offsets[..., -1:] + clusters.offsets[..., 1:]], dim=2)
+        state.order = torch.cat([state.order, clusters.order + start], dim=2)
         return state

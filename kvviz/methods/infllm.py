@@ -1,4 +1,4 @@
-"""InfLLM: blocks of consecutive tokens, recalled by a few representative keys each."""
+"""InfLLM: blocks of consecutive tokens, ranked by a few representative keys per block."""
 
 from __future__ import annotations
 
@@ -23,41 +23,40 @@ MEASURES = ("logits", "weights")
 
 @dataclass
 class InfLLMState(TokenState):
-    """Beside the counts, one key a block, and the scores of the tokens that are not settled yet."""
+    """A state with one key per block, and the scores of the tokens in the last block and in the local window."""
 
     auxiliary = ("representatives",)
 
     representatives: Tensor  # [B, R, N, D], the mean of each block's representative keys
-    open_scores: Tensor  # [B, R, t], of the tokens in the last block
-    local_scores: Tensor  # [B, Q, w], what later queries have given each token of the local window so far
+    open_scores: Tensor  # [B, R, t], scores of the tokens in the last block
+    local_scores: Tensor  # [B, Q, w], scores so far of the tokens in the local window, from later queries
 
 
 @dataclass
 class InfLLM(Method[InfLLMState]):
-    """Ranks blocks of `block_size` tokens by q·(representative keys), recalls blocks until the budget is met.
+    """Ranks blocks of `block_size` tokens by q·(representative keys) and recalls the best within the budget.
 
     Source: InfLLM (arXiv 2402.04617), sections 3.1 and 3.2. The first `sinks` tokens and the local window, the last
-    `recent` tokens (at least the newest), are always attended. What lies between is cut into blocks from the sinks on.
-    A token's representative score is the mean logit that it gets from the `recent` queries behind it, which are all
-    known once it leaves the local window. The `n_representatives` tokens of a block with the largest score stand for
-    it. Its relevance is the sum of q·k over them, which is linear in the keys: their mean is kept, so that a short
-    block compares with a full one.
+    `recent` tokens (at least the newest), are always attended to. The tokens between them are cut into blocks. A
+    token's representative score is the mean logit that it gets from the next `recent` queries, which are all known once
+    it leaves the local window. The `n_representatives` tokens of a block with the largest scores represent it. The
+    relevance of a block is the sum of q·k over them. It is linear in the keys, so their mean is kept, which makes short
+    blocks comparable with full ones.
 
-    Generated tokens pass through the local window like the prompt's, with the decode queries as the queries behind
-    them, and join the last block. It is ranked by the tokens that it has, and a new one begins once it is full. The
-    worst block recalled is trimmed to its first tokens.
+    Generated tokens pass through the local window like those of the prompt, scored by the decode queries after them,
+    and join the last block. This block is ranked by the tokens that it has so far; once it is full, a new one begins.
+    The worst recalled block is trimmed to its first tokens.
 
-    Preset "official" follows the published code where that differs: `measure="weights"` scores a token by the softmax
-    weights it gets instead of the logits, every query head has representatives of its own (`group="each"`), and
-    `across_heads` gives all heads of a layer the blocks with the best mean relevance. There the softmax runs over
-    everything that a query attends and counts the token's own query; here it runs over the local window, own query
-    aside.
+    Preset "official" follows the published code where it differs: `measure="weights"` scores a token by its softmax
+    weights instead of the logits, representatives are chosen per query head (`group="each"`), and `across_heads` gives
+    all heads of a layer the blocks with the best mean relevance. In that code the softmax covers all tokens that a
+    query attends to and includes the token's own query; here it covers the local window without the own query.
 
-    Deviations: the paper gives all tokens beyond the local window one position; here each keeps the RoPE position that
-    it was cached with. The paper's 128 sinks and local window of 4,096 tokens do not fit small budgets: the defaults
-    are 16 and 32. The paper attends the tokens behind the last full block; here they are a short block that is ranked.
-    With group="mean", "max" or "sum" the query heads of a KV head share representatives and blocks; the paper has no
-    word on that.
+    Deviations: the paper gives all tokens beyond the local window the same position; here each keeps the RoPE position
+    with which it was cached. The paper's 128 sinks and local window of 4,096 tokens do not fit small budgets: the
+    defaults are 16 and 32. The paper attends to the tokens after the last full block; here they form a short block that
+    is ranked. With group="mean", "max" or "sum", which the paper does not discuss, the query heads of a KV head share
+    representatives and blocks.
     """
 
     name = "infllm"
@@ -87,7 +86,7 @@ class InfLLM(Method[InfLLMState]):
             raise InvalidInputError(f"{self.name}: n_representatives", self.n_representatives, wanted)
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> InfLLMState:
-        """The representatives of every block; O(L · (window + 256) · D)."""
+        """The state with the representatives of all blocks; O(L · (window + 256) · D)."""
         length = keys.shape[2]
         first = min(self.sinks, length)
         end = max(length - self.always_recent, first)
@@ -106,14 +105,14 @@ class InfLLM(Method[InfLLMState]):
         )
 
     def extend(self, state: InfLLMState, queries: Tensor, keys: Tensor, values: Tensor) -> InfLLMState:
-        """Adds the new tokens; each moves one out of the local window and into the last block."""
+        """The state with the new tokens added; each moves one token from the local window into the last block."""
         state.tokens.append(keys, values)
         for step in range(keys.shape[2]):
             start = state.length - state.local_scores.shape[-1]
-            local = state.tokens.keys[:, :, start : state.length]  # the query's own key is not among them
+            local = state.tokens.keys[:, :, start : state.length]  # without the query's own key
             logits = _logits(queries[:, :, step : step + 1], local)  # [B, H, G, 1, w]
-            given = self._measured(state.layer, logits, torch.ones_like(logits, dtype=torch.bool))
-            state.local_scores = pad(state.local_scores + given.flatten(1, 2), (0, 1))
+            scores = self._measured(state.layer, logits, torch.ones_like(logits, dtype=torch.bool))
+            state.local_scores = pad(state.local_scores + scores.flatten(1, 2), (0, 1))
             state.length += 1
             if state.length > self.always_recent:
                 leaving = reduce_group(state.local_scores[..., :1], state.layer.n_kv_heads, self.group)
@@ -136,30 +135,29 @@ class InfLLM(Method[InfLLMState]):
         return self.with_sinks_and_recent(state, chosen)
 
     def _received(self, layer: LayerContext, queries: Tensor, keys: Tensor) -> Tensor:
-        """What each token gets from the queries behind it, at most a local window of them: float32 [B, Q, L]."""
+        """Score of each token from the queries after it, at most one local window of them: float32 [B, Q, L]."""
         length = keys.shape[2]
         received = torch.zeros((*queries.shape[:2], length), device=keys.device)
         for start in range(0, length, QUERY_BLOCK):
             stop, low = min(start + QUERY_BLOCK, length), max(start - self.always_recent, 0)
-            behind = torch.arange(start, stop, device=keys.device)[:, None] - torch.arange(
-                low, stop, device=keys.device
-            )
+            places = torch.arange(low, stop, device=keys.device)
+            distances = places[start - low :, None] - places  # from each query back to each key
             logits = _logits(queries[:, :, start:stop], keys[:, :, low:stop])
-            near = ((behind >= 1) & (behind <= self.always_recent)).expand_as(logits)
+            near = ((distances >= 1) & (distances <= self.always_recent)).expand_as(logits)
             received[..., low:stop] += self._measured(layer, logits, near).flatten(1, 2)
         return received
 
     def _measured(self, layer: LayerContext, logits: Tensor, near: Tensor) -> Tensor:
-        """Sum over the queries of what each gives to the keys `near` it: [B, H, G, n, L] -> [B, H, G, L]."""
+        """Sum over the queries of logits or weights of the keys `near` them: [B, H, G, n, L] -> [B, H, G, L]."""
         if self.measure == "logits":
             return logits.masked_fill(~near, 0).sum(-2)
         scaled = logits * layer.scale
         scaled = softcap_(scaled, layer.softcap)
         weights = scaled.masked_fill(~near, -torch.inf).softmax(-1)
-        return weights.nan_to_num(0).sum(-2)  # NaN where a query has no key before it
+        return weights.nan_to_num(0).sum(-2)  # NaN if a query has no earlier key
 
     def _representatives(self, tokens: TokenCache, scores: Tensor, start: int) -> Tensor:
-        """The mean representative key [B, R, N, D] of each block of the tokens from `start` on, of scores [B, R, n]."""
+        """The mean representative key [B, R, N, D] of each block of the n tokens from `start` on; scores [B, R, n]."""
         count = scores.shape[-1]
         blocks = -(-count // self.block_size)
         padded = pad(scores, (0, blocks * self.block_size - count), value=-torch.inf)
@@ -172,7 +170,7 @@ class InfLLM(Method[InfLLMState]):
         return ((keys.float() * real).sum(-2) / real.sum(-2)).to(keys.dtype)
 
     def _join_block(self, state: InfLLMState, score: Tensor, position: int) -> None:
-        """Let the token at `position` with its score [B, R, 1] join the last block, or begin a new one."""
+        """Add the token at `position` with its score [B, R, 1] to the last block, or start a new block with it."""
         if position < self.sinks:
             return
         begins = (position - self.sinks) % self.block_size == 0

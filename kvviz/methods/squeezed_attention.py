@@ -1,4 +1,4 @@
-"""Squeezed Attention: clusters of the fixed context's keys, looked up by an estimate of their softmax weight."""
+"""Squeezed Attention: clusters of the fixed context's keys, selected by an estimate of their softmax weight."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .selection import Selection, reduce_group, take_groups, to_selection_heads
 
 @dataclass
 class SqueezedAttention(Method[ClusteredState]):
-    """Attends every key of the clusters of the fixed context that promise the largest attention weight.
+    """Attends to all keys of the clusters of the fixed context with the largest estimated attention weights.
 
-    Source: Squeezed Attention (arXiv 2411.09688), section 4. The prompt is the fixed context: its keys, normalised, are
-    clustered by k-means, with `cluster_share` as many clusters as keys (at least one); a centroid is the mean of the
-    keys as they are. A query compares S_i = exp(q·C_i) / Σ_j N_j exp(q·C_j), an estimate of the weight of one key of
-    cluster i (N: keys in a cluster), with a threshold. The keys of the clusters above it are attended exactly, all of
-    them: nothing is ranked inside a cluster. What comes after the fixed context, here the generated tokens, is attended
-    in full.
+    Source: Squeezed Attention (arXiv 2411.09688), section 4. The prompt is the fixed context. Its normalised keys are
+    clustered by k-means; the number of clusters is the share `cluster_share` of the number of keys (at least one). A
+    centroid is the mean of the keys before normalising. For a query, S_i = exp(q·C_i) / Σ_j N_j exp(q·C_j) estimates
+    the weight of one key of cluster i (N: keys per cluster) and is compared with a threshold. The step attends exactly
+    to all keys of the clusters above it, without ranking inside a cluster, and to all tokens after the fixed context,
+    here the generated ones.
 
-    `threshold` None: the best clusters until the budget is met, the last one trimmed, so that every head attends the
-    same number. The paper calibrates one threshold for all layers and heads to a wanted sparsity, on the last queries
-    of the fixed context; give such a number as `threshold`, and clusters above it are attended, at most the budget.
-    With it heads attend different numbers of tokens.
+    `threshold` None takes the best clusters within the budget and trims the last, so that all heads attend to equally
+    many tokens. The paper calibrates one threshold for all layers and heads to a target sparsity, on the last queries
+    of the fixed context. With such a `threshold`, clusters above it are selected, at most the budget, and heads attend
+    to different numbers of tokens.
 
     Presets: "official" is the published code: the last 100 tokens of the fixed context are never clustered and always
-    attended, every query head for itself, at most 300 iterations. Deviations: initial centroids are random keys, its
-    are k-means++'s; the models of the paper have no grouped queries, here `group` reduces S over the query heads; the
-    two-level look-up of its section 4.3 is not here; the recent window is not clustered either.
+    attended to, clusters are chosen per query head, at most 300 iterations. Deviations: initial centroids are random
+    keys (paper: k-means++); `group` reduces S over grouped query heads, which the paper's models do not have; the
+    two-level look-up of section 4.3 is not implemented; the recent window is not clustered.
     """
 
     name = "squeezed_attention"
@@ -49,7 +49,7 @@ class SqueezedAttention(Method[ClusteredState]):
     overlaps_build = True
     builds_for_any_budget = True
     expected_failures = {
-        "extension_equals_one_build": "generated tokens are no part of the fixed context and join no cluster",
+        "extension_equals_one_build": "generated tokens are not part of the fixed context and join no cluster",
     }
     presets = {
         "paper": {},
@@ -63,27 +63,27 @@ class SqueezedAttention(Method[ClusteredState]):
     seed: int = 0
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusteredState:
-        """Clusters of every token but sinks and recent window; O(iterations · C · L · D)."""
+        """The state with clusters of all tokens but sinks and recent window; O(iterations · C · L · D)."""
         length = keys.shape[2]
         sinks = min(self.sinks, length)
         fixed = keys[:, :, sinks : max(sinks, length - self.recent)].float()
         count = fixed.shape[2]
         if count == 0:
-            nothing = torch.zeros((*keys.shape[:2], 0), dtype=torch.int64, device=keys.device)
-            return ClusteredState(layer, length, length, fixed, nothing, F.pad(nothing, (1, 0)), nothing)
-        wanted = max(1, int(self.cluster_share * count))
-        # On vectors of length 1 the nearest in L2 is, but for the means' own length, the nearest in cosine.
-        found = kmeans(F.normalize(fixed, dim=-1), wanted, metric="l2", max_iter=self.max_iter, seed=self.seed)
-        sums, sizes = kmeans_update(fixed, found.labels, wanted)
+            empty = torch.zeros((*keys.shape[:2], 0), dtype=torch.int64, device=keys.device)
+            return ClusteredState(layer, length, length, fixed, empty, F.pad(empty, (1, 0)), empty)
+        n_clusters = max(1, int(self.cluster_share * count))
+        # For unit vectors, L2 and cosine agree on the nearest centroid, up to the different lengths of the centroids.
+        clusters = kmeans(F.normalize(fixed, dim=-1), n_clusters, metric="l2", max_iter=self.max_iter, seed=self.seed)
+        sums, sizes = kmeans_update(fixed, clusters.labels, n_clusters)
         centroids = sums / sizes.clamp(min=1)[..., None]
-        return ClusteredState(layer, length, length, centroids, sizes, found.offsets, found.order + sinks)
+        return ClusteredState(layer, length, length, centroids, sizes, clusters.offsets, clusters.order + sinks)
 
     def recent_start(self, state: ClusteredState) -> int:
-        """The first token behind the clusters: those of the recent window of the prompt, and generated ones."""
+        """The first token after the clustered ones: the start of the prompt's recent window."""
         return self.sinks + state.clustered
 
     def choose(self, state: ClusteredState, queries: Tensor) -> Selection:
-        """Sinks, the keys of the best clusters, the recent window of the prompt, and all generated tokens."""
+        """Sinks, the tokens of the best clusters, the recent window of the prompt, and all generated tokens."""
         scores = reduce_group(self._estimated_weights(state, queries), state.layer.n_kv_heads, self.group)  # [B, R, C]
         heads, details = scores.shape[1], state.layer.details
         chosen = take_groups(
@@ -99,7 +99,7 @@ class SqueezedAttention(Method[ClusteredState]):
         return self.with_sinks_and_recent(state, chosen)
 
     def _estimated_weights(self, state: ClusteredState, queries: Tensor) -> Tensor:
-        """S of every cluster, [B, Q, C]: the softmax weight of one of its keys, were all keys their centroids."""
+        """S [B, Q, C]: the softmax weight of one key of each cluster if every key equalled its centroid."""
         layer = state.layer
         by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
         logits = by_head @ state.centroids.transpose(-1, -2) * layer.scale
@@ -109,7 +109,7 @@ class SqueezedAttention(Method[ClusteredState]):
 
 
 def _above(chosen: Selection, threshold: float, *, details: bool) -> Selection:
-    """The slots whose cluster scores above the threshold, others left out; rows with fewer end in -1 pads."""
+    """The selection without clusters whose score is not above the threshold, padded with -1."""
     assert chosen.scores is not None
     assert chosen.groups is not None
     kept = chosen.scores > threshold  # [B, R, S]
