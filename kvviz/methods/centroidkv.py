@@ -1,4 +1,4 @@
-"""CentroidKV: tokens with similar keys are merged into centroids that stand for all of them."""
+"""CentroidKV: tokens with similar keys are merged into centroids that replace them."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ from .selection import Selection, add_sinks_and_recent, positions
 from .sliders import Slider
 from .state import TokenState, tensor_bytes
 
-LEAST_RATIO = 0.01  # bounds the number of rounds
+LEAST_RATIO = 0.01  # limits the number of rounds
 
 
 @dataclass
 class CentroidKVState(TokenState):
-    """Beside the counts, the centroids of the `joined` tokens behind the sinks, and where the raw tokens are.
+    """A state with the centroids of the `joined` tokens after the sinks, and access to the raw tokens.
 
-    `centroids` keys and values [B, H, C, D] in the cache's dtype, degree int32 [B, H, C]. `members` int32
-    [B, H, joined], only where the context asks for details, names each token's centroid.
+    `centroids` has keys and values [B, H, C, D] in the cache's dtype and degree int32 [B, H, C]. Its `members` int32
+    [B, H, joined], only if the context asks for details, is each token's centroid.
     """
 
     centroids: Merged
     joined: int = 0
 
     def metadata_bytes(self) -> int:
-        """Bytes of the degrees. The members are left out: only recordings ask for them, attention never does."""
+        """Bytes of the degrees. Members are not counted: only recordings need them, attention does not."""
         return tensor_bytes(self.centroids.degree)
 
 
 @dataclass
 class CentroidKV(Merging, Method[CentroidKVState]):
-    """Replaces the tokens between sinks and recent window by centroids, round after round, until the budget is met.
+    """Merges the tokens between sinks and recent window into centroids, in rounds, until the budget is met.
 
     Source: CentroidKV (OpenReview T3EeupQhGj), section 5, algorithm 1. A round is `chunked_soft_matching` with chunks
     of `chunk_size` (None: no chunks, and quadratic time); round j keeps the share initial_ratio − j · ratio_step of the
-    links (eq. 4). A centroid is attended as its degree of tokens (eq. 3). The raw keys and values of merged tokens are
-    freed. Once the cache exceeds the budget by `decode_interval` entries (g), tokens that left the recent window join
-    the centroids with degree 1 and rounds from j = 0 bring it back to the budget: it stays below budget + g however
-    long the generation. None never merges generated tokens.
+    links (eq. 4). In attention a centroid has the weight of its degree (eq. 3). The keys and values of merged tokens
+    are freed. Once the cache exceeds the budget by `decode_interval` entries (g), tokens that left the recent window
+    become centroids of degree 1, and rounds from j = 0 merge down to the budget: the cache stays below budget + g
+    during any generation. With None, generated tokens are never merged.
 
-    A budget of centroids and raw tokens together; each head has the same number of both. Deviations: read literally,
-    the schedule reaches 0 with the cache near 30 % of the prompt and would never meet a budget of 25 %, so
-    `least_ratio` is its floor. The paper's last round overshoots the budget; here it keeps just the links that meet it.
-    Merging comes before a step's attention, not after it. The paper gives no g.
+    The budget counts centroids and raw tokens together; each head has the same number of both. Deviations: the paper's
+    schedule reaches 0 when the cache is near 30 % of the prompt and would never meet a budget of 25 %, so `least_ratio`
+    is its lower limit. The paper's last round overshoots the budget; here it keeps only as many links as needed.
+    Merging comes before a step's attention, not after it. The paper gives no value of g.
 
     Many rounds make few large centroids, whose mean keys score far below their best token's. SmolLM2-135M, 2,016 tokens
     of Python's reference, budget 256: one head of layer 5 has 1,531 of its 1,936 merged tokens in one centroid, and the
-    logits of the 16 merged tokens with most attention fall short by 2.7 and 3.3 in layers 15 and 25 (a factor of 15 and
-    27 in weight). At a budget of 1,024 the largest centroid has 14 tokens, and they fall short by 0.4 and 0.6
-    (`make bench ARGS="--only causes"`).
+    logits of the 16 merged tokens with most attention are too low by 2.7 and 3.3 in layers 15 and 25 (a factor of 15
+    and 27 in weight). At a budget of 1,024 the largest centroid has 14 tokens, and the logits are too low by 0.4 and
+    0.6 (`make bench ARGS="--only causes"`).
     """
 
     name = "centroidkv"
@@ -68,7 +68,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     group_name = "centroid"
     style = Style("#D55E00", "dash", "diamond")
     sliders = (
-        Slider("chunk_size", "chunk size", (32, 64, 128, 256, 512, 1024), "tokens that look for a partner together"),
+        Slider("chunk_size", "chunk size", (32, 64, 128, 256, 512, 1024), "tokens that are matched with one another"),
         Slider("initial_ratio", "merge ratio", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
                "share of the links that the first round keeps"),
     )
@@ -94,13 +94,13 @@ class CentroidKV(Merging, Method[CentroidKVState]):
 
     @property
     def reserved(self) -> int:
-        """Sinks, recent window (the newest token at least), and one centroid for all others."""
+        """Sinks, the recent window (at least the newest token), and one centroid for all other tokens."""
         return super().reserved + 1
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
-        """Centroids of the prompt; O(L · chunk_size · D) a round, and more rounds the smaller the budget's share."""
+        """The state with centroids of the prompt; O(L · chunk_size · D) per round, more rounds for small budgets."""
         batch, heads, length, _ = keys.shape
-        empty = Merged(  # new tensors: a view of no tokens would keep the whole buffer
+        empty = Merged(  # new tensors: an empty view would keep the whole buffer alive
             keys.new_empty((batch, heads, 0, keys.shape[-1])),
             values.new_empty((batch, heads, 0, values.shape[-1])),
             keys.new_empty((batch, heads, 0), dtype=torch.int32),
@@ -111,7 +111,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         return state
 
     def extend(self, state: CentroidKVState, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
-        """Counts the new tokens; merges once the cache exceeds the budget by `decode_interval`."""
+        """The state with the new tokens; merges once the cache exceeds the budget by `decode_interval`."""
         state.append(keys, values)
         interval = self.decode_interval
         if interval is not None and self._entries(state) >= self.budget_tokens(state.prompt_length) + interval:
@@ -119,77 +119,76 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         return state
 
     def continue_prompt(self, state: CentroidKVState, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
-        """The later prompt's tokens join the centroids, which are merged to the budget again."""
+        """The state with the later prompt's tokens, merged down to the budget again."""
         state.append_prompt(keys, values)
         self._meet_budget(state)
         return state
 
     def select(self, state: CentroidKVState, queries: Tensor) -> Selection:
-        """Every raw token, and every centroid as its degree of tokens.
+        """All raw tokens and all centroids.
 
-        All tokens while none is merged. Unlike elsewhere a large budget does not mean all tokens: merged ones are gone,
-        whatever it grows to.
+        Unlike in other methods, a large budget does not mean all tokens, because merged tokens cannot come back.
         """
         sinks, first = self._raw(state)
         raw = add_sinks_and_recent(self.no_tokens(state, queries), sinks, (first, state.length))
         return replace(raw, merged=self.merged(state))
 
     def keeps(self, state: CentroidKVState) -> Tensor | None:
-        """The raw tokens; every token while none is merged."""
+        """The raw tokens; None (all tokens) if none is merged."""
         if state.joined == 0:
             return None
         sinks, first = self._raw(state)
         batch, heads, _ = state.centroids.degree.shape
         device = state.centroids.degree.device
         ranges = ((0, sinks), (first, state.length))
-        return torch.cat([positions(*each, batch, heads, device) for each in ranges], dim=-1)
+        return torch.cat([positions(*bounds, batch, heads, device) for bounds in ranges], dim=-1)
 
     def merged(self, state: CentroidKVState) -> Merged | None:
-        """The centroids; None while there are none."""
+        """The centroids; None if there are none."""
         if state.joined == 0:
             return None
-        own = state.centroids
-        if own.members is None:
-            return own
+        centroids = state.centroids
+        if centroids.members is None:
+            return centroids
         sinks, first = self._raw(state)
-        return Merged(own.keys, own.values, own.degree, pad(own.members, (sinks, state.length - first), value=-1))
+        return replace(centroids, members=pad(centroids.members, (sinks, state.length - first), value=-1))
 
     def recent_window(self, state: CentroidKVState) -> int:
-        """All raw tokens behind the sinks, those that wait to be merged included."""
+        """The number of raw tokens after the sinks, including those that wait to be merged."""
         return state.length - self._raw(state)[1]
 
     def _raw(self, state: CentroidKVState) -> tuple[int, int]:
-        """Raw are the tokens before the first position and those from the second on."""
+        """Two positions: tokens before the first and from the second on are raw."""
         sinks = min(self.sinks, state.length)
         return sinks, sinks + state.joined
 
     def _entries(self, state: CentroidKVState) -> int:
-        """Raw tokens and centroids of a head."""
+        """The number of raw tokens and centroids per head."""
         return state.length - state.joined + state.centroids.degree.shape[-1]
 
     def _meet_budget(self, state: CentroidKVState) -> None:
-        """Merge until raw tokens and centroids are within the budget: all but sinks and recent window become one."""
+        """Merge the tokens between sinks and recent window until raw tokens and centroids are within the budget."""
         budget = self.budget_tokens(state.prompt_length)
         if self._entries(state) <= budget:
             return
-        end = state.length - self.always_recent  # the newest token must be attended as itself
-        merged = self._with_leavers(state, end)
-        wanted, step = budget - self.sinks - (state.length - end), 0
-        while (excess := merged.degree.shape[-1] - wanted) > 0:
+        end = state.length - self.always_recent  # the newest token must stay raw
+        merged = self._with_raw_tokens(state, end)
+        count, step = budget - self.sinks - (state.length - end), 0
+        while (excess := merged.degree.shape[-1] - count) > 0:
             ratio = max(self.initial_ratio - step * self.ratio_step, self.least_ratio)
             merged = self._round(merged, min(ratio, excess / count_links(merged.degree.shape[-1], self.chunk_size)))
             step += 1
         state.centroids, state.joined = merged, end - self.sinks
 
-    def _with_leavers(self, state: CentroidKVState, end: int) -> Merged:
-        """The centroids and behind them, with degree 1, the raw tokens up to `end`."""
+    def _with_raw_tokens(self, state: CentroidKVState, end: int) -> Merged:
+        """The centroids, followed by the raw tokens up to `end` as centroids of degree 1."""
         old, (_, first) = state.centroids, self._raw(state)
         batch, heads, count = old.degree.shape
         keys, values = state.tokens.take(positions(first, end, batch, heads, old.degree.device))
         members = old.members
         if members is not None:
-            own = positions(count, count + end - first, batch, heads, members.device)
-            members = torch.cat([members, own.to(torch.int32)], dim=-1)
+            new = positions(count, count + end - first, batch, heads, members.device)
+            members = torch.cat([members, new.to(torch.int32)], dim=-1)
         return Merged(
             torch.cat([old.keys, keys], dim=2),
             torch.cat([old.values, values], dim=2),
@@ -198,11 +197,11 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         )
 
     def _round(self, merged: Merged, ratio: float) -> Merged:
-        found = chunked_soft_matching(
+        result = chunked_soft_matching(
             merged.keys, merged.values, merged.degree, chunk_size=self.chunk_size, ratio=ratio
         )
-        assert found.members is not None
+        assert result.members is not None
         members = None
         if merged.members is not None:
-            members = found.members.gather(-1, merged.members.long())
-        return Merged(found.keys, found.values, found.degree, members)
+            members = result.members.gather(-1, merged.members.long())
+        return Merged(result.keys, result.values, result.degree, members)

@@ -1,4 +1,4 @@
-"""PQCache: tokens ranked by product-quantized keys, one at a time, wherever they lie."""
+"""PQCache: tokens ranked one by one by their product-quantized keys."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from .scoring import ScoringMethod
 from .selection import Group, Selection, reduce_group
 from .sliders import Slider
 
-CODE_INTERVAL = 64  # generated tokens that are coded together, unless the window is left earlier
-BLOCK_SIZE = 128  # tokens of a block of the paper's device cache (section 4.1.4)
+CODE_INTERVAL = 64  # generated tokens that are coded together, unless one leaves the window earlier
+BLOCK_SIZE = 128  # tokens per block of the paper's device cache (section 4.1.4)
 
 
 @dataclass
 class PQCacheState(HostMetadata, State):
-    """Beside the counts, the codebooks of all tokens behind the sinks, one after the other.
+    """A state with the codebooks of all tokens after the sinks, in order.
 
-    A step reads all of it, codes and centroids, and no keys. The paper counts packed codes alone, m·b/8 bytes a token
-    (section 4.1.3): here a code takes a byte, or two beyond 8 bits, and the centroids count too.
+    A step reads all codes and centroids, and no keys. The paper counts only packed codes, m·b/8 bytes per token
+    (section 4.1.3); here a code takes one byte, or two above 8 bits, and centroids count too.
 
-    `uncoded` are the keys [B, H, n, D] of the newest tokens, which get codes together once one of them leaves the
-    window: coding them one by one took 37 µs a layer and step of SmolLM2 (EPYC, 2 cores).
+    `uncoded` are the keys [B, H, n, D] of the newest tokens. They are coded together once one of them leaves the
+    window: coding them one by one took 37 µs per layer and step of SmolLM2 (EPYC, 2 cores).
 
-    Where the layer's keys are kept outside the device, so are the codes: `outside` holds those of each codebook, whose
-    own codes are empty but while they are read (section 3.3).
+    If the layer's keys are offloaded, so are the codes: `outside` then holds the codes of each codebook, and the
+    codebook's own codes are empty except while a step reads them (section 3.3).
     """
 
     books: list[Codebook]
-    tokens: TokenCache | None  # every key, where codebooks are to be rebuilt
+    tokens: TokenCache | None  # access to all keys, if codebooks are to be rebuilt
     rebuilt: int  # length at the last clustering
     outside: list[PrefetchedTensor] = field(default_factory=list)
     uncoded: list[Tensor] = field(default_factory=list)
@@ -57,7 +57,7 @@ class PQCacheState(HostMetadata, State):
         return self.coded - (self.outside[-1] if self.outside else self.books[-1]).length
 
     def add_book(self, book: Codebook) -> None:
-        """Put a codebook behind the others; its codes leave the device where the keys do."""
+        """Append a codebook; its codes are offloaded if the layer's keys are."""
         self.books.append(book)
         self.coded = self.length
         store = None if self.layer.cached is None else self.layer.cached.offloading_store
@@ -66,17 +66,17 @@ class PQCacheState(HostMetadata, State):
             self.unload()
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Take the next tokens' keys and values [B, H, n, D]."""
+        """Count new tokens, and store their keys until they are coded."""
         super().append(keys, values)
         if self.tokens is not None:
             self.tokens.append(keys, values)
-        if self.books:  # without one the prompt was within the sinks, and everything is attended
+        if self.books:  # without one the prompt was within the sinks, and all tokens are attended to
             self.uncoded.append(keys)
             if self.length - self.coded >= CODE_INTERVAL:
                 self.code()
 
     def code(self) -> None:
-        """Give every token codes, by the last codebook."""
+        """Code all tokens without codes, by the last codebook."""
         if not self.uncoded:
             return
         keys = torch.cat(self.uncoded, dim=2)
@@ -87,7 +87,7 @@ class PQCacheState(HostMetadata, State):
             self.books[-1] = self.books[-1].append(keys)
 
     def replace_last(self, book: Codebook) -> None:
-        """Put a codebook of all its tokens in the place of the last one."""
+        """Replace the last codebook by a new one of all its tokens."""
         self.uncoded = []
         self.books.pop()
         if self.outside:
@@ -95,23 +95,23 @@ class PQCacheState(HostMetadata, State):
         self.add_book(book)
 
     def load(self) -> None:
-        """Give the codebooks their codes, on the device."""
+        """Put the offloaded codes into their codebooks, on the device."""
         for book, codes in zip(self.books, self.outside, strict=False):
             book.codes = codes.result()
 
     def unload(self) -> None:
-        """Free the codes that are kept outside the device."""
+        """Free the device's copies of offloaded codes."""
         for book, codes in zip(self.books, self.outside, strict=False):
             codes.release()
             book.codes = book.codes.new_empty((*book.codes.shape[:-2], 0, book.codes.shape[-1]))
 
     def prefetch(self) -> None:
-        """Begin to bring the codes to the device."""
+        """Start copying the codes to the device."""
         for codes in self.outside:
             codes.start()
 
     def metadata_bytes(self) -> int:
-        """Bytes of codes and centroids, wherever they are; codes that were copied ahead count once."""
+        """Bytes of codes, centroids and uncoded keys on all devices; prefetched codes count once."""
         return super().metadata_bytes() + sum(sum(codes.stored_bytes.values()) for codes in self.outside)
 
     def read_bytes(self) -> int:
@@ -125,29 +125,29 @@ class PQCacheState(HostMetadata, State):
 
 @dataclass
 class PQCache(ScoringMethod[PQCacheState]):
-    """Ranks every token by the inner product with its product-quantized key, and recalls the best, token by token.
+    """Ranks all tokens by the inner product with their product-quantized keys, and recalls the best tokens.
 
-    Source: PQCache (arXiv 2407.12820), sections 3.1, 3.3, 3.4 and 5. The keys behind the first `sinks` tokens are cut
+    Source: PQCache (arXiv 2407.12820), sections 3.1, 3.3, 3.4 and 5. The keys after the first `sinks` tokens are cut
     into `n_partitions` parts; each part is clustered into 2^`n_bits` centroids by `max_iter` iterations of k-means, or
-    as many as an `IterationModel` allows for the length. A step attends the sinks, the local window and the best tokens
-    between them. The window holds the last `recent` tokens, or the share `recent_share` of what the sinks leave of the
-    budget, whichever is more, and at least the newest token. A generated token gets the codes of its nearest centroids;
-    they count once it leaves the window.
+    as many as an `IterationModel` allows for the length. A step attends to the sinks, the local window and the best
+    tokens between them. The window is the larger of the last `recent` tokens and the share `recent_share` of the budget
+    without sinks, and at least the newest token. A generated token gets the codes of its nearest centroids, which are
+    used once it leaves the window.
 
-    `softmax` turns each query head's scores into attention weights over the middle before the group is reduced.
-    `rebuild_interval`: cluster anew after so many generated tokens. `cluster_each_turn`: a later prompt gets a codebook
-    of its own, which the tokens generated after it join; otherwise it is clustered with all tokens before it. In the
-    details, `groups` names each token's block of 128 tokens, the unit of the paper's device cache. With `store="host"`
-    or "disk" that cache is used, and the codes are kept in host memory: a layer's are fetched while the layer before it
-    is at work.
+    `softmax` turns each query head's scores into attention weights over these tokens before the group is reduced.
+    `rebuild_interval`: cluster again after so many generated tokens. `cluster_each_turn`: a later prompt gets a new
+    codebook, which tokens generated after it join; otherwise all tokens so far are clustered together. In the details,
+    `groups` is each token's block of 128 tokens, the unit of the paper's device cache. With `store="host"` or "disk"
+    that cache is used, and the codes are kept in host memory; a layer's codes are fetched while the previous layer
+    runs.
 
     Presets: "paper" is m=2, b=6 (LongBench), "infinitebench" m=4, b=8. "official" is the published code: 32 sinks, half
-    of the rest recent, scores summed over the group. Its clip of the iterations, 3 to 300, is the default range of an
-    `IterationModel`; without one `max_iter` is taken as it is. Deviations: the paper gives no sizes for sinks and
-    window and no rule for the group; "paper" takes StreamingLLM's 4 sinks and what kept most attention on SmolLM2 (a
-    quarter of the budget recent; softmax, then the mean). The prompt's window is clustered with the middle, as in the
-    published code. Sinks come out of the budget, where the published code adds them; generated tokens raise the number
-    recalled. A rebuild replaces the last codebook only.
+    of the rest recent, scores summed over the group. That code limits the iterations to 3 to 300, the default range of
+    an `IterationModel`; a plain `max_iter` is not limited. Deviations: the paper gives no sizes for sinks and window
+    and no rule for the group; "paper" uses StreamingLLM's 4 sinks and the settings that kept most attention on SmolLM2
+    (a quarter of the budget recent; softmax, then the mean). The prompt's window is clustered too, as in the published
+    code. Sinks are part of the budget, while the published code adds them; generated tokens raise the number of
+    recalled tokens. A rebuild replaces the last codebook only.
     """
 
     name = "pqcache"
@@ -156,16 +156,16 @@ class PQCache(ScoringMethod[PQCacheState]):
     group_name = "block"
     style = Style("#009E73", "solid", "square")
     sliders = (
-        Slider("n_partitions", "partitions m", (1, 2, 4, 8), "parts that a key is cut into, each with its own codes",
+        Slider("n_partitions", "partitions m", (1, 2, 4, 8), "parts of a key, each with separate codes",
                divides_head_dim=True),
-        Slider("n_bits", "bits b", (2, 3, 4, 5, 6, 7, 8), "bits of a code: a part is coded by one of 2ᵇ centroids"),
+        Slider("n_bits", "bits b", (2, 3, 4, 5, 6, 7, 8), "bits per code: a part is coded by one of 2ᵇ centroids"),
     )  # fmt: skip
     overlaps_build = True
     least_recent = 1
     builds_for_any_budget = True
     device_cache = BlockCache()
     expected_failures = {
-        "extension_equals_one_build": "centroids are the prompt's, and generated tokens only join them (section 3.4)",
+        "extension_equals_one_build": "centroids come from the prompt; generated tokens only join them (section 3.4)",
     }
     presets = {
         "paper": {},
@@ -187,17 +187,17 @@ class PQCache(ScoringMethod[PQCacheState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = self.max_iter
-        if not isinstance(count, IterationModel) and (type(count) is not int or count < 1):
-            raise InvalidInputError(f"{self.name}: max_iter", repr(count), "an int >= 1, or an IterationModel")
+        limit = self.max_iter
+        if not isinstance(limit, IterationModel) and (type(limit) is not int or limit < 1):
+            raise InvalidInputError(f"{self.name}: max_iter", repr(limit), "an int >= 1, or an IterationModel")
 
     def recent_window(self, state: State) -> int:
-        """The window's tokens: `recent`, or the share of the budget behind the sinks, and at least one."""
+        """Size of the window: the larger of `recent` and the share of the budget without sinks, at least one token."""
         free = self.budget_tokens(state.prompt_length) - self.sinks
         return max(self.always_recent, math.floor(self.recent_share * free))
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
-        """A codebook of every token but the sinks; O(iterations · 2^b · L · D)."""
+        """The state with a codebook of all tokens but the sinks; O(iterations · 2^b · L · D)."""
         length = keys.shape[2]
         tokens = None if self.rebuild_interval is None else layer.token_cache(keys, values)
         state = PQCacheState(layer, length, length, [], tokens, rebuilt=length)
@@ -206,7 +206,7 @@ class PQCache(ScoringMethod[PQCacheState]):
         return state
 
     def extend(self, state: PQCacheState, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
-        """Codes the new tokens by their nearest centroids; clusters anew where the interval is over."""
+        """The state with the new tokens added; clusters again after every `rebuild_interval` tokens."""
         state.append(keys, values)
         if state.tokens is None or self.rebuild_interval is None or not state.books:
             return state
@@ -218,7 +218,7 @@ class PQCache(ScoringMethod[PQCacheState]):
     def continue_prompt(
         self, state: PQCacheState, queries: Tensor, keys: Tensor, values: Tensor
     ) -> PQCacheState | None:
-        """With `cluster_each_turn`, a codebook more for the later prompt's tokens; otherwise all are built anew."""
+        """With `cluster_each_turn`, the state with a new codebook for the later prompt; else None, for a new build."""
         if not self.cluster_each_turn or not state.books:
             return None
         state.code()
@@ -230,7 +230,7 @@ class PQCache(ScoringMethod[PQCacheState]):
         return state
 
     def scores(self, state: PQCacheState, queries: Tensor) -> Tensor:
-        """What the tokens between sinks and local window rank by: inner products with their quantized keys."""
+        """Scores of the tokens between sinks and local window: inner products with their quantized keys."""
         end = self.recent_start(state)
         if state.coded < end:
             state.code()
@@ -240,14 +240,14 @@ class PQCache(ScoringMethod[PQCacheState]):
         return scores
 
     def choose(self, state: PQCacheState, queries: Tensor) -> Selection:
-        """Sinks, the best tokens of the middle, each of a block of the device cache, and the local window."""
+        """Sinks, the best tokens, grouped by block of the device cache, and the local window."""
         chosen = self.best_tokens(state, self.scores(state, queries))
         if state.layer.details:
             chosen = replace(chosen, groups=(chosen.indices // BLOCK_SIZE).to(torch.int32))
         return self.with_sinks_and_recent(state, chosen)
 
     def _quantized_scores(self, state: PQCacheState, queries: Tensor, middle: int) -> Tensor:
-        """Scores [B, R, middle] of the `middle` tokens behind the sinks."""
+        """Scores [B, R, middle] of the `middle` tokens after the sinks."""
         layer = state.layer
         scale = layer.scale if self.softmax else None
         if len(state.books) == 1:

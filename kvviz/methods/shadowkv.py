@@ -1,4 +1,4 @@
-"""ShadowKV: chunks ranked by their mean keys, with dense outlier chunks and optional low-rank keys."""
+"""ShadowKV: chunks ranked by their mean keys; outlier chunks are always attended to, other keys can be low-rank."""
 
 from __future__ import annotations
 

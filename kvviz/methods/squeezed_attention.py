@@ -25,8 +25,8 @@ class SqueezedAttention(Method[ClusteredState]):
     Source: Squeezed Attention (arXiv 2411.09688), section 4. The prompt is the fixed context. Its normalised keys are
     clustered by k-means; the number of clusters is the share `cluster_share` of the number of keys (at least one). A
     centroid is the mean of the keys before normalising. For a query, S_i = exp(q·C_i) / Σ_j N_j exp(q·C_j) estimates
-    the weight of one key of cluster i (N: keys per cluster) and is compared with a threshold. The step attends exactly
-    to all keys of the clusters above it, without ranking inside a cluster, and to all tokens after the fixed context,
+    the weight of one key of cluster i (N: keys per cluster) and is compared with a threshold. All keys of the clusters
+    above it are attended to exactly, without ranking inside a cluster, and so are all tokens after the fixed context,
     here the generated ones.
 
     `threshold` None takes the best clusters within the budget and trims the last, so that all heads attend to equally
