@@ -111,7 +111,7 @@ class PQCacheState(HostMetadata, State):
             codes.start()
 
     def metadata_bytes(self) -> int:
-        """Bytes of codes, centroids and uncoded keys on all devices; prefetched codes count once."""
+        """Bytes of codes, centroids and uncoded keys on all tiers; prefetched codes count once."""
         return super().metadata_bytes() + sum(sum(codes.stored_bytes.values()) for codes in self.outside)
 
     def read_bytes(self) -> int:
