@@ -68,7 +68,7 @@ class Quest(Method[QuestState]):
         return state.length - self._tail(state) * self.page_size
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> QuestState:
-        """Bounds of every full page; O(L·D)."""
+        """The state with the bounds of all full pages; O(L·D)."""
         end = keys.shape[2] - keys.shape[2] % self.page_size
         bounds = GrowingTensor(_bounds(keys[:, :, :end], self.page_size), 3)
         tail = keys[:, :, end:].clone()  # a view would keep the old buffer alive
