@@ -46,7 +46,7 @@ def run(method: type[Method]) -> dict[str, str]:
 
 
 def selections_are_valid(method: type[Method]) -> None:
-    """Indices are ascending, unique, in range and within the budget; details have the same shape."""
+    """Indices are ascending, unique, in range and within the budget; details have their shape."""
     for n_heads, n_kv_heads, length in SHAPES:
         chosen = smallest(method)
         for state, selection in _steps(chosen, 3, n_heads, n_kv_heads, length):
@@ -54,7 +54,7 @@ def selections_are_valid(method: type[Method]) -> None:
 
 
 def full_budget_attends_everything(method: type[Method]) -> None:
-    """With a budget of the whole prompt, all tokens are attended to, generated ones included."""
+    """A budget of the whole prompt attends every token, generated ones included: dense attention."""
     for n_heads, n_kv_heads, length in SHAPES:
         least = smallest(method)
         chosen = replace(least, budget=max(length, least.budget))
@@ -64,7 +64,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
 
 
 def generated_tokens_are_seen(method: type[Method]) -> None:
-    """Each step attends to its own new token."""
+    """A token is attended in the step that feeds it."""
     for n_heads, n_kv_heads, length in SHAPES:
         chosen = smallest(method)
         for step, (_, selection) in enumerate(_steps(chosen, 40, n_heads, n_kv_heads, length)):
@@ -73,7 +73,7 @@ def generated_tokens_are_seen(method: type[Method]) -> None:
 
 
 def sinks_and_recent_are_kept(method: type[Method]) -> None:
-    """The first `sinks` and the last `recent` tokens are always attended to."""
+    """The first `sinks` and the last `recent` tokens are always attended."""
     chosen = smallest(method)
     chosen = replace(chosen, sinks=chosen.sinks + 4, recent=8, budget=chosen.budget + 32)
     selection = _first_step(chosen)
@@ -83,7 +83,7 @@ def sinks_and_recent_are_kept(method: type[Method]) -> None:
 
 
 def extension_equals_one_build(method: type[Method]) -> None:
-    """Decoding n tokens gives the same selection as building over all tokens at once."""
+    """Decoding n tokens and building over all of them lead to the same choice."""
     n_heads, n_kv_heads, length, new = 6, 2, 200, 90
     queries, keys, values = _tensors(n_heads, n_kv_heads, length + new)
     least = smallest(method)
@@ -117,7 +117,7 @@ def a_state_serves_every_budget(method: type[Method]) -> None:
 
 
 def decoding_goes_on(method: type[Method]) -> None:
-    """Selections are still valid after hundreds of decoded tokens."""
+    """Hundreds of decoded tokens later, selections are still valid."""
     chosen = smallest(method)
     for step, (state, selection) in enumerate(_steps(chosen, 700)):
         if step % 70 == 69:
@@ -125,7 +125,7 @@ def decoding_goes_on(method: type[Method]) -> None:
 
 
 def dropped_tokens_stay_dropped(method: type[Method]) -> None:
-    """No step attends to a token that was dropped earlier; only eviction and merging methods drop tokens."""
+    """What a method that drops tokens has not kept, no later step attends; other methods keep every token."""
     chosen = smallest(method)
     state = _build(chosen, *_tensors(6, 2, 600))
     dropped = torch.zeros(2, 1000, dtype=torch.bool)
@@ -141,7 +141,7 @@ def dropped_tokens_stay_dropped(method: type[Method]) -> None:
 
 
 def later_prompts_are_taken_in(method: type[Method]) -> None:
-    """A second prompt on the same state counts as prompt; selections stay valid in the steps after it."""
+    """A second prompt on the same state counts as prompt, is within the budget, and decoding goes on."""
     n_heads, n_kv_heads, first, second = 6, 2, 257, 120
     queries, keys, values = _tensors(n_heads, n_kv_heads, first + second)
     chosen = smallest(method)
@@ -161,7 +161,7 @@ def later_prompts_are_taken_in(method: type[Method]) -> None:
 
 
 def inputs_are_unchanged(method: type[Method]) -> None:
-    """Build, extend and select do not change their inputs."""
+    """Neither build, extend nor select writes into what it is given."""
     chosen = smallest(method)
     tensors = _tensors(6, 2, 257)
     copies = [tensor.clone() for tensor in tensors]
@@ -175,7 +175,7 @@ def inputs_are_unchanged(method: type[Method]) -> None:
 
 
 def batches_are_independent(method: type[Method]) -> None:
-    """A row's selection does not depend on the other rows of the batch."""
+    """A prompt's selection does not depend on what else is in the batch."""
     chosen = smallest(method)
     queries, keys, values = _tensors(6, 2, 257, batch=3)
     query = torch.randn(3, 6, DIM, generator=torch.Generator().manual_seed(5))
@@ -195,7 +195,7 @@ def runs_repeat(method: type[Method]) -> None:
 
 
 def every_group_works(method: type[Method]) -> None:
-    """All four values of `group` give valid selections with the right number of selection heads."""
+    """All four ways to reduce a group give valid selections of the right number of rows."""
     for group in GROUPS:
         selection = _first_step(replace(smallest(method), group=group))
         assert selection.indices.shape[1] == (6 if group == "each" else 2), f"{method.name}: heads of group={group!r}"
