@@ -1,7 +1,7 @@
 """See, understand, compare and use KV-cache retrieval and compression for long-context language models.
 
-Everything here loads on first use: `import kvviz` itself loads neither torch, transformers, plotly nor ipywidgets.
-What there is, and in which room it lives, stands in `__init__.pyi`, which editors and type checkers read too.
+All names load on first use: `import kvviz` alone loads neither torch, transformers, plotly nor ipywidgets.
+`__init__.pyi` lists the public names and their rooms, also for editors and type checkers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors that say what was tried, what came in and what would have worked."""
+"""The errors of kvviz: each names the operation, what it got and what it wanted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class KVVizError(Exception):
-    """An operation that kvviz refused.
+    """Base class of the errors of kvviz.
 
-    Every message has the same three parts: the operation, what it got, what it wanted.
-    They are kept as the attributes `operation`, `got` and `wanted`.
+    Every message has three parts: the operation, what it got and what it wanted.
+    They are also the attributes `operation`, `got` and `wanted`.
     """
 
     def __init__(self, operation: str, got: object, wanted: object) -> None:
@@ -25,39 +25,39 @@ class KVVizError(Exception):
 
 
 class InvalidInputError(KVVizError, ValueError):
-    """A value outside what the operation can work with."""
+    """A value that the operation does not accept."""
 
 
 class UnknownNameError(KVVizError, LookupError):
-    """A name that nothing answers to; the message lists the nearest known names."""
+    """An unknown name; the message suggests similar names and lists all known ones."""
 
     def __init__(self, operation: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+        similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
         super().__init__(operation, repr(name) + hint, f"one of {', '.join(names) or '(none known)'}")
 
 
 class IncompatibleFileError(KVVizError, ValueError):
-    """A file that is damaged, truncated, of another version or of another kind."""
+    """A file that is damaged or truncated, or has the wrong version or kind."""
 
 
 class UnsupportedModelError(KVVizError, TypeError):
-    """A model whose attention kvviz cannot serve."""
+    """A model whose attention kvviz does not support."""
 
 
 class CacheMismatchError(KVVizError, RuntimeError):
-    """A cache that meets another model, another batch size, or a model that lost the link to it."""
+    """A cache used with another model or batch size, or with a model that is not attached any more."""
 
 
 class DamagedOffloadError(KVVizError, RuntimeError):
-    """Offloaded keys and values that come back other than they went out. `generation` as for OutOfSpaceError."""
+    """Offloaded keys and values that were damaged before they were fetched. `generation` as for OutOfSpaceError."""
 
     generation: Any = None
 
 
 class OutOfSpaceError(KVVizError, MemoryError):
-    """A tier that has too few bytes left. `generation` is the Generation that `generate` had come to, or None."""
+    """A memory tier with too few bytes left. `generation` is the Generation of `generate` so far, or None."""
 
     generation: Any = None
 

@@ -1,4 +1,4 @@
-"""The kernels of kvviz_kernels, under kvviz.kernels."""
+"""The public kernels of the package kvviz_kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes by name: a new file, or an entry point of another package, is all that a new method or task needs."""
+"""Registries: classes by name. To add a method or task, add a file, or an entry point in another package."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, type[T]]):
-    """The classes of one kind by name: those imported so far; `names` and `find` import the others first.
+    """The classes of one kind by name: those imported so far. `names` and `find` first import all others.
 
-    They come from the modules of `package`, and from the entry points of the group with the package's name.
+    The classes are in the modules of `package` and in the entry points of the group with the package's name.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -26,45 +26,45 @@ class Registry(dict[str, type[T]]):
         self._complete = False
 
     def register(self, cls: type[T]) -> None:
-        """Add a class under the `name` in its own body; a class without one, such as a base class, is left out.
+        """Add a class under the `name` that its body defines. A class without one, such as a base class, is ignored.
 
-        A class that is defined again replaces itself. Raises KVVizError for a second class of the same name.
+        A class may be defined again. Raises KVVizError for a different class of the same name.
         """
         name = vars(cls).get("name")
         if name is None:
             return
-        other = self.get(name)
-        if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        known = self.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise KVVizError(
                 f"register {self.kind} {name!r}",
                 f"a second class ({cls.__module__}.{cls.__qualname__})",
-                f"one class per name; it belongs to {other.__module__}.{other.__qualname__}",
+                f"one class per name; it belongs to {known.__module__}.{known.__qualname__}",
             )
         self[name] = cls
 
     def names(self) -> tuple[str, ...]:
-        """Names of all classes, sorted."""
+        """The names of all classes, sorted."""
         self._import_all()
         return tuple(sorted(self))
 
     def find(self, name: str) -> type[T]:
-        """The class of that name; raises UnknownNameError with near matches."""
+        """The class with this name. Raises UnknownNameError, which suggests similar names."""
         self._import_all()
         if name not in self:
             raise UnknownNameError(self.kind, name, self)
         return self[name]
 
     def create(self, name: str, /, **values: Any) -> T:
-        """An instance of the class of that name, with these fields; raises UnknownNameError for an unknown one."""
-        found = self.find(name)
-        known = {field.name for field in fields(found)}  # type: ignore[arg-type]  # methods and tasks are dataclasses
+        """An instance of the class with this name and these fields. Raises UnknownNameError for an unknown field."""
+        cls = self.find(name)
+        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # methods and tasks are dataclasses
         for field in values:
             if field not in known:
                 raise UnknownNameError(f"{name}: field", field, known)
-        return found(**values)
+        return cls(**values)
 
     def table(self, columns: Mapping[str, Callable[[type[T]], str]]) -> str:
-        """A Markdown table of all classes: their names, and columns made of a title and what it says of a class."""
+        """A Markdown table of all classes: their names, and one column per title, filled by its function."""
         titles = ["name", *columns]
         rows = [[f"`{name}`", *(column(self[name]) for column in columns.values())] for name in self.names()]
         head, *body = (f"| {' | '.join(row)} |" for row in [titles, *rows])
