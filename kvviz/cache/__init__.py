@@ -1,4 +1,4 @@
-"""One layer's cache and its decode step, and the cache, ledger and recorder of all layers.
+"""The KV cache and decode step of one layer, and the cache, ledger and recorder of all layers.
 
-The only room on transformers' extension points. It imports methods and what lies below them.
+Only this room uses transformers' extension points. It imports methods and the rooms below them.
 """

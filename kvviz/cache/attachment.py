@@ -1,4 +1,4 @@
-"""Switching a model to kvviz's attention function and back."""
+"""Attachment: switches a model to kvviz's attention function and back."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _lock = threading.Lock()
 
 @dataclass
 class _Attachment:
-    original: str  # the attention implementation to give back
-    by_hand: bool = False
-    blocks: int = 0
+    original: str  # the attention implementation to restore
+    by_hand: bool = False  # attached by `attach`
+    blocks: int = 0  # open blocks of `attached`
 
 
 _attachments: WeakKeyDictionary[PreTrainedModel, _Attachment] = WeakKeyDictionary()
 
 
 def attach(model: PreTrainedModel) -> None:
-    """Let `model` work with SelectiveCache; with any other cache it does what it did. Idempotent.
+    """Prepare `model` for SelectiveCache. With other caches, its behaviour does not change. Idempotent.
 
     Raises UnsupportedModelError for a model whose attention transformers cannot replace.
     """
@@ -45,7 +45,7 @@ def attach(model: PreTrainedModel) -> None:
 
 
 def detach(model: PreTrainedModel) -> None:
-    """Undo `attach`: `model` gets its attention implementation back, once no generation of kvviz runs on it."""
+    """Undo `attach`: restore the attention implementation of `model`, once kvviz does not generate with it any more."""
     with _lock:
         if model in _attachments:
             _attachments[model].by_hand = False
@@ -54,7 +54,7 @@ def detach(model: PreTrainedModel) -> None:
 
 @contextmanager
 def attached(model: PreTrainedModel) -> Iterator[None]:
-    """`attach` for the length of a block; several blocks and threads may overlap on one model."""
+    """Attach `model` within a block. Blocks may overlap on one model, also in several threads."""
     with _lock:
         _switched(model).blocks += 1
     try:
@@ -67,11 +67,11 @@ def attached(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def attention_observer(model: PreTrainedModel, callback: AttentionCallback) -> Iterator[None]:
-    """Call `callback(layer, queries [B, Q, n, D], keys [B, H, L, D], values [B, H, L, D], scale, softcap)` at every
+    """Call `callback(layer, queries [B, Q, n, D], keys [B, H, L, D], values [B, H, L, D], scale, softcap)` before each
     attention.
 
-    Queries and keys are after RoPE; `scale` multiplies the logits (None: head_dim ** -0.5) and `softcap` bounds them
-    (None: not at all). Only forward passes of this thread are seen; their results do not change.
+    Queries and keys are after RoPE. `scale` multiplies the logits (None: head_dim ** -0.5), and `softcap` limits them
+    (None: no limit). Only the forward passes of this thread are observed; their results do not change.
     """
     token = _callback.set(callback)
     try:
@@ -122,7 +122,7 @@ def _attention(
     callback = _callback.get()
     if callback is not None:
         callback(module.layer_idx, query, key, value, scaling, softcap)  # type: ignore[arg-type]  # an int on every attention module
-    layer = getattr(key, "kv_layer", None)  # a weak reference; the model holds the cache while it attends
+    layer = getattr(key, "kv_layer", None)  # a weak reference; the model holds the cache during attention
     if layer is not None:
         return layer().attend(module, query, key, value, attention_mask, scaling, softcap, **kwargs), None
     return exact_attention(module, query, key, value, attention_mask, scaling, softcap, dropout=dropout, **kwargs), None

@@ -1,4 +1,4 @@
-"""Decode attention over what a selection names: tokens, merged tokens, and parts attended where they are kept."""
+"""Decode attention over a selection: tokens on the device, tokens on the host, and merged tokens."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..trace.timeline import span
 def attend_selection(
     queries: Tensor, store: LayerStore, selection: Selection, scale: float, softcap: float | None = None
 ) -> Tensor:
-    """Attention output [B, Q, D] of queries [B, Q, D] over what a selection names, in the dtype of the queries.
+    """Attention output [B, Q, D] of queries [B, Q, D] over a selection, in the dtype of the queries.
 
-    The selection's host part is attended to on the host where all its tokens are kept there, while the device attends
-    to the others, and both are merged by log-sum-exp. Source: CTkvr (arXiv 2512.15550), section 3.2, algorithm 2.
+    If the host keeps all tokens of the selection's host part, it attends to them while the device attends to the
+    others; log-sum-exp merges the two. Source: CTkvr (arXiv 2512.15550), section 3.2, algorithm 2.
     """
-    host_part = _HostPart.of(queries, store, selection)  # before the device begins: its work would hold up the copy
+    host_part = _HostPart.of(queries, store, selection)  # first, since work on the device would delay the copy
     outputs, lses = [], []
     for part in _device_parts(selection, store, host_part is not None):
         output, lse = gather_attention(
@@ -53,7 +53,7 @@ def attend_selection(
 
 @dataclass(frozen=True)
 class _HostPart:
-    """What the host attends to: queries [B, Q, D] in its memory, the tokens there, and their bias."""
+    """The inputs of the host's attention: queries [B, Q, D] in its memory, the tokens there, and their bias."""
 
     queries: Tensor
     fetched: Fetched
@@ -62,7 +62,7 @@ class _HostPart:
 
     @classmethod
     def of(cls, queries: Tensor, store: LayerStore, selection: Selection) -> _HostPart | None:
-        """A selection's host part, where a lower tier keeps all of it."""
+        """The host part of a selection; None if there is none or a lower tier does not keep all of it."""
         if selection.host_part is None or not store.offloads or selection.host_part[0] == selection.host_part[1]:
             return None
         slots = slice(*selection.host_part)
@@ -73,7 +73,7 @@ class _HostPart:
         return cls(queries.cpu(), fetched, bias, selection.padded)
 
     def attend(self, scale: float, softcap: float | None) -> tuple[Tensor, Tensor]:
-        """Output [B, Q, D] and log-sum-exp [B, Q] on the host."""
+        """Attention output [B, Q, D] and log-sum-exp [B, Q], computed on the host."""
         return gather_attention(
             self.queries, *self.fetched, scale=scale, bias=self.bias, softcap=softcap, padded=self.padded
         )
@@ -87,26 +87,26 @@ def merged_attention(
     Source: CentroidKV (OpenReview T3EeupQhGj), eq. 3. A degree of 0 is a pad.
     """
     count = merged.keys.shape[2]
-    every = torch.arange(count, device=queries.device).expand(*merged.degree.shape)
+    indices = torch.arange(count, device=queries.device).expand(*merged.degree.shape)
     bias = merged.degree.float().log()
     return gather_attention(
-        queries, merged.keys, merged.values, every, scale=scale, bias=bias, softcap=softcap, padded=False
+        queries, merged.keys, merged.values, indices, scale=scale, bias=bias, softcap=softcap, padded=False
     )
 
 
 def _device_parts(selection: Selection, store: LayerStore, on_host: bool) -> list[slice | Tensor]:
-    """The slots that the device attends to together: as many as it has room for, none of the host part if `on_host`.
+    """The parts of the selection's slots for which the device has room, one after the other.
 
-    Elsewhere the device attends to the host part as well, after the others.
+    The host part comes last; if `on_host`, the host attends to it, and it is left out here.
     """
-    every = selection.indices.shape[-1]
+    count = selection.indices.shape[-1]
     if selection.host_part is None:
-        return [*(store.parts(selection.indices) or [slice(0, every)])]
-    slots, (start, stop) = torch.arange(every, device=selection.indices.device), selection.host_part
-    others = torch.cat([slots[:start], slots[stop:]])
-    together = [others] if on_host else [others, slots[start:stop]]
+        return [*(store.parts(selection.indices) or [slice(0, count)])]
+    slots, (start, stop) = torch.arange(count, device=selection.indices.device), selection.host_part
+    device_slots = torch.cat([slots[:start], slots[stop:]])
+    groups = [device_slots] if on_host else [device_slots, slots[start:stop]]
     return [
-        some[part] for some in together for part in store.parts(selection.indices[..., some]) or [slice(0, len(some))]
+        group[part] for group in groups for part in store.parts(selection.indices[..., group]) or [slice(0, len(group))]
     ]
 
 

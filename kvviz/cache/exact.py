@@ -1,4 +1,4 @@
-"""A model's own attention over all keys, for prompts and for layers that select nothing."""
+"""Exact attention: the model's attention over all keys, for prompts and dense layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ..errors import InvalidInputError, UnsupportedModelError
 
-EAGER_BLOCK = 512  # queries a block where a model's own eager attention prefills: bounds its score matrix
+EAGER_BLOCK = 512  # queries per block when the model's eager attention prefills: limits its score matrix
 
 
 def exact_attention(
@@ -24,7 +24,7 @@ def exact_attention(
     softcap: float | None,
     **kwargs: Any,
 ) -> Tensor:
-    """The model's own attention: SDPA, or its eager form where SDPA cannot soft-cap. [B, n, Q, D]."""
+    """Output [B, n, Q, D] of the model's attention: SDPA, or its eager form with soft-capping, which SDPA lacks."""
     if softcap is None:
         output: Tensor = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **kwargs)[0]
         return output
@@ -44,15 +44,15 @@ def exact_attention(
 
 
 def _additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, part: slice) -> Tensor:
-    """What eager attention adds to its logits for a block of queries, [B or 1, Q or 1, n, L]."""
-    if mask is None:  # transformers leaves the mask out where it is plainly causal
+    """The additive mask of eager attention for a block of queries, [B or 1, Q or 1, n, L]."""
+    if mask is None:  # transformers omits a mask that is only causal
         total, new = key.shape[2], query.shape[2]
         positions = torch.arange(total - new, total, device=query.device)[part]
         allowed = torch.arange(total, device=query.device) <= positions[:, None]
         allowed = allowed[None, None]
     else:
         allowed = mask[:, :, part]
-        if allowed.dtype != torch.bool:  # additive already
+        if allowed.dtype != torch.bool:  # already additive
             return allowed
     return torch.zeros(allowed.shape, dtype=query.dtype, device=query.device).masked_fill(
         ~allowed, torch.finfo(query.dtype).min
@@ -62,15 +62,15 @@ def _additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, part: slice)
 def left_padding(mask: Tensor | None, length: int, *, whole: bool = True) -> list[int] | None:
     """Padding tokens at the start of each batch row, from the last query's row of a boolean mask [B, 1, n, L].
 
-    Where the prompt is not `whole` yet, a row may be nothing but padding so far.
+    Until the prompt is `whole`, a row may consist of padding only. Raises InvalidInputError for a mask with gaps.
     """
     if mask is None:
         return None
-    seen = mask[:, 0, -1]  # [B, L]
-    starts = seen.int().argmax(-1)
+    visible = mask[:, 0, -1]  # [B, L]
+    starts = visible.int().argmax(-1)
     if not whole:
-        starts = torch.where(seen.any(-1), starts, length)
-    if bool((seen.sum(-1) != length - starts).any()):
+        starts = torch.where(visible.any(-1), starts, length)
+    if bool((visible.sum(-1) != length - starts).any()):
         raise InvalidInputError(
             "prefill with SelectiveCache",
             "an attention mask with gaps",

@@ -1,4 +1,4 @@
-"""What a later prompt attends to once a method has dropped tokens."""
+"""The attention inputs of a later prompt, after a method has dropped tokens."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..offload.device_store import DeviceStore
 
 
 def kept_inputs(store: DeviceStore, merged: Merged | None, group: int, new: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, values [B, H, K, D] and an additive mask with which a prompt attends to what a method kept.
+    """Keys, values [B, H, K, D] and an additive mask with which a prompt attends to the kept tokens.
 
-    The prompt's `new` tokens come last, `merged` ones first; the mask is [B or 1, Q or 1, new, K] for `group` query
-    heads per KV head and holds the merged tokens' log degree.
+    The merged tokens come first, the prompt's `new` tokens last. The mask is [B or 1, Q or 1, new, K] for `group` query
+    heads per KV head; it contains the log degree of the merged tokens.
     """
     keys, values = store.keys, store.values
     used, lowest = keys.shape[2], torch.finfo(keys.dtype).min

@@ -1,4 +1,4 @@
-"""One layer's cache: its store, the method's state, and the step from a query to an attention output."""
+"""The KV cache of one layer: its store, the method's state, and the decode step from query to attention output."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from ..trace.timeline import span
 from .decoding import attend_selection
 from .later_prompts import kept_inputs
 
-FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies what is kept
+FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies the kept tokens
 
 
 class StepObserver(Protocol):
-    """Is told of every decode step of a layer; recorders implement it."""
+    """A function that is called after each decode step of a layer; recorders implement it."""
 
     def __call__(
         self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float
     ) -> None:
-        """`queries` [B, Q, D] attended `selection` and gave `output` [B, Q, D]; selecting took `select_s` seconds."""
+        """`queries` [B, Q, D] attended to `selection`, with `output` [B, Q, D]; selection took `select_s` seconds."""
 
 
 @dataclass
 class _Row:
-    """A run of batch rows that share their left padding, and the method's state for them."""
+    """A run of batch rows with the same left padding, and the method's state for them."""
 
     rows: slice
     start: int
@@ -46,11 +46,11 @@ class _Row:
 
 
 class LayerCache:
-    """Keys and values of one layer, what the method knows of them, and decode attention over what it selects.
+    """The KV cache of one layer: keys and values, the method's state, and decode attention over the selection.
 
-    The keys and values lie in its `store`, a `LayerStore`; a `SelectiveLayer` shows the LayerCache to transformers.
-    With left padding each batch row gets a state of its own over its real tokens, so that methods never see padding.
-    `observer`, if set, is told of every decode step. Where the context asks for details, `history` also keeps the
+    The keys and values are in its `store`, a `LayerStore`; a `SelectiveLayer` makes the LayerCache a transformers
+    layer. With left padding each batch row has its own state over its real tokens, so that methods never see padding.
+    `observer`, if set, is called after each decode step. If the context asks for details, `history` also keeps the
     tokens that the method drops, so that a recorder can compare with exact attention; otherwise it is the store.
     """
 
@@ -62,9 +62,9 @@ class LayerCache:
         self.store: LayerStore = store or DeviceStore()
         self.history: LayerStore = self.store
         rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
-        self.retain_queries = retain_queries or rebuilds  # of every token, for a fork or for building anew
+        self.retain_queries = retain_queries or rebuilds  # of all tokens, for a fork or for a new build
         self.observer: StepObserver | None = None
-        self.speculate: Callable[[], Tensor] | None = None  # a step's queries, guessed one layer before
+        self.speculate: Callable[[], Tensor] | None = None  # a step's queries, speculated one layer before
         self.build_s = 0.0
         self.prompt_length = 0
         self.last: Selection | None = None
@@ -74,41 +74,41 @@ class LayerCache:
 
     @property
     def dense(self) -> bool:
-        """Whether this layer attends everything by the method's choice."""
+        """Whether the method attends to all tokens in this layer."""
         return self.method.is_dense(self.context.index)
 
     @property
     def built(self) -> bool:
-        """Whether a whole prompt has been seen."""
+        """Whether the state of a whole prompt was built."""
         return bool(self._rows)
 
     @property
     def states(self) -> list[State]:
-        """The method's states, one for the batch or one for each padded row; waits for their building."""
+        """The method's states, one for the batch or one per padded row; waits until they are built."""
         return [] if self.dense else [self._state(row) for row in self._rows]
 
     def merged(self) -> list[Merged | None]:
-        """The tokens that the method has merged, for each of the states; None where there are none."""
+        """The merged tokens of each state, None without any."""
         method = self.method
         return [method.merged(state) if isinstance(method, Merging) else None for state in self.states]
 
     def runs(self) -> list[tuple[slice, int, State]]:
-        """Batch rows, their left padding and their state, for each run of rows that share it."""
+        """The batch rows, left padding and state of each run of rows with the same padding."""
         return [(row.rows, row.start, self._state(row)) for row in self._rows]
 
     def bind(self, scale: float, softcap: float | None) -> None:
-        """Take over the logits' scale and bound that the model's attention uses."""
+        """Use the scale and soft cap of the model's attention logits."""
         self.context = replace(self.context, scale=scale, softcap=softcap)
 
     def keep_queries(self, queries: Tensor) -> None:
-        """Remember the queries [B, Q, n, D] of a part of the prompt, where they will be needed."""
+        """Keep the queries [B, Q, n, D] of a part of the prompt, if they will be needed."""
         if self.retain_queries or (self.method.needs_queries and not self.dense):
             self._queries.append(queries)
 
     def build(self, starts: list[int] | None = None) -> None:
-        """Build the method's state from the stored tokens and the queries kept, or take a later prompt into it.
+        """Build the method's state from the stored tokens and the kept queries, or add a later prompt to it.
 
-        `starts` [B] counts each row's left padding, None where there is none.
+        `starts` [B] counts each row's left padding; None means no padding.
         """
         keys = self.store.keys
         check_finite(f"prefill of layer {self.context.index}", keys)
@@ -138,56 +138,56 @@ class LayerCache:
     def fork(self, method: Method) -> LayerCache:
         """An independent copy of the stored tokens, built for another method.
 
-        What this layer has built is copied where it serves: the method is the same but for its budget, which its state
-        does not depend on, and nothing has been decoded.
-        Raises InvalidInputError where tokens were dropped, or where queries are needed that were not kept.
+        The built state is copied if it can be reused: the method is the same except for its budget, on which its state
+        does not depend, and no token was decoded.
+        Raises InvalidInputError if tokens were dropped, or if queries are needed that were not kept.
         """
         if self._serves(method):
             return self._copied(method)
         if not self.store.complete:
-            dropped = f"one whose tokens {self.method.name} dropped"
-            raise InvalidInputError("fork of a cache", dropped, "a cache with every token")
+            got = f"a cache whose tokens {self.method.name} dropped"
+            raise InvalidInputError("fork of a cache", got, "a cache with all tokens")
         if method.needs_queries and not self._queries:
-            needs = f"{method.name}, which needs the prompt's queries"
-            raise InvalidInputError("fork of a cache", needs, "a cache made with retain_queries=True")
-        other = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries)
-        other._queries = list(self._queries)
+            got = f"{method.name}, which needs the prompt's queries"
+            raise InvalidInputError("fork of a cache", got, "a cache made with retain_queries=True")
+        fork = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries)
+        fork._queries = list(self._queries)
         if self.built:
             starts = [row.start for row in self._rows]
-            other.build(starts if any(starts) else None)
-        return other
+            fork.build(starts if any(starts) else None)
+        return fork
 
     def _serves(self, method: Method) -> bool:
-        same = type(method) is type(self.method) and replace(method, budget=self.method.budget) == self.method
-        untouched = self.built and self.store.length == self.prompt_length and not self.store.offloads
-        return same and untouched and method.builds_for_any_budget
+        same_method = type(method) is type(self.method) and replace(method, budget=self.method.budget) == self.method
+        only_prompt = self.built and self.store.length == self.prompt_length and not self.store.offloads
+        return same_method and only_prompt and method.builds_for_any_budget
 
     def _copied(self, method: Method) -> LayerCache:
-        _ = self.states  # work that is still under way cannot be copied
-        shared = (self.speculate, self.observer)  # the first belongs to the model, whose weights must not be copied
-        other = copy.deepcopy(self, {id(one): one for one in shared})
-        other.method, other.observer = method, None
-        return other
+        _ = self.states  # wait: a build in progress cannot be copied
+        shared = (self.speculate, self.observer)  # `speculate` refers to the model, whose weights must not be copied
+        copied = copy.deepcopy(self, {id(part): part for part in shared})
+        copied.method, copied.observer = method, None
+        return copied
 
     def prompt_inputs(self, new: int) -> tuple[Tensor, Tensor, Tensor] | None:
         """Keys, values and an additive mask with which a later prompt's `new` tokens attend (see `kept_inputs`).
 
-        None where no token was dropped: then the model's own mask is right.
+        None if no token was dropped: then the model's mask is correct.
         """
         if self.built and not self.dense:
-            self._free()  # what was dropped since the last round is not attended any more
+            self._free()  # tokens dropped since the last round are not attended to any more
         if self.store.complete:
             return None
-        assert isinstance(self.store, DeviceStore)  # no other drops tokens
+        assert isinstance(self.store, DeviceStore)  # only this store drops tokens
         merged = stack_merged(self.merged())
         return kept_inputs(self.store, merged, self.context.n_heads // self.context.n_kv_heads, new)
 
     def decode(self, queries: Tensor) -> Tensor:
-        """Attention output [B, Q, D] of one query token [B, Q, D] over what the method selects.
+        """Attention output [B, Q, D] of one token's queries [B, Q, D] over the method's selection.
 
-        The token's own key and value are in the store already.
+        The token's key and value are already in the store.
         """
-        _ = self.states  # waiting for them is no selection
+        _ = self.states  # wait first: this does not count as selection time
         started = time.perf_counter()
         with span(self.store.timeline, "compute", "select"):
             selection = self._select(queries)
@@ -211,25 +211,25 @@ class LayerCache:
         return output
 
     def prefetch(self) -> None:
-        """Begin to fetch what the next step reads of metadata that the host keeps."""
+        """Start to prefetch the metadata on the host that the next step reads."""
         for row in self._rows:
-            if isinstance(row.state, HostMetadata):  # that of a state still being built comes when it is read
+            if isinstance(row.state, HostMetadata):  # a state still being built fetches its metadata when it needs them
                 row.state.prefetch()
 
     def _select(self, queries: Tensor) -> Selection:
         keys, values = self.store.last(1)
-        asking = queries if self.speculate is None else self.speculate()
+        selecting = queries if self.speculate is None else self.speculate()
         selections = []
         for row in self._rows:
             state = self.method.extend(self._state(row), queries[row.rows, :, None], keys[row.rows], values[row.rows])
             row.state = state
-            selections.append(self.method.select(state, asking[row.rows]))
+            selections.append(self.method.select(state, selecting[row.rows]))
         if len(selections) == 1 and self._rows[0].start == 0:
             return selections[0]
         return stack_rows(selections, [row.start for row in self._rows])
 
     def _offload_prompt(self) -> None:
-        """Offload a prompt but for its sinks and recent window, where the store keeps tokens on a lower tier."""
+        """Offload a prompt except its sinks and recent window, if the store keeps tokens on a lower tier."""
         if not self.store.offloads:
             return
         length = self.store.length
@@ -242,34 +242,34 @@ class LayerCache:
             self.store.offload(max(map(self.method.recent_window, windows)), pinned)
 
     def _continue(self, row: _Row, queries: Tensor) -> bool:
-        """Let the method take a later prompt into its state; False where it wants to build anew."""
+        """Let the method add a later prompt to its state; False if it needs a new build."""
         state = self._state(row)
         new = self.store.length - row.start - state.length
         keys, values = self.store.last(new)
         started = time.perf_counter()
-        own = queries[row.rows, :, queries.shape[2] - new :] if queries.shape[2] else queries[row.rows]
+        new_queries = queries[row.rows, :, queries.shape[2] - new :] if queries.shape[2] else queries[row.rows]
         with span(self.store.timeline, "clustering", "build"):
-            later = self.method.continue_prompt(state, own, keys[row.rows], values[row.rows])
+            continued = self.method.continue_prompt(state, new_queries, keys[row.rows], values[row.rows])
         self.build_s += time.perf_counter() - started
-        if later is None:
+        if continued is None:
             return False
-        row.state = later
+        row.state = continued
         return True
 
     def _build(self, row: _Row, queries: Tensor) -> None:
         keys, values = self.store.keys[row.rows, :, row.start :], self.store.values[row.rows, :, row.start :]
-        own = queries[row.rows, :, row.start :]
+        q = queries[row.rows, :, row.start :]
         context = replace(self.context, cached=TokenCache(self.store, row.rows, row.start))
-        recorded = span(self.store.timeline, "clustering", "build")
+        timed = span(self.store.timeline, "clustering", "build")
 
         def build() -> State:
             started = time.perf_counter()
-            with torch.no_grad(), recorded:  # no_grad is a mode of the thread, so a worker sets its own
-                state: State = self.method.build(context, own, keys, values)
+            with torch.no_grad(), timed:  # no_grad applies per thread, so a worker has to set it too
+                state: State = self.method.build(context, q, keys, values)
             self.build_s += time.perf_counter() - started
             return state
 
-        row.state = Pending(build, (own, keys, values), stream="build") if self.method.overlaps_build else build()
+        row.state = Pending(build, (q, keys, values), stream="build") if self.method.overlaps_build else build()
 
     def _state(self, row: _Row) -> State:
         if isinstance(row.state, Pending):
@@ -278,27 +278,27 @@ class LayerCache:
         return row.state
 
     def _free(self) -> None:
-        """Free the keys and values that the method will never attend again; tokens it has not seen yet stay."""
+        """Free the keys and values of dropped tokens; tokens that the method has not seen yet stay."""
         self._retained = self.store.used
         if not self.method.drops_tokens:
             return
         kept: list[Tensor] = []
         for row in self._rows:
             state = self._state(row)
-            wanted = self.method.keeps(state)
-            if wanted is None:
+            row_kept = self.method.keeps(state)
+            if row_kept is None:
                 batch = row.rows.stop - row.rows.start
-                wanted = positions(0, state.length, batch, self.context.n_kv_heads, self.store.keys.device)
-            unseen = positions(state.length, self.store.length - row.start, *wanted.shape[:2], wanted.device)
-            kept.append(torch.cat([wanted, unseen], dim=-1))
-        if max(wanted.shape[-1] for wanted in kept) < self.store.used:
-            assert isinstance(self.store, DeviceStore)  # no other is given to a method that drops tokens
+                row_kept = positions(0, state.length, batch, self.context.n_kv_heads, self.store.keys.device)
+            unseen = positions(state.length, self.store.length - row.start, *row_kept.shape[:2], row_kept.device)
+            kept.append(torch.cat([row_kept, unseen], dim=-1))
+        if max(tokens.shape[-1] for tokens in kept) < self.store.used:
+            assert isinstance(self.store, DeviceStore)  # methods that drop tokens always get this store
             self.store.retain(stack_positions(kept, [row.start for row in self._rows]))
             self._retained = self.store.used
 
 
 def check_finite(operation: str, keys: Tensor) -> None:
-    """Raise InvalidInputError where keys hold NaN or infinity."""
+    """Raise InvalidInputError if keys contain NaN or infinity."""
     finite = torch.isfinite(keys)
     if not bool(finite.all()):
         first = (~finite).nonzero()[0].tolist()

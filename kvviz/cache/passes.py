@@ -1,4 +1,4 @@
-"""When a model's forward passes begin and end."""
+"""Hooks that record the forward passes of a model in a timeline."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..trace.timeline import Timeline
 
 
 def watch_passes(model: nn.Module, cache: object, timeline: Timeline) -> None:
-    """Tell the timeline of each forward pass of `model` that carries `cache`, until the cache is gone."""
-    of_this = weakref.ref(cache)
+    """Record the forward passes of `model` with `cache` in `timeline`, for the lifetime of the cache."""
+    cache_ref = weakref.ref(cache)
 
     def carries(values: tuple[Any, ...]) -> bool:
-        own = of_this()
-        return own is not None and any(value is own for value in values)
+        watched = cache_ref()
+        return watched is not None and any(value is watched for value in values)
 
-    # torch adds and removes a hook in two steps: between them another thread calls it without keyword arguments.
+    # torch adds and removes a hook in two steps; in between, another thread may call it without keyword arguments.
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         if kwargs is not None and carries((*args, *kwargs.values())):
             timeline.begin_pass()

@@ -1,4 +1,4 @@
-"""Collects what each layer attended at each decode step into a Recording."""
+"""The recorder: collects the selection and attention of each layer and decode step into a Recording."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .layer_cache import LayerCache
 
 
 class Recorder:
-    """Observes layers and keeps, for every decode step, the selection beside the exact attention weights.
+    """Observes layers and stores the selection and the exact attention weights of every decode step.
 
-    `layers` limits what is recorded. `spent_s` is the time that recording itself took, so that timings can leave it
-    out. A batch of more than one prompt is refused.
+    `layers` limits the recording to these layers. `spent_s` is the time that recording took, so that timings can
+    exclude it. Batches of more than one prompt are refused.
     """
 
     def __init__(self, layers: Collection[int] | None = None) -> None:
@@ -35,10 +35,10 @@ class Recorder:
         self._steps: dict[int, list[dict[str, Any]]] = defaultdict(list)
 
     def watch(self, layers: Sequence[LayerCache]) -> None:
-        """Observe these layers; raises InvalidInputError for a wanted layer that is not among them."""
-        for wanted in self.layers or ():
-            if wanted not in {layer.context.index for layer in layers}:
-                raise InvalidInputError("record: layer", wanted, f"one of {[layer.context.index for layer in layers]}")
+        """Observe these layers. Raises InvalidInputError if a layer to record is not among them."""
+        for index in self.layers or ():
+            if index not in {layer.context.index for layer in layers}:
+                raise InvalidInputError("record: layer", index, f"one of {[layer.context.index for layer in layers]}")
         for layer in layers:
             if self.layers is None or layer.context.index in self.layers:
                 layer.observer = self
@@ -46,7 +46,7 @@ class Recorder:
     def __call__(
         self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float
     ) -> None:
-        """Note one decode step of one layer."""
+        """Record one decode step of one layer."""
         if queries.shape[0] != 1:
             raise InvalidInputError("record", f"a batch of {queries.shape[0]}", "one prompt")
         started = time.perf_counter()
@@ -79,27 +79,27 @@ class Recorder:
         self.spent_s += time.perf_counter() - started
 
     def _members(self, layer: int, merged: Merged | None) -> np.ndarray | None:
-        """Members int32 [H, n] up to the last merged token: the very array of the step before where they are the same.
+        """Members int32 [H, n] up to the last merged token: the same array object as before if they did not change.
 
-        None where nothing is merged, or where the method does not tell.
+        None if no token is merged, or the method does not report the members.
         """
         if merged is None or merged.members is None:
             return None
         members = _array(merged.members[0], torch.int32)
         joined = np.flatnonzero((members >= 0).any(0))
         members = members[:, : joined[-1] + 1 if joined.size else 0]
-        before = self._steps[layer][-1]["members"] if self._steps[layer] else None
-        return before if before is not None and np.array_equal(before, members) else members.copy()
+        previous = self._steps[layer][-1]["members"] if self._steps[layer] else None
+        return previous if previous is not None and np.array_equal(previous, members) else members.copy()
 
     def keep_steps(self, count: int) -> None:
-        """Forget what was noted after the first `count` steps, of a step that some layers did not come to."""
+        """Keep the first `count` steps and drop the rest: an interrupted step that some layers did not reach."""
         for layer, steps in list(self._steps.items()):
             del steps[count:]
             if not steps:
                 del self._steps[layer]
 
     def events(self, length: int) -> dict[int, LayerEvents]:
-        """Events by layer, padded to a common number of slots and to `length` tokens."""
+        """The events of each layer, padded to a common number of slots and to `length` tokens."""
         return {layer: _stack(steps, length) for layer, steps in sorted(self._steps.items())}
 
     def recording(
@@ -117,7 +117,7 @@ class Recorder:
         answer: str = "",
         ledgers: Mapping[int, Ledger],
     ) -> Recording:
-        """Everything noted so far as a Recording."""
+        """The Recording of all steps so far."""
         return Recording(
             method=method.name,
             title=method.title,
@@ -163,17 +163,17 @@ def _stack(steps: list[dict[str, Any]], length: int) -> LayerEvents:
 
 
 def _memberships(steps: list[dict[str, Any]], length: int) -> dict[str, np.ndarray]:
-    """LayerEvents' `members` and `members_of_step`; none where nothing was merged, or a step did not tell what."""
-    told: list[np.ndarray | None] = [step["members"] for step in steps]
-    if any(own is None and step["merged"].any() for own, step in zip(told, steps, strict=True)):
+    """LayerEvents' `members` and `members_of_step`; {} if no token was merged, or a step lacks the members."""
+    all_members: list[np.ndarray | None] = [step["members"] for step in steps]
+    if any(members is None and step["merged"].any() for members, step in zip(all_members, steps, strict=True)):
         return {}
-    different: list[np.ndarray] = []
+    distinct: list[np.ndarray] = []
     of_step = []
-    for own in told:
-        if own is not None and not (different and own is different[-1]):
-            different.append(own)
-        of_step.append(-1 if own is None else len(different) - 1)
-    if not different:
+    for members in all_members:
+        if members is not None and not (distinct and members is distinct[-1]):
+            distinct.append(members)
+        of_step.append(-1 if members is None else len(distinct) - 1)
+    if not distinct:
         return {}
-    padded = [np.pad(own, ((0, 0), (0, length - own.shape[-1])), constant_values=-1) for own in different]
+    padded = [np.pad(members, ((0, 0), (0, length - members.shape[-1])), constant_values=-1) for members in distinct]
     return {"members": np.stack(padded), "members_of_step": np.array(of_step, np.int32)}

@@ -1,4 +1,4 @@
-"""SelectiveCache: a transformers cache that attends what a method selects."""
+"""SelectiveCache: a transformers cache whose decode steps attend to a method's selection."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from .tiers import make_store
 
 
 class SelectiveCache(Cache):
-    """A cache for `model.generate(..., past_key_values=cache)` that attends what `method` selects.
+    """A cache for `model.generate(..., past_key_values=cache)` that decodes over the selection of `method`.
 
     Call `kvviz.attach(model)` once before. Prompts are prefilled with exact attention; each decoded token then attends
-    the selection. Later prompts on the same cache (multi-turn) are prefilled over everything and indexed anew.
-    Layers that no method can serve (sliding windows, linear attention) stay as transformers makes them and are named
-    in `exact_layers`. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names
-    a method whose attention prompts use ("minference"); without it prompts use the method's own, which is exact for
-    nearly all. Methods that drop tokens take a later prompt into what they kept; it then attends that exactly, whatever
-    the prefill. `timeline`, a new one, records when compute, clustering and transfers run; a fork is not recorded.
+    to the selection. Later prompts on the same cache (multi-turn) attend to all tokens and are indexed again. If the
+    method drops tokens, a later prompt attends exactly to the kept ones, whatever the prefill, and is added to them.
+    Layers that no method supports (sliding windows, linear attention) stay as in transformers; `exact_layers` lists
+    them. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names a method
+    whose attention prompts use ("minference"); the default is the method's prefill, which is exact for nearly all
+    methods. `timeline`, a new Timeline, records when compute, clustering and transfers run, but not those of a fork.
 
     Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
     InvalidInputError for an unknown store, one that does not suit the method, a prefill that is exact, or a timeline
@@ -59,7 +59,7 @@ class SelectiveCache(Cache):
         self.method = resolve(method)
         self.prefill = self.method if prefill is None else resolve_prefill(prefill)
         self._inputs = AttentionInputs() if isinstance(self.method, Speculative) else None
-        self.prompt = Prompt(weakref.ref(model))  # shared with the forks, which are of the same prompt
+        self.prompt = Prompt(weakref.ref(model))  # shared with the forks: they have the same prompt
         layers = DynamicCache(config=model.config).layers
         geometry = Geometry.of_config("SelectiveCache", self.config)
         if not any(isinstance(layer, DynamicLayer) for layer in layers):
@@ -72,9 +72,9 @@ class SelectiveCache(Cache):
                     index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
                     geometry.head_dim**-0.5, details=details, prompt=self.prompt,
                 )  # fmt: skip
-                kept = make_store(self.store, context, self.method)
-                kept.timeline = None if timeline is None else timeline.of(index)
-                layers[index] = self._selective(LayerCache(context, self.method, kept, retain_queries=retain_queries))
+                kv = make_store(self.store, context, self.method)
+                kv.timeline = None if timeline is None else timeline.of(index)
+                layers[index] = self._selective(LayerCache(context, self.method, kv, retain_queries=retain_queries))
         super().__init__(layers=layers)
         _link(layers)
         self._last: SelectiveLayer | None = None
@@ -89,12 +89,12 @@ class SelectiveCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """As transformers' own; raises CacheMismatchError where the model lost the link to this cache."""
+        """As in transformers. Raises CacheMismatchError if the model's attention does not use this cache any more."""
         if self._last is not None and self._last.awaiting:
             raise CacheMismatchError(
                 f"attention of layer {self._last.cache.context.index}",
                 "keys of a SelectiveCache that did not reach kvviz's attention",
-                "kvviz.attach(model) before, a model that hands its cached keys on unchanged, "
+                "kvviz.attach(model) before use, a model that passes the cached keys to attention unchanged, "
                 "and a new cache after an interrupted step",
             )
         if layer_idx >= len(self.layers):
@@ -113,18 +113,18 @@ class SelectiveCache(Cache):
 
     @property
     def selective_layers(self) -> list[LayerCache]:
-        """The layers that the method serves, ascending."""
+        """The layers with a method, in ascending order."""
         return [layer.cache for layer in self.layers if isinstance(layer, SelectiveLayer)]
 
     @property
     def exact_layers(self) -> tuple[int, ...]:
-        """The layers that no method can serve and that attend as the model does."""
+        """The indices of the layers without a method, which keep the model's attention."""
         return tuple(index for index, layer in enumerate(self.layers) if not isinstance(layer, SelectiveLayer))
 
     def expect(self, prompt_length: int, new_tokens: int = 0) -> None:
-        """Announce the length of the prompt, so that one fed in chunks is indexed once, at its end.
+        """Announce the length of the prompt, so that a prompt in chunks is indexed once, at its end.
 
-        `new_tokens` announces how many may follow it: a tier too small for all says so while the prompt is prefilled.
+        `new_tokens` is how many tokens may follow it: a tier too small for all then fails during the prefill.
         """
         self._expected = prompt_length
         for layer in self.layers:
@@ -135,32 +135,32 @@ class SelectiveCache(Cache):
     def fork(self, method: str | Method) -> SelectiveCache:
         """An independent copy of the cached prompt, indexed for another method.
 
-        A method that needs the prompt's queries can only be forked to where this cache was made with `retain_queries`.
+        If the method needs the prompt's queries, this cache must have been made with `retain_queries`.
         """
-        other = copy.copy(self)
-        other.method, other._last, other.timeline = resolve(method), None, None
-        other.prefill = other.method if self.prefill is self.method else self.prefill
-        other._inputs = AttentionInputs() if isinstance(other.method, Speculative) else None
-        other.layers = [
-            other._selective(layer.cache.fork(other.method))
+        fork = copy.copy(self)
+        fork.method, fork._last, fork.timeline = resolve(method), None, None
+        fork.prefill = fork.method if self.prefill is self.method else self.prefill
+        fork._inputs = AttentionInputs() if isinstance(fork.method, Speculative) else None
+        fork.layers = [
+            fork._selective(layer.cache.fork(fork.method))
             if isinstance(layer, SelectiveLayer)
             else copy.deepcopy(layer)
             for layer in self.layers
         ]
-        _link(other.layers)
+        _link(fork.layers)
         model = self._model()
-        if other._inputs is not None and model is not None:
-            other._inputs.watch(model, other)
-        return other
+        if fork._inputs is not None and model is not None:
+            fork._inputs.watch(model, fork)
+        return fork
 
     def wait(self) -> None:
-        """Wait until every state is built and every token is where it is kept."""
+        """Wait until all states are built and all offloading is finished."""
         for layer in self.selective_layers:
             _ = layer.states
             layer.store.wait()
 
     def ledger(self) -> Ledger:
-        """Where this cache's tokens and bytes went."""
+        """The ledger of this cache: where its tokens and bytes are."""
         return ledger_of(self.selective_layers, self.exact_layers)
 
     def _selective(self, cache: LayerCache) -> SelectiveLayer:
@@ -172,7 +172,7 @@ class SelectiveCache(Cache):
 
 
 def _link(layers: list[Any]) -> None:
-    """Tell each layer that selects which one follows it, the first again behind the last."""
+    """Link each layer that selects to the next one, and the last to the first."""
     selecting = [layer for layer in layers if isinstance(layer, SelectiveLayer) and not layer.cache.dense]
     for layer, following in zip(selecting, selecting[1:] + selecting[:1], strict=True):
         layer.following = weakref.ref(following)

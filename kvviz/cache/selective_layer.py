@@ -1,4 +1,4 @@
-"""A transformers cache layer that decodes over what a method selects."""
+"""SelectiveLayer: a transformers cache layer that decodes over a method's selection."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..trace.timeline import span
 from .exact import exact_attention, left_padding
 from .layer_cache import LayerCache
 
-ExactAttention = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # over keys and values, with a mask
+ExactAttention = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of keys, values and a mask
 
 
 class SelectiveLayer(DynamicLayer):
-    """A transformers cache layer whose decode steps attend what a method selects.
+    """A transformers cache layer whose decode steps attend to a method's selection.
 
-    It speaks transformers' interface for the `LayerCache` that it holds, which does the work on a `LayerStore`.
+    It adapts a `LayerCache`, which does the work on a `LayerStore`, to transformers' interface.
     """
 
     is_croppable = False
@@ -32,36 +32,36 @@ class SelectiveLayer(DynamicLayer):
     def __init__(self, cache: LayerCache, prefill: Method) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
         self.cache = cache
-        self.prefill = prefill  # whose attention prompts use
-        self.awaiting = False  # keys were handed to the model and have not come back to our attention function
+        self.prefill = prefill  # the method whose attention prompts use
+        self.awaiting = False  # the model got keys that have not reached our attention function yet
         self.config: Any = None
         self.expected_length = 0
-        self.following: weakref.ref[SelectiveLayer] | None = None  # the next one that selects; weak: they form a ring
+        self.following: weakref.ref[SelectiveLayer] | None = None  # next layer that selects; weak: they form a ring
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Store new keys and values [B, H, n, D]; returns all of them, the keys marked with this layer."""
+        """Store new keys and values [B, H, n, D]; returns all of them, with a link to this layer on the keys."""
         store, context = self.cache.store, self.cache.context
         batch, heads, _, dim = key_states.shape
-        wanted = (store.batch if store.length else batch, context.n_kv_heads, context.head_dim)
-        if (batch, heads, dim) != wanted:
+        expected = (store.batch if store.length else batch, context.n_kv_heads, context.head_dim)
+        if (batch, heads, dim) != expected:
             raise CacheMismatchError(
                 f"update of cache layer {context.index}",
                 f"batch, KV heads, head_dim = {(batch, heads, dim)}",
-                f"{wanted}; use a new SelectiveCache for another model or batch size",
+                f"{expected}; use a new SelectiveCache for another model or batch size",
             )
-        if store.length < self.expected_length:  # with room for decoding, so that the first decode step copies nothing
+        if store.length < self.expected_length:  # with room to decode, so that the first decode step copies nothing
             store.reserve(key_states, value_states, self.expected_length + SPARE_TOKENS)
         with span(store.timeline, "compute", "store"):
             store.append(key_states, value_states)
         self.is_initialized = True
         self.awaiting = True
-        if self._selects(key_states.shape[2]):  # attention looks the tokens up itself
+        if self._selects(key_states.shape[2]):  # attention reads the tokens from the store
             keys, values = key_states, value_states
         else:
             keys, values = store.keys, store.values
-        # How the attention function finds its layer. Weak: a state that keeps a view of the keys would keep the layer,
-        # and with it all its tokens, in a circle that Python's garbage collection cannot see.
-        keys.kv_layer = weakref.ref(self)  # type: ignore[attr-defined]  # an attribute of ours
+        # The attention function finds its layer by this link. It is weak: otherwise a state that keeps a view of the
+        # keys would form a reference cycle with the layer, which Python's garbage collector cannot see.
+        keys.kv_layer = weakref.ref(self)  # type: ignore[attr-defined]  # our attribute
         return keys, values
 
     def attend(
@@ -75,7 +75,7 @@ class SelectiveLayer(DynamicLayer):
         softcap: float | None,
         **kwargs: Any,
     ) -> Tensor:
-        """Attention output [B, n, Q, D]: exact over a prompt, over the selection for a single decoded token."""
+        """Attention output [B, n, Q, D]: exact for a prompt, over the selection for a decoded token."""
         self.awaiting = False
         if getattr(module, "config", None) is not self.config:
             raise CacheMismatchError(
@@ -111,17 +111,17 @@ class SelectiveLayer(DynamicLayer):
         return output
 
     def _decodes(self, new: int) -> bool:
-        """Whether `new` tokens, stored already, are a decode step and no prompt."""
+        """Whether `new` tokens, already stored, are a decode step and not a prompt."""
         return new == 1 and self.cache.built and self.cache.store.length > self.expected_length
 
     def _selects(self, new: int) -> bool:
-        """Whether `new` tokens, stored already, attend what the method selects."""
+        """Whether `new` tokens, already stored, attend to the method's selection."""
         return not self.cache.dense and self._decodes(new)
 
     def _attend_prompt(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, exact: ExactAttention
     ) -> Tensor:
-        """Attention of a prompt [B, n, Q, D]: over all that is cached, or as the prefill method approximates it."""
+        """Attention output [B, n, Q, D] of a prompt: over all cached tokens, or by the sparse prefill method."""
         inputs = self.cache.prompt_inputs(query.shape[2])
         if inputs is not None:
             return exact(*inputs)
@@ -135,20 +135,20 @@ class SelectiveLayer(DynamicLayer):
     ) -> Tensor:
         output = torch.zeros_like(query)
         new, length = query.shape[2], keys.shape[2]
-        batch = [(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
-        for rows, start in batch or [(slice(None), 0)]:
-            first = max(0, start - (length - new))  # queries before it are padding
+        padded_rows = [(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
+        for rows, start in padded_rows or [(slice(None), 0)]:
+            first = max(0, start - (length - new))  # earlier queries are padding
             output[rows, :, first:] = prefill.attend_prompt(
                 self.cache.context, query[rows, :, first:], keys[rows, :, start:], values[rows, :, start:]
             )
         return output.transpose(1, 2)
 
     def get_seq_length(self) -> int:
-        """Tokens stored."""
+        """Number of stored tokens."""
         return self.cache.store.length
 
     def reset(self) -> None:
-        """Forget every token."""
+        """Remove all tokens."""
         old, store = self.cache, self.cache.store.renewed()
         store.timeline = old.store.timeline
         if old.context.prompt is not None:
@@ -158,19 +158,19 @@ class SelectiveLayer(DynamicLayer):
         self.awaiting = False
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Refused: a method's state is not reordered between beams."""
+        """Refused: a method's state cannot be reordered between beams."""
         raise _refusal("beam search", "greedy decoding or sampling (num_beams=1)")
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Refused: what a method has seen cannot be taken back."""
-        raise _refusal("a crop of the cache (assisted decoding)", "plain greedy decoding or sampling")
+        """Refused: tokens cannot be removed from a method's state."""
+        raise _refusal("cropping of the cache (assisted decoding)", "plain greedy decoding or sampling")
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Refused, as `reorder_cache`."""
-        raise _refusal("a batch repeated after the prefill", "num_return_sequences without it")
+        """Refused, like `reorder_cache`."""
+        raise _refusal("a batch repeated after the prefill", "a batch repeated before it")
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Refused, as `reorder_cache`."""
+        """Refused, like `reorder_cache`."""
         raise _refusal("a part of the batch", "the whole batch")
 
 

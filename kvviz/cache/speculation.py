@@ -1,4 +1,4 @@
-"""A layer's queries, guessed from the attention input of the layer before: InfiniGen (arXiv 2406.19707)."""
+"""Query speculation: a layer's queries from the attention input of the layer before. InfiniGen (arXiv 2406.19707)."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _probe: ContextVar[list[Tensor] | None] = ContextVar("kvviz_query_probe", defaul
 
 
 class _Probed(Exception):
-    """Ends an attention module's forward pass once its queries are known."""
+    """Stops an attention module's forward pass when its queries are known."""
 
 
 class AttentionInputs:
-    """What each attention module was last called with for one cache, a decode step at a time."""
+    """The arguments of each attention module's last call with one cache, in decode steps."""
 
     def __init__(self) -> None:
         self._calls: dict[int, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {}
 
     def watch(self, model: nn.Module, cache: object) -> None:
-        """Note the calls that carry `cache`, until it is gone.
+        """Note the calls with `cache` among their arguments, for the lifetime of the cache.
 
-        Raises UnsupportedModelError where the model's attention modules cannot be told apart.
+        Raises UnsupportedModelError if the model's attention modules are not numbered.
         """
-        of_this = weakref.ref(cache)
+        cache_ref = weakref.ref(cache)
         modules = attention_modules("speculation", model)
-        noted = weakref.WeakMethod(self._note)
+        note_ref = weakref.WeakMethod(self._note)
 
-        # torch adds and removes a hook in two steps: between them another thread calls it without keyword arguments.
+        # torch adds and removes a hook in two steps; in between, another thread may call it without keyword arguments.
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            own, note = of_this(), noted()
+            watched, note = cache_ref(), note_ref()
             if (
                 kwargs is not None
-                and own is not None
+                and watched is not None
                 and note is not None
-                and any(value is own for value in (*args, *kwargs.values()))
+                and any(value is watched for value in (*args, *kwargs.values()))
             ):
                 note(module, args, kwargs)
 
@@ -50,64 +50,64 @@ class AttentionInputs:
             weakref.finalize(cache, handle.remove)
 
     def speculate(self, layer: int) -> Callable[[], Tensor] | None:
-        """A function that gives layer's queries [B, Q, D] of this step as the layer before would ask them.
+        """A function that returns the layer's queries [B, Q, D] of this step, speculated; None for the first layer.
 
-        It runs the layer's own projections and RoPE on the attention input of the layer before, and so costs a
-        projection of queries, keys and values. None for the first layer, which has none before.
+        It applies the layer's projections and RoPE to the attention input of the layer before, so its price is one
+        projection of queries, keys and values.
         """
         return None if layer == 0 else lambda: self._queries(layer)
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         layer = int(module.layer_idx)  # type: ignore[arg-type]  # checked in `watch`
-        if _hidden_states(args, kwargs).shape[1] > 1:  # a prompt: nobody asks for it, and it would stay in memory
+        if _hidden_states(args, kwargs).shape[1] > 1:  # a prompt: not needed, and it would stay in memory
             self._calls.pop(layer, None)
             return
-        # The cache holds this object: a reference back would keep both until the garbage collector runs.
-        named = {name: _without_cache(value) for name, value in kwargs.items()}
-        self._calls[layer] = (module, tuple(map(_without_cache, args)), named)
+        # The cache refers to this object: a reference back would keep both until the garbage collector runs.
+        kwargs = {name: _without_cache(value) for name, value in kwargs.items()}
+        self._calls[layer] = (module, tuple(map(_without_cache, args)), kwargs)
 
     def _queries(self, layer: int) -> Tensor:
-        before, own = self._calls.get(layer - 1), self._calls.get(layer)
-        if before is None or own is None:
+        call_before, call = self._calls.get(layer - 1), self._calls.get(layer)
+        if call_before is None or call is None:
             raise UnsupportedModelError(
                 "speculation", f"layer {layer} without the attention input of the layer before", "a plain decoder"
             )
-        module, args, kwargs = own
-        hidden = _hidden_states(*before[1:])
+        module, args, kwargs = call
+        hidden = _hidden_states(*call_before[1:])
         if args:
             args = (hidden, *args[1:])
         else:
             kwargs = {**kwargs, "hidden_states": hidden}
-        found: list[Tensor] = []
-        token = _probe.set(found)
+        queries: list[Tensor] = []
+        token = _probe.set(queries)
         try:
             module(*args, **kwargs)
         except _Probed:
             pass
         finally:
             _probe.reset(token)
-        if not found:
+        if not queries:
             raise UnsupportedModelError("speculation", type(module).__name__, "attention that kvviz is attached to")
-        return found[0][:, :, -1]
+        return queries[0][:, :, -1]
 
 
 def attention_modules(operation: str, model: nn.Module) -> list[nn.Module]:
     """The attention modules of a model, each with its `layer_idx`.
 
-    Raises UnsupportedModelError, naming `operation`, where they cannot be told apart.
+    Raises UnsupportedModelError, which names `operation`, for a model without numbered attention modules.
     """
-    found = [m for m in model.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "layer_idx")]
-    if not found:
+    modules = [m for m in model.modules() if type(m).__name__.endswith("Attention") and hasattr(m, "layer_idx")]
+    if not modules:
         got = f"{type(model).__name__}, without numbered attention modules"
         raise UnsupportedModelError(operation, got, "a plain decoder")
-    return found
+    return modules
 
 
 def note_queries(queries: Tensor) -> None:
-    """Called by the attention function: where queries [B, Q, n, D] are being speculated, take them and stop there."""
-    found = _probe.get()
-    if found is not None:
-        found.append(queries)
+    """Called by the attention function: during speculation, store its queries [B, Q, n, D] and stop the pass."""
+    speculated = _probe.get()
+    if speculated is not None:
+        speculated.append(queries)
         raise _Probed
 
 

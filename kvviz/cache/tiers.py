@@ -1,4 +1,4 @@
-"""Which tiers keep a layer's keys and values, by what its method attends."""
+"""The choice of a layer's store: on which tiers its keys and values are kept, depending on its method."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from ..offload.kvstore import KVStore
 from ..offload.layer_store import LayerStore
 
 
-def make_store(kept: KVStore, context: LayerContext, method: Method) -> LayerStore:
-    """An empty store for a layer that `method` serves.
+def make_store(store: KVStore, context: LayerContext, method: Method) -> LayerStore:
+    """An empty store for a layer with this method.
 
-    Raises InvalidInputError where a lower tier gains nothing: a method that drops tokens keeps no more than its budget,
-    and one that attends everything would fetch it all at every step.
+    Raises InvalidInputError if a lower tier is useless: for a method that drops tokens, which keeps no more than its
+    budget, and for dense attention, which would fetch all tokens at every step.
     """
     attends_all = method.is_dense(context.n_layers - 1)
-    if kept.tier != "device" and (method.drops_tokens or attends_all):
-        why = "attends everything at every step" if attends_all else "keeps no more than its budget"
+    if store.tier != "device" and (method.drops_tokens or attends_all):
+        why = "attends to all tokens at every step" if attends_all else "keeps no more than its budget"
         wanted = 'a method that retrieves, or store="device"'
-        raise InvalidInputError(f"store={kept.tier!r}", f"{method.name}, which {why}", wanted)
-    heads_of_a_kv_head = context.selection_heads(method.group) // context.n_kv_heads
+        raise InvalidInputError(f"store={store.tier!r}", f"{method.name}, which {why}", wanted)
+    per_kv_head = context.selection_heads(method.group) // context.n_kv_heads
 
     def budget(prompt_length: int) -> int:
-        return method.budget_tokens(prompt_length) * heads_of_a_kv_head
+        return method.budget_tokens(prompt_length) * per_kv_head
 
-    return kept.layer(budget, stays=method.is_dense(context.index), cache=method.device_cache)
+    return store.layer(budget, stays=method.is_dense(context.index), cache=method.device_cache)
