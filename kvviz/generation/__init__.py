@@ -1,1 +1,1 @@
-"""generate(), compare(), capture() and replay(), and what they share. They import models, cache and what lies below."""
+"""generate(), compare(), capture() and replay(). This room imports models, cache and the rooms below them."""

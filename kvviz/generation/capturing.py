@@ -1,4 +1,4 @@
-"""Run one prefill of a model and keep what its attention saw."""
+"""capture(): the queries, keys and values of a model's attention over a prompt."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ def capture(
 ) -> Trace:
     """A Trace of `prompt`: float16 queries [Q, L, D], keys and values [H, L, D] after RoPE, for each chosen layer.
 
-    `prompt` is text or int64 [1, L]; `max_tokens` cuts it to its first tokens. `layers` are counted from 0; left out,
-    all that have attention are kept, which is 59 kB a token for SmolLM2-135M. Prompts over 2,048 tokens are fed in
-    chunks of that many.
+    `prompt` is text or int64 [1, L]; `max_tokens` cuts it to its first tokens. `layers` are counted from 0; the default
+    is all layers with attention, 59 kB per token for SmolLM2-135M. Prompts over 2,048 tokens are fed in chunks of that
+    many.
 
     Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not a single row of
-    the model's token ids, `max_tokens` below 1 and layers out of range; KVVizError for NaN, infinity or a number beyond
+    the model's token ids, `max_tokens` below 1 or layers out of range; KVVizError for NaN, infinity or a number beyond
     float16's largest, 65,504, in a captured tensor.
     """
     if max_tokens is not None and max_tokens < 1:
         raise InvalidInputError("capture: max_tokens", max_tokens, "an int >= 1, or None for the whole prompt")
     ids = prompt_ids("capture", lm, prompt, max_tokens=max_tokens)
-    kept = _Kept(_layers(lm, layers), length=ids.shape[1])
-    cache = None  # the first chunk makes the one that suits the model
+    captured = _Captured(_layers(lm, layers), length=ids.shape[1])
+    cache = None  # with the first chunk the model makes its cache
     chunks = torch.split(ids, PREFILL_CHUNK, dim=1)
-    with attention_observer(lm.model, kept.add):
+    with attention_observer(lm.model, captured.add):
         for chunk in tqdm(chunks, desc="capture", leave=False, disable=None if len(chunks) > 1 else True):
             cache = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
-            kept.start += chunk.shape[1]
-    kept.check_complete(required=layers is not None)
+            captured.start += chunk.shape[1]
+    captured.check_complete(required=layers is not None)
     return Trace(
         model=lm.name, geometry=lm.geometry, tokens=lm.tokens(ids), token_ids=ids[0].cpu().numpy(),
-        queries=kept.arrays["queries"], keys=kept.arrays["keys"], values=kept.arrays["values"],
-        scale=kept.scale, softcap=kept.softcap,
+        queries=captured.arrays["queries"], keys=captured.arrays["keys"], values=captured.arrays["values"],
+        scale=captured.scale, softcap=captured.softcap,
     )  # fmt: skip
 
 
-class _Kept:
-    """Host arrays that fill up chunk by chunk, each attention layer writing its own."""
+class _Captured:
+    """Host arrays of the captured layers, filled chunk by chunk."""
 
     def __init__(self, layers: tuple[int, ...], length: int) -> None:
         self.layers, self.length = layers, length
-        self.start = 0  # tokens of the chunks before this one
+        self.start = 0  # tokens of the earlier chunks
         self.scale: float | None = None
         self.softcap: float | None = None
         self.arrays: dict[str, dict[int, NDArray[Any]]] = {"queries": {}, "keys": {}, "values": {}}
@@ -66,7 +66,7 @@ class _Kept:
     def add(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None, softcap: float | None
     ) -> None:
-        """Keep one layer's chunk: queries [1, Q, n, D]; keys and values [1, H, L, D], of which the last n are new."""
+        """Store one layer's chunk: queries [1, Q, n, D]; keys and values [1, H, L, D], of which the last n are new."""
         if layer not in self.layers:
             return
         self.scale, self.softcap = (None if factor is None else float(factor) for factor in (scale, softcap))
@@ -80,11 +80,11 @@ class _Kept:
             self.arrays[name][layer][:, self.start : self.start + new] = half.cpu().numpy()
 
     def check_complete(self, *, required: bool) -> None:
-        """Raise where a layer that was asked for has no attention."""
+        """Raise InvalidInputError if a requested layer, or every layer, has no attention."""
         missing = sorted(set(self.layers) - set(self.arrays["keys"]))
         if missing and (required or not self.arrays["keys"]):
             got = f"{missing}, which have no attention"
-            raise InvalidInputError("capture: layers", got, f"layers that have: {sorted(self.arrays['keys'])}")
+            raise InvalidInputError("capture: layers", got, f"layers with attention: {sorted(self.arrays['keys'])}")
 
 
 def _not_finite(operation: str, tensor: Tensor) -> KVVizError:

@@ -1,4 +1,4 @@
-"""compare(): several methods and budgets side by side on one prompt."""
+"""compare(): methods and budgets side by side on one prompt."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def compare(
     prefill: str | Method | None = None,
     layers: Collection[int] | None = None,
 ) -> Comparison:
-    """One row for each method and budget on the same prompt, which is prefilled once for all that share a prefill.
+    """A table with one row per method and budget on one prompt; methods with the same prefill share one prefill.
 
-    `methods` are names, names with a preset ("pqcache:official") or instances; an instance keeps its fields and takes
-    each budget in turn. Where `budgets` is empty, each runs at its own. A mapping gives labels, for several
+    `methods` are names, names with a preset ("pqcache:official") or instances; an instance keeps its fields and runs at
+    each budget. If `budgets` is empty, each method runs at its default budget. A mapping gives labels, for several
     configurations of one method. `full` and `minference` ignore the budget and have one row; `full` always has the
-    exact prefill: it is what token_agreement compares with. `prefill` as for `generate`. `layers` are those recorded
-    and measured, all that select by default.
+    exact prefill, since token_agreement compares with it. `prefill` as for `generate`. `layers` are the layers to
+    record and measure, by default all that select.
 
     Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
-    select and heads), token_agreement (share of positions at which the written token is full attention's), correct
-    (whether `answer` occurs in the text, ignoring case; None without one), attended_tokens, metadata_bytes,
+    select and heads), token_agreement (share of positions at which the written token equals full attention's), correct
+    (whether the text contains `answer`, ignoring case; None without an answer), attended_tokens, metadata_bytes,
     moved_bytes, build_s, ttft_s, tpot_s, text.
 
-    The table is a pandas DataFrame whose `recordings` holds the recording of each row under (label, budget in tokens).
-    They take memory: about 30 MB for each row of the table after 32 steps behind 2,000 tokens of SmolLM2-135M, most of
-    it exact attention. `recordings=False` keeps none, `layers` those of a few layers. A dict given as `recordings`
-    receives them; that is deprecated.
+    The table is a pandas DataFrame; its `recordings` holds the recording of each row by (label, budget in tokens).
+    Recordings take memory: about 30 MB per row for 32 steps after 2,000 tokens of SmolLM2-135M, mostly for exact
+    attention. `recordings=False` keeps none, `layers` only those of some layers. A dict passed as `recordings` receives
+    them; this is deprecated.
 
-    Raises InvalidInputError for two configurations under one label, and whatever `generate` raises.
+    Raises InvalidInputError for two configurations under one label, and the errors of `generate`.
     """
     from .comparison import Comparison
 
@@ -63,10 +63,10 @@ def compare(
     cells = _cells(methods, budgets, ids.shape[1])
     kept: dict[tuple[str, int], Recording] = {}
     if isinstance(recordings, dict):
-        words = "compare(recordings={...}) is deprecated: take them from the table, compare(...).recordings"
-        warnings.warn(words, DeprecationWarning, stacklevel=3)  # torch.no_grad() wraps this function
+        message = "compare(recordings={...}) is deprecated: take them from the table, compare(...).recordings"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)  # torch.no_grad() wraps this function
         kept = recordings
-    keeps = recordings is True or isinstance(recordings, dict)
+    keep = recordings is True or isinstance(recordings, dict)
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     retain_queries = any(method.needs_queries for method in cells.values())
     shared = SharedPrefill(lm, ids, retain_queries=retain_queries, prefill=prefill, details=True)
@@ -83,23 +83,23 @@ def compare(
         for (label, budget), method in tqdm(cells.items(), desc="compare", leave=False, disable=None):
             out = full if method == resolve("full") else run(method)
             assert out.recording is not None
-            if keeps:
+            if keep:
                 kept[label, budget] = out.recording
             rows[label, budget] = {"method": label, "budget": budget} | _measured(out, full.token_ids, answer)
     table = Comparison(list(rows.values()))
     styles = method_styles(cells.values())
     table.attrs = {"model": lm.name, "prompt_length": ids.shape[1], "styles": styles}  # what the figures need
-    table._recordings = kept if keeps else None
+    table._recordings = kept if keep else None
     return table
 
 
 def _cells(
     methods: Sequence[str | Method] | Mapping[str, str | Method], budgets: Sequence[int | float], prompt_length: int
 ) -> dict[tuple[str, int], Method]:
-    """Every method at every budget, by label and budget in tokens."""
+    """All methods at all budgets, by label and budget in tokens."""
     cells: dict[tuple[str, int], Method] = {}
     for cell in method_cells("compare", methods, budgets):
-        assert cell.method is not None  # refusals are errors here
+        assert cell.method is not None  # a refusal raised an error
         key = (cell.label, cell.method.budget_tokens(prompt_length))
         if key in cells:
             got = f"two that are {key[1]} tokens of this prompt"
@@ -112,7 +112,7 @@ def _measured(out: Generation, reference: list[int], answer: str | None) -> dict
     assert out.recording is not None
     recording, timings = out.recording, out.timings
     measured = recording.summary()
-    if not recording.layers:  # every layer attended everything
+    if not recording.layers:  # all layers attended to all tokens
         measured |= {
             "recall": 1.0,
             "attention_mass": 1.0,
@@ -120,12 +120,12 @@ def _measured(out: Generation, reference: list[int], answer: str | None) -> dict
             "attended_tokens": recording.prompt_length + (recording.steps + 1) / 2,  # the mean over steps
             "moved_bytes": 0.0,
         }
-    same = sum(mine == theirs for mine, theirs in zip(out.token_ids, reference, strict=False))
+    equal = sum(token == expected for token, expected in zip(out.token_ids, reference, strict=False))
     return {
         "recall": measured["recall"],
         "attention_mass": measured["attention_mass"],
         "output_error": measured["output_error"],
-        "token_agreement": same / max(len(out.token_ids), len(reference)),
+        "token_agreement": equal / max(len(out.token_ids), len(reference)),
         "correct": None if answer is None else answer.casefold() in out.text.casefold(),
         "attended_tokens": measured["attended_tokens"],
         "metadata_bytes": out.ledger.metadata_bytes,

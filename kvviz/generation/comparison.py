@@ -1,4 +1,4 @@
-"""The table that compare() returns: a pandas DataFrame from whose rows their recordings are reached."""
+"""Comparison: the table that compare() returns, a pandas DataFrame with the recordings of its rows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pandas as pd
 from ..errors import InvalidInputError
 from ..trace import Recording
 
-ROW = ("method", "budget")  # the columns that name a row, and its recording
+ROW = ("method", "budget")  # the columns that identify a row and its recording
 
 
 class Comparison(pd.DataFrame):
-    """A DataFrame with one row for each method and budget, whose recordings are at hand as `recordings`.
+    """A DataFrame with one row per method and budget, and the recordings of its rows as `recordings`.
 
-    Tables that pandas makes of one (rows, columns, sorting, an index, copies, pickles) share its recordings. What is
-    made of several tables has none: `pd.concat`, `merge`.
+    Tables that pandas derives from it (rows, columns, sorting, an index, copies, pickles) share its recordings. Tables
+    made of several (`pd.concat`, `merge`) have none.
     """
 
-    _metadata: ClassVar[list[str]] = ["_recordings"]  # what pandas hands on, by reference; `attrs` would be copied deep
+    _metadata: ClassVar[list[str]] = ["_recordings"]  # pandas passes it on by reference; it would deep-copy `attrs`
     _recordings: Mapping[tuple[str, int], Recording] | None = None
 
     @property
@@ -31,11 +31,11 @@ class Comparison(pd.DataFrame):
     def recordings(self) -> dict[tuple[str, int], Recording]:
         """The recordings of the rows, in their order, by (label, budget in tokens): `recordings["quest", 256]`.
 
-        All recordings of the comparison where the columns method and budget are gone. Raises InvalidInputError where
-        they were not kept.
+        Without the columns method and budget, all recordings of the comparison. Raises InvalidInputError if they were
+        not kept.
         """
         if self._recordings is None:
-            got = "a table that keeps none: of compare(..., recordings=False), or made of several tables"
+            got = "a table without recordings, from compare(..., recordings=False) or made of several tables"
             raise InvalidInputError("recordings of a comparison", got, "a table that kvviz.compare returned")
         if not set(ROW) <= {*self.columns, *self.index.names}:
             return dict(self._recordings)

@@ -1,4 +1,4 @@
-"""generate(): a method at work on a model."""
+"""generate(): greedy generation with a method."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from ..trace.timeline import Timeline
 if TYPE_CHECKING:
     from ..models import LanguageModel
 
-PREFILL_CHUNK = 2048  # tokens a forward pass: bounds the mask and the activations of long prompts
+PREFILL_CHUNK = 2048  # tokens per forward pass: limits the mask and the activations of long prompts
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds, recording left out. `ttft_s` until the first token (prefill, building, question), `tt2t_s` until the
-    second, `tpot_s` a token after the first (NaN for one token), `build_s` of work that built the method's states,
-    overlapped or not.
+    """Seconds, without recording: `ttft_s` to the first token (prefill, building, question), `tt2t_s` to the second,
+    `tpot_s` per token after the first (NaN for one token), `build_s` to build the method's states, overlapped or not.
     """
 
     ttft_s: float
@@ -45,10 +44,10 @@ class Timings:
 
 @dataclass(frozen=True)
 class Generation:
-    """What a prompt led to: text, token ids, timings, where tokens and bytes went, and what was recorded.
+    """The result of a generation: text, token ids, timings, ledger, recording and timeline.
 
-    `recording` holds what each step attended, `timeline` when compute, clustering and transfers ran; None where not
-    asked for.
+    `ledger` says where tokens and bytes are, `recording` what each step attended to, and `timeline` when compute,
+    clustering and transfers ran. The last two are None unless requested.
     """
 
     text: str
@@ -73,25 +72,24 @@ def generate(
     timeline: bool = False,
     **values: Any,
 ) -> Generation:
-    """Greedy continuation of `prompt` with a method choosing what each step attends.
+    """Greedy continuation of `prompt`, whose decode steps attend to a method's selection.
 
     With a `question`, the prompt is prefilled and indexed before the question is seen; the question is then fed as
     decode steps. `record` keeps every decode step as a Recording: True for all layers, or a collection of layers.
     `prefill` names a method whose sparse attention the prompt uses ("minference"); it combines with every method.
     `timeline` records when compute, clustering and transfers ran.
-    `values` are fields of the method, or `preset`. Recording costs exact attention at every step; timings leave it out.
+    `values` are fields of the method, or `preset`. Recording needs exact attention at every step; timings exclude it.
 
     Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not a single row of
-    the model's token ids, or a field out of range, and UnknownNameError for an unknown method, preset or field. Where a
-    tier runs out of space, or gives back damaged keys and values, OutOfSpaceError or DamagedOffloadError carries the
-    Generation so far as `error.generation`. It is None during the prompt, which is also when a tier too small for
-    prompt and `max_new_tokens` says so. The model's attention implementation is put back whatever happens, Ctrl-C
-    included.
+    the model's token ids, or a field out of range, and UnknownNameError for an unknown method, preset or field. If a
+    tier runs out of space, or its keys and values are damaged, raises OutOfSpaceError or DamagedOffloadError, with the
+    Generation so far as `error.generation`. It is None during the prefill; a tier too small for the prompt and
+    `max_new_tokens` fails there already. The model's attention implementation is always restored, also after Ctrl-C.
     """
     chosen = _method(method, budget, values)
     ids, question_ids = encoded("generate", lm, prompt, question, max_new_tokens)
-    recorded = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
-    cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=recorded)
+    events = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
+    cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=events)
     try:
         with attached(lm.model):
             started = time.perf_counter()
@@ -100,13 +98,13 @@ def generate(
             prefill_s = time.perf_counter() - started
             return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
     except (OutOfSpaceError, DamagedOffloadError) as error:
-        del cache  # Jupyter keeps the last traceback, and with it what the cache takes of the tier that is full
+        del cache  # Jupyter keeps the last traceback, and with it the cache and its part of the full tier
         traceback.clear_frames(error.__traceback__)
         raise
 
 
 def _description(lm: LanguageModel, method: Method, prompt_length: int, store: str | KVStore) -> str:
-    """What is run, for titles."""
+    """A description of the run, for titles."""
     budget, tier = method.budget_tokens(prompt_length), resolve_store(store).tier
     return f"{method.name} · budget {budget:,} · {lm.name} · {prompt_length:,} tokens · store {tier}"
 
@@ -118,7 +116,7 @@ def _method(method: str | Method, budget: int | float | None, values: dict[str, 
 def encoded(
     operation: str, lm: LanguageModel, prompt: str | Tensor, question: str | None, max_new_tokens: int
 ) -> tuple[Tensor, list[int]]:
-    """Prompt ids [1, L] on the model's device and question ids; raises as `prompt_ids`."""
+    """Prompt ids [1, L] on the model's device, and question ids. Raises the errors of `prompt_ids`."""
     if max_new_tokens < 1:
         raise InvalidInputError(f"{operation}: max_new_tokens", max_new_tokens, "an int >= 1")
     question_ids = fed_ids(lm, question or "")
@@ -129,7 +127,7 @@ def encoded(
 def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int = 0) -> int:
     """Fill the cache with the prompt, chunk by chunk; returns the most likely next token.
 
-    `new_tokens` says how many will follow, where that is known.
+    `new_tokens` is how many tokens will follow, if known.
     """
     if cache.get_seq_length() == 0:
         cache.prompt.ids = ids
@@ -141,13 +139,13 @@ def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int 
 
 
 def next_logits(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> Tensor:
-    """Logits [V] of the token behind `ids` [1, n], which the cache takes in."""
+    """Logits [V] of the token after `ids` [1, n], which are added to the cache."""
     logits: Tensor = lm.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
     return logits[0, -1]
 
 
 def wait_for_states(cache: SelectiveCache) -> None:
-    """Wait for what runs beside the prefill, so that its time is not counted to a decode step."""
+    """Wait for work that overlaps the prefill, so that its time does not count as a decode step."""
     cache.wait()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -169,31 +167,31 @@ def decode(
         recorder = Recorder(None if record is True else record)
         recorder.watch([layer for layer in cache.selective_layers if not layer.dense])
     stops = stop_tokens(lm)
-    done = _Decoded(list(question_ids), [] if question_ids else [first], [] if question_ids else [prefill_s])
-    written, started, step = done.written, time.perf_counter() - prefill_s, 0
+    decoded = _Decoded(list(question_ids), [] if question_ids else [first], [] if question_ids else [prefill_s])
+    written, started, step = decoded.written, time.perf_counter() - prefill_s, 0
     with tqdm(total=len(question_ids) + max_new_tokens, desc=cache.method.name, leave=False, disable=None) as progress:
-        while step < len(done.fed) or (len(written) < max_new_tokens and written[-1] not in stops):
-            if step == len(done.fed):
-                done.fed.append(written[-1])
-            token = torch.tensor([[done.fed[step]]], device=ids.device)
+        while step < len(decoded.fed) or (len(written) < max_new_tokens and written[-1] not in stops):
+            if step == len(decoded.fed):
+                decoded.fed.append(written[-1])
+            token = torch.tensor([[decoded.fed[step]]], device=ids.device)
             try:
                 logits = next_logits(lm, cache, token)
             except (OutOfSpaceError, DamagedOffloadError) as error:
-                error.generation = done.generation(lm, cache, ids, len(question_ids), recorder)
-                error.add_note(f"What was generated so far ({len(written)} tokens) is in the error's `generation`.")
+                error.generation = decoded.generation(lm, cache, ids, len(question_ids), recorder)
+                error.add_note(f"The generation so far ({len(written)} tokens) is in the error's `generation`.")
                 raise
-            done.predicted.append(int(logits.argmax()))
+            decoded.predicted.append(int(logits.argmax()))
             step += 1
             if step >= len(question_ids):
-                written.append(done.predicted[-1])
-                done.clock.append(time.perf_counter() - started - (recorder.spent_s if recorder else 0.0))
+                written.append(decoded.predicted[-1])
+                decoded.clock.append(time.perf_counter() - started - (recorder.spent_s if recorder else 0.0))
             progress.update()
-    return done.generation(lm, cache, ids, len(question_ids), recorder)
+    return decoded.generation(lm, cache, ids, len(question_ids), recorder)
 
 
 @dataclass
 class _Decoded:
-    """Tokens fed and written after the prompt, when each was written, and what each step predicted."""
+    """The tokens fed and written after the prompt, the time of each written token, and each step's prediction."""
 
     fed: list[int]
     written: list[int]
@@ -203,7 +201,7 @@ class _Decoded:
     def generation(
         self, lm: LanguageModel, cache: SelectiveCache, ids: Tensor, question_length: int, recorder: Recorder | None
     ) -> Generation:
-        """What the whole steps led to, with the recording of them; a step cut short is left out."""
+        """The Generation of all complete steps, with their recording; an interrupted step is left out."""
         text = str(lm.tokenizer.decode(self.written, skip_special_tokens=True))
         recording = None
         if recorder is not None:

@@ -1,4 +1,4 @@
-"""Methods at budgets: the cells that compare() and evaluate() run."""
+"""Cells: the methods at budgets that compare() and evaluate() run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Cell:
-    """A method at a budget. `method` is None where its fields refuse the budget; `refused` then says why."""
+    """A method at a budget. If the method's fields refuse the budget, `method` is None and `refused` says why."""
 
     label: str
     name: str
     preset: str
     config: Mapping[str, Any]
-    budget: int | float | None  # as asked; None for methods that ignore it
+    budget: int | float | None  # as passed; None for methods that ignore it
     method: Method | None
     refused: str = ""
 
@@ -34,17 +34,17 @@ def method_cells(
     *,
     keep_refused: bool = False,
 ) -> list[Cell]:
-    """Every method at every budget; those that ignore it have one cell.
+    """The cells of all methods at all budgets; methods that ignore the budget have one cell.
 
-    A text names a method, or a method and its preset as in "pqcache:official". An instance keeps its fields and takes
-    each budget in turn. A mapping gives labels. Without budgets every method runs at its own. Budgets that a method's
-    fields refuse are errors, or cells that say so with `keep_refused`, unless it refuses all of them.
+    A string names a method, or a method and its preset as in "pqcache:official". An instance keeps its fields and runs
+    at each budget. A mapping gives labels. Without budgets, each method runs at its default budget. A budget that a
+    method's fields refuse is an error. With `keep_refused` it is a refused cell, unless the method refuses all budgets.
 
-    Raises InvalidInputError, which names `operation`, for no method, one label twice or a budget that no method could
-    take; UnknownNameError for unknown names and presets.
+    Raises InvalidInputError, which names `operation`, for no method, a repeated label or a budget that no method
+    accepts; UnknownNameError for unknown names and presets.
     """
-    asked = checked_list(f"{operation}: methods", list(methods.values()) if isinstance(methods, Mapping) else methods)
-    labels = [_label(operation, method) for method in asked]
+    chosen = checked_list(f"{operation}: methods", list(methods.values()) if isinstance(methods, Mapping) else methods)
+    labels = [_label(operation, method) for method in chosen]
     if isinstance(methods, Mapping):
         labels = list(methods)
     for budget in checked_list(f"{operation}: budgets", budgets, least=0):
@@ -52,9 +52,9 @@ def method_cells(
     for label in labels:
         if labels.count(label) > 1:
             raise InvalidInputError(f"{operation}: methods", f"{label!r} twice", "a mapping of labels to methods")
-    once = list(dict.fromkeys(budgets))
-    pairs = zip(labels, asked, strict=True)
-    return [cell for label, method in pairs for cell in _at_budgets(label, method, once, keep_refused)]
+    distinct = list(dict.fromkeys(budgets))
+    pairs = zip(labels, chosen, strict=True)
+    return [cell for label, method in pairs for cell in _at_budgets(label, method, distinct, keep_refused)]
 
 
 def method_styles(methods: Iterable[Method]) -> dict[str, dict[str, str]]:
@@ -63,7 +63,7 @@ def method_styles(methods: Iterable[Method]) -> dict[str, dict[str, str]]:
 
 
 def checked_list(operation: str, values: Sequence[T], least: int = 1) -> Sequence[T]:
-    """The values; raises InvalidInputError for what is no list of at least so many."""
+    """The values. Raises InvalidInputError unless they are a list of at least `least` values."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise InvalidInputError(operation, repr(values), "a list")
     if len(values) < least:
@@ -72,7 +72,7 @@ def checked_list(operation: str, values: Sequence[T], least: int = 1) -> Sequenc
 
 
 def _check_budget(operation: str, budget: int | float) -> None:
-    """A budget that no method could take is no refusal of a method."""
+    """Raise InvalidInputError for a budget that no method accepts; this is not a method's refusal."""
     if isinstance(budget, float) and 0 < budget < 1:
         return
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
@@ -92,32 +92,32 @@ def _at_budgets(label: str, method: str | Method, budgets: Sequence[int | float]
     preset = (method.partition(":")[2] or "paper") if isinstance(method, str) else _preset(method)
     ignores_budget = (get(name) if isinstance(method, str) else method).ignores_budget
     if ignores_budget or not budgets:
-        made = _made(method, name, preset)
-        yield Cell(label, name, preset, made.config, None if ignores_budget else made.budget, made)
+        chosen = _created(method, name, preset)
+        yield Cell(label, name, preset, chosen.config, None if ignores_budget else chosen.budget, chosen)
         return
     refusals: list[InvalidInputError] = []
     for budget in budgets:
         try:
-            made = _made(method, name, preset, budget=budget)
+            chosen = _created(method, name, preset, budget=budget)
         except InvalidInputError as error:
             if not keep_refused:
                 raise
             refusals.append(error)
             yield Cell(label, name, preset, {"budget": budget}, budget, None, str(error))
             continue
-        yield Cell(label, name, preset, made.config, budget, made)
+        yield Cell(label, name, preset, chosen.config, budget, chosen)
     if len(refusals) == len(budgets):
         raise refusals[-1]
 
 
-def _made(method: str | Method, name: str, preset: str, **budget: Any) -> Method:
+def _created(method: str | Method, name: str, preset: str, **budget: Any) -> Method:
     return create(name, preset=preset, **budget) if isinstance(method, str) else replace(method, **budget)
 
 
 def _preset(method: Method) -> str:
-    """The preset that a method has the fields of, whatever its budget; "own" for fields of its own."""
+    """The preset with the fields of a method, whatever its budget; "own" for custom fields."""
     for preset, fields in method.presets.items():
-        with suppress(InvalidInputError):  # its sinks and window may not fit into the budget
+        with suppress(InvalidInputError):  # the preset's sinks and window may not fit into the budget
             if type(method)(**{**fields, "budget": method.budget}) == method:
                 return preset
     return "own"

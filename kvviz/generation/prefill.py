@@ -1,4 +1,4 @@
-"""A prompt prefilled once for many methods."""
+"""SharedPrefill: a prompt that is prefilled once for many methods."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class SharedPrefill:
-    """A prompt that is prefilled once for all methods that attend it in the same way, and copied for each.
+    """A prompt that is prefilled once for all methods with the same prefill, and copied for each of them.
 
-    `prefill` as for `generate`. `retain_queries`: whether a method comes that needs the prompt's queries. `details` as
-    for `SelectiveCache`. `count` says how often the prompt was prefilled: once, but for methods with a sparse prefill
-    of their own. To be used inside `attached(lm.model)`.
+    `prefill` as for `generate`. `retain_queries`: whether a later method needs the prompt's queries. `details` as for
+    `SelectiveCache`. `count` is the number of prefills: one, and one more for each different sparse prefill of the
+    methods. Use it inside `attached(lm.model)`.
     """
 
     def __init__(
@@ -41,18 +41,18 @@ class SharedPrefill:
         self._details = details
         self._sparse = None if prefill is None else resolve_prefill(prefill)
         self._filled: dict[str, tuple[SelectiveCache, int, float]] = {}
-        self._built: tuple[SelectiveCache, float] | None = None  # the last one whose state serves every budget
+        self._built: tuple[SelectiveCache, float] | None = None  # the last cache whose state fits all budgets
 
     @property
     def count(self) -> int:
-        """How often the prompt was prefilled."""
+        """Number of prefills of the prompt."""
         return len(self._filled)
 
     def cache(self, method: Method) -> tuple[SelectiveCache, int, float]:
-        """A cache of the prompt for `method`, built; the prompt's next token; the seconds that both take alone.
+        """The built cache of the prompt for `method`, the next token, and the seconds that both take without sharing.
 
-        A state that serves every budget is built once for the budgets of a method that come one after the other; its
-        seconds count for each.
+        A state that fits all budgets is built once for consecutive budgets of a method; its seconds count for each
+        budget.
         """
         source, first, ready_s = self._base(method)
         if method.builds_for_any_budget:
@@ -64,12 +64,12 @@ class SharedPrefill:
         return cache, first, ready_s + time.perf_counter() - started
 
     def _built_by(self, method: Method, source: SelectiveCache) -> tuple[SelectiveCache, float]:
-        """The prompt built by this method at any budget, kept until another method comes, and the seconds it took."""
+        """The cache built by this method for all budgets, kept until the next method, and the seconds of the build."""
         if self._built is not None:
-            held = self._built[0].method
-            if type(held) is type(method) and replace(method, budget=held.budget) == held:
+            previous = self._built[0].method
+            if type(previous) is type(method) and replace(method, budget=previous.budget) == previous:
                 return self._built
-        self._built = None  # frees the one before
+        self._built = None  # frees the previous cache
         started = time.perf_counter()
         built = source.fork(method)
         wait_for_states(built)
@@ -77,15 +77,15 @@ class SharedPrefill:
         return self._built
 
     def _base(self, method: Method) -> tuple[SelectiveCache, int, float]:
-        exact = method.ignores_budget and not isinstance(method, SparsePrefill)  # as what others are measured by
-        own = method if self._sparse is None or exact else self._sparse
-        sparse = isinstance(own, SparsePrefill)
-        key = repr(own) if sparse else "exact"
+        exact = method.ignores_budget and not isinstance(method, SparsePrefill)  # `full`, the reference
+        prefill = method if self._sparse is None or exact else self._sparse
+        sparse = isinstance(prefill, SparsePrefill)
+        key = repr(prefill) if sparse else "exact"
         if key not in self._filled:
             cache = SelectiveCache(
                 self.lm.model,
                 "full",
-                prefill=own if sparse else None,
+                prefill=prefill if sparse else None,
                 details=self._details,
                 retain_queries=self._retain_queries,
             )

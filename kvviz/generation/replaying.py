@@ -1,4 +1,4 @@
-"""replay(): a method on a stored trace, without a model."""
+"""replay(): a method on a trace, without a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..trace import Ledger, Recording, Trace
 
 
 def trace_context(trace: Trace, layer: int) -> LayerContext:
-    """What a method is told of a captured layer, with details."""
+    """The LayerContext of a captured layer, with details."""
     geometry = trace.geometry
     scale = geometry.head_dim**-0.5 if trace.scale is None else trace.scale
     return LayerContext(
@@ -33,7 +33,7 @@ def trace_context(trace: Trace, layer: int) -> LayerContext:
 
 
 class LayerReplay:
-    """One layer of a trace whose prompt a method has taken in, and the steps that are left to play.
+    """One layer of a trace, built for a method, and the decode steps to play on it.
 
     The tokens before the last `queries` of the trace are the prompt. `cache` is the built layer.
     """
@@ -42,7 +42,7 @@ class LayerReplay:
         length = len(trace)
         prompt, context = length - queries, trace_context(trace, index)
         cache = LayerCache(context, method, None if store is None else make_store(store, context, method))
-        unread = 0 if method.needs_queries else prompt  # to convert them takes longer than many a method does
+        unread = 0 if method.needs_queries else prompt  # converting them takes longer than many methods
         q = _tensor(trace.queries[index][:, unread:])
         k, v = _tensor(trace.keys[index]), _tensor(trace.values[index])
         cache.store.reserve(k, v, length)
@@ -53,17 +53,17 @@ class LayerReplay:
         self._steps = q[:, :, prompt - unread :], k[:, :, prompt:], v[:, :, prompt:]
 
     def copy_for(self, method: Method) -> LayerReplay:
-        """An independent copy, built for `method`: without building where the two differ in a budget alone."""
-        other = copy.copy(self)  # the steps' tensors are only read, and shared
-        other.cache = self.cache.fork(method)
-        return other
+        """An independent copy, built for `method`; a method that differs only in its budget needs no new build."""
+        copied = copy.copy(self)  # shares the steps' tensors, which are only read
+        copied.cache = self.cache.fork(method)
+        return copied
 
     def play(self) -> None:
-        """Feed each step's token."""
+        """Play all decode steps."""
         queries, keys, values = self._steps
         for step in range(queries.shape[2]):
-            one = slice(step, step + 1)
-            self.cache.store.append(keys[:, :, one], values[:, :, one])
+            token = slice(step, step + 1)
+            self.cache.store.append(keys[:, :, token], values[:, :, token])
             self.cache.decode(queries[:, :, step])
 
 
@@ -76,31 +76,31 @@ def replay(
     store: str | KVStore = "device",
     **values: Any,
 ) -> Recording:
-    """A recording without a model: the last `queries` positions of a trace play the decode steps.
+    """The Recording of a method on a trace, whose last `queries` positions play the decode steps.
 
     The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`,
-    `store` as for `SelectiveCache`: "host" moves what a step attends for real. `ledgers` of the recording holds the
-    ledger of each layer that selects, after its last step; a dict given as `ledgers` receives them: that is deprecated.
-    Raises InvalidInputError where `queries` leaves no prompt.
+    `store` as for `SelectiveCache`: "host" really offloads and fetches tokens. The recording's `ledgers` holds the
+    ledger of each layer that selects, after its last step. A dict passed as `ledgers` receives them; this is
+    deprecated. Raises InvalidInputError if `queries` leaves no prompt.
     """
-    chosen, keeps = resolve(method, **values), resolve_store(store)
+    chosen, kv_store = resolve(method, **values), resolve_store(store)
     length = len(trace)
     if not 1 <= queries < length:
         raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
     indices = [index for index in trace.layers if not chosen.is_dense(index)]
     progress = tqdm(indices, desc=f"replay {chosen.name}", leave=False, disable=None)
-    layers = (LayerReplay(trace, index, chosen, queries, keeps) for index in progress)
+    layers = (LayerReplay(trace, index, chosen, queries, kv_store) for index in progress)
     recording = record(trace, chosen, queries, layers)
     if ledgers is not None:
-        words = "replay(ledgers={...}) is deprecated: take them from the recording, replay(...).ledgers[layer]"
-        warnings.warn(words, DeprecationWarning, stacklevel=3)  # torch.no_grad() wraps this function
+        message = "replay(ledgers={...}) is deprecated: take them from the recording, replay(...).ledgers[layer]"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)  # torch.no_grad() wraps this function
         ledgers.update(recording.ledgers)
     return recording
 
 
 @torch.no_grad()
 def record(trace: Trace, method: Method, queries: int, layers: Iterable[LayerReplay]) -> Recording:
-    """The recording of each layer's steps, played one layer after the other."""
+    """The Recording of the decode steps of these layers, played one layer after the other."""
     recorder = Recorder()
     ledgers: dict[int, Ledger] = {}
     for layer in layers:
@@ -122,5 +122,5 @@ def record(trace: Trace, method: Method, queries: int, layers: Iterable[LayerRep
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
-    """[heads, L, D] as a batch of one in float32."""
+    """An array [heads, L, D] as a float32 tensor [1, heads, L, D]."""
     return torch.from_numpy(array.astype("float32"))[None]

@@ -1,4 +1,4 @@
-"""open_runs(): what the notebooks of kvviz's repository draw, for whoever has the repository."""
+"""open_runs(): the runs that the notebooks of kvviz's repository plot; it needs a checkout of the repository."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ NAME = "notebooks.runs"
 
 
 def open_runs(data: str | os.PathLike[str] | None = None, live: bool | None = None) -> Runs:
-    """The runs that the repository's notebooks draw, after a printed line that says whether they are live or recorded.
+    """The runs that the repository's notebooks plot. Prints one line that says whether they are live or recorded.
 
-    `live`: True computes with the model, False reads the files; left out, the environment variable KVVIZ_OFFLINE says
-    so (1: recorded, 0: live). Where that is not set either, they are recorded on Binder, which sets
-    BINDER_SERVICE_HOST, and where the model is not installed, and live anywhere else. `data` is the folder of the
-    recorded files; left out, it is the one that KVVIZ_DATA names, the repository's data/, ./data or ../data. Live
-    results are kept in memory until the process ends; they take seconds to minutes.
+    `live`: True computes with the model, False reads the recorded files; the default is the environment variable
+    KVVIZ_OFFLINE (1: recorded, 0: live). If it is not set, the runs are recorded on Binder, which sets
+    BINDER_SERVICE_HOST, or if the model is not installed, and live otherwise. `data` is the folder of the recorded
+    files; the default is KVVIZ_DATA, the repository's data/, ./data or ../data. Live results take seconds to minutes
+    and are kept in memory until the process ends.
 
-    How each run is made is no part of an installed wheel: it stands in the repository, in notebooks/runs, which is
-    looked for beside the package, in the working directory and above it.
+    The recipes of the runs are not in the wheel but in the repository, in notebooks/runs. The function looks for them
+    next to the package, in the working directory and in its parent.
 
-    Raises KVVizError where there is no repository, InvalidInputError where recorded data is wanted and no folder holds
-    it, or for another KVVIZ_OFFLINE, and whatever `kvviz.load` raises where the live model is wanted.
+    Raises KVVizError without the repository, InvalidInputError if there is no folder of recorded data or for another
+    value of KVVIZ_OFFLINE, and the errors of `kvviz.load` for live runs.
     """
     runs: Runs = _recipes().open_runs(data, live)
     return runs
@@ -52,9 +52,9 @@ def _recipes() -> ModuleType:
                 del sys.modules[NAME]
                 raise
             return module
-    where = ", ".join(dict.fromkeys(map(str, roots)))
+    folders = ", ".join(dict.fromkeys(map(str, roots)))
     wanted = (
-        "a checkout of kvviz's repository, whose notebooks/runs says how each run is made: work in one, or install "
-        "it with `pip install -e .`; for a prompt of your own, kvviz.capture and kvviz.generate need no repository"
+        "a checkout of kvviz's repository, whose notebooks/runs has the recipes of the runs: work in one, or install "
+        "it with `pip install -e .`; for your own prompt, kvviz.capture and kvviz.generate need no repository"
     )
-    raise KVVizError("open_runs", f"kvviz without its repository (looked in {where})", wanted)
+    raise KVVizError("open_runs", f"kvviz without its repository (looked in {folders})", wanted)

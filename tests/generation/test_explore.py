@@ -155,9 +155,9 @@ def test_bad_questions_say_what_to_do(trace):
         (lambda: explorer.select(2, "quest", budget=64), "a captured layer: .1, 3."),
         (
             lambda: explorer.select(1, "quest", budget=64),
-            r"layer 1, where it attends everything .dense_layers=2.*\[3\]",
+            r"layer 1, where it attends to all tokens .dense_layers=2.*\[3\]",
         ),
-        (lambda: explorer.select(3, "full"), "layer 3, where it attends everything .always.; wanted another method"),
+        (lambda: explorer.select(3, "full"), "layer 3, where it attends to all tokens .always.; wanted another method"),
         (lambda: explorer.select(3, "quest", budget=16), "at least 48 tokens"),
     ):
         with pytest.raises(InvalidInputError, match=message):

@@ -66,7 +66,7 @@ def test_traits_change_what_is_shown_and_bad_ones_change_nothing(trace):
     shown = dict(explorer.numbers)
     for name, value, message in (
         ("budget", 20, "at least 24 tokens"),
-        ("layer", 1, "attends everything"),
+        ("layer", 1, "attends to all tokens"),
         ("layer", 2, "a captured layer"),
         ("head", 2, "0 to 1"),
         ("settings", {"page_size": 64}, "at least 192 tokens"),

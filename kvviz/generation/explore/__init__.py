@@ -1,6 +1,6 @@
-"""What widgets compute anew when a slider moves: clusters and selections of a trace, by the production code.
+"""Computations of the widgets, repeated when a slider moves: clusters and selections of a trace, by production code.
 
-Widgets import it once they need it: it loads torch.
+Widgets import this room only when they need it, because it loads torch.
 """
 
 from __future__ import annotations

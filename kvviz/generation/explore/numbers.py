@@ -1,4 +1,4 @@
-"""Whether a trace's numbers can be worked with."""
+"""A check that the numbers of a trace are finite."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ...trace import Trace
 
 
 def check_finite(operation: str, trace: Trace, layer: int, kv_heads: slice = slice(None)) -> None:
-    """Raise InvalidInputError where queries, keys or values of these KV heads of a layer hold NaN or infinity."""
+    """Raise InvalidInputError if queries, keys or values of these KV heads of a layer contain NaN or infinity."""
     group = trace.geometry.n_heads // trace.geometry.n_kv_heads
     heads = range(trace.geometry.n_kv_heads)[kv_heads]
     rows = slice(heads.start * group, heads.stop * group)
-    for name, own in (("queries", rows), ("keys", kv_heads), ("values", kv_heads)):
-        finite = np.isfinite(getattr(trace, name)[layer][own])
+    for name, selected in (("queries", rows), ("keys", kv_heads), ("values", kv_heads)):
+        finite = np.isfinite(getattr(trace, name)[layer][selected])
         if not finite.all():
             first = np.argwhere(~finite)[0].tolist()
             got = f"NaN or infinity in the {name} of layer {layer}, first at {first}"
-            raise InvalidInputError(operation, got, "finite numbers; float16, which a trace keeps, ends at 65,504")
+            raise InvalidInputError(operation, got, "finite numbers; a trace is float16, whose largest is 65,504")

@@ -1,4 +1,4 @@
-"""What a method chooses in one layer of a trace under a budget, computed anew for each change and remembered."""
+"""A method's selections in one layer of a trace, for any budget and fields, and a cache of the results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..replaying import LayerReplay, record
 from .numbers import check_finite
 from .sliders import sliders_of
 
-# Steps of a replay: 15 to 60 ms a change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, one core).
+# Steps of a replay: 15 to 60 ms per change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, one core).
 QUERIES = 8
-REMEMBERED = 8  # explored selections: each holds its exact attention, 0.4 MB at 4,096 tokens of SmolLM2
-BUILT = 2  # built layers, a method's and the oracle's: each holds the layer's tokens, 6 MB there
+REMEMBERED = 8  # cached selections: each with its exact attention, 0.4 MB at 4,096 tokens of SmolLM2
+BUILT = 2  # cached built layers, a method's and the oracle's: each with the layer's tokens, 6 MB at this length
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 class Point(NamedTuple):
-    """What a budget keeps: means over the steps, of each row [R] and, for the error, of the whole layer."""
+    """The quality of a selection at one budget: means over the steps, per row [R]; the error is of the whole layer."""
 
     budget: int
     recall: list[float]
@@ -40,11 +40,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """Tokens of one row at the last step. All but `missed` and `merged_tokens` add up to what it attends.
+    """Token counts of one row at the last step. All except `missed` and `merged_tokens` add up to the attended ones.
 
-    `agreed` and `wasted` are the tokens that were chosen by score, and that the oracle would take or not; `missed` are
-    the oracle's tokens that were attended neither alone nor in a centroid. `merged` counts centroids, `merged_tokens`
-    the tokens they stand for.
+    `agreed` and `wasted` are tokens selected by score, which the oracle selects or does not select. `missed` are the
+    oracle's tokens that were attended to neither alone nor in a centroid. `merged` counts centroids, `merged_tokens`
+    the tokens that they stand for.
     """
 
     sinks: int
@@ -59,9 +59,9 @@ class Parts:
 
 @dataclass(frozen=True)
 class Explored:
-    """What a method did in one layer over the last tokens of a trace, and its ledger after the last of them.
+    """The recording of a method in one layer over the last tokens of a trace, and numbers about it.
 
-    R rows: KV heads, or query heads where the method chooses for each.
+    R rows, one per selection head: KV heads, or query heads if the method selects for each.
     """
 
     method: Method
@@ -70,86 +70,86 @@ class Explored:
 
     @property
     def ledger(self) -> Ledger:
-        """Where the layer's tokens and bytes went, after the last step."""
+        """The ledger of the layer after the last step: where its tokens and bytes are."""
         return self.recording.ledgers[self.layer]
 
     @property
     def recall(self) -> NDArray[np.float64]:
-        """Share of the oracle's tokens that were attended, mean over the steps, [R]."""
+        """Share of the oracle's tokens that were attended to, mean over the steps, [R]."""
         steps = range(self.recording.steps)
         return np.asarray(np.mean([self.recording.recall(step, self.layer) for step in steps], axis=0))
 
     @property
     def attention_mass(self) -> NDArray[np.float64]:
-        """Share of the exact attention on the attended tokens, mean over the steps, [R]; centroids count nothing."""
+        """Share of the exact attention on the attended tokens, mean over the steps, [R]; centroids do not count."""
         steps = range(self.recording.steps)
         return np.asarray(np.mean([self.recording.attention_mass(step, self.layer) for step in steps], axis=0))
 
     @property
     def output_error(self) -> float:
-        """Relative error of the attention output, centroids included, mean over steps and query heads."""
+        """Relative error of the attention output, including centroids, mean over steps and query heads."""
         return float(self.recording.events[self.layer].output_error.mean())
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """Positions attended at the last step, [R, S], ascending, -1 pads."""
+        """Positions attended to at the last step, [R, S], ascending, -1 pads."""
         return self.recording.indices(self.recording.steps - 1, self.layer)
 
     @property
     def wasted(self) -> NDArray[np.int64]:
-        """Tokens chosen at the last step that the oracle would not take, [R]."""
+        """Number of tokens selected at the last step that the oracle does not select, [R]."""
         return np.array([parts.wasted for parts in self.parts])
 
     @property
     def metadata_bytes(self) -> int:
-        """Bytes that the method keeps of this layer beside keys and values."""
+        """Bytes that the method keeps for this layer in addition to keys and values."""
         return self.ledger.metadata_bytes
 
     @property
     def point(self) -> Point:
-        """The budget and what it keeps."""
+        """The budget and the quality of its selection."""
         recall, mass = self.recall.tolist(), self.attention_mass.tolist()
         return Point(self.recording.budget, recall, mass, self.output_error)
 
     @property
     def parts(self) -> list[Parts]:
-        """Where the tokens of each row went at the last step; a row's sinks and recent window are the ledger's."""
+        """The token counts of each row at the last step; sinks and recent window are those of the ledger."""
         recording, last = self.recording, self.recording.steps - 1
         length, prompt = recording.visible(last), recording.prompt_length
         sinks, recent = round(self.ledger.sinks), round(self.ledger.recent)
-        place = np.arange(length)
-        chosen = (place >= sinks) & (place < prompt - recent)
+        position = np.arange(length)
+        selectable = (position >= sinks) & (position < prompt - recent)
         attended = member_mask(self.indices, length)
-        wanted = member_mask(recording.oracle(last, self.layer), length)
+        oracle = member_mask(recording.oracle(last, self.layer), length)
         centroids = recording.events[self.layer].merged[last]  # [H]
         merged = np.repeat(centroids, len(attended) // len(centroids))
-        beside = chosen & ~attended & (merged > 0)[:, None]  # tokens that only centroids stand for
-        verdicts = agreement(attended, wanted, always=~chosen, merged=beside)
+        only_merged = selectable & ~attended & (merged > 0)[:, None]  # tokens that only a centroid represents
+        verdicts = agreement(attended, oracle, always=~selectable, merged=only_merged)
         return [
             Parts(
-                sinks=int(own[:sinks].sum()),
-                recent=int(own[prompt - recent : prompt].sum()),
-                agreed=int((chosen & (verdict == Verdict.AGREED)).sum()),
+                sinks=int(tokens[:sinks].sum()),
+                recent=int(tokens[prompt - recent : prompt].sum()),
+                agreed=int((selectable & (verdict == Verdict.AGREED)).sum()),
                 wasted=int((verdict == Verdict.WASTED).sum()),
                 merged=int(merged[row]),
-                generated=int(own[prompt:].sum()),
+                generated=int(tokens[prompt:].sum()),
                 missed=int((verdict == Verdict.MISSED).sum()),
-                merged_tokens=int(beside[row].sum()),
+                merged_tokens=int(only_merged[row].sum()),
             )
-            for row, (own, verdict) in enumerate(zip(attended, verdicts, strict=True))
+            for row, (tokens, verdict) in enumerate(zip(attended, verdicts, strict=True))
         ]
 
 
 class Explorer:
-    """Runs methods on single layers of a trace, with `kvviz.replay`, and remembers what it found.
+    """Runs methods on single layers of a trace, as `kvviz.replay` does, and caches the results.
 
-    The last `queries` tokens of the trace play the decode steps. `select` keeps its last few results, `point` the
-    numbers of all of them. Raises InvalidInputError for anything that is no trace, and where no prompt is left.
+    The last `queries` tokens of the trace play the decode steps. `select` caches its last few results, `point` the
+    numbers of all of them. Raises InvalidInputError for anything but a Trace with layers, or if no prompt is left.
     """
 
     def __init__(self, trace: Trace, *, queries: int = QUERIES) -> None:
         if not isinstance(trace, Trace):
-            raise InvalidInputError("Explorer", type(trace).__name__, "a kvviz.Trace, such as kvviz.capture(...) gives")
+            raise InvalidInputError("Explorer", type(trace).__name__, "a kvviz.Trace, such as kvviz.capture(...)")
         if not trace.layers:
             raise InvalidInputError("Explorer", "a trace without layers", "one with a layer: kvviz.capture(layers=...)")
         if not isinstance(queries, int) or not 1 <= queries < len(trace):
@@ -157,7 +157,7 @@ class Explorer:
             raise InvalidInputError("Explorer: queries", queries, wanted)
         self.trace = trace
         self.queries = queries
-        self._found: OrderedDict[tuple[int, str], Explored] = OrderedDict()
+        self._explored: OrderedDict[tuple[int, str], Explored] = OrderedDict()
         self._checked: set[int] = set()
         self._built: OrderedDict[tuple[int, str], LayerReplay] = OrderedDict()
         self._points: OrderedDict[tuple[int, str], Point] = OrderedDict()
@@ -168,12 +168,12 @@ class Explorer:
         return len(self.trace) - self.queries
 
     def layers(self, method: str | Method, **values: Any) -> tuple[int, ...]:
-        """The captured layers in which the method chooses."""
+        """The captured layers in which the method selects."""
         chosen = resolve(method, **values)
         return tuple(layer for layer in self.trace.layers if not chosen.is_dense(layer))
 
     def budgets(self, method: str, candidates: Iterable[int], **values: Any) -> list[int]:
-        """Those of the candidates that the method accepts with these fields."""
+        """The candidate budgets that the method accepts with these fields."""
         accepted = []
         for budget in candidates:
             try:
@@ -184,27 +184,27 @@ class Explorer:
         return accepted
 
     def sliders(self, method: Method) -> list[Slider]:
-        """The fields of the method worth moving, two at most, with the values for keys of this trace."""
+        """At most two sliders of the method, with the values for the head dimension of this trace."""
         return sliders_of(method, self.trace.geometry.head_dim)
 
     def select(self, layer: int, method: str | Method, **values: Any) -> Explored:
-        """What the method does in that layer; `values` are its budget and other fields, as for `kvviz.replay`.
+        """The selections of the method in a layer; `values` are its budget and other fields, as for `kvviz.replay`.
 
-        Raises InvalidInputError for a layer that was not captured or in which the method attends everything, and what
-        the method raises for its fields.
+        Raises InvalidInputError for a layer that was not captured or in which the method attends to all tokens, and the
+        method's errors for its fields.
         """
         chosen = resolve(method, **values)
-        return _remembered(self._found, (layer, repr(chosen)), lambda: self._explore(layer, chosen), REMEMBERED)
+        return _remembered(self._explored, (layer, repr(chosen)), lambda: self._explore(layer, chosen), REMEMBERED)
 
     def point(self, layer: int, method: str | Method, **values: Any) -> Point:
-        """The numbers of `select`, kept for every budget and field asked for so far."""
+        """The numbers of `select`, cached for all budgets and fields so far."""
         chosen = resolve(method, **values)
         return _remembered(self._points, (layer, repr(chosen)), lambda: self.select(layer, chosen).point)
 
     def oracle_point(self, layer: int, method: str | Method, **values: Any) -> Point:
-        """The numbers of the oracle with the method's budget, over the same rows.
+        """The numbers of the oracle at the method's budget, for the same rows.
 
-        It has no sinks and no recent window to spend on, and keeps the most attention that so many tokens can.
+        It spends nothing on sinks and a recent window, and its attention mass is the largest possible at this budget.
         """
         chosen = resolve(method, **values)
         group = "each" if chosen.group == "each" else "mean"  # the oracle that maximises each row's mass
@@ -216,20 +216,20 @@ class Explorer:
             check_finite(f"explore {method.name}", self.trace, layer)
             self._checked.add(layer)
         if method.is_dense(layer):
-            others = [other for other in self.trace.layers if not method.is_dense(other)]
-            wanted = f"one of the layers {others}" if others else "another method, or a trace of later layers"
+            selecting = [index for index in self.trace.layers if not method.is_dense(index)]
+            wanted = f"one of the layers {selecting}" if selecting else "another method, or a trace of later layers"
             dense = f"dense_layers={method.dense_layers}" if method.dense_layers else "always"
             raise InvalidInputError(
                 f"explore {method.name}",
-                f"layer {layer}, where it attends everything ({dense})",
+                f"layer {layer}, where it attends to all tokens ({dense})",
                 wanted + ("; or dense_layers=0" if method.dense_layers else ""),
             )
         return Explored(method, layer, record(self.trace, method, self.queries, [self._layer(layer, method)]))
 
     def _layer(self, layer: int, method: Method) -> LayerReplay:
-        """The layer with its prompt taken in: what no budget changes, k-means above all, is done once for all of them.
+        """The layer, built on its prompt: work that does not depend on the budget, such as k-means, is done only once.
 
-        The first to ask gets a copy too: what it plays must not stay in the layer kept.
+        The first call gets a copy too, because its decode steps must not change the cached layer.
         """
         if not method.builds_for_any_budget:
             return LayerReplay(self.trace, layer, method, self.queries)
@@ -242,21 +242,21 @@ class Explorer:
 
 
 def select(trace: Trace, layer: int, method: str | Method, *, queries: int = QUERIES, **values: Any) -> Explored:
-    """What a method does in one layer of a trace; its last `queries` tokens play the decode steps.
+    """The selections of a method in one layer of a trace, whose last `queries` tokens play the decode steps.
 
-    `values` are the method's budget and other fields, as for `kvviz.replay`. For many calls on one trace make an
-    `Explorer`, which remembers. Raises as `Explorer.select`.
+    `values` are the method's budget and other fields, as for `kvviz.replay`. For many calls on one trace use an
+    `Explorer`, which caches its results. Raises the errors of `Explorer.select`.
     """
     return Explorer(trace, queries=queries).select(layer, method, **values)
 
 
 def _remembered(
-    found: OrderedDict[Key, Value], key: Key, compute: Callable[[], Value], limit: int | None = None
+    cache: OrderedDict[Key, Value], key: Key, compute: Callable[[], Value], limit: int | None = None
 ) -> Value:
-    """found[key], computed where it is missing; beyond `limit` the one not asked for longest goes."""
-    if key not in found:
-        found[key] = compute()
-    found.move_to_end(key)
-    if limit is not None and len(found) > limit:
-        found.popitem(last=False)
-    return found[key]
+    """cache[key], computed if missing; beyond `limit` entries, the least recently used one is removed."""
+    if key not in cache:
+        cache[key] = compute()
+    cache.move_to_end(key)
+    if limit is not None and len(cache) > limit:
+        cache.popitem(last=False)
+    return cache[key]

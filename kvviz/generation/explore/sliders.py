@@ -1,4 +1,4 @@
-"""The sliders that the budget explorer shows of a method."""
+"""The sliders that the budget explorer shows for a method."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SHOWN = 2
 
 
 def sliders_of(method: Method, head_dim: int) -> list[Slider]:
-    """The sliders of a method, two at most, the main one first: those that its class declares, or else of its fields.
+    """At most two sliders of a method, the main one first: those that its class declares, or else those of its fields.
 
-    A field that is None has no slider. Raises UnknownNameError for a slider of a field that the method has not.
+    A field that is None has no slider. Raises UnknownNameError for a slider of a field that the method does not have.
     """
     config = method.config
     declared = derived(method) if method.sliders is None else method.sliders
@@ -31,9 +31,9 @@ def sliders_of(method: Method, head_dim: int) -> list[Slider]:
 
 
 def derived(method: Method) -> list[Slider]:
-    """A slider for each field of the method's own that holds a number, at the values that the method accepts."""
+    """A slider for each numeric field that the method adds, with the values that the method accepts."""
     shared = {field.name for field in dataclasses.fields(Method)}
-    found = []
+    sliders = []
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
@@ -41,13 +41,14 @@ def derived(method: Method) -> list[Slider]:
             continue
         values = tuple(stop for stop in sorted(set(_around(value))) if _accepts(method, field.name, stop))
         if len(values) > 1:
-            usual = "" if field.default is dataclasses.MISSING else f", {field.default} by default"
-            found.append(Slider(field.name, field.name.replace("_", " "), values, f"a field of {method.title}{usual}"))
-    return found
+            default = "" if field.default is dataclasses.MISSING else f", {field.default} by default"
+            meaning = f"a field of {method.title}{default}"
+            sliders.append(Slider(field.name, field.name.replace("_", " "), values, meaning))
+    return sliders
 
 
 def _around(value: float) -> Iterator[float]:
-    """The value, half and twice of it, and so once more: an int where it is one, a share up to 1."""
+    """A quarter, half, once, twice and four times the value: an int if it is one, and at most 1 for a share."""
     for factor in (0.25, 0.5, 1, 2, 4):
         if isinstance(value, int):
             yield max(int(value * factor), 1)
@@ -59,6 +60,6 @@ def _accepts(method: Method, name: str, value: float) -> bool:
     changes: dict[str, Any] = {name: value}
     try:
         dataclasses.replace(method, **changes)
-    except ValueError:  # InvalidInputError is one; a method of another package may raise its own
+    except ValueError:  # InvalidInputError is one; a method of another package may raise a different one
         return False
     return True
