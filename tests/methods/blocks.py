@@ -1,4 +1,4 @@
-"""What the tests of InfLLM and ShadowKV share: small layers, steps and rows."""
+"""Helpers for the tests of InfLLM and ShadowKV: small layers, decode steps and selections as lists."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def random_tensors(length, heads, kv_heads, seed=0, batch=1):
 
 
 def run(method, layer, queries, keys, values, prompt):
-    """The state after a prompt of `prompt` tokens and single steps over the rest, and the last step's selection."""
-    asked = queries if method.needs_queries else queries[:, :, :0]
-    state = method.build(layer, asked[:, :, :prompt], keys[:, :, :prompt], values[:, :, :prompt])
+    """State and selection after a prompt of `prompt` tokens and one decode step for each of the others."""
+    prompt_queries = queries if method.needs_queries else queries[:, :, :0]
+    state = method.build(layer, prompt_queries[:, :, :prompt], keys[:, :, :prompt], values[:, :, :prompt])
     for step in range(prompt, keys.shape[2]):
-        one = slice(step, step + 1)
-        state = method.extend(state, queries[:, :, one], keys[:, :, one], values[:, :, one])
+        newest = slice(step, step + 1)
+        state = method.extend(state, queries[:, :, newest], keys[:, :, newest], values[:, :, newest])
     return state, method.select(state, queries[:, :, -1])
 
 
 def reduced(scores, group):
-    """Scores of the query heads of one KV head, [G, N], as the rows of choice that they make up."""
+    """Scores [G, N] of the query heads of one KV head, reduced to one row per selection head."""
     return scores if group == "each" else getattr(scores, group)(0, keepdims=True)
 
 

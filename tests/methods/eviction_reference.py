@@ -1,4 +1,4 @@
-"""Eviction methods by their definitions, in float64, one row of choice at a time; and layers to hold against them."""
+"""Eviction methods by their definitions, in float64, one selection head at a time, and layers to compare with them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 class Session:
-    """One layer and one prompt after another: what a row keeps, and what the model's queries attend.
+    """One layer through several prompts: the tokens that each row keeps, and the attention of the model's queries.
 
-    `allowance(prompt_length)` tokens stay at the end of each prompt, `window(prompt_length)` of them the last ones.
-    `score(row, candidates, weights)` ranks a prompt's candidates; weights are [heads of the row, n, candidates].
+    A row is a selection head. After each prompt it keeps `budget(prompt_length)` tokens, `window(prompt_length)` of
+    them the latest. `score(row, candidates, weights)` scores a prompt's candidates; weights [heads, n, candidates].
     """
 
-    def __init__(self, n_heads, n_kv_heads, group, scale, allowance, window, sinks=0, softcap=None):
+    def __init__(self, n_heads, n_kv_heads, group, scale, budget, window, sinks=0, softcap=None):
         self.n_heads, self.n_kv_heads, self.scale, self.softcap = n_heads, n_kv_heads, scale, softcap
         self.rows = n_heads if group == "each" else n_kv_heads
-        self.group, self.allowance, self.window, self.sinks = group, allowance, window, sinks
-        self.keys = self.values = None  # [H, L, D], every token ever seen
+        self.group, self.budget, self.window, self.sinks = group, budget, window, sinks
+        self.keys = self.values = None  # [H, L, D], all tokens so far
         self.kept: list[list[int]] = [[] for _ in range(self.rows)]
-        self.seen: list[list[int]] = []  # what the last step attended, by row
+        self.seen: list[list[int]] = []  # positions that the last step attended to, per row
 
     @property
     def length(self):
@@ -52,19 +52,19 @@ class Session:
         raise NotImplementedError
 
     def stepped(self, row, weights):
-        """A decoded token gave these weights [heads of the row, kept]."""
+        """Update the scores with the weights [row's heads, kept] of a decoded token."""
 
     def reduce(self, per_head):
         return per_head[0] if self.group == "each" else getattr(np, self.group)(per_head, axis=0)
 
-    def logits(self, head, query, places):
-        keys = self.keys[head // (self.n_heads // self.n_kv_heads), places]
+    def logits(self, head, query, positions):
+        keys = self.keys[head // (self.n_heads // self.n_kv_heads), positions]
         logits = keys @ query * self.scale
         return logits if self.softcap is None else self.softcap * np.tanh(logits / self.softcap)
 
-    def attended(self, head, query, places):
-        values = self.values[head // (self.n_heads // self.n_kv_heads), places]
-        return softmax(self.logits(head, query, places)) @ values
+    def attended(self, head, query, positions):
+        values = self.values[head // (self.n_heads // self.n_kv_heads), positions]
+        return softmax(self.logits(head, query, positions)) @ values
 
     def append(self, keys, values):
         keys, values = np.asarray(keys, dtype=np.float64), np.asarray(values, dtype=np.float64)
@@ -72,12 +72,12 @@ class Session:
         self.values = values if self.values is None else np.concatenate([self.values, values], 1)
 
     def stored(self, kv_head):
-        """What the rows of a KV head keep together."""
+        """Union of the positions that the rows of a KV head keep."""
         per_head = self.rows // self.n_kv_heads
         return sorted(set().union(*self.kept[kv_head * per_head : (kv_head + 1) * per_head]))
 
     def prompt(self, queries, keys, values):
-        """Attention of a prompt [Q, n, D] over what was stored and its own tokens; then the choice."""
+        """Attention [Q, n, D] of a prompt over the stored tokens and its own; then each row evicts."""
         queries, first = np.asarray(queries, dtype=np.float64), self.length
         self.append(keys, values)
         new = list(range(first, self.length))
@@ -89,25 +89,25 @@ class Session:
         for row in range(self.rows):
             candidates = self.kept[row] + new
             weights = np.zeros((len(self.heads(row)), len(new), len(candidates)))
-            for at, head in enumerate(self.heads(row)):
+            for i_head, head in enumerate(self.heads(row)):
                 for i in range(len(new)):
                     seen = len(self.kept[row]) + i + 1
-                    weights[at, i, :seen] = softmax(self.logits(head, queries[head, i], candidates[:seen]))
+                    weights[i_head, i, :seen] = softmax(self.logits(head, queries[head, i], candidates[:seen]))
             scores = self.score(row, candidates, weights)
-            self.kept[row] = self.best(candidates, scores, self.allowance(self.length), self.window(self.length))
+            self.kept[row] = self.best(candidates, scores, self.budget(self.length), self.window(self.length))
         return output
 
     def best(self, candidates, scores, count, window):
         if len(candidates) <= count:
             return candidates
-        between = range(self.sinks, len(candidates) - window)
-        ranked = sorted(between, key=lambda place: (-scores[place], place))[: count - self.sinks - window]
+        evictable = range(self.sinks, len(candidates) - window)
+        ranked = sorted(evictable, key=lambda place: (-scores[place], place))[: count - self.sinks - window]
         return (
             candidates[: self.sinks] + [candidates[p] for p in sorted(ranked)] + candidates[len(candidates) - window :]
         )
 
     def step(self, query, key, value):
-        """Attention [Q, D] of one decoded token over what its row keeps, itself included."""
+        """Attention [Q, D] of one decoded token over the tokens that its row keeps, including itself."""
         query = np.asarray(query, dtype=np.float64)
         self.append(key, value)
         output, self.seen = np.zeros(query.shape), []
@@ -143,37 +143,37 @@ class SnapSession(Session):
 
 
 class HeavySession(Session):
-    """H2O's sums; `received[head][position]`."""
+    """H2O: `accumulated[head][position]` is the accumulated attention."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.received = [defaultdict(float) for _ in range(self.n_heads)]
+        self.accumulated = [defaultdict(float) for _ in range(self.n_heads)]
 
     def score(self, row, candidates, weights):
-        for at, head in enumerate(self.heads(row)):
+        for i_head, head in enumerate(self.heads(row)):
             for place, position in enumerate(candidates):
-                self.received[head][position] += weights[at, :, place].sum()
+                self.accumulated[head][position] += weights[i_head, :, place].sum()
         return self.scores(row, candidates)
 
     def scores(self, row, candidates):
-        return self.reduce(np.array([[self.received[h][p] for p in candidates] for h in self.heads(row)]))
+        return self.reduce(np.array([[self.accumulated[h][p] for p in candidates] for h in self.heads(row)]))
 
     def stepped(self, row, weights):
-        for at, head in enumerate(self.heads(row)):
+        for i_head, head in enumerate(self.heads(row)):
             for place, position in enumerate(self.kept[row]):
-                self.received[head][position] += weights[at, place]
+                self.accumulated[head][position] += weights[i_head, place]
 
 
 class FixedSession(HeavySession):
-    """Algorithm 1 of the H2O paper, for a cache of `allowance` tokens beside the step's own.
+    """Algorithm 1 of the H2O paper, for a cache of `budget` tokens and the newest one.
 
-    Attend the cache and the token, add the weights, evict the token with the lowest sum outside the window.
+    Attend to both, add the weights, then evict the token with the lowest sum outside the window.
     """
 
     def stepped(self, row, weights):
         super().stepped(row, weights)
         scores = self.scores(row, self.kept[row])
-        self.kept[row] = self.best(self.kept[row], scores, self.allowance(self.length), self.window(self.length))
+        self.kept[row] = self.best(self.kept[row], scores, self.budget(self.length), self.window(self.length))
 
 
 def context(n_heads, n_kv_heads, **fields):
@@ -190,20 +190,20 @@ def tensors(n_heads, n_kv_heads, length, seed=0, batch=1):
 
 
 def session_for(method, layer, group):
-    """The reference of a method at one layer."""
-    kinds = {"streaming_llm": StreamingSession, "h2o": HeavySession}
+    """Reference implementation of a method at one layer."""
+    classes = {"streaming_llm": StreamingSession, "h2o": HeavySession}
     windows = {"streaming_llm": method.budget - method.sinks, "h2o": method.budget // 2}
     window = windows.get(method.name, method.recent)
 
-    def allowance(length):
+    def budget(length):
         return method.layer_budget(layer, length) if method.name == "pyramidkv" else method.budget
 
-    session = kinds.get(method.name, SnapSession)(
+    session = classes.get(method.name, SnapSession)(
         layer.n_heads,
         layer.n_kv_heads,
         group,
         layer.scale,
-        allowance,
+        budget,
         lambda _: window,
         sinks=method.sinks,
         softcap=layer.softcap,
@@ -214,7 +214,7 @@ def session_for(method, layer, group):
 
 
 def prompt_attention(layer, queries):
-    """Attention [B, Q, n, D] of a prompt that is stored, over what the layer gives for it."""
+    """Attention [B, Q, n, D] of a stored prompt over the keys and values that the layer returns for it."""
     new, store = queries.shape[2], layer.store
     causal = torch.full((new, store.used), -torch.inf).triu(store.used - new + 1)
     keys, values, mask = layer.prompt_inputs(new) or (store.keys, store.values, causal)

@@ -1,4 +1,4 @@
-"""Methods a prompt and one decoded token on, over random tensors, and what their references share."""
+"""Methods after a prompt and one decoded token, over random tensors, and helpers for their references."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def context(n_heads, n_kv_heads, **changes):
 
 
 def tensors(n_heads, n_kv_heads, length, seed=0, batch=1):
-    """Queries, keys, values with channels of different size, as those of models have."""
+    """Queries, keys and values with channels of different sizes, as in real models."""
     generator = torch.Generator().manual_seed(seed)
-    size = torch.rand(DIM, generator=generator) * 2
-    queries = torch.randn(batch, n_heads, length, DIM, generator=generator) * size
+    channel_scale = torch.rand(DIM, generator=generator) * 2
+    queries = torch.randn(batch, n_heads, length, DIM, generator=generator) * channel_scale
     keys, values = (torch.randn(batch, n_kv_heads, length, DIM, generator=generator) for _ in range(2))
     return queries, keys, values
 
 
 def stepped(name, n_heads, n_kv_heads, length, *, seed=0, keys=None, softcap=None, **fields):
-    """A method, its state after a prompt and one decoded token, and all queries, keys, values up to that token."""
+    """A method, its state after a prompt and one decoded token, and the queries, keys and values of all tokens."""
     q, k, v = tensors(n_heads, n_kv_heads, length + 1, seed)
     if keys is not None:
         k = keys(k)
     method = kvviz.methods.create(name, **fields)
-    asked = q[:, :, :length] if method.needs_queries else q[:, :, :0]
+    prompt_queries = q[:, :, :length] if method.needs_queries else q[:, :, :0]
     layer = context(n_heads, n_kv_heads, softcap=softcap)
-    state = method.build(layer, asked, k[:, :, :length], v[:, :, :length])
+    state = method.build(layer, prompt_queries, k[:, :, :length], v[:, :, :length])
     state = method.extend(state, q[:, :, length:], k[:, :, length:], v[:, :, length:])
     return method, state, q, k, v
 
@@ -56,9 +56,9 @@ def softmax(logits):
 
 
 def assert_best(scores, chosen, count):
-    """`chosen` positions are `count` of the best scores [N]; equal up to rounding, either may be taken."""
+    """Assert that `chosen` are positions of the `count` best scores [N]; ties up to rounding may go either way."""
     chosen = np.asarray(chosen)
     assert len(chosen) == count
-    rest = np.delete(scores, chosen)
-    if count and len(rest):
-        assert scores[chosen].min() >= rest.max() - 1e-5 * max(1.0, abs(rest.max()))
+    other_scores = np.delete(scores, chosen)
+    if count and len(other_scores):
+        assert scores[chosen].min() >= other_scores.max() - 1e-5 * max(1.0, abs(other_scores.max()))

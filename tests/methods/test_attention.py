@@ -1,4 +1,4 @@
-"""Exact attention and its merging against torch's SDPA; the worker thread that builds states."""
+"""Exact attention and merged partial attention against torch's SDPA, and the worker thread that builds states."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ def test_soft_capped_weights():
     )
 
 
-def test_merged_parts_are_attention_over_all():
+def test_merged_parts_equal_attention_over_all_tokens():
     queries, keys, values = tensors(60, 6, 2)
     parts = [torch.arange(0, 60, 3), torch.arange(1, 60, 3), torch.arange(2, 60, 3), torch.empty(0, dtype=torch.long)]
     results = [
         gather_attention(queries, keys, values, part.expand(2, 2, -1).contiguous(), scale=0.25) for part in parts
     ]
     output, lse = merge_attention([result[0] for result in results], [result[1] for result in results])
-    whole, whole_lse = gather_attention(
+    expected, expected_lse = gather_attention(
         queries, keys, values, torch.arange(60).expand(2, 2, -1).contiguous(), scale=0.25
     )
-    torch.testing.assert_close(output, whole)
-    torch.testing.assert_close(lse, whole_lse)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(lse, expected_lse)
 
 
-def test_merging_nothing_is_zero():
+def test_merging_empty_parts_gives_zero():
     output, lse = merge_attention([torch.zeros(1, 2, 4)], [torch.full((1, 2), -torch.inf)])
     assert torch.equal(output, torch.zeros(1, 2, 4))
     assert torch.equal(lse, torch.full((1, 2), -torch.inf))
 
 
 class TestWorker:
-    def test_work_is_done_in_order_and_the_thread_ends(self):
-        worker, done = Worker("build"), []
-        futures = [worker.submit(lambda number=number: done.append(number)) for number in range(20)]
+    def test_tasks_run_in_order_and_the_thread_ends(self):
+        worker, finished = Worker("build"), []
+        futures = [worker.submit(lambda number=number: finished.append(number)) for number in range(20)]
         for future in futures:
             future.result(timeout=120)
-        assert done == list(range(20))
+        assert finished == list(range(20))
         deadline = time.monotonic() + 120  # busy machines
         while any(thread.name.startswith("kvviz-build") for thread in threading.enumerate()):
-            assert time.monotonic() < deadline, "the worker's thread lives on"
+            assert time.monotonic() < deadline, "the worker's thread is still running"
             time.sleep(0.01)
         assert worker.submit(lambda: 7).result(timeout=120) == 7
 
-    def test_an_error_comes_with_the_result(self):
+    def test_the_result_raises_the_error_of_the_task(self):
         worker = Worker("build")
         with pytest.raises(ZeroDivisionError):
             worker.submit(lambda: 1 / 0).result(timeout=120)

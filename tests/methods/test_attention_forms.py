@@ -1,4 +1,4 @@
-"""What each form of attention over selected tokens does of its own: plain torch's gathers, and Triton's splits."""
+"""Details of each implementation of attention over selected tokens: the gathers of plain torch, Triton's splits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_fused, normal
 from tests.kernels.test_attention_kernels import RATIOS, agree, attention_inputs, brute_force, check, choose
 
 
-class Counted(TorchDispatchMode):
-    """Names of the operators called inside."""
+class OperatorNames(TorchDispatchMode):
+    """Records the names of the operators that are called."""
 
     def __init__(self):
         super().__init__()
@@ -35,12 +35,12 @@ class TestNaive:
             (both[..., :16].contiguous(), both[..., 16:].contiguous(), 2),
             (both[..., 16:], both[..., :16], 2),
         ]:
-            with Counted() as counted:
-                found = gather_attention(queries, keys, values, indices, scale=0.25, padded=False, impl="naive")
-            assert counted.names.count("index_select") == gathers
-            agree(found, queries, keys, values, indices, scale=0.25)
+            with OperatorNames() as operators:
+                result = gather_attention(queries, keys, values, indices, scale=0.25, padded=False, impl="naive")
+            assert operators.names.count("index_select") == gathers
+            agree(result, queries, keys, values, indices, scale=0.25)
 
-    def test_without_torch_s_own_operator_the_answers_are_the_same(self, monkeypatch):
+    def test_results_are_the_same_without_the_flash_operator(self, monkeypatch):
         assert naive._flash_is_exact(), "torch 2.6 to 2.13 have it"
         queries, keys, values = attention_inputs(2, 6, 3, 90, 20, "cpu")
         indices, bias = choose(2, 3, 90, 40), normal(2, 3, 40, seed=7)
@@ -48,9 +48,9 @@ class TestNaive:
         bias[0, 0], bias[0, 2, :3] = -math.inf, -math.inf
         for flash in (True, False):
             monkeypatch.setattr(naive, "_flash_is_exact", lambda flash=flash: flash)
-            with Counted() as counted:
+            with OperatorNames() as operators:
                 check(queries, keys, values, indices, "naive", scale=0.25)
-            assert ("_scaled_dot_product_flash_attention_for_cpu" in counted.names) == flash
+            assert ("_scaled_dot_product_flash_attention_for_cpu" in operators.names) == flash
             check(queries, keys, values, indices, "naive", scale=0.25, bias=bias)
             check(queries, keys, values, indices.clamp(min=0), "naive", scale=0.25, padded=False)
 
@@ -78,18 +78,18 @@ class TestFused:
     @each_fused
     @pytest.mark.parametrize("slots", LENGTHS)
     @pytest.mark.parametrize("programs", [7, 1000])
-    def test_split_slots_merge_to_the_same(self, programs, slots, device):
+    def test_merged_splits_equal_attention_over_all_slots(self, programs, slots, device):
         from kvviz_kernels.attention import fused
 
         queries, keys, values = attention_inputs(1, 6, 2, 1003, 24, device)
         indices = choose(1, 2, 1003, slots).to(device)
-        indices[0, 0, : slots // 2] = -1  # splits with pads alone
+        indices[0, 0, : slots // 2] = -1  # splits with nothing but pads
         indices[0, 1] = -1
         bias = normal(1, 2, slots, seed=5, device=device)
         config = {**fused.DEFAULT_FLOAT32, "block": 32, "programs": programs}
         options = {"scale": 0.2, "bias": bias, "softcap": 4.0}
-        found = fused.gather_attention(queries, keys, values, indices, config=config, **options)
-        agree(found, queries, keys, values, indices, **options)
+        result = fused.gather_attention(queries, keys, values, indices, config=config, **options)
+        agree(result, queries, keys, values, indices, **options)
 
     @each_fused
     @pytest.mark.parametrize("dot", [2, 16])
@@ -103,10 +103,10 @@ class TestFused:
         indices = choose(1, kv_heads, 200, 100).to(device)
         config = {**fused.DEFAULT, "block": 32, "dot": dot, "programs": 6}
         output, lse = fused.gather_attention(queries, keys, values, indices, scale=0.2, config=config)
-        wanted_output, wanted_lse = brute_force(queries, keys, values, indices, scale=0.2)
-        torch.testing.assert_close(lse.cpu().double(), wanted_lse, **TOLERANCE)
+        expected_output, expected_lse = brute_force(queries, keys, values, indices, scale=0.2)
+        torch.testing.assert_close(lse.cpu().double(), expected_lse, **TOLERANCE)
         rounding = TOLERANCE["rtol"] if dtype == torch.float32 else torch.finfo(dtype).eps
-        torch.testing.assert_close(output.cpu(), wanted_output.to(dtype), rtol=rounding, atol=1e-5)
+        torch.testing.assert_close(output.cpu(), expected_output.to(dtype), rtol=rounding, atol=1e-5)
 
     @each_fused
     def test_splits_are_whole_blocks_that_cover_all_slots(self, device, monkeypatch):
@@ -137,10 +137,10 @@ class TestFused:
         keys[:, :, -100:] = normal(1, 1, 100, 128, seed=1, device="cuda").half()
         indices = choose(1, 1, 2**24 + 100, 1)[:, :, :0].new_tensor([[[5, 2**24 + 3, 2**24 + 99]]]).cuda()
         output, lse = gather_attention(queries, keys, keys, indices, scale=0.1, impl="fused")
-        near = indices.clone()
-        near[..., 1:] -= 2**24 - 1
-        small = torch.cat([keys[:, :, :1], keys[:, :, -100:]], 2)
-        near[..., 0] = 0
-        wanted_output, wanted_lse = brute_force(queries, small, small, near, scale=0.1)
-        torch.testing.assert_close(lse.cpu().double(), wanted_lse, **TOLERANCE)
-        torch.testing.assert_close(output.cpu(), wanted_output.half(), rtol=torch.finfo(torch.half).eps, atol=1e-5)
+        small_indices = indices.clone()
+        small_indices[..., 1:] -= 2**24 - 1
+        small_keys = torch.cat([keys[:, :, :1], keys[:, :, -100:]], 2)
+        small_indices[..., 0] = 0
+        expected_output, expected_lse = brute_force(queries, small_keys, small_keys, small_indices, scale=0.1)
+        torch.testing.assert_close(lse.cpu().double(), expected_lse, **TOLERANCE)
+        torch.testing.assert_close(output.cpu(), expected_output.half(), rtol=torch.finfo(torch.half).eps, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Methods with a cache of the device's copies: which one each has, the same results with any, and the hit rates."""
+"""Methods with an offload cache on the device: the default cache of each, equal results with any, and hit rates."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def test_each_method_has_the_cache_of_its_paper():
     def arena(name, cache=None):
         lm = tiny_models.make("llama")
         kvviz.attach(lm)
-        made = kvviz.SelectiveCache(lm, kvviz.methods.create(name, budget=40), store=KVStore("host", cache))
-        lm.generate(tiny_models.prompt(200), past_key_values=made, max_new_tokens=3, do_sample=False)
-        return made.selective_layers[-1].store._pool.arena
+        selective = kvviz.SelectiveCache(lm, kvviz.methods.create(name, budget=40), store=KVStore("host", cache))
+        lm.generate(tiny_models.prompt(200), past_key_values=selective, max_new_tokens=3, do_sample=False)
+        return selective.selective_layers[-1].store._pool.arena
 
     default = arena("pqcache")
     assert isinstance(default, BlockArena)
-    assert default.rows == 2 * (40 + 128)  # one block: half of the prompt has no room for two
+    assert default.rows == 2 * (40 + 128)  # one block: two would not fit in half of the prompt
     assert isinstance(arena("clusterkv"), StepArena)
     assert isinstance(arena("clusterkv", BlockCache()), BlockArena)
-    steps = arena("pqcache", StepCache(2))
-    assert isinstance(steps, StepArena)
-    assert steps.rows == 2 * 3 * 40
+    step_arena = arena("pqcache", StepCache(2))
+    assert isinstance(step_arena, StepArena)
+    assert step_arena.rows == 2 * 3 * 40
 
 
 @pytest.fixture(scope="module")
@@ -42,50 +42,50 @@ def trace():
 @pytest.mark.parametrize("name", ["pqcache", "clusterkv", "quest"])
 def test_results_do_not_depend_on_the_cache(trace, name, policy):
     fields = {"budget": 64, "dense_layers": 0}
-    wanted = kvviz.replay(trace, name, queries=80, **fields)
-    kept = KVStore("host", BlockCache(16, 4, 96, policy), arena_tokens=150)
-    found = kvviz.replay(trace, name, queries=80, store=kept, **fields)
-    assert found.ledgers
-    for layer, ledger in found.ledgers.items():
+    expected = kvviz.replay(trace, name, queries=80, **fields)
+    store = KVStore("host", BlockCache(16, 4, 96, policy), arena_tokens=150)
+    recording = kvviz.replay(trace, name, queries=80, store=store, **fields)
+    assert recording.ledgers
+    for layer, ledger in recording.ledgers.items():
         for step in range(80):
-            assert (found.indices(step, layer) == wanted.indices(step, layer)).all()
-        assert (found.events[layer].output_error == wanted.events[layer].output_error).all()
+            assert (recording.indices(step, layer) == expected.indices(step, layer)).all()
+        assert (recording.events[layer].output_error == expected.events[layer].output_error).all()
         assert 0 < ledger.hit_rate < 1
         assert 0 < ledger.filled_bytes < ledger.moved_bytes
 
 
 @pytest.mark.parametrize("recent_steps", [0, 1, 2])
 def test_the_hit_rates_of_the_ledger(trace, recent_steps):
-    """Of tokens and of clusters, from the recorded indices and groups alone."""
+    """Hit rates of tokens and of clusters, computed from the recorded indices and groups."""
     sinks, fields = 16, {"budget": 100, "dense_layers": 0}
-    kept = KVStore("host", StepCache(recent_steps))
-    recording = kvviz.replay(trace, "clusterkv", queries=20, store=kept, tokens_per_cluster=10, **fields)
-    device = kvviz.replay(trace, "clusterkv", queries=20, **fields).ledgers
-    assert recording.ledgers.keys() == device.keys() == {0, 1, 2, 3}
+    store = KVStore("host", StepCache(recent_steps))
+    recording = kvviz.replay(trace, "clusterkv", queries=20, store=store, tokens_per_cluster=10, **fields)
+    without_offload = kvviz.replay(trace, "clusterkv", queries=20, **fields).ledgers
+    assert recording.ledgers.keys() == without_offload.keys() == {0, 1, 2, 3}
     for layer, ledger in recording.ledgers.items():
-        assert math.isnan(device[layer].hit_rate)
-        assert math.isnan(device[layer].group_hit_rate)
-        hits = lookups = group_hits = groups_in_all = 0
+        assert math.isnan(without_offload[layer].hit_rate)
+        assert math.isnan(without_offload[layer].group_hit_rate)
+        hits = lookups = group_hits = group_lookups = 0
         for head in range(2):
             steps = []
             for step in range(20):
                 indices, groups = recording.indices(step, layer)[head], recording.groups(step, layer)[head]
                 steps.append({int(p): int(g) for p, g in zip(indices, groups, strict=True) if sinks <= p < 580})
-            for step, sought in enumerate(steps):
+            for step, looked_up in enumerate(steps):
                 cached = set().union(*steps[max(0, step - recent_steps) : step]) if recent_steps else set()
-                hits, lookups = hits + len(cached & set(sought)), lookups + len(sought)
-                by_group = {g: {p for p in sought if sought[p] == g} for g in set(sought.values()) - {-1}}
-                groups_in_all += len(by_group)
+                hits, lookups = hits + len(cached & set(looked_up)), lookups + len(looked_up)
+                by_group = {g: {p for p in looked_up if looked_up[p] == g} for g in set(looked_up.values()) - {-1}}
+                group_lookups += len(by_group)
                 group_hits += sum(members <= cached for members in by_group.values())
         assert ledger.hit_rate == pytest.approx(hits / lookups)
-        assert ledger.group_hit_rate == pytest.approx(group_hits / groups_in_all)
+        assert ledger.group_hit_rate == pytest.approx(group_hits / group_lookups)
         assert (0 < ledger.hit_rate < 1) == (0 < ledger.group_hit_rate < 1) == (recent_steps > 0)
 
 
-def test_a_larger_cache_of_blocks_is_hit_more_often(trace):
+def test_a_larger_block_cache_has_a_higher_hit_rate(trace):
     rates = []
     for capacity in (16, 64, 128, 512):
-        kept = KVStore("host", BlockCache(16, 8, capacity))
-        ledgers = kvviz.replay(trace, "pqcache", queries=60, store=kept, budget=64).ledgers
+        store = KVStore("host", BlockCache(16, 8, capacity))
+        ledgers = kvviz.replay(trace, "pqcache", queries=60, store=store, budget=64).ledgers
         rates.append(sum(ledger.hit_rate for ledger in ledgers.values()))
     assert all(low < high for low, high in pairwise(rates))

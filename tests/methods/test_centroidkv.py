@@ -1,4 +1,4 @@
-"""CentroidKV against attention over every single token, its schedule, its budget and the bytes that it frees."""
+"""CentroidKV: attention against that over single tokens, the merge schedule, the budget, and the memory it frees."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def decode(layer, keys, values):
 
 
 def dense(query, keys, values, scale=0.25):
-    """Attention of queries [B, Q, D] over keys and values [B, H, L, D], each query head on its own."""
+    """Attention of queries [B, Q, D] over keys and values [B, H, L, D], one query head at a time."""
     group = query.shape[1] // keys.shape[1]
     logits = torch.einsum("bqd,bqld->bql", query, keys.repeat_interleave(group, 1)) * scale
     return torch.einsum("bql,bqld->bqd", logits.softmax(-1), values.repeat_interleave(group, 1))
@@ -53,7 +53,7 @@ def dense(query, keys, values, scale=0.25):
 
 class TestAttention:
     @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (3, 1)])
-    def test_every_token_its_own_cluster_is_dense_attention(self, heads):
+    def test_clusters_of_one_token_give_dense_attention(self, heads):
         queries, keys, values = tensors(50, heads=heads[0], kv_heads=heads[1])
         merged = Merged(keys, values, torch.ones(keys.shape[:3], dtype=torch.int32))
         assert torch.allclose(merged_attention(queries[:, :, 7], merged, 0.25)[0],
@@ -61,7 +61,7 @@ class TestAttention:
 
     @pytest.mark.parametrize("group", ["mean", "each"])
     def test_merging_equal_keys_changes_nothing(self, group):
-        """Eq. 3 is exact where a cluster's keys are equal, whatever their values are."""
+        """Eq. 3 is exact if the keys of a cluster are equal, whatever their values."""
         queries, keys, values = tensors(240)
         keys = keys[:, :, ::4].repeat_interleave(4, 2)
         method = kvviz.methods.create("centroidkv", budget=90, sinks=4, recent=20, group=group)
@@ -76,8 +76,8 @@ class TestAttention:
         assert layer.last.indices.shape == (1, 6 if group == "each" else 2, 25)
         assert layer.last.merged.keys.shape == (1, 2, 66, 16)
 
-    @pytest.mark.parametrize("decoded", [0, 20])  # 16 tokens are merged, and not yet freed, after 20
-    def test_a_later_prompt_attends_each_centroid_as_its_degree_of_tokens(self, decoded):
+    @pytest.mark.parametrize("decoded", [0, 20])  # after 20, 16 tokens are merged but not freed yet
+    def test_a_later_prompt_attends_to_a_centroid_as_to_all_its_tokens(self, decoded):
         method = kvviz.methods.create("centroidkv", **SMALL)
         first = 300 + decoded
         queries, keys, values = tensors(first + 30)
@@ -87,18 +87,18 @@ class TestAttention:
         centroids, kept = state.centroids, [*range(4), *range(4 + state.joined, first + 30)]
         assert len(kept) == 50 + decoded % 16
         layer.store.append(keys[:, :, first:], values[:, :, first:])
-        given_keys, given_values, mask = layer.prompt_inputs(30)
+        prompt_keys, prompt_values, mask = layer.prompt_inputs(30)
         output = torch.nn.functional.scaled_dot_product_attention(
-            queries[:, :, first:], given_keys, given_values, mask, scale=0.25, enable_gqa=True
+            queries[:, :, first:], prompt_keys, prompt_values, mask, scale=0.25, enable_gqa=True
         )
         for head, new in itertools.product(range(6), (0, 13, 29)):
-            own, seen = head // 3, kept[: len(kept) - 29 + new]
-            singly = []
+            kv_head, seen = head // 3, kept[: len(kept) - 29 + new]
+            single_tokens = []
             for merged, raw in ((centroids.keys, keys), (centroids.values, values)):
-                repeated = merged[0, own].repeat_interleave(centroids.degree[0, own], 0)
-                singly.append(torch.cat([repeated, raw[0, own, seen]])[None, None])
-            assert singly[0].shape[2] == first + 1 + new
-            expected = dense(queries[:, head : head + 1, first + new], *singly)
+                repeated = merged[0, kv_head].repeat_interleave(centroids.degree[0, kv_head], 0)
+                single_tokens.append(torch.cat([repeated, raw[0, kv_head, seen]])[None, None])
+            assert single_tokens[0].shape[2] == first + 1 + new
+            expected = dense(queries[:, head : head + 1, first + new], *single_tokens)
             assert torch.allclose(output[:, head, new], expected[:, 0], atol=1e-5)
         layer.build()
         (state,) = layer.states
@@ -110,7 +110,7 @@ class TestAttention:
 
 class TestMethod:
     @pytest.mark.parametrize(
-        ("share", "fields", "expected"),  # None: what the budget leaves to the last round
+        ("share", "fields", "expected"),  # None: the last round ends at the budget
         [
             (0.75, {}, [None]),
             (0.25, {}, [0.8, 0.6, 0.4, 0.2, 0.2, 0.2, None]),
@@ -118,15 +118,15 @@ class TestMethod:
             (0.25, {"initial_ratio": 1.0, "ratio_step": 0.0}, [1.0, 1.0, None]),
         ],
     )
-    def test_the_schedule_ends_just_at_the_budget(self, monkeypatch, share, fields, expected):
+    def test_the_schedule_ends_exactly_at_the_budget(self, monkeypatch, share, fields, expected):
         rounds = []
 
-        def noted(keys, *rest, ratio, **kwargs):
-            found = chunked_soft_matching(keys, *rest, ratio=ratio, **kwargs)
-            rounds.append((ratio, keys.shape[2], found.keys.shape[2]))
-            return found
+        def recorded(keys, *rest, ratio, **kwargs):
+            centroids = chunked_soft_matching(keys, *rest, ratio=ratio, **kwargs)
+            rounds.append((ratio, keys.shape[2], centroids.keys.shape[2]))
+            return centroids
 
-        monkeypatch.setattr(centroidkv, "chunked_soft_matching", noted)
+        monkeypatch.setattr(centroidkv, "chunked_soft_matching", recorded)
         _, keys, values = tensors(4096)
         method = kvviz.methods.create("centroidkv", budget=share, **fields)
         state = method.build(CONTEXT, keys[:, :, :0], keys, values)
@@ -145,17 +145,17 @@ class TestMethod:
         method = kvviz.methods.create("centroidkv", **{**SMALL, "recent": recent})
         _, keys, values = tensors(length + 330)
         context = LayerContext(4, 8, 6, 2, 16, 0.25, details=True)
-        layer, most = filled(method, keys[:, :, :length], values[:, :, :length], context), 0
+        layer, largest = filled(method, keys[:, :, :length], values[:, :, :length], context), 0
         for end in range(length + 1, length + 331):
             decode(layer, keys[:, :, end - 1 : end], values[:, :, end - 1 : end])
             chosen, (state,) = layer.last, layer.states
             if end > 160:
-                most = max(most, chosen.indices.shape[-1] + chosen.merged.degree.shape[-1])
+                largest = max(largest, chosen.indices.shape[-1] + chosen.merged.degree.shape[-1])
                 raw = [*range(4), *range(4 + state.joined, end)]
                 assert chosen.indices[0, 1].tolist() == raw
                 assert raw[-max(recent, 1) :] == list(range(end - max(recent, 1), end))
                 assert (chosen.merged.degree.sum(-1) == state.joined).all()
-        assert most == 64 + 15
+        assert largest == 64 + 15
         for head in range(2):
             members = chosen.merged.members[0, head]
             assert torch.equal(members >= 0, ~torch.isin(torch.arange(end), chosen.indices[0, head]))
@@ -172,17 +172,17 @@ class TestMethod:
         state = method.extend(state, keys[:, :, :0], keys[:, :, 100:], values[:, :, 100:])
         assert state.joined == 80
 
-    @pytest.mark.parametrize("details", [False, True])  # what recordings ask for beside is not the method's
-    def test_bytes_are_those_of_the_tensors_and_old_ones_are_freed(self, details):
+    @pytest.mark.parametrize("details", [False, True])  # the details that recordings need are not counted
+    def test_counted_bytes_are_those_of_the_tensors_and_old_tensors_are_freed(self, details):
         layer = LayerCache(replace(CONTEXT, details=details), kvviz.methods.create("centroidkv", **SMALL))
         _, keys, values = tensors(700)
         layer.store.append(keys[:, :, :600], values[:, :, :600])
 
         def buffers():
-            held = [layer.store.key_buffer, layer.store.value_buffer]
+            tensors_in_use = [layer.store.key_buffer, layer.store.value_buffer]
             for state in layer.states:
-                held += [state.centroids.keys, state.centroids.values]
-            return [tensor.untyped_storage() for tensor in held]
+                tensors_in_use += [state.centroids.keys, state.centroids.values]
+            return [tensor.untyped_storage() for tensor in tensors_in_use]
 
         def check_and_watch():
             ledger = ledger_of([layer], ())
@@ -194,18 +194,18 @@ class TestMethod:
         before = [StorageWeakRef(storage) for storage in buffers()]
         layer.build()
         assert all(storage.expired() for storage in before), "the prompt's keys and values are still in memory"
-        built, kept = check_and_watch()
-        assert kept == 2 * 2 * 16 * 4 * ((20 + 64) + 44)  # keys and values, heads, width, bytes; the store has room
+        built, kept_bytes = check_and_watch()
+        assert kept_bytes == 2 * 2 * 16 * 4 * ((20 + 64) + 44)  # keys and values, heads, width, bytes; with spare room
         decode(layer, keys[:, :, 600:664], values[:, :, 600:664])
-        assert all(storage.expired() for storage in built), "what was merged while decoding is still in memory"
-        assert check_and_watch()[1] == kept
+        assert all(storage.expired() for storage in built), "the centroids from before decoding are still in memory"
+        assert check_and_watch()[1] == kept_bytes
 
-    def test_a_prompt_within_the_budget_keeps_no_second_hold_on_the_buffer(self):
+    def test_a_prompt_within_the_budget_has_no_second_reference_to_the_buffer(self):
         _, keys, values = tensors(50)
         layer = filled(kvviz.methods.create("centroidkv", **SMALL), keys, values)
         (state,) = layer.states
-        own = (state.centroids.keys, state.centroids.values, state.centroids.degree)
-        assert [tensor.untyped_storage().nbytes() for tensor in own] == [0, 0, 0]
+        centroid_tensors = (state.centroids.keys, state.centroids.values, state.centroids.degree)
+        assert [tensor.untyped_storage().nbytes() for tensor in centroid_tensors] == [0, 0, 0]
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -231,7 +231,7 @@ class TestModel:
         cache, ids = self.cache(llama), prompt(200)
         for turn in range(3):
             ids = llama.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **GREEDY)
-            length = ids.shape[1] - 1  # the last token written is not fed yet
+            length = ids.shape[1] - 1  # the last generated token is not in the cache yet
             for layer in cache.selective_layers:
                 (state,) = layer.states
                 assert state.length == length

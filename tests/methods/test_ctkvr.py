@@ -1,4 +1,4 @@
-"""CTkvr against a step-by-step reference, and through a layer."""
+"""CTkvr against a step-by-step reference, and within a layer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reduced(weights, group):
 
 
 class Reference:
-    """The paper's two algorithms, one row, one centroid and one token at a time, in float64."""
+    """The paper's two algorithms in float64, one selection head, one centroid and one token at a time."""
 
     def __init__(self, method, queries, keys, softcap=None):
         self.softcap = softcap
@@ -58,13 +58,14 @@ class Reference:
         self.room = method.budget - method.sinks - method.recent
         self.rows = 6 if method.group == "each" else 2
         self.centroids = []  # (number, directions [Q, D], lists [R]), the oldest first
-        own = queries[0].double().numpy()
-        for number, at in enumerate(centroid_positions(self.prompt, method.n_centroids, method.choice).tolist()):
-            shares = reduced([self.weights(head, own[head, at], slice(None)) for head in range(6)], method.group)
-            inside = range(method.sinks, self.prompt - method.recent)
-            length = min(math.floor(method.list_ratio * self.room), len(inside))
-            lists = [sorted(inside, key=lambda key, row=row: -row[key])[:length] for row in shares]
-            self.centroids.append((number, own[:, at] / np.linalg.norm(own[:, at], axis=-1, keepdims=True), lists))
+        prompt_queries = queries[0].double().numpy()
+        for number, position in enumerate(centroid_positions(self.prompt, method.n_centroids, method.choice).tolist()):
+            query = prompt_queries[:, position]
+            shares = reduced([self.weights(head, query[head], slice(None)) for head in range(6)], method.group)
+            candidates = range(method.sinks, self.prompt - method.recent)
+            length = min(math.floor(method.list_ratio * self.room), len(candidates))
+            lists = [sorted(candidates, key=lambda key, row=row: -row[key])[:length] for row in shares]
+            self.centroids.append((number, query / np.linalg.norm(query, axis=-1, keepdims=True), lists))
         self.length, self.added = length, method.n_centroids
 
     def weights(self, head, query, tokens):
@@ -72,22 +73,21 @@ class Reference:
         return softmax(logits if self.softcap is None else self.softcap * np.tanh(logits / self.softcap))
 
     def step(self, query):
-        """Tokens, numbers of their centroids and α, row by row; then the update."""
+        """(tokens, numbers of their centroids, α) per selection head; then the update."""
         method, query = self.method, query[0].double().numpy()
         directions = query / np.linalg.norm(query, axis=-1, keepdims=True)
-        cosines = reduced(
-            np.array([[directions[head] @ each[1][head] for each in self.centroids] for head in range(6)]), method.group
-        )
+        cosines = [[directions[head] @ centroid[head] for _, centroid, _ in self.centroids] for head in range(6)]
+        cosines = reduced(cosines, method.group)
         outcome, lists = [], []
         for row in range(self.rows):
             probed = [self.centroids[place] for place in np.argsort(-cosines[row])[: method.n_probes]]
-            entries = [(key, number) for number, _, own in probed for key in own[row]]
+            entries = [(key, number) for number, _, keys in probed for key in keys[row]]
             if not method.rerank:
-                entries = [(own[row][rank], number) for rank in range(self.length) for number, _, own in probed]
-            origin = {}
+                entries = [(keys[row][rank], number) for rank in range(self.length) for number, _, keys in probed]
+            centroid_of = {}
             for key, number in entries:
-                origin.setdefault(key, number)
-            ordered = list(origin)
+                centroid_of.setdefault(key, number)
+            ordered = list(centroid_of)
             if method.rerank:
                 heads = [row] if self.rows == 6 else [3 * row, 3 * row + 1, 3 * row + 2]
                 shares = [self.weights(head, query[head], ordered) for head in heads]
@@ -95,7 +95,7 @@ class Reference:
                 ordered = [ordered[place] for place in np.argsort(-score)]
             lists.append(ordered[: self.length])
             chosen = sorted(ordered[: self.room])
-            outcome.append((chosen, [origin[key] for key in chosen], len(origin) / len(entries)))
+            outcome.append((chosen, [centroid_of[key] for key in chosen], len(centroid_of) / len(entries)))
         if method.update:
             self.centroids = [*self.centroids[1:], (self.added, directions, lists)]
             self.added += 1
@@ -117,7 +117,7 @@ class TestAgainstTheReference:
         ids=str,
     )
     def test_every_step(self, fields):
-        """25 steps with 9 centroids, so that the update goes round more than twice."""
+        """25 steps with 9 centroids, so that each centroid is replaced more than twice."""
         fields = {"n_centroids": 9, "n_probes": 3, "softcap": None, **fields}
         softcap = fields.pop("softcap")
         context = dataclasses.replace(CONTEXT, softcap=softcap)
@@ -128,8 +128,8 @@ class TestAgainstTheReference:
             expected = reference.step(query[:, :, 0])
             inside = slice(*selection.host_part)
             for row, (tokens, centroids, _) in enumerate(expected):
-                own = selection.indices[0, row].tolist()
-                assert own == [*range(4), *tokens, *range(192, 201 + number)]
+                chosen_tokens = selection.indices[0, row].tolist()
+                assert chosen_tokens == [*range(4), *tokens, *range(192, 201 + number)]
                 assert selection.groups[0, row, inside].tolist() == centroids
                 assert bool((selection.groups[0, row] >= 0).sum() == len(tokens) == 28)
             alpha = np.mean([share for *_, share in expected])
@@ -138,28 +138,26 @@ class TestAgainstTheReference:
         assert state.replaced == (24 if method.update else 0)
 
     def test_scores_are_softmax_weights_of_the_union(self):
-        """With every token retrieved or looked at, the scores of a row are the largest of weights that sum to one."""
+        """If all tokens are candidates, the scores of a row are the largest softmax weights over all tokens."""
         method, state, _ = built(list_ratio=math.inf)
         state, selection, (queries, _, _) = step(method, state, 0)
         keys = state.tokens.keys[0, :, 4:192].double()
         for row in range(2):
             weights = (keys[row] @ queries[0, 3 * row : 3 * row + 3, 0].double().T * 0.5).softmax(0).amax(-1)
             expected = weights.sort(descending=True).values[:28]
-            found = selection.scores[0, row]
-            assert torch.allclose(found[4:32].sort(descending=True).values.double(), expected, rtol=1e-5)
-            assert bool(torch.isnan(found[:4]).all())
-            assert bool(torch.isnan(found[32:]).all())
+            scores = selection.scores[0, row]
+            assert torch.allclose(scores[4:32].sort(descending=True).values.double(), expected, rtol=1e-5)
+            assert bool(torch.isnan(scores[:4]).all())
+            assert bool(torch.isnan(scores[32:]).all())
 
 
 class TestExactness:
     def test_all_centroids_and_whole_lists_are_the_oracle(self):
-        """One query head a KV head: the softmax of the union and that of all keys rank alike."""
+        """With one query head per KV head, the softmax over the union and over all keys give the same ranking."""
         context = dataclasses.replace(CONTEXT, n_kv_heads=6)
         fields = {"budget": 40, "sinks": 4, "recent": 8, "group": "max"}
         method, state, prompt_tensors = built(context=context, list_ratio=math.inf, n_probes=200, n_centroids=200)
-        oracle = kvviz.methods.create(
-            "oracle", **{**fields, "recent": 9}
-        )  # the step's own token, which the budget leaves out
+        oracle = kvviz.methods.create("oracle", **{**fields, "recent": 9})  # 8 and the newest token
         exact = oracle.build(context, prompt_tensors[0][:, :, :0], *prompt_tensors[1:])
         queries, keys, values = tensors(1, seed=5, context=context)
         state, exact = method.extend(state, queries, keys, values), oracle.extend(exact, queries, keys, values)
@@ -193,10 +191,10 @@ class TestLayer:
     @pytest.mark.parametrize(
         "fields", [{}, {"group": "each"}, {"choice": "init", "causal": True, "n_centroids": 9}], ids=str
     )
-    def test_two_parts_are_one_attention(self, fields):
-        """Retrieved tokens apart, merged by log-sum-exp, against one softmax over the union in float64.
+    def test_merged_parts_equal_attention_over_the_union(self, fields):
+        """Host part and device part, merged by log-sum-exp, against one softmax over the union in float64.
 
-        With "init" and a causal index the nine centroids list five keys at most: pads.
+        With "init" and a causal index the nine centroids list at most five keys, so the selection has pads.
         """
         layer = self.layer(**fields)
         assert layer.method.update == "fifo"
@@ -209,13 +207,13 @@ class TestLayer:
             assert selection.padded == ("causal" in fields) == bool((selection.indices < 0).any())
             rows = selection.indices.shape[1]
             for head in range(6):
-                own = [key for key in selection.indices[0, head * rows // 6].tolist() if key >= 0]
-                logits = layer.store.keys[0, head // 3, own].double() @ queries[0, head, 0].double() * 0.5
-                expected = logits.softmax(0) @ layer.store.values[0, head // 3, own].double()
+                positions = [key for key in selection.indices[0, head * rows // 6].tolist() if key >= 0]
+                logits = layer.store.keys[0, head // 3, positions].double() @ queries[0, head, 0].double() * 0.5
+                expected = logits.softmax(0) @ layer.store.values[0, head // 3, positions].double()
                 assert torch.allclose(output[0, head].double(), expected, atol=1e-5)
 
-    def test_lists_without_a_key_to_retrieve(self):
-        """Causal centroids among the sinks see nothing that could be retrieved: sinks and recent are left."""
+    def test_empty_lists(self):
+        """Causal centroids within the sinks list no key: only sinks and recent tokens are selected."""
         layer = self.layer(choice="init", causal=True, n_centroids=3, update=None)
         queries, keys, values = tensors(1, seed=3)
         layer.store.append(keys, values)
@@ -231,9 +229,9 @@ class TestLayer:
             queries, keys, values = tensors(1, seed=number)
             layer.store.append(keys, values)
             layer.decode(queries[:, :, 0])
-        found = layer.states[0].deduplication
-        assert len(found) == 5
-        assert all(0.25 <= alpha <= 1 for alpha in found), "four lists: a quarter where they are equal"
+        shares = layer.states[0].deduplication
+        assert len(shares) == 5
+        assert all(0.25 <= alpha <= 1 for alpha in shares), "four lists: a quarter if they are equal"
 
     def test_a_later_prompt_is_indexed_with_its_own_queries(self):
         layer = self.layer(n_centroids=5)
@@ -261,19 +259,19 @@ class TestLayer:
 
 
 class TestUpdate:
-    def test_the_oldest_centroid_goes_first(self):
+    def test_the_oldest_centroid_is_replaced_first(self):
         method, state, _ = built(n_centroids=4)
         first = state.centroids.clone()
         for number in range(9):
             state, _, (queries, _, _) = step(method, state, number)
-            kept = [number_ for number_ in range(4) if number_ >= number]
+            kept = [remaining for remaining in range(4) if remaining >= number]
             assert torch.equal(state.centroids[:, :, kept], first[:, :, kept])
             newest = torch.nn.functional.normalize(queries[:, :, 0], dim=-1)
             state = method.extend(state, *(tensor[:, :, :0] for tensor in tensors(1)))
             assert torch.allclose(state.centroids[:, :, number % 4], newest)
             assert state.replaced == number + 1
 
-    def test_a_step_asked_twice_is_learnt_once(self):
+    def test_selecting_twice_in_a_step_updates_once(self):
         method, state, _ = built()
         state, once, (queries, _, _) = step(method, state, 0)
         twice = method.select(state, queries[:, :, 0])
@@ -281,7 +279,7 @@ class TestUpdate:
         state, _, _ = step(method, state, 1)
         assert state.replaced == 1
 
-    def test_off(self):
+    def test_without_updates_nothing_changes(self):
         method, state, _ = built(update=None)
         centroids, lists = state.centroids.clone(), state.lists.clone()
         for number in range(5):

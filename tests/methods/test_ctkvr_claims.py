@@ -1,4 +1,4 @@
-"""What CTkvr rests on: lemmas 1 and 2, theorem 1 (arXiv 2512.15550, appendix A), on random and on real queries."""
+"""CTkvr's claims on random and real queries: lemmas 1 and 2, theorem 1 (arXiv 2512.15550, appendix A)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import kvviz
 
 
 def inversions(first, second):
-    """Pairs that `first` and `second` order differently, ties left out."""
+    """Number of pairs that `first` and `second` order differently, without ties."""
     return int(((first[:, None] > first) & (second[:, None] < second)).sum())
 
 
@@ -28,8 +28,8 @@ def threshold_angle(scores, count, share):
     return 2 * math.asin(np.partition(differences, rank - 1)[rank - 1] / 4)
 
 
-def turned(vector, toward, angle):
-    """The unit vector at `angle` from the unit vector, in the direction of another."""
+def rotated(vector, toward, angle):
+    """Unit vector `vector`, rotated by `angle` towards another unit vector."""
     side = toward - (toward @ vector) * vector
     return math.cos(angle) * vector + math.sin(angle) * side / np.linalg.norm(side)
 
@@ -46,7 +46,7 @@ def real(lm, prose):
 
 
 def assert_lemma_2(first, second, keys):
-    """Unit vectors: where Q1·K1 − Q1·K2 > 4·sin(θ/2), θ the angle between Q1 and Q2, Q2·K1 >= Q2·K2. Says how often."""
+    """Assert that Q1·K1 − Q1·K2 > 4·sin(θ/2), θ between Q1 and Q2, implies Q2·K1 >= Q2·K2; how often it applies."""
     angle = math.acos(np.clip(first @ second, -1, 1))
     apart = (keys @ first)[:, None] - keys @ first > 4 * math.sin(angle / 2) + 1e-12
     assert ((keys @ second)[:, None] - keys @ second)[apart].min(initial=0) >= -1e-12
@@ -54,7 +54,7 @@ def assert_lemma_2(first, second, keys):
 
 
 def assert_theorem_1(first, second, keys, count, share):
-    """Unit vectors: below the angle of the threshold, more than p of the top K by cosine are shared."""
+    """Assert that below the threshold angle, both share more than p of their top K keys; False above the angle."""
     angle = math.acos(np.clip(first @ second, -1, 1))
     if angle >= threshold_angle(keys @ first, count, share):
         return False
@@ -66,21 +66,21 @@ class TestClaims:
     @settings(max_examples=100)
     @given(st.permutations(range(12)), st.integers(1, 12))
     def test_lemma_1(self, order, count):
-        """Two orders of the same elements with t inversions: their first m differ in at most √t elements."""
+        """If two orders of the same elements have t inversions, their first m differ in at most √t elements."""
         first, second = -np.arange(12.0), -np.array(order, dtype=float)
         assert len(top(first, count) - top(second, count)) <= math.isqrt(inversions(first, second))
 
     @settings(max_examples=100)
     @given(st.integers(0, 10_000), st.integers(2, 6), st.floats(1e-3, 0.4))
     def test_lemma_2_on_random_vectors(self, seed, dim, angle):
-        random = np.random.default_rng(seed)
-        query, other, *keys = unit(random.normal(size=(42, dim)))
-        near = turned(query, other, angle)
+        rng = np.random.default_rng(seed)
+        query, other, *keys = unit(rng.normal(size=(42, dim)))
+        near = rotated(query, other, angle)
         assert math.isclose(math.acos(np.clip(query @ near, -1, 1)), angle, rel_tol=1e-6)
         assert_lemma_2(query, near, np.array(keys))
 
     def test_lemma_2_cannot_be_sharpened(self):
-        """Two keys along ±(Q1 − Q2) and δ just below 4·sin(θ/2), Q1 and Q2 at angle θ: the order turns."""
+        """Two keys along ±(Q1 − Q2), with δ below 4·sin(θ/2), θ between Q1 and Q2: their order is reversed."""
         angle = 0.3
         first, second = (
             np.array([math.cos(angle / 2), math.sin(angle / 2)]),
@@ -94,46 +94,46 @@ class TestClaims:
 
     @settings(max_examples=100)
     @given(st.integers(0, 10_000), st.integers(5, 20), st.floats(0, 0.9), st.floats(0.1, 0.99))
-    def test_theorem_1_on_random_vectors(self, seed, count, share, part):
-        random = np.random.default_rng(seed)
-        query, other, *keys = unit(random.normal(size=(82, 6)))
+    def test_theorem_1_on_random_vectors(self, seed, count, share, angle_share):
+        rng = np.random.default_rng(seed)
+        query, other, *keys = unit(rng.normal(size=(82, 6)))
         keys = np.array(keys)
-        angle = part * threshold_angle(keys @ query, count, share)
-        assert assert_theorem_1(query, turned(query, other, angle), keys, count, share)
+        angle = angle_share * threshold_angle(keys @ query, count, share)
+        assert assert_theorem_1(query, rotated(query, other, angle), keys, count, share)
 
     @pytest.mark.model
     def test_lemma_2_on_real_queries(self, real):
-        """Pairs of queries at most 8 tokens apart; the lemma decides about some pairs of keys, or it says nothing."""
+        """Pairs of queries at most 8 tokens apart. The lemma must apply to some pairs of keys to say anything."""
         queries, keys = real
-        decided = sum(
-            assert_lemma_2(queries[head, at], queries[head, at - back], keys[head // 3])
-            for head in range(9) for at in range(80, 400, 80) for back in (1, 8)
+        covered = sum(
+            assert_lemma_2(queries[head, at], queries[head, at - distance], keys[head // 3])
+            for head in range(9) for at in range(80, 400, 80) for distance in (1, 8)
         )  # fmt: skip
-        assert decided > 0
+        assert covered > 0
 
     @pytest.mark.model
     def test_theorem_1_on_real_queries(self, real):
-        """It holds below its threshold, which is so strict that no two queries of the text come near it.
+        """The theorem holds below its threshold angle, but no two queries of the text are that close.
 
-        The theorem is about unit keys, ranked by cosine; attention ranks by inner product.
+        It is about unit keys, ranked by cosine; attention ranks by inner product.
         """
         queries, keys = real
         covered = []
         for head in range(9):
             for at in range(80, 400, 40):
-                own, previous = queries[head, at], queries[head, at - 1]
-                covered.append(assert_theorem_1(own, previous, keys[head // 3], 50, 0.5))
-                angle = 0.99 * threshold_angle(keys[head // 3] @ own, 50, 0.5)
-                assert assert_theorem_1(own, turned(own, previous, angle), keys[head // 3], 50, 0.5)
+                query, previous = queries[head, at], queries[head, at - 1]
+                covered.append(assert_theorem_1(query, previous, keys[head // 3], 50, 0.5))
+                angle = 0.99 * threshold_angle(keys[head // 3] @ query, 50, 0.5)
+                assert assert_theorem_1(query, rotated(query, previous, angle), keys[head // 3], 50, 0.5)
         assert not any(covered)
 
     @pytest.mark.model
     def test_near_queries_share_their_top_keys(self, real):
-        """Observation 2: over pairs of real queries, cosine and overlap of the top keys rise together."""
+        """Observation 2: over pairs of real queries, cosine and top-key overlap correlate."""
         queries, keys = real
-        random = np.random.default_rng(0)
+        rng = np.random.default_rng(0)
         for head in range(0, 9, 3):
-            pairs = random.integers(0, 400, (400, 2))
+            pairs = rng.integers(0, 400, (400, 2))
             cosines = (queries[head, pairs[:, 0]] * queries[head, pairs[:, 1]]).sum(-1)
             scores = queries[head] @ keys[head // 3].T
             overlaps = [len(top(scores[a], 50) & top(scores[b], 50)) / 50 for a, b in pairs]

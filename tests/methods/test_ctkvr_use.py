@@ -1,4 +1,4 @@
-"""CTkvr on any shape, with bad fields, and on models."""
+"""CTkvr with arbitrary shapes, invalid fields, and in models."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ GREEDY = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
 
 @dataclass
 class SmallCTkvr(CTkvr):
-    """Few sinks and recent tokens, so that the common checks at small budgets choose among many tokens."""
+    """Few sinks and recent tokens, so that the common checks have many candidates at small budgets."""
 
     expected_failures: ClassVar = {
-        "extension_equals_one_build": "the index holds the prompt's queries, and generated tokens are all attended",
+        "extension_equals_one_build": "the index holds the prompt's queries, and generated tokens are always selected",
     }
 
     sinks: int = 4
@@ -65,12 +65,13 @@ class TestShapes:
             selection = method.select(state, new[0][:, :, 0])
             total = length + number + 1
             for row in selection.indices.flatten(0, 1).tolist():
-                own = [position for position in row if position >= 0]
-                assert own == sorted(set(own))
-                assert {*range(min(4, length)), *range(max(length - 8, 0), total)} <= set(own) <= set(range(total))
-                assert len(own) <= min(40 + number + 1, total)
+                positions = [position for position in row if position >= 0]
+                assert positions == sorted(set(positions))
+                always_selected = {*range(min(4, length)), *range(max(length - 8, 0), total)}
+                assert always_selected <= set(positions) <= set(range(total))
+                assert len(positions) <= min(40 + number + 1, total)
                 if not causal:
-                    assert len(own) == len(row) == min(40 + number + 1, total)
+                    assert len(positions) == len(row) == min(40 + number + 1, total)
 
     @pytest.mark.parametrize("check", checks.CHECKS)
     def test_common_checks_with_few_sinks(self, check):
@@ -81,24 +82,24 @@ class TestShapes:
         else:
             checks.CHECKS[check](SmallCTkvr)
 
-    def test_a_step_never_scores_every_key(self):
-        """Multiply-adds of a step: centroids and union, far below one product with all keys."""
+    def test_a_step_never_scores_all_keys(self):
+        """FLOPs of a step: centroids and union, far below the product with all keys."""
         context = dataclasses.replace(CONTEXT, details=False)
         method, state, _ = built(length=4000, context=context, update=None)
         queries, keys, values = tensors(1, seed=8)
         state = method.extend(state, queries, keys, values)
         with FlopCounterMode(display=False) as counter:
             method.select(state, queries[:, :, 0])
-        most = 2 * 6 * 8 * (4000 // 16 + 4 * 70)
-        assert 0 < counter.get_total_flops() <= most < 2 * 6 * 8 * 4000
+        limit = 2 * 6 * 8 * (4000 // 16 + 4 * 70)
+        assert 0 < counter.get_total_flops() <= limit < 2 * 6 * 8 * 4000
 
-    def test_how_many_centroids(self):
+    def test_number_of_centroids(self):
         assert built(length=1000)[1].centroids.shape == (1, 6, 62, 8)
         assert built(length=1000, max_centroids=50)[1].centroids.shape[2] == 50
         assert built(length=1000, n_centroids=400)[1].centroids.shape[2] == 400
         assert built(length=50, n_centroids=400)[1].centroids.shape[2] == 50
         assert built(length=50, tokens_per_centroid=300)[1].centroids.shape[2] == 1
-        assert built(length=40)[1].centroids.shape[2] == 0, "everything is attended: nothing to index"
+        assert built(length=40)[1].centroids.shape[2] == 0, "dense selection: nothing to index"
         assert built(length=1000)[1].lists.shape == (1, 2, 62, 70)
         assert built(length=1000, group="each")[1].lists.shape == (1, 6, 62, 70)
         assert built(length=60)[1].lists.shape == (1, 2, 3, 48)
@@ -142,24 +143,23 @@ class TestModels:
 
     @pytest.mark.parametrize("architecture", ["llama_mqa", "gemma2"])
     def test_a_conversation(self, architecture):
-        """A full budget writes what the model alone writes, turn for turn; a small one attends 40 and the generated."""
+        """With a full budget the text is that of the model alone; a small one attends to 40 and the new tokens."""
         model = make(architecture)
         kvviz.attach(model)
         caches = [self.cache(model, 4096), DynamicCache(config=model.config), self.cache(model)]
         ids = [prompt(100)] * 3
         for turn in range(3):
-            masks = [torch.ones_like(own) for own in ids]
-            written = [
-                model.generate(own, attention_mask=mask, past_key_values=cache, **GREEDY)
-                for own, mask, cache in zip(ids, masks, caches, strict=True)
+            generated = [
+                model.generate(text, attention_mask=torch.ones_like(text), past_key_values=cache, **GREEDY)
+                for text, cache in zip(ids, caches, strict=True)
             ]
-            assert torch.equal(written[0], written[1]), f"turn {turn}"
+            assert torch.equal(generated[0], generated[1]), f"turn {turn}"
             assert caches[2].ledger().attended == 40 + 23
-            ids = [torch.cat([own, prompt(30, seed=10 + turn)], dim=1) for own in written]
+            ids = [torch.cat([text, prompt(30, seed=10 + turn)], dim=1) for text in generated]
 
     @pytest.mark.model
     def test_real_text(self, lm, prose):
-        """On real keys four lists overlap, more is found than by pages, and text comes out."""
+        """On real keys, recall is higher than with pages, and text is generated."""
         out = kvviz.generate(lm, prose[:1200], "ctkvr", 256, max_new_tokens=8)
         assert len(out.text) > 0
         assert out.ledger.attended == 256 + 7

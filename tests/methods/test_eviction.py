@@ -1,4 +1,4 @@
-"""Eviction methods against their definitions in loops: on tensors, in a layer and in a model."""
+"""Eviction methods against their definitions as loops: on tensors, in a layer and in a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TestAgainstTheDefinition:
     )
     @pytest.mark.parametrize("name", NAMES)
     def test_a_session_of_three_prompts(self, name, shape, group):
-        """Prompts attend what was kept and themselves, steps attend what is kept; so the reference does."""
+        """Prompts attend to the kept tokens and themselves, steps to the kept tokens, both as in the reference."""
         layer_context = context(*SHAPES[shape], softcap=2.0 if group == "max" else None)
         method = kvviz.methods.create(name, group=group, **FIELDS[name])
         layer, session = LayerCache(layer_context, method), session_for(method, layer_context, group)
@@ -76,8 +76,8 @@ class TestAgainstTheDefinition:
     @pytest.mark.parametrize(
         ("shape", "group", "length"), [("mha", "mean", 80), ("grouped", "each", 80), ("mqa", "max", 20)]
     )
-    def test_h2o_of_fixed_size_is_the_papers_algorithm(self, shape, group, length):
-        """150 steps; the layer frees every 64 and never holds more than the budget, the steps since and spare room."""
+    def test_h2o_of_fixed_size_follows_the_papers_algorithm(self, shape, group, length):
+        """150 steps. The layer frees memory every 64 steps and stores at most the budget and those steps."""
         budget, window = 32, 12
         heads = SHAPES[shape]
         method = kvviz.methods.create("h2o", preset="fixed", budget=budget, recent_share=0.4, group=group)
@@ -91,36 +91,36 @@ class TestAgainstTheDefinition:
             ours, theirs = feed_token(layer, q, k, v)[0], session.step(q[0, :, 0], k[0], v[0])
             assert rows_attended(layer) == session.seen, f"step {step}"
             assert close(ours, theirs)
-            most = budget * (heads[0] // heads[1] if group == "each" else 1)
-            assert layer.store.used <= most + 64
+            largest = budget * (heads[0] // heads[1] if group == "each" else 1)
+            assert layer.store.used <= largest + 64
         assert layer.last.indices.shape[-1] == budget
         assert not layer.store.complete
 
-    def test_a_later_prompt_does_not_see_what_a_fixed_cache_dropped_since_it_was_freed(self):
+    def test_a_later_prompt_does_not_attend_to_evicted_tokens_that_are_not_freed_yet(self):
         method = H2O(budget=24, fixed_size=True)
-        for length in (20, 60):  # nothing was freed yet, or some
+        for length in (20, 60):  # before the first free, or after it
             layer, kept = LayerCache(context(6, 2), method), []
-            every = [tensors(6, 2, length)]
-            feed_prompt(layer, *every[0])
+            inputs = [tensors(6, 2, length)]
+            feed_prompt(layer, *inputs[0])
             for step in range(30):
-                every.append(tensors(6, 2, 1, seed=step + 1))
-                feed_token(layer, *every[-1])
+                inputs.append(tensors(6, 2, 1, seed=step + 1))
+                feed_token(layer, *inputs[-1])
             kept = rows_attended(layer)
             assert all(len(row) == 24 for row in kept)
-            every.append(tensors(6, 2, 10, seed=99))
-            ours = feed_prompt(layer, *every[-1])
+            inputs.append(tensors(6, 2, 10, seed=99))
+            ours = feed_prompt(layer, *inputs[-1])
             session = reference.Session(6, 2, "mean", 0.3, lambda _: 1000, lambda _: 0)
-            for _, k, v in every[:-1]:
+            for _, k, v in inputs[:-1]:
                 session.append(k[0], v[0])
             session.kept, session.score = kept, lambda row, candidates, weights: [0.0] * len(candidates)
-            assert close(ours[0], session.prompt(*(t[0] for t in every[-1])))
+            assert close(ours[0], session.prompt(*(t[0] for t in inputs[-1])))
 
 
 class TestInAModel:
     @pytest.mark.parametrize("architecture", ["llama", "gemma2"])
     @pytest.mark.parametrize("name", NAMES)
-    def test_a_conversation_attends_what_the_definition_attends(self, name, architecture):
-        """Every attention output of three turns, from the queries, keys and values that the model gave."""
+    def test_a_conversation_follows_the_definition(self, name, architecture):
+        """All attention outputs of three turns, from the model's queries, keys and values."""
         model = make(architecture)
         kvviz.attach(model)
         group = "each" if architecture == "gemma2" else "mean"
@@ -135,16 +135,16 @@ class TestInAModel:
             if index not in layers:
                 return
             if index not in sessions:
-                own = dataclasses.replace(layers[index].context, scale=scale, softcap=softcap)
-                sessions[index] = session_for(method, own, group)
+                layer_context = dataclasses.replace(layers[index].context, scale=scale, softcap=softcap)
+                sessions[index] = session_for(method, layer_context, group)
             session, new = sessions[index], queries.shape[2]
-            q, k, v = queries[0], keys[0, :, -new:], values[0, :, -new:]  # the last are the step's own
+            q, k, v = queries[0], keys[0, :, -new:], values[0, :, -new:]  # the last are those of this step
             outputs[index] = session.prompt(q, k, v) if new > 1 else session.step(q[:, 0], k, v)[:, None]
 
         def compare(index, output):
             if index in outputs:
-                theirs = outputs.pop(index).swapaxes(0, 1).reshape(1, output.shape[1], -1)
-                assert np.allclose(output.numpy(), theirs, atol=1e-4), f"layer {index}, {output.shape[1]} tokens"
+                expected = outputs.pop(index).swapaxes(0, 1).reshape(1, output.shape[1], -1)
+                assert np.allclose(output.numpy(), expected, atol=1e-4), f"layer {index}, {output.shape[1]} tokens"
                 compared.append(index)
 
         for index, block in enumerate(model.model.layers):
@@ -152,36 +152,36 @@ class TestInAModel:
         ids = prompt(100)
         with attention_observer(model, observe), torch.no_grad():
             for turn in range(3):
-                settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
-                ids = model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **settings)
+                options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+                ids = model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **options)
                 ids = torch.cat([ids, prompt(30, seed=turn + 5)], dim=1)
         assert len(compared) == len(layers) * 3 * 6
         assert not any(layer.store.complete for layer in layers.values())
 
-    def test_a_prompt_in_chunks_leaves_no_room_behind(self):
-        """Room reserved for the prompt is not taken again while decoding."""
+    def test_memory_reserved_for_a_chunked_prompt_is_freed(self):
+        """Memory reserved for the prompt is not allocated again while decoding."""
         model = make("llama")
         kvviz.attach(model)
         cache = kvviz.SelectiveCache(model, kvviz.methods.create("snapkv", **FIELDS["snapkv"]))
-        whole = kvviz.SelectiveCache(model, cache.method)
-        settings = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+        unchunked = kvviz.SelectiveCache(model, cache.method)
+        options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
         ids = prompt(400)
         cache.expect(400)
-        written = model.generate(ids, past_key_values=cache, prefill_chunk_size=128, **settings)
-        assert torch.equal(written, model.generate(ids, past_key_values=whole, **settings))
-        ids = torch.cat([written, prompt(200, seed=4)], dim=1)
+        generated = model.generate(ids, past_key_values=cache, prefill_chunk_size=128, **options)
+        assert torch.equal(generated, model.generate(ids, past_key_values=unchunked, **options))
+        ids = torch.cat([generated, prompt(200, seed=4)], dim=1)
         cache.expect(607)
-        written = [
-            model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=c, **settings, **chunks)
-            for c, chunks in ((cache, {"prefill_chunk_size": 64}), (whole, {}))
+        generated = [
+            model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=c, **options, **chunks)
+            for c, chunks in ((cache, {"prefill_chunk_size": 64}), (unchunked, {}))
         ]
-        assert torch.equal(*written)
+        assert torch.equal(*generated)
         assert cache.ledger().kept_bytes == {"device": 4 * 2 * 2 * (40 + 64) * 8 * 4}
 
 
 class TestPyramid:
     def test_by_hand(self):
-        """Budget 256 with a window of 64: mean 192, least 192 / 20 = 9, most 2 * 192 - 9 = 375."""
+        """Budget 256 with a window of 64: mean 192, smallest 192 / 20 = 9, largest 2 * 192 - 9 = 375."""
         method = kvviz.methods.create("pyramidkv", budget=256)
         budgets = [method.layer_budget(context(6, 2, index=i, n_layers=5), 2000) for i in range(5)]
         assert budgets == [64 + 375, 256 + 91, 256, 256 - 91, 64 + 9]
@@ -212,9 +212,9 @@ class TestPyramid:
         assert budgets[-1] >= min(20, length)
         if budget < length:
             assert budgets[0] <= length
-            least = max((budget - 20) // beta, 2 * (budget - 20) - (length - 20))  # the last layer, as published
-            straight = np.linspace(2 * (budget - 20) - least, least, layers) + 20 if layers > 1 else [budget]
-            assert np.all(np.abs(budgets - np.array(straight)) < 1)
+            smallest = max((budget - 20) // beta, 2 * (budget - 20) - (length - 20))  # the last layer, as published
+            linear = np.linspace(2 * (budget - 20) - smallest, smallest, layers) + 20 if layers > 1 else [budget]
+            assert np.all(np.abs(budgets - np.array(linear)) < 1)
 
 
 class TestAnyPrompt:
@@ -225,29 +225,29 @@ class TestAnyPrompt:
         st.sampled_from(["mean", "max", "sum", "each"]), st.sampled_from([(4, 4), (6, 2), (3, 1)]),
         st.integers(0, 9), st.integers(1, 20), st.integers(0, 60), st.integers(0, 99),
     )  # fmt: skip
-    def test_poor_keys(self, name, length, keys, group, heads, sinks, recent, more, seed):
+    def test_degenerate_keys(self, name, length, keys, group, heads, sinks, recent, selected, seed):
         q, k, v = tensors(*heads, length, seed)
-        poor = {
+        keys_by_kind = {
             "random": k,
             "zero": torch.zeros_like(k),
             "constant": torch.ones_like(k),
             "four": k[:, :, torch.arange(length) % 4],
         }
-        budget = sinks + recent + more
+        budget = sinks + recent + selected
         method = kvviz.methods.create(name, budget=budget, sinks=sinks, recent=recent, group=group)
         layer = LayerCache(context(*heads), method)
-        feed_prompt(layer, q, poor[keys], v)
+        feed_prompt(layer, q, keys_by_kind[keys], v)
         for step in range(2):
             feed_token(layer, *tensors(*heads, 1, seed + step + 1))
         (state,) = layer.states
         count = min(method.step_budget(state), length + 2)
-        must = {*range(min(sinks, length)), *range(max(length - recent, 0), length + 2)}
+        always_kept = {*range(min(sinks, length)), *range(max(length - recent, 0), length + 2)}
         for row in rows_attended(layer):
             assert row == sorted(set(row))
             assert len(row) == count
-            assert must <= set(row) <= set(range(length + 2))
+            assert always_kept <= set(row) <= set(range(length + 2))
         if name == "h2o" and keys in ("zero", "constant") and budget < length:
-            # the i-th token gives every one it sees 1 / i, so that sums fall from the first token on
+            # the i-th token gives weight 1 / i to each token up to it, so the sums decrease from the first token on
             window = max(recent, min(budget // 2, budget - sinks))
             expected = [*range(budget - window), *range(length - window, length + 2)]
             assert rows_attended(layer) == [expected] * len(rows_attended(layer))
@@ -255,15 +255,13 @@ class TestAnyPrompt:
     @settings(max_examples=60)
     @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 12), st.integers(0, 999))
     def test_the_union_of_query_heads(self, heads, group, count, seed):
-        random = np.random.default_rng(seed)
-        kept = [
-            [sorted(random.choice(20, count, replace=False).tolist()) for _ in range(heads * group)] for _ in range(2)
-        ]
-        found = union(torch.tensor(kept), heads)
-        for row, of_row in enumerate(kept):
+        rng = np.random.default_rng(seed)
+        kept = [[sorted(rng.choice(20, count, replace=False).tolist()) for _ in range(heads * group)] for _ in range(2)]
+        result = union(torch.tensor(kept), heads)
+        for row, kept_of_row in enumerate(kept):
             for head in range(heads):
-                expected = sorted(set().union(*of_row[head * group : (head + 1) * group]))
-                assert found[row, head].tolist() == expected + [-1] * (found.shape[-1] - len(expected))
+                expected = sorted(set().union(*kept_of_row[head * group : (head + 1) * group]))
+                assert result[row, head].tolist() == expected + [-1] * (result.shape[-1] - len(expected))
 
 
 class TestFields:

@@ -13,39 +13,39 @@ from tests.methods.blocks import DIM, GROUPS, HEADS, LENGTHS, SCALE, context, ra
 
 
 def infllm_by_hand(method, queries, keys):
-    """[(positions, block of each)] a row, of one prompt's queries [Q, L, D] and keys [H, L, D]; the last query asks."""
+    """[(position, block)] per row for the last query, from a prompt's queries [Q, L, D] and keys [H, L, D]."""
     heads, length, _ = queries.shape
     kv_heads, window, size = len(keys), max(method.recent, 1), method.block_size
     end = length - window
-    found = []
+    by_kv_head = []
     for kv in range(kv_heads):
         group = range(kv * heads // kv_heads, (kv + 1) * heads // kv_heads)
         scores = np.zeros((len(group), length))
         for row, head in enumerate(group):
-            for asker in range(1, length):
-                near = range(max(asker - window, 0), asker)
-                given = np.array([queries[head, asker] @ keys[kv, m] for m in near])
+            for position in range(1, length):
+                near = range(max(position - window, 0), position)
+                weights = np.array([queries[head, position] @ keys[kv, m] for m in near])
                 if method.measure == "weights":
-                    given = np.exp(given * SCALE) / np.exp(given * SCALE).sum()
-                scores[row, list(near)] += given
+                    weights = np.exp(weights * SCALE) / np.exp(weights * SCALE).sum()
+                scores[row, list(near)] += weights
         relevance = []
-        for row, of_row in enumerate(reduced(scores, method.group)):
-            asking = [group[row]] if method.group == "each" else group
-            of_blocks = []
+        for row, row_scores in enumerate(reduced(scores, method.group)):
+            row_heads = [group[row]] if method.group == "each" else group
+            block_scores = []
             for start in range(method.sinks, end, size):
                 block = range(start, min(start + size, end))
-                best = sorted(block, key=lambda m: (-of_row[m], m))[: method.n_representatives]
-                of_blocks.append([np.mean([queries[head, -1] @ keys[kv, m] for m in best]) for head in asking])
-            of_asking = np.array(of_blocks).T  # [heads that ask, N]
-            relevance.append(of_asking[0] if method.group == "each" else reduced(of_asking, method.group)[0])
-        found.append(relevance)
-    relevance = np.array(found).reshape(-1, len(found[0][0]))
+                best = sorted(block, key=lambda m: (-row_scores[m], m))[: method.n_representatives]
+                block_scores.append([np.mean([queries[head, -1] @ keys[kv, m] for m in best]) for head in row_heads])
+            head_scores = np.array(block_scores).T  # [row's heads, N]
+            relevance.append(head_scores[0] if method.group == "each" else reduced(head_scores, method.group)[0])
+        by_kv_head.append(relevance)
+    relevance = np.array(by_kv_head).reshape(-1, len(by_kv_head[0][0]))
     if method.across_heads:
         relevance[:] = relevance.mean(0)
     rows = []
-    for of_row in relevance:
+    for row_scores in relevance:
         chosen: list[tuple[int, int]] = []
-        for block in sorted(range(len(of_row)), key=lambda b: (-of_row[b], b)):
+        for block in sorted(range(len(row_scores)), key=lambda b: (-row_scores[b], b)):
             start = method.sinks + block * size
             left = method.budget_by_hand - method.sinks - window - len(chosen)
             chosen += [(m, block) for m in range(start, min(start + size, end))][: max(left, 0)]
@@ -102,15 +102,15 @@ class TestInfLLM:
     def test_blocks_of_generated_tokens_are_those_of_one_prompt(self, fields):
         queries, keys, values = random_tensors(700, 6, 2)
         method = kvviz.methods.create("infllm", budget=128, **fields)
-        grown, _ = run(method, context(6, 2), queries, keys, values, 30)
-        once, _ = run(method, context(6, 2), queries, keys, values, 700)
-        assert once.representatives.shape[2] == -(-(700 - 16 - 32) // method.block_size)
-        assert torch.allclose(grown.representatives, once.representatives, atol=1e-6)
-        assert torch.allclose(grown.local_scores, once.local_scores, atol=1e-4)
-        assert torch.allclose(grown.open_scores, once.open_scores, atol=1e-4)
+        stepwise, _ = run(method, context(6, 2), queries, keys, values, 30)
+        at_once, _ = run(method, context(6, 2), queries, keys, values, 700)
+        assert at_once.representatives.shape[2] == -(-(700 - 16 - 32) // method.block_size)
+        assert torch.allclose(stepwise.representatives, at_once.representatives, atol=1e-6)
+        assert torch.allclose(stepwise.local_scores, at_once.local_scores, atol=1e-4)
+        assert torch.allclose(stepwise.open_scores, at_once.open_scores, atol=1e-4)
 
     def test_the_default_finds_a_planted_block(self):
-        """One token that the queries behind it look at, and the last query too, brings its block back."""
+        """A token that the queries after it attend to, and the last query too: its block is selected."""
         queries, keys, values = (0.1 * tensor for tensor in random_tensors(1000, 4, 4))
         needle = torch.zeros(DIM)
         needle[0] = 3.0
@@ -121,21 +121,21 @@ class TestInfLLM:
             method = kvviz.methods.create("infllm", budget=180, group=group)
             _, selection = run(method, context(4, 4), queries, keys, values, 999)
             assert bool((selection.groups[selection.indices == 500] == (500 - 16) // 128).all())
-            assert int((selection.indices == 500).sum()) == 4, "one a row"
+            assert int((selection.indices == 500).sum()) == 4, "one per row"
 
     @pytest.mark.parametrize("length", LENGTHS)
-    def test_equal_blocks_go_to_the_earlier(self, length):
+    def test_ties_go_to_the_earlier_block(self, length):
         queries, keys, values = random_tensors(length + 1, 6, 2)
-        for poor in (torch.zeros_like(keys), torch.ones_like(keys)):
+        for equal_keys in (torch.zeros_like(keys), torch.ones_like(keys)):
             method = kvviz.methods.create("infllm", budget=60)
-            _, selection = run(method, context(6, 2), queries, poor, values, length)
-            small = [*range(61 - 32), *range(length + 1 - 32, length + 1)]
-            expected = small if length > 60 else [*range(length + 1)]
+            _, selection = run(method, context(6, 2), queries, equal_keys, values, length)
+            selected = [*range(61 - 32), *range(length + 1 - 32, length + 1)]
+            expected = selected if length > 60 else [*range(length + 1)]
             assert selection.indices.shape[-1] == len(expected)
-            if bool((poor == 0).all()) or length <= 100:  # elsewhere rounding orders the blocks
+            if bool((equal_keys == 0).all()) or length <= 100:  # otherwise rounding decides the order
                 assert selection.indices[0, 0].tolist() == expected
 
-    def test_a_budget_of_sinks_and_window_alone(self):
+    def test_a_budget_for_sinks_and_window_only(self):
         queries, keys, values = random_tensors(200, 6, 2)
         method = kvviz.methods.create("infllm", budget=48)
         _, selection = run(method, context(6, 2), queries, keys, values, 200)

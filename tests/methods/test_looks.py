@@ -1,4 +1,4 @@
-"""Words and looks of kvviz's own methods: figures and pages that were made stay as they are."""
+"""Group names and styles of kvviz's methods do not change: existing figures and pages stay as they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvviz.plots.theme import LIGHT
 from kvviz.trace.earlier import GROUP_NAMES, STYLES
 from kvviz.trace.styles import Style
 
-# What each method's groups are called, its colour, dash and marker, as figures and pages had them from the start.
+# Name of each method's groups, its colour, dash and marker, as in the first figures and pages.
 LOOKS = {
     "centroidkv": ("centroid", "#D55E00", "dash", "diamond"),
     "clusterkv": ("cluster", "#0072B2", "solid", "circle"),
@@ -38,7 +38,7 @@ LOOKS = {
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_method_keeps_its_words_and_its_look(name):
+def test_a_method_keeps_its_group_name_and_style(name):
     method, (word, *look) = methods.get(name), LOOKS[name]
     assert method.group_name == word
     assert method.style == Style(*look)
@@ -46,29 +46,29 @@ def test_a_method_keeps_its_words_and_its_look(name):
     assert list(plots.method_style(name).values()) == [color, *look[1:]]
 
 
-def test_data_from_before_tell_the_same_as_the_classes():
+def test_styles_for_older_files_equal_those_of_the_classes():
     assert {name: tuple(look) for name, (_, *look) in LOOKS.items()} == STYLES
     assert {name: word for name, (word, *_) in LOOKS.items() if word != "cluster"} == GROUP_NAMES
 
 
-def test_figures_have_the_same_looks_where_no_method_is_loaded():
+def test_figures_have_the_same_styles_without_loading_a_method():
     program = f"""
 import json, sys
 from kvviz import plots
 print(json.dumps({{name: list(plots.method_style(name, dark=True).values()) for name in {list(LOOKS)}}}))
 assert not {{"torch", "kvviz.methods"}} & set(sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {name: list(plots.method_style(name, dark=True).values()) for name in LOOKS}
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(completed.stdout) == {name: list(plots.method_style(name, dark=True).values()) for name in LOOKS}
 
 
-def test_a_method_of_another_name_does_not_inherit_the_look():
+def test_a_subclass_with_another_name_does_not_inherit_the_style():
     quest = methods.get("quest")
-    own = type("Paged", (quest,), {"name": "paged quest", "title": "Paged"})
+    paged = type("Paged", (quest,), {"name": "paged quest", "title": "Paged"})
     try:
-        assert own.group_name == "page"
-        assert own.style == Style().completed("paged quest", "retrieval") != quest.style
+        assert paged.group_name == "page"
+        assert paged.style == Style().completed("paged quest", "retrieval") != quest.style
         assert plots.method_style("paged quest")["color"] == "#7A8CA3"
-        assert type("Same", (quest,), {}).style == quest.style  # no name of its own: the same method
+        assert type("Same", (quest,), {}).style == quest.style  # without another name it is the same method
     finally:
         methods.base.REGISTRY.pop("paged quest")

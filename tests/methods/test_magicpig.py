@@ -33,23 +33,23 @@ def random_tensors(length, heads, kv_heads, seed=0):
 
 
 def built(method, keys, values, heads, new=0):
-    """The state after all but the last `new` tokens as a prompt and the last ones as single steps."""
+    """State after a prompt of all but the last `new` tokens, and one decode step for each of those."""
     prompt, kv_heads = keys.shape[2] - new, keys.shape[1]
     nothing = keys.new_empty(1, heads, 0, DIM)
     state = method.build(context(heads, kv_heads), nothing, keys[:, :, :prompt], values[:, :, :prompt])
     for step in range(prompt, prompt + new):
-        one = slice(step, step + 1)
-        state = method.extend(state, torch.randn(1, heads, 1, DIM), keys[:, :, one], values[:, :, one])
+        newest = slice(step, step + 1)
+        state = method.extend(state, torch.randn(1, heads, 1, DIM), keys[:, :, newest], values[:, :, newest])
     return state
 
 
 def code(vector, directions, table, bits):
-    """The sides of one table's hyperplanes on which a vector lies."""
+    """Hash code of a vector in one table: the side of each hyperplane on which it lies."""
     return tuple(bool(vector @ directions[:, table * bits + bit] > 0) for bit in range(bits))
 
 
-def by_hand(method, state, query, keys, allowance):
-    """[(position, collisions, bias)] a row, one token, table and bit at a time; always attended ones have bias 0."""
+def by_hand(method, state, query, keys, step_budget):
+    """[(position, collisions, bias)] per row, one token, table and bit at a time; sinks and recent have bias 0."""
     heads, kv_heads, length = query.shape[0], keys.shape[0], keys.shape[1]
     start, end = method.sinks, max(state.prompt_length - method.recent, method.sinks)
     directions = state.directions.numpy()
@@ -59,18 +59,18 @@ def by_hand(method, state, query, keys, allowance):
         centre = keys[kv, start:end].numpy().mean(0)
         centred = {m: keys[kv, m].numpy() - centre for m in range(start, end)}
         codes = {m: [code(key, directions, t, method.bits) for t in range(method.tables)] for m, key in centred.items()}
-        askers = {"each": [[q] for q in group], "max": [list(group)]}.get(method.group, [[group.mean(0)]])
-        for asking in askers:
+        rows_by_group = {"each": [[q] for q in group], "max": [list(group)]}.get(method.group, [[group.mean(0)]])
+        for row_queries in rows_by_group:
             counts, missed = dict.fromkeys(centred, 0), dict.fromkeys(centred, 1.0)
-            for asker in asking:
-                asked = [code(asker, directions, t, method.bits) for t in range(method.tables)]
+            for row_query in row_queries:
+                query_codes = [code(row_query, directions, t, method.bits) for t in range(method.tables)]
                 for m, key in centred.items():
-                    counts[m] = max(counts[m], sum(a == b for a, b in zip(asked, codes[m], strict=True)))
-                    norms = float(np.linalg.norm(asker) * np.linalg.norm(key))
-                    angle = math.acos(np.clip(float(asker @ key) / norms, -1, 1)) if norms else math.pi / 2
+                    counts[m] = max(counts[m], sum(a == b for a, b in zip(query_codes, codes[m], strict=True)))
+                    norms = float(np.linalg.norm(row_query) * np.linalg.norm(key))
+                    angle = math.acos(np.clip(float(row_query @ key) / norms, -1, 1)) if norms else math.pi / 2
                     missed[m] *= binom.cdf(1, method.tables, (1 - angle / math.pi) ** method.bits)
             sampled = sorted((m for m in centred if counts[m] >= 2), key=lambda m: (-counts[m], m))
-            sampled = sampled[: allowance - start - (length - end)]
+            sampled = sampled[: step_budget - start - (length - end)]
             row = [(m, counts[m], -math.log(1 - missed[m] + method.floor)) for m in sampled]
             rows.append(sorted(row + [(m, None, 0.0) for m in (*range(start), *range(end, length))]))
     return rows
@@ -82,17 +82,17 @@ class TestProbability:
         """At least two of L independent tables, each with probability p^K."""
         cosines = torch.linspace(-0.999, 1, 200, dtype=torch.float64)
         expected = binom.sf(1, tables, (1 - np.arccos(cosines.numpy()) / np.pi) ** bits)
-        found = sampling_probability(cosines, bits, tables).numpy()
-        likely = expected > 1e-15  # below, the difference of the formula drowns
-        assert np.allclose(found[likely], expected[likely], rtol=1e-4)
-        assert np.allclose(found[~likely], 0, atol=1e-14)
+        probabilities = sampling_probability(cosines, bits, tables).numpy()
+        likely = expected > 1e-15  # below, the formula's difference is lost in rounding
+        assert np.allclose(probabilities[likely], expected[likely], rtol=1e-4)
+        assert np.allclose(probabilities[~likely], 0, atol=1e-14)
 
     def test_the_edges(self):
-        found = sampling_probability(torch.tensor([1.0, 1.0000001, -1.0, -1.0000001]), 10, 150)
-        assert found.tolist() == [1, 1, 0, 0]
+        probabilities = sampling_probability(torch.tensor([1.0, 1.0000001, -1.0, -1.0000001]), 10, 150)
+        assert probabilities.tolist() == [1, 1, 0, 0]
 
     def test_is_how_often_hashing_samples(self):
-        """Each of 60 keys in 1,500 sets of hyperplanes, within four standard errors; one key in 8,000 would miss it."""
+        """60 keys in 1,500 sets of hyperplanes, within four standard errors; by chance 1 key in 8,000 is outside."""
         trials, length = 1500, 64
         queries, keys, values = random_tensors(length, 1, 1, seed=3)
         keys += 0.3  # so that centring matters
@@ -109,7 +109,7 @@ class TestProbability:
         expected = binom.sf(1, 12, (1 - angles / np.pi) ** 4)
         errors = np.sqrt(expected * (1 - expected) / trials)
         assert np.all(np.abs(hits[2:-2].numpy() / trials - expected) < 4 * errors + 1e-9)
-        assert expected.max() > 0.5 > 0.02 > expected.min(), "the angles differ enough to tell"
+        assert expected.max() > 0.5 > 0.02 > expected.min(), "the angles differ enough"
 
 
 class TestSampling:
@@ -137,20 +137,20 @@ class TestSampling:
             assert selection.indices.shape[-1] == prompt + new
             return
         expected = by_hand(method, state, queries[0, :, 0], keys[0], method.budget + new)
-        for row, wanted in enumerate(expected):
+        for row, expected_row in enumerate(expected):
             real = selection.indices[0, row] >= 0
-            assert selection.indices[0, row][real].tolist() == [position for position, _, _ in wanted]
+            assert selection.indices[0, row][real].tolist() == [position for position, _, _ in expected_row]
             scores = selection.scores[0, row][real].nan_to_num(-1).tolist()
-            assert scores == [-1 if count is None else count for _, count, _ in wanted]
+            assert scores == [-1 if count is None else count for _, count, _ in expected_row]
             biases = selection.bias[0, row][real].numpy()
-            assert np.allclose(biases, [bias for *_, bias in wanted], rtol=1e-3, atol=1e-4)
+            assert np.allclose(biases, [bias for *_, bias in expected_row], rtol=1e-3, atol=1e-4)
         assert bool((selection.groups == -1).all())
 
     @pytest.mark.parametrize(
         ("bits", "dtype"), [(10, torch.int16), (15, torch.int16), (16, torch.int32), (30, torch.int32)]
     )
     def test_codes_fit_their_type(self, bits, dtype):
-        """Also over more tokens than are hashed at a time."""
+        """The prompt is longer than one chunk of hashing."""
         _, keys, values = random_tensors(1200, 2, 2)
         method = kvviz.methods.create("magicpig", budget=128, bits=bits, tables=3)
         state = built(method, keys, values, 2)
@@ -176,25 +176,24 @@ class TestSampling:
         selection = method.select(built(method, keys, values, 6), queries[:, :, 0])
         assert selection.indices[0, 0].tolist() == [0, 1, 2, 3, *range(236, 300)]
 
-    def test_the_cap_keeps_most_collisions(self):
+    def test_the_budget_keeps_the_tokens_with_most_collisions(self):
         queries, keys, values = random_tensors(300, 6, 2)
-        capped, whole = (kvviz.methods.create("magicpig", budget=b, bits=2, tables=20) for b in (100, 299))
-        few, all_ = (m.select(built(m, keys, values, 6), queries[:, :, 0]) for m in (capped, whole))
+        methods = (kvviz.methods.create("magicpig", budget=budget, bits=2, tables=20) for budget in (100, 299))
+        selections = [method.select(built(method, keys, values, 6), queries[:, :, 0]) for method in methods]
         for row in range(6):
-            kept, every = (
-                s.scores[0, row][~s.scores[0, row].isnan()].sort(descending=True).values for s in (few, all_)
-            )
-            assert len(kept) == 32 < len(every)
-            assert torch.equal(kept, every[:32])
+            scores = (selection.scores[0, row] for selection in selections)
+            kept, all_counts = (counts[~counts.isnan()].sort(descending=True).values for counts in scores)
+            assert len(kept) == 32 < len(all_counts)
+            assert torch.equal(kept, all_counts[:32])
 
     @pytest.mark.parametrize("group", GROUPS)
-    def test_poor_keys_and_queries(self, group):
-        """Zero vectors lie on no hyperplane's positive side: a code like any other, at probability p = 1/2."""
+    def test_degenerate_keys_and_queries(self, group):
+        """Zero vectors are on no hyperplane's positive side. Their code is like any other, with p = 1/2."""
         queries, keys, values = random_tensors(300, 6, 2)
         method = kvviz.methods.create("magicpig", budget=299, group=group, bits=2, tables=8)
-        for poor in (torch.zeros_like(keys), torch.ones_like(keys), keys[:, :, :3].repeat(1, 1, 100, 1)):
+        for degenerate_keys in (torch.zeros_like(keys), torch.ones_like(keys), keys[:, :, :3].repeat(1, 1, 100, 1)):
             for query in (queries[:, :, 0], torch.zeros_like(queries[:, :, 0])):
-                selection = method.select(built(method, poor, values, 6), query)
+                selection = method.select(built(method, degenerate_keys, values, 6), query)
                 assert bool(selection.bias.isfinite().all())
                 assert bool((selection.bias >= 0).all())
 
@@ -211,10 +210,10 @@ class TestSampling:
 class TestEstimator:
     @pytest.mark.parametrize(("group", "seeds"), [("each", 1000), ("mean", 1000)])
     def test_sums_are_unbiased(self, group, seeds):
-        """The mean over hyperplanes of Σ exp(logit) and Σ exp(logit)·value is exact attention's, within 4 errors.
+        """The means over hyperplanes of Σ exp(logit) and Σ exp(logit)·value are those of exact attention.
 
-        2 x (1 + 8) sums of normal means: 4 standard errors are passed by chance in one of 900 such tests; the seeds are
-        fixed. Leaving out the bias, or the angle of keys that are not centred, is off by more than 20.
+        2 x (1 + 8) sums within 4 standard errors: by chance 1 of 900 such tests would fail; the seeds are fixed.
+        Without the bias, or with the angles of keys that are not centred, the error is above 20 of them.
         """
         length, heads = 60, 2
         queries, keys, values = random_tensors(length, heads, 1, seed=1)
@@ -233,12 +232,12 @@ class TestEstimator:
             indices, bias = (t[0].repeat_interleave(heads // rows, 0) for t in (selection.indices, selection.bias))
             weights = bias.double().exp().masked_fill(indices < 0, 0)[..., None]
             sums.append((terms.gather(1, indices.clamp(min=0)[..., None].expand(-1, -1, 9)) * weights).sum(1))
-        found = torch.stack(sums)
-        errors = (found.mean(0) - exact) / (found.std(0) / seeds**0.5)
+        estimates = torch.stack(sums)
+        errors = (estimates.mean(0) - exact) / (estimates.std(0) / seeds**0.5)
         assert bool((errors.abs() < 4).all()), errors
-        assert bool((found.std(0) > 0.02 * exact[:, :1]).all()), "the samples differ"
+        assert bool((estimates.std(0) > 0.02 * exact[:, :1]).all()), "the samples differ"
 
-    def test_more_tables_come_closer_to_exact_attention(self):
+    def test_more_tables_approach_exact_attention(self):
         queries, keys, values = random_tensors(1000, 6, 2)
         query = 3 * queries[:, :, 0]
         store = DeviceStore()
@@ -270,7 +269,7 @@ def test_fields_out_of_range(field, value):
         kvviz.methods.create("magicpig", **{field: value})
 
 
-def test_a_budget_below_what_is_always_attended():
+def test_a_budget_below_sinks_and_window_is_refused():
     with pytest.raises(kvviz.InvalidInputError, match="at least 68"):
         kvviz.methods.create("magicpig", budget=67)
 

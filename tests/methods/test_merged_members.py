@@ -1,4 +1,4 @@
-"""Which tokens each merged centroid stands for: round after round, under left padding, in recordings and files."""
+"""Members of merged centroids: after each round, with left padding, in recordings and in files."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ DETAILED = replace(CONTEXT, details=True)
     st.sampled_from([0, 4]),
     st.integers(0, 1000),
 )
-def test_at_every_round_a_centroid_is_the_mean_of_its_members(length, chunk_size, ratio, budget, sinks, seed):
-    """The paper's weighted mean, of keys and of values, over all rounds; the degree is the number of members."""
+def test_after_each_round_a_centroid_is_the_mean_of_its_members(length, chunk_size, ratio, budget, sinks, seed):
+    """The paper's weighted mean of keys and of values over all rounds. The degree is the number of members."""
     fields = SMALL | {"budget": budget, "sinks": sinks, "chunk_size": chunk_size}
     method = kvviz.methods.create("centroidkv", initial_ratio=ratio, least_ratio=ratio / 2, **fields)
     _, keys, values = tensors(length + 20, seed)
     rounds, one_round = [], method._round
 
-    def noted(*args):
+    def recorded(*args):
         rounds.append(one_round(*args))
         return rounds[-1]
 
-    method._round = noted
+    method._round = recorded
     state = method.build(DETAILED, keys[:, :, :0], keys[:, :, :length], values[:, :, :length])
     built = len(rounds)
     for position in range(length, length + 20):
@@ -61,9 +61,9 @@ def test_at_every_round_a_centroid_is_the_mean_of_its_members(length, chunk_size
 
 @pytest.fixture
 def trace():
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     arrays = {
-        name: {layer: random.normal(size=(heads, 260, 16)).astype(np.float16) for layer in (1, 4)}
+        name: {layer: rng.normal(size=(heads, 260, 16)).astype(np.float16) for layer in (1, 4)}
         for name, heads in (("queries", 6), ("keys", 2), ("values", 2))
     }
     tokens = [f" {position}" for position in range(260)]
@@ -71,22 +71,22 @@ def trace():
 
 
 @pytest.mark.parametrize("group", ["mean", "each"])
-def test_every_visible_token_is_attended_or_a_member(trace, tmp_path, group):
-    made = kvviz.replay(trace, "centroidkv", queries=60, group=group, **SMALL)
-    recording = Recording.load(made.save(tmp_path / "merged.safetensors"))
+def test_each_visible_token_is_attended_to_or_a_member(trace, tmp_path, group):
+    saved = kvviz.replay(trace, "centroidkv", queries=60, group=group, **SMALL)
+    recording = Recording.load(saved.save(tmp_path / "merged.safetensors"))
     for layer, step in itertools.product((1, 4), range(60)):
         members, visible = recording.members(step, layer), recording.visible(step)
         assert members.shape == (6 if group == "each" else 2, visible)
         np.testing.assert_array_equal(members < 0, member_mask(recording.indices(step, layer), visible))
-        named = [len(np.unique(own[own >= 0])) for own in members[:: len(members) // 2]]
-        assert named == recording.events[layer].merged[step].tolist()
+        centroid_counts = [len(np.unique(row[row >= 0])) for row in members[:: len(members) // 2]]
+        assert centroid_counts == recording.events[layer].merged[step].tolist()
     for events in recording.events.values():
         assert events.members_of_step.tolist() == [0] * 15 + [1] * 16 + [2] * 16 + [3] * 13  # decode_interval 16
         assert not np.array_equal(events.members[0], events.members[1])
 
 
-def test_no_token_is_a_member_where_nothing_is_merged(trace):
-    """Neither by a method that drops tokens, nor by CentroidKV while the budget is not exceeded."""
+def test_no_token_is_a_member_if_nothing_is_merged(trace):
+    """No members with a method that evicts tokens, nor with CentroidKV within the budget."""
     for method, budget in (("snapkv", 96), ("centroidkv", 250)):
         recording = kvviz.replay(trace, method, queries=30, budget=budget)
         assert recording.events[4].members is None
@@ -96,30 +96,30 @@ def test_no_token_is_a_member_where_nothing_is_merged(trace):
     assert [bool((late.members(step, 4) >= 0).any()) for step in range(60)] == [False] * 35 + [True] * 25
 
 
-def test_what_a_method_does_not_tell_is_not_known(trace, monkeypatch):
-    whole = kvviz.methods.create("centroidkv", **SMALL)
-    merged = type(whole).merged
-    monkeypatch.setattr(type(whole), "merged", lambda self, state: replace(merged(self, state), members=None))
-    recording = kvviz.replay(trace, whole, queries=3)
+def test_members_are_unknown_if_the_method_does_not_report_them(trace, monkeypatch):
+    method = kvviz.methods.create("centroidkv", **SMALL)
+    merged = type(method).merged
+    monkeypatch.setattr(type(method), "merged", lambda self, state: replace(merged(self, state), members=None))
+    recording = kvviz.replay(trace, method, queries=3)
     assert (recording.events[4].merged == 44).all()
     assert recording.members(0, 4) is None
 
 
-def test_members_that_change_without_a_new_token_are_kept_apart(trace, monkeypatch):
+def test_members_that_change_between_merges_are_stored_again(trace, monkeypatch):
     method = kvviz.methods.create("centroidkv", **SMALL)
     merged = type(method).merged
 
     def renumbered(self, state):
-        own = merged(self, state)
-        reverse = state.length == 259
-        return replace(own, members=torch.where(own.members < 0, -1, 43 - own.members)) if reverse else own
+        original = merged(self, state)
+        reversed_order = torch.where(original.members < 0, -1, 43 - original.members)
+        return replace(original, members=reversed_order) if state.length == 259 else original
 
     monkeypatch.setattr(type(method), "merged", renumbered)
     recording = kvviz.replay(trace, method, queries=4)
     assert recording.events[4].members_of_step.tolist() == [0, 0, 1, 2]
-    first, other, last = (recording.members(step, 4)[:, :257] for step in (1, 2, 3))
+    first, reversed_members, last = (recording.members(step, 4)[:, :257] for step in (1, 2, 3))
     np.testing.assert_array_equal(first, last)
-    np.testing.assert_array_equal(other, np.where(first < 0, -1, 43 - first))
+    np.testing.assert_array_equal(reversed_members, np.where(first < 0, -1, 43 - first))
 
 
 def test_members_move_with_left_padding():
@@ -140,7 +140,7 @@ def test_members_move_with_left_padding():
 
 
 def merging(**changes):
-    """Layer 2 merges tokens 4 to 99 into 3 centroids before step 1, and 4 to 109 anew before step 4."""
+    """A recording: layer 2 merges tokens 4 to 99 into 3 centroids before step 1, and 4 to 109 again before step 4."""
     recording = synthetic.recording()
     members = np.full((2, 2, 126), -1, np.int32)
     members[0, :, 4:100], members[1, :, 4:110] = np.arange(96) // 32, np.arange(106) // 36
@@ -150,17 +150,17 @@ def merging(**changes):
     return recording.replace(events=recording.events | {2: replace(recording.events[2], **fields | changes)})
 
 
-def test_members_come_back_and_files_without_them_still_load(tmp_path):
+def test_members_are_saved_and_files_without_them_still_load(tmp_path):
     recording = merging()
     loaded = Recording.load(recording.save(tmp_path / "new"))
     assert mapped(loaded.events[2].members)
-    for step, held in enumerate((None, 0, 0, 0, 1, 1)):
-        wanted = np.full((2, 126), -1) if held is None else recording.events[2].members[held]
-        np.testing.assert_array_equal(loaded.members(step, 2), wanted[:, : 121 + step])
+    for step, index in enumerate((None, 0, 0, 0, 1, 1)):
+        expected = np.full((2, 126), -1) if index is None else recording.events[2].members[index]
+        np.testing.assert_array_equal(loaded.members(step, 2), expected[:, : 121 + step])
         np.testing.assert_array_equal(loaded.members(step, 3), np.full((2, 121 + step), -1))
     old = Recording.load(merging(members=None, members_of_step=None).save(tmp_path / "old"))
     assert old.members(0, 2).max() == -1
-    assert old.members(1, 2) is None, "merged, and not known which tokens"
+    assert old.members(1, 2) is None, "merged tokens, but unknown which"
     assert (tmp_path / "new").stat().st_size - (tmp_path / "old").stat().st_size < 2 * 2 * 126 * 4 + 400
 
 
@@ -173,18 +173,18 @@ def test_members_come_back_and_files_without_them_still_load(tmp_path):
         ({"members": np.zeros((), np.int32)}, r"members: got int32 \[\]"),
         ({"members_of_step": np.zeros(5, np.int32)}, "members_of_step: got"),
         ({"members_of_step": np.full(6, 2, np.int32)}, "wanted -1 to 1"),
-        ({"members_of_step": np.zeros(6, np.int32)}, "not attended"),  # step 0 attends no centroid
+        ({"members_of_step": np.zeros(6, np.int32)}, "not attended"),  # step 0 attends to no centroid
         ({"members": np.full((2, 2, 126), -2, np.int32)}, "not attended"),
         ({"members": np.full((2, 2, 126), 3, np.int32)}, "not attended"),
         ({"members": np.zeros((2, 2, 126), np.int32)}, "tokens visible"),  # token 125 before the last step
     ],
 )
-def test_members_that_fit_no_step_are_refused(changes, message):
+def test_inconsistent_members_are_refused(changes, message):
     with pytest.raises(IncompatibleFileError, match=rf"events\[2\].*{message}"):
         merging(**changes)
 
 
-def test_a_cut_reads_as_the_same_steps_of_the_whole():
+def test_a_cut_equals_the_same_steps_of_the_whole():
     whole = merging().replace(question_length=3)
     part = whole.cut(2, 5)
     assert (part.prompt_length, part.question_length, part.steps) == (122, 1, 3)
@@ -193,13 +193,13 @@ def test_a_cut_reads_as_the_same_steps_of_the_whole():
     slots = part.events[2].indices.shape[-1]
     assert slots == (whole.events[2].indices[4] >= 0).sum(-1).max() < whole.events[2].indices.shape[-1]
     for step, layer in itertools.product(range(3), (2, 3)):
-        for read in ("indices", "groups", "scores"):
+        for name in ("indices", "groups", "scores"):
             np.testing.assert_array_equal(
-                getattr(part, read)(step, layer), getattr(whole, read)(step + 2, layer)[:, :slots]
+                getattr(part, name)(step, layer), getattr(whole, name)(step + 2, layer)[:, :slots]
             )
-        for read in ("visible", "attention", "members", "recall", "attended_tokens"):
-            own, others = (step,) if read == "visible" else (step, layer), (step + 2, layer)
-            np.testing.assert_array_equal(getattr(part, read)(*own), getattr(whole, read)(*others[: len(own)]))
+        for name in ("visible", "attention", "members", "recall", "attended_tokens"):
+            layers = () if name == "visible" else (layer,)
+            np.testing.assert_array_equal(getattr(part, name)(step, *layers), getattr(whole, name)(step + 2, *layers))
     assert whole.cut(0, 1).events[2].members is None
     assert whole.cut(5, 6).events[2].members.shape == (1, 2, 126)
     for start, stop in ((-1, 2), (3, 3), (4, 7)):

@@ -1,4 +1,4 @@
-"""Every method against the common checks, and each one against an independent reference."""
+"""All methods against the common checks, and each against an independent reference."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_expected_failures_name_checks_and_reasons(name):
 
 class TestSelection:
     def test_clusterkv_figure_8(self):
-        """k0, k5 in cluster 2, k1 in cluster 0, k2..k4 in cluster 1; a budget of 3 meets clusters 2 and 0 exactly."""
+        """k0, k5 in cluster 2, k1 in cluster 0, k2..k4 in cluster 1; clusters 2 and 0 exactly fill a budget of 3."""
         sizes, offsets = torch.tensor([[[1, 3, 2]]]), torch.tensor([[[0, 1, 4, 6]]])
         order = torch.tensor([[[1, 2, 3, 4, 0, 5]]])
         scores = torch.tensor([[[0.5, 0.1, 0.9]]])
@@ -59,9 +59,9 @@ class TestSelection:
     @settings(max_examples=60)
     @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 50), st.integers(0, 1000))
     def test_take_groups_is_the_greedy_loop(self, length, clusters, budget, seed):
-        random = np.random.default_rng(seed)
-        labels = random.integers(0, clusters, length)
-        scores = random.integers(0, 4, clusters).astype(np.float32)  # ties on purpose
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, clusters, length)
+        scores = rng.integers(0, 4, clusters).astype(np.float32)  # ties on purpose
         order = np.argsort(labels, kind="stable")
         sizes = np.bincount(labels, minlength=clusters)
         expected: list[int] = []
@@ -78,8 +78,8 @@ class TestSelection:
     @settings(max_examples=80)
     @given(st.integers(1, 60), st.integers(0, 70), st.integers(1, 6), st.integers(0, 1000))
     def test_take_tokens_is_a_stable_sort(self, length, budget, distinct, seed):
-        random = np.random.default_rng(seed)
-        scores = random.choice([-np.inf, -1.5, 0.0, 2.0, 7.0, np.inf][:distinct], (2, 3, length)).astype(np.float32)
+        rng = np.random.default_rng(seed)
+        scores = rng.choice([-np.inf, -1.5, 0.0, 2.0, 7.0, np.inf][:distinct], (2, 3, length)).astype(np.float32)
         chosen = take_tokens(torch.tensor(scores), budget, details=True)
         expected = np.sort(np.argsort(-scores, axis=-1, kind="stable")[..., :budget], axis=-1)
         assert chosen.indices.tolist() == expected.tolist()
@@ -115,10 +115,10 @@ class TestQuest:
         for head in range(2):
             bounds = []
             for page in range(8):
-                own = keys[0, head, page * 16 : page * 16 + 16]
+                page_keys = keys[0, head, page * 16 : page * 16 + 16]
                 q = query[0, head * 3 : head * 3 + 3]
-                bounds.append(torch.maximum(q * own.amax(0), q * own.amin(0)).sum(-1).max())
-            pages = sorted(np.argsort(-np.array(bounds), kind="stable")[:3])  # 71 // 16 = 4, one of them the last page
+                bounds.append(torch.maximum(q * page_keys.amax(0), q * page_keys.amin(0)).sum(-1).max())
+            pages = sorted(np.argsort(-np.array(bounds), kind="stable")[:3])  # 71 // 16 = 4 with the last page
             expected = [p * 16 + i for p in pages for i in range(16)] + list(range(128, 135))
             assert chosen.indices[0, head].tolist() == expected
             assert chosen.groups[0, head, :48:16].tolist() == pages
@@ -138,7 +138,7 @@ class TestClusterKV:
         method = kvviz.methods.create("clusterkv", **{"budget": 64, **fields})
         return method, method.build(CONTEXT, queries[:, :, :0], keys, values), queries, keys
 
-    def test_clusters_are_recalled_by_inner_product_and_the_last_one_is_trimmed(self):
+    def test_clusters_are_selected_by_inner_product_and_the_last_one_is_trimmed(self):
         method, state, queries, keys = self.built()
         chosen = method.select(state, queries[:, :, 7])
         for head in range(2):
@@ -146,7 +146,7 @@ class TestClusterKV:
             for cluster in range(5):
                 a, b = state.offsets[0, head, cluster : cluster + 2].tolist()
                 labels |= dict.fromkeys(state.order[0, head, a:b].tolist(), cluster)
-            assert sorted(labels) == list(range(16, 400)), "every token but the sinks is in one cluster"
+            assert sorted(labels) == list(range(16, 400)), "every token except the sinks is in one cluster"
             means = [keys[0, head, [p for p in labels if labels[p] == c]].mean(0) for c in range(5)]
             assert torch.allclose(torch.stack(means), state.centroids[0, head], atol=1e-5)
             scores = [float(queries[0, head * 3 : head * 3 + 3, 7].mean(0) @ mean) for mean in means]
@@ -156,7 +156,7 @@ class TestClusterKV:
             assert chosen.indices[0, head].tolist() == [*range(16), *sorted(expected)]
             assert chosen.groups[0, head].tolist() == [-1] * 16 + [labels[p] for p in sorted(expected)]
 
-    def test_generated_tokens_are_attended_until_they_are_clustered(self):
+    def test_generated_tokens_are_selected_until_they_are_clustered(self):
         method, state, _, _ = self.built(decode_interval=20, decode_clusters=2)
         for step in range(45):
             queries, keys, values = random_tensors(1, seed=step + 1)
@@ -171,10 +171,10 @@ class TestClusterKV:
     def test_the_number_of_clusters(self):
         assert self.built()[1].centroids.shape[2] == 5  # 400 / 80
         assert self.built(n_clusters=30)[1].centroids.shape[2] == 30
-        assert self.built(preset="official")[1].centroids.shape[2] == 384  # of 400 wanted, one a token
+        assert self.built(preset="official")[1].centroids.shape[2] == 384  # 400 requested, at most one per token
         assert self.built(preset="official")[0].group == "each"
 
-    def test_building_in_a_worker_thread_gives_the_same(self):
+    def test_building_in_a_worker_thread_gives_the_same_state(self):
         queries, keys, values = random_tensors(400)
         method = kvviz.methods.create("clusterkv", budget=64)
         direct = method.build(CONTEXT, queries[:, :, :0], keys, values)
@@ -197,13 +197,13 @@ class TestRegistry:
         for preset in kvviz.methods.get(name).presets:
             assert kvviz.methods.create(name, preset=preset).name == name
 
-    def test_a_second_class_of_a_name_is_refused(self):
+    def test_a_second_class_with_the_same_name_is_refused(self):
         with pytest.raises(kvviz.KVVizError, match="quest"):
 
             class Other(Method):
                 name = "quest"
 
-    def test_a_class_defined_again_replaces_itself(self):
+    def test_a_class_that_is_defined_again_replaces_the_first(self):
         def define():
             @dataclasses.dataclass
             class Mine(Method):
@@ -215,8 +215,8 @@ class TestRegistry:
 
         try:
             define()
-            again = define()
-            assert kvviz.methods.get("test_mine") is again
+            second_class = define()
+            assert kvviz.methods.get("test_mine") is second_class
         finally:
             REGISTRY.pop("test_mine", None)
 
@@ -227,7 +227,7 @@ class TestBadInput:
         with pytest.raises(kvviz.InvalidInputError, match="budget"):
             kvviz.methods.create("streaming_llm", budget=budget)
 
-    def test_budget_below_what_is_always_attended(self):
+    def test_a_budget_below_sinks_and_window(self):
         with pytest.raises(kvviz.InvalidInputError, match="16 sinks"):
             kvviz.methods.create("clusterkv", budget=15)
         with pytest.raises(kvviz.InvalidInputError, match="at least 48"):
@@ -237,7 +237,7 @@ class TestBadInput:
             share.budget_tokens(100)
         assert share.budget_tokens(1000) == 100
 
-    def test_names_offer_the_nearest(self):
+    def test_unknown_names_suggest_the_nearest(self):
         with pytest.raises(kvviz.UnknownNameError, match="did you mean 'clusterkv'"):
             kvviz.methods.create("clusterkw")
         with pytest.raises(kvviz.UnknownNameError, match="one of official, paper"):

@@ -37,17 +37,17 @@ def softmax(logits):
 
 
 def best(sums, always, count, share):
-    """The first `always`, and the largest of the others until there are as many as asked for."""
+    """The first `always` indices, and those of the largest other sums, `count` in all."""
     count = min(count, math.ceil(share * len(sums)))
-    others = sorted(range(always, len(sums)), key=lambda i: -sums[i])
-    return {*range(always), *others[: max(count - always, 0)]}
+    by_sum = sorted(range(always, len(sums)), key=lambda i: -sums[i])
+    return {*range(always), *by_sum[: max(count - always, 0)]}
 
 
 def reference(method, layer, queries, keys, values):
-    """Output [Q, n, D] of one prompt, from the whole score matrix in float64, one head at a time."""
+    """Output [Q, n, D] of one prompt from the full score matrix in float64, one head at a time."""
     heads, new = queries.shape[1:3]
     length = keys.shape[2]
-    position = np.arange(length - new, length)
+    positions = np.arange(length - new, length)
     outputs = []
     for head in range(heads):
         q = queries[0, head].double().numpy()
@@ -55,18 +55,18 @@ def reference(method, layer, queries, keys, values):
         logits = q @ k.T * layer.scale
         if layer.softcap is not None:
             logits = layer.softcap * np.tanh(logits / layer.softcap)
-        logits[position[:, None] < np.arange(length)] = -np.inf
+        logits[positions[:, None] < np.arange(length)] = -np.inf
         last = min(method.last_queries, new)
         weights = softmax(logits[new - last :])
         by_distance = np.zeros(length)
-        for row, own in enumerate(position[new - last :]):
-            for key in range(own + 1):
-                by_distance[own - key] += weights[row, key]
+        for row, position in enumerate(positions[new - last :]):
+            for key in range(position + 1):
+                by_distance[position - key] += weights[row, key]
         columns = best(weights.sum(0), method.sinks, method.vertical, method.vertical_share)
         diagonals = best(by_distance, max(method.recent, 1), method.slash, method.slash_share)
-        for row, own in enumerate(position):
-            out = [key for key in range(own + 1) if key not in columns and own - key not in diagonals]
-            logits[row, out] = -np.inf
+        for row, position in enumerate(positions):
+            excluded = [key for key in range(position + 1) if key not in columns and position - key not in diagonals]
+            logits[row, excluded] = -np.inf
         outputs.append(softmax(logits) @ v)
     return np.stack(outputs)
 
@@ -94,7 +94,7 @@ def test_against_a_masked_score_matrix(
 
 @pytest.mark.parametrize("new", [1, 63, 64, 65, 300, 400])
 @pytest.mark.parametrize("fields", [{"vertical_share": 1.0}, {"slash_share": 1.0}, {"dense_length": 400}])
-def test_what_covers_everything_is_dense(new, fields):
+def test_full_coverage_is_dense_attention(new, fields):
     method = kvviz.methods.create("minference", **{"dense_length": 0, **fields})
     queries, keys, values = tensors(6, 2, new, 400, batch=2)
     visible = torch.arange(400) <= torch.arange(400 - new, 400)[:, None]
@@ -104,31 +104,31 @@ def test_what_covers_everything_is_dense(new, fields):
     assert torch.allclose(method.attend_prompt(context(6, 2), queries, keys, values), expected, atol=1e-5)
 
 
-def test_the_share_is_what_is_multiplied():
-    """Counted by torch itself: two products a score, and one a score of the estimate."""
+def test_the_computed_share_matches_the_counted_flops():
+    """FLOPs counted by torch: two products per score, and one per score of the estimate."""
     method = kvviz.methods.create("minference")
     queries, keys, values = tensors(6, 2, 900, 1500)
     layer = context(6, 2)
     with FlopCounterMode(display=False) as counter:
         method.attend_prompt(layer, queries, keys, values)
-    one = 2 * 16 * 6  # operations a product of 16 dimensions, for six heads
+    flops_per_score = 2 * 16 * 6  # one product of 16 dimensions for six heads
     estimate = 64 * 1500
-    scores = (counter.get_total_flops() / one - estimate) / 2 + estimate
+    scores = (counter.get_total_flops() / flops_per_score - estimate) / 2 + estimate
     causal = 900 * 600 + 900 * 901 / 2
     assert method.computed_share(layer, queries, keys) == pytest.approx(scores / causal)
-    few = kvviz.methods.create("minference", vertical=60, recent=50, slash=50)
-    assert few.computed_share(layer, queries, keys) <= (900 * (60 + 50 + 63) + estimate) / causal
+    small = kvviz.methods.create("minference", vertical=60, recent=50, slash=50)
+    assert small.computed_share(layer, queries, keys) <= (900 * (60 + 50 + 63) + estimate) / causal
 
 
-def test_memory_grows_with_the_length_and_not_with_its_square():
+def test_memory_grows_linearly_with_the_length():
     largest = []
 
     class Watch(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
-            out = function(*args, **(kwargs or {}))
-            if isinstance(out, torch.Tensor):
-                largest[-1] = max(largest[-1], out.untyped_storage().nbytes())
-            return out
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                largest[-1] = max(largest[-1], result.untyped_storage().nbytes())
+            return result
 
     method = kvviz.methods.create("minference", vertical=100, slash=100)
     for length in (1000, 4000):
@@ -159,26 +159,27 @@ class TestInAModel:
         return kvviz.methods.create("minference", **SPARSE)
 
     @pytest.mark.parametrize("architecture", ["llama", "llama_mqa", "gemma2", "qwen3"])
-    def test_the_models_attention_is_the_pattern(self, architecture, monkeypatch):
-        """Every layer's output is the reference's, with the scale and the soft-cap of the model itself."""
+    def test_the_model_follows_the_pattern(self, architecture, monkeypatch):
+        """The output of each layer equals the reference, with the model's scale and soft-cap."""
         model, ids = make(architecture), prompt(150)
         method = kvviz.methods.create("minference", **SPARSE)
         plain = model(ids).logits
         kvviz.attach(model)
-        seen, own = {}, type(method).attend_prompt
+        agrees, attend_prompt = {}, type(method).attend_prompt
 
         def spy(self, layer, queries, keys, values):
-            out = own(self, layer, queries, keys, values)
-            seen[layer.index] = np.allclose(out[0].numpy(), reference(self, layer, queries, keys, values), atol=1e-4)
-            return out
+            output = attend_prompt(self, layer, queries, keys, values)
+            expected = reference(self, layer, queries, keys, values)
+            agrees[layer.index] = np.allclose(output[0].numpy(), expected, atol=1e-4)
+            return output
 
         monkeypatch.setattr(type(method), "attend_prompt", spy)
         cache = kvviz.SelectiveCache(model, method)
         with torch.no_grad():
             logits = model(ids, past_key_values=cache).logits
         served = [layer.context.index for layer in cache.selective_layers]
-        assert seen == dict.fromkeys(served, True)
-        assert not torch.allclose(logits, plain, atol=1e-2), "nothing was left out"
+        assert agrees == dict.fromkeys(served, True)
+        assert not torch.allclose(logits, plain, atol=1e-2), "the pattern covers all tokens"
 
     def test_left_padding_does_not_change_a_row(self, tiny, sparse):
         model = tiny.model
@@ -193,7 +194,7 @@ class TestInAModel:
             alone = model.generate(ids, past_key_values=kvviz.SelectiveCache(model, sparse), **GREEDY)
             assert torch.equal(together[row, 200:], alone[0, ids.shape[1] :])
 
-    def test_a_chunk_may_be_all_padding_in_one_row(self, tiny, sparse):
+    def test_a_chunk_may_be_only_padding_in_one_row(self, tiny, sparse):
         model = tiny.model
         kvviz.attach(model)
 
@@ -201,13 +202,14 @@ class TestInAModel:
             cache = kvviz.SelectiveCache(model, sparse)
             cache.expect(ids.shape[1])
             mask = (ids != 0).long()
-            places = (mask.cumsum(1) - 1).clamp(min=0)
+            position_ids = (mask.cumsum(1) - 1).clamp(min=0)
             with torch.no_grad():
                 for start, stop in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
                     part = slice(start, stop)
                     logits = model(
-                        ids[:, part], attention_mask=mask[:, :stop], position_ids=places[:, part], past_key_values=cache
-                    ).logits
+                        ids[:, part], attention_mask=mask[:, :stop], position_ids=position_ids[:, part],
+                        past_key_values=cache,
+                    ).logits  # fmt: skip
             return logits[:, -1]
 
         short, long = prompt(80, seed=2), prompt(200, seed=3)
@@ -216,12 +218,12 @@ class TestInAModel:
         assert torch.allclose(together[:1], last_logits(short, [0, 30]), atol=1e-5)
         assert torch.allclose(together[1:], last_logits(long, [0, 50, 100, 150]), atol=1e-5)
 
-    def test_chunks_attend_each_their_own_pattern(self, tiny, sparse, monkeypatch):
+    def test_each_chunk_has_its_own_pattern(self, tiny, sparse, monkeypatch):
         monkeypatch.setattr(generation, "PREFILL_CHUNK", 70)
         ids = prompt(200)
-        every = kvviz.methods.create("minference", dense_length=0, vertical_share=1.0)
+        all_columns = kvviz.methods.create("minference", dense_length=0, vertical_share=1.0)
         full = kvviz.generate(tiny, ids, "full", max_new_tokens=12)
-        assert kvviz.generate(tiny, ids, every, max_new_tokens=12).token_ids == full.token_ids
+        assert kvviz.generate(tiny, ids, all_columns, max_new_tokens=12).token_ids == full.token_ids
         chunked = kvviz.generate(tiny, ids, "full", prefill=sparse, max_new_tokens=12)
         kvviz.attach(tiny.model)
         cache = kvviz.SelectiveCache(tiny.model, sparse)
@@ -232,8 +234,8 @@ class TestInAModel:
         assert chunked.token_ids[0] == int(logits[0, -1].argmax())
         assert chunked.token_ids != full.token_ids
 
-    def test_a_conversation_goes_on(self, tiny, sparse):
-        """With everything covered the second turn is the model's own; with the pattern it is one prompt in chunks."""
+    def test_a_second_turn(self, tiny, sparse):
+        """With full coverage the second turn equals that of the model alone; with the sparse pattern it differs."""
         model = tiny.model
         first, second = prompt(120, seed=4), prompt(90, seed=5)
         plain = model(torch.cat([first, second], 1)).logits[0, -1]
@@ -245,13 +247,13 @@ class TestInAModel:
                 logits = model(second, past_key_values=cache).logits[0, -1]
             assert torch.allclose(logits, plain, atol=1e-4) == same
 
-    def test_beside_another_method(self, tiny, sparse):
+    def test_with_another_method_for_decoding(self, tiny, sparse):
         ids = prompt(250)
         fields = {"budget": 64, "dense_layers": 0, "max_new_tokens": 12}
-        exact = kvviz.generate(tiny, ids, "clusterkv", **fields).token_ids
-        assert kvviz.generate(tiny, ids, "clusterkv", prefill="minference", **fields).token_ids == exact
+        dense_prefill = kvviz.generate(tiny, ids, "clusterkv", **fields).token_ids
+        assert kvviz.generate(tiny, ids, "clusterkv", prefill="minference", **fields).token_ids == dense_prefill
         combined = kvviz.generate(tiny, ids, "clusterkv", prefill=sparse, record=True, **fields)
-        assert combined.token_ids != exact
+        assert combined.token_ids != dense_prefill
         assert combined.ledger.attended == 64 + len(combined.token_ids) - 1
         evicting = kvviz.generate(tiny, ids, "streaming_llm", 64, prefill=sparse, max_new_tokens=12)
         assert len(evicting.token_ids) == 12 or 2 in evicting.token_ids
@@ -260,20 +262,20 @@ class TestInAModel:
         kvviz.attach(tiny.model)
         prompts = [prompt(180, seed=seed) for seed in (6, 7)]
 
-        def write(ids):
+        def generate(ids):
             cache = kvviz.SelectiveCache(tiny.model, sparse)
             return tiny.model.generate(ids, past_key_values=cache, **GREEDY)
 
-        alone = [write(ids) for ids in prompts]
+        alone = [generate(ids) for ids in prompts]
         with ThreadPoolExecutor(2) as threads:
-            together = list(threads.map(write, prompts))
+            together = list(threads.map(generate, prompts))
         assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
-    def test_compare_gives_it_one_row_whatever_the_budgets(self, tiny):
+    def test_compare_gives_it_one_row_for_all_budgets(self, tiny):
         table = kvviz.compare(tiny, prompt(80), ["full", "minference", "quest"], [48, 64], max_new_tokens=4)
         assert table["method"].tolist() == ["full", "minference", "quest", "quest"]
 
-    def test_a_prefill_that_is_none_is_refused(self, tiny):
+    def test_a_method_without_prefill_is_refused_as_prefill(self, tiny):
         for call in (
             lambda: kvviz.generate(tiny, prompt(80), "quest", 64, prefill="clusterkv"),
             lambda: kvviz.compare(tiny, prompt(80), ["quest"], [64], prefill="clusterkv"),
@@ -297,15 +299,15 @@ class TestInAModel:
         assert table.loc["sparse", "token_agreement"] < 1
 
         lengths.clear()
-        both = kvviz.compare(tiny, ids, ["full", "clusterkv", "quest"], [64], max_new_tokens=8, prefill=sparse)
-        assert lengths.count(230) == 2, "full attention keeps its own prefill"
-        both = both.set_index("method")
+        sparse_table = kvviz.compare(tiny, ids, ["full", "clusterkv", "quest"], [64], max_new_tokens=8, prefill=sparse)
+        assert lengths.count(230) == 2, "full attention has its own prefill"
+        sparse_table = sparse_table.set_index("method")
         for name in ("clusterkv", "quest"):
             alone = kvviz.generate(tiny, ids, name, 64, prefill=sparse, max_new_tokens=8)
-            assert both.loc[name, "text"] == alone.text
-        assert both.loc["full", "text"] == table.loc["full", "text"]
+            assert sparse_table.loc[name, "text"] == alone.text
+        assert sparse_table.loc["full", "text"] == table.loc["full", "text"]
 
-    def test_a_replay_attends_everything(self, tiny):
+    def test_a_replay_is_dense(self, tiny):
         trace = kvviz.capture(tiny, prompt(120))
         recording = kvviz.replay(trace, "minference", queries=8)
         assert recording.layers == kvviz.replay(trace, "full", queries=8).layers == ()

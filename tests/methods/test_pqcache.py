@@ -1,4 +1,4 @@
-"""PQCache against brute force over its codes, and what it does with tokens that come later."""
+"""PQCache against brute force over its codes, with generated tokens, later prompts and rebuilt codebooks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def decode(method, state, steps, seed=50, heads=6, kv_heads=2):
 
 
 def coded_keys(book: Codebook) -> np.ndarray:
-    """Keys [H, L, D] float64 of a codebook of one prompt, one centroid after the other."""
+    """Keys [H, L, D] float64 as the codebook of one prompt encodes them, one centroid after the other."""
     centroids, codes = book.centroids[0].double().numpy(), book.codes[0].long().numpy()
     heads, length, parts = codes.shape
     return np.stack(
@@ -53,10 +53,10 @@ def coded_keys(book: Codebook) -> np.ndarray:
     )
 
 
-def ranked(queries, keys, group, softmax, softcap=None):
-    """What the tokens of keys [H, n, D] are ranked by, [R, n]."""
-    of_head = len(queries) // len(keys)
-    scores = np.stack([keys[h // of_head] @ queries[h] for h in range(len(queries))])
+def reference_scores(queries, keys, group, softmax, softcap=None):
+    """Scores [R, n] that rank the tokens of keys [H, n, D]."""
+    shared = len(queries) // len(keys)
+    scores = np.stack([keys[h // shared] @ queries[h] for h in range(len(queries))])
     if softmax:
         scores = scores * 0.25
         if softcap:
@@ -64,7 +64,7 @@ def ranked(queries, keys, group, softmax, softcap=None):
         scores = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     if group == "each":
         return scores
-    return getattr(scores.reshape(len(keys), of_head, -1), group)(1)
+    return getattr(scores.reshape(len(keys), shared, -1), group)(1)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -75,18 +75,18 @@ def test_the_middle_is_ranked_by_the_coded_keys(group, softmax, softcap):
     query = queries[0, :, 17]
     chosen = method.select(state, query[None])
     middle = coded_keys(state.books[0])[:, : 305 - 15 - 4]  # sinks 4, window (64 - 4) / 4
-    scores = ranked(query.double().numpy(), middle, group, softmax, softcap)
+    scores = reference_scores(query.double().numpy(), middle, group, softmax, softcap)
     for row in range(6 if group == "each" else 2):
         inside = slice(4, 4 + 69 - 15 - 4)
         indices = chosen.indices[0, row].numpy()
         assert indices[:4].tolist() == [0, 1, 2, 3]
         assert indices[-15:].tolist() == list(range(290, 305))
-        own = indices[inside] - 4
+        chosen_tokens = indices[inside] - 4
         assert len(indices) == 69
-        # tokens with equal codes tie, so the worst chosen and the best left out may score the same
-        left = np.delete(scores[row], own)
-        assert scores[row, own].min() >= left.max() - 1e-6
-        np.testing.assert_allclose(chosen.scores[0, row, inside], scores[row, own], rtol=1e-4, atol=1e-6)
+        # tokens with equal codes tie, so the worst chosen token and the best other one may have equal scores
+        other_scores = np.delete(scores[row], chosen_tokens)
+        assert scores[row, chosen_tokens].min() >= other_scores.max() - 1e-6
+        np.testing.assert_allclose(chosen.scores[0, row, inside], scores[row, chosen_tokens], rtol=1e-4, atol=1e-6)
         assert np.array_equal(chosen.groups[0, row, inside], indices[inside] // 128)
         assert chosen.groups[0, row, [0, -1]].tolist() == [-1, -1]
         assert bool(chosen.scores[0, row, -15:].isnan().all())
@@ -100,7 +100,7 @@ def test_the_middle_is_ranked_by_the_coded_keys(group, softmax, softcap):
     kind=st.sampled_from(["normal", "duplicates", "constant", "zero"]),
     fields=st.sampled_from([{}, {"n_partitions": 4, "n_bits": 8}, {"n_bits": 9}, {"preset": "official"}]),
 )
-def test_any_keys_any_heads_any_length(length, heads, group, kind, fields):
+def test_arbitrary_keys_heads_and_lengths(length, heads, group, kind, fields):
     queries, keys, values = tensors(length, heads=heads[0], kv_heads=heads[1])
     if kind != "normal":
         keys = {"duplicates": keys[:, :, torch.arange(length) // 9], "constant": torch.ones_like(keys)}.get(
@@ -128,35 +128,35 @@ def test_with_a_centroid_for_every_token_it_is_the_oracle(softmax):
         assert torch.equal(method.select(state, query).indices, oracle.select(exact, query).indices)
 
 
-def test_a_generated_token_gets_its_nearest_centroids_and_is_recalled_behind_the_window():
+def test_a_generated_token_gets_its_nearest_centroids_and_is_retrieved_after_the_window():
     method, state, queries, *_ = build(recent_share=0, recent=8)
     before = state.books[0]
     query = queries[:, :, 3]
-    wanted = query.unflatten(1, (2, 3)).mean(2)[:, :, None] * 20  # the best match there is
-    state = method.extend(state, queries[:, :, :1], wanted, wanted)
+    matching_key = query.unflatten(1, (2, 3)).mean(2)[:, :, None] * 20  # the best possible match
+    state = method.extend(state, queries[:, :, :1], matching_key, matching_key)
     state, later = decode(method, state, 30)
-    assert state.books[0] is before, "coded together"
+    assert state.books[0] is before, "not coded yet"
     chosen = method.select(state, query)
     assert state.coded == state.length == 331, "some have left the window"
     (book,) = state.books
     assert torch.equal(book.centroids, before.centroids)
     assert torch.equal(book.codes[:, :, : before.length], before.codes)
-    new = torch.cat([wanted, later], dim=2)[0].double().unflatten(-1, (2, 8))  # [H, n, m, D/m]
+    new = torch.cat([matching_key, later], dim=2)[0].double().unflatten(-1, (2, 8))  # [H, n, m, D/m]
     distances = (new[:, :, :, None] - book.centroids[0].double()[:, None]).square().sum(-1)
     assert torch.equal(book.codes[0, :, before.length :].long(), distances.argmin(-1))
     assert bool((chosen.indices == 300).any(-1).all())
 
 
-def test_tokens_are_coded_together_at_the_latest_when_one_leaves_the_window():
+def test_tokens_are_coded_together_when_the_first_one_leaves_the_window():
     method, state, queries, *_ = build(recent_share=0, recent=20)
     for step in range(1, 100):
         state, _ = decode(method, state, 1, seed=step)
         method.select(state, queries[:, :, step])
         assert state.coded >= state.length - 20, "the middle has codes"
-        assert state.coded == 300 + step // 21 * 21, "20 wait until the first of them leaves"
+        assert state.coded == 300 + step // 21 * 21, "20 wait until the first one leaves the window"
     method, state, *_ = build(recent_share=0, recent=80, budget=128)
     state, _ = decode(method, state, 70)
-    assert state.coded == 364, "no more wait than 64"
+    assert state.coded == 364, "at most 64 wait"
     assert state.auxiliary_bytes() == 6 * 2 * 16 * 4
     assert state.read_bytes() == state.metadata_bytes() - state.auxiliary_bytes()
 
@@ -167,14 +167,14 @@ def test_codebooks_are_rebuilt_periodically():
     assert state.rebuilt == 300
     state, last = decode(method, state, 1, seed=99)
     keys = torch.cat([keys, new, last], dim=2)
-    wanted = product_quantize(keys[:, :, 4:], n_bits=3, max_iter=4)
-    assert torch.equal(state.books[0].centroids, wanted.centroids)
-    assert torch.equal(state.books[0].codes, wanted.codes)
+    expected = product_quantize(keys[:, :, 4:], n_bits=3, max_iter=4)
+    assert torch.equal(state.books[0].centroids, expected.centroids)
+    assert torch.equal(state.books[0].codes, expected.codes)
     state, _ = decode(method, state, 9)
-    assert torch.equal(state.books[0].centroids, wanted.centroids), "and not again before the next interval"
+    assert torch.equal(state.books[0].centroids, expected.centroids), "no rebuild before the next interval"
 
 
-def test_each_turn_is_clustered_by_itself():
+def test_each_turn_is_clustered_separately():
     method, state, *_ = build(cluster_each_turn=True, rebuild_interval=20, n_bits=5, group="sum", softmax=False)
     state, _ = decode(method, state, 3)
     state.code()
@@ -185,26 +185,26 @@ def test_each_turn_is_clustered_by_itself():
     state.code()
     assert [book.length for book in state.books] == [299, 82]
     assert torch.equal(state.books[0].codes, first.codes)
-    wanted = product_quantize(second, n_bits=5, max_iter=10).append(new)
-    assert torch.equal(state.books[1].codes, wanted.codes)
+    expected = product_quantize(second, n_bits=5, max_iter=10).append(new)
+    assert torch.equal(state.books[1].codes, expected.codes)
     assert (state.prompt_length, state.length) == (383, 385)
     query = queries[0, :, 5]
     coded = np.concatenate([coded_keys(book) for book in state.books], axis=1)[:, : 385 - 15 - 4]
-    scores = ranked(query.double().numpy(), coded, "sum", softmax=False)
+    scores = reference_scores(query.double().numpy(), coded, "sum", softmax=False)
     chosen = method.select(state, query[None])
     assert chosen.indices.shape[-1] == 66
     for row in range(2):
-        own = chosen.indices[0, row, 4:-15].numpy() - 4
-        assert scores[row, own].min() >= np.delete(scores[row], own).max() - 1e-5
-        assert own.max() > 300, "tokens of both turns are recalled"
-        assert own.min() < 200
+        chosen_tokens = chosen.indices[0, row, 4:-15].numpy() - 4
+        assert scores[row, chosen_tokens].min() >= np.delete(scores[row], chosen_tokens).max() - 1e-5
+        assert chosen_tokens.max() > 300, "tokens of both turns are retrieved"
+        assert chosen_tokens.min() < 200
     state, more = decode(method, state, 18, seed=200)
-    wanted = product_quantize(torch.cat([second, new, more], dim=2), n_bits=5, max_iter=10)
-    assert torch.equal(state.books[1].codes, wanted.codes), "a rebuild takes the turn with its output"
+    expected = product_quantize(torch.cat([second, new, more], dim=2), n_bits=5, max_iter=10)
+    assert torch.equal(state.books[1].codes, expected.codes), "a rebuild includes the output of the turn"
     assert torch.equal(state.books[0].codes, first.codes)
 
 
-def test_a_later_prompt_is_otherwise_clustered_with_all_before():
+def test_a_later_prompt_is_clustered_with_all_earlier_tokens_by_default():
     for each_turn in (False, True):
         method = kvviz.methods.create("pqcache", budget=64, n_bits=3, cluster_each_turn=each_turn)
         layer = LayerCache(replace(CONTEXT, cached=None), method)
@@ -218,7 +218,7 @@ def test_a_later_prompt_is_otherwise_clustered_with_all_before():
         assert state.prompt_length == 420
 
 
-def test_a_prompt_within_the_sinks_has_no_codebook_until_there_is_more():
+def test_a_prompt_within_the_sinks_has_no_codebook_until_later_tokens():
     method, state, *_ = build(3, cluster_each_turn=True)
     assert state.books == []
     state, _ = decode(method, state, 4)
@@ -226,13 +226,13 @@ def test_a_prompt_within_the_sinks_has_no_codebook_until_there_is_more():
     assert method.continue_prompt(state, *tensors(50)) is None
 
 
-def test_a_model_of_the_iterations_sets_them():
+def test_an_iteration_model_sets_the_number_of_iterations():
     model = IterationModel(alpha1=0.0, beta1=1.0, alpha2=0.0, beta2=0.0, gamma2=0.01, least=1)
     method, state, _, keys, _ = build(404, max_iter=model)
     assert model.max_iterations(400) == 4
     assert torch.equal(state.books[0].centroids, product_quantize(keys[:, :, 4:], n_bits=3, max_iter=4).centroids)
-    other = product_quantize(keys[:, :, 4:], n_bits=3, max_iter=5).centroids
-    assert not torch.equal(state.books[0].centroids, other)
+    five_iterations = product_quantize(keys[:, :, 4:], n_bits=3, max_iter=5).centroids
+    assert not torch.equal(state.books[0].centroids, five_iterations)
     assert method.config["max_iter"]["beta1"] == 1.0
 
 
@@ -248,7 +248,7 @@ def test_a_step_computes_no_product_over_all_keys():
         assert counter.get_total_flops() == 64 * 2 * 2 * 8 * 16, "64 keys are coded together"
 
 
-def test_what_is_kept_and_read():
+def test_bytes_kept_and_read():
     _, state, *_ = build(300, n_bits=6)
     assert state.metadata_bytes() == state.read_bytes() == 2 * (296 * 2 + 64 * 16 * 4)
     _, state, *_ = build(300, n_bits=9)
@@ -305,7 +305,7 @@ def test_fields_out_of_range(fields, message):
         kvviz.methods.create("pqcache", **fields)
 
 
-def test_parts_that_do_not_divide_the_head_are_refused_at_building():
+def test_partitions_that_do_not_divide_the_head_are_refused():
     with pytest.raises(
         kvviz.InvalidInputError, match="n_partitions: got 3; wanted a divisor of the head dimension, 16"
     ):

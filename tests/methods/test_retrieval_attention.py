@@ -1,4 +1,4 @@
-"""RetrievalAttention: its graph against loops, its walks against exact search, its choice against brute force."""
+"""RetrievalAttention: its graph against loops, graph search against exact search, selections against brute force."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def tensors(length, seed=0, heads=6, kv_heads=2, dim=16, batch=1):
     return tuple(torch.randn(batch, n, length, dim, generator=generator) for n in (heads, kv_heads, kv_heads))
 
 
-def distributed_apart(length, seed=0, dim=32):
-    """Queries [L, D] and keys [L, D] with means and spreads of their own, as after two different projections."""
-    random = np.random.default_rng(seed)
-    low_rank = random.normal(size=(8, dim))
-    keys = random.normal(size=(length, 8)) @ low_rank + random.normal(size=(length, dim)) + 3 * random.normal(size=dim)
-    queries = random.normal(size=(length, 8)) @ random.normal(size=(8, dim)) + 4 * random.normal(size=dim)
+def differently_distributed(length, seed=0, dim=32):
+    """Queries [L, D] and keys [L, D] with different means and variances, as after two different projections."""
+    rng = np.random.default_rng(seed)
+    low_rank = rng.normal(size=(8, dim))
+    keys = rng.normal(size=(length, 8)) @ low_rank + rng.normal(size=(length, dim)) + 3 * rng.normal(size=dim)
+    queries = rng.normal(size=(length, 8)) @ rng.normal(size=(8, dim)) + 4 * rng.normal(size=dim)
     return (torch.from_numpy(array.astype(np.float32)) for array in (queries, keys))
 
 
@@ -45,8 +45,8 @@ def graph_of(queries, keys, degree=32):
 
 
 class TestWithoutFaiss:
-    def test_creating_it_says_what_to_install(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "faiss", None)  # what Python does for a package that is not there
+    def test_the_error_says_what_to_install(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "faiss", None)  # as for a package that is not installed
         with pytest.raises(kvviz.errors.MissingDependencyError, match=r'pip install "kvviz\[ann\]"'):
             kvviz.methods.create("retrieval_attention")
         with pytest.raises(ImportError):
@@ -93,23 +93,23 @@ class TestLinks:
 
 
 class TestKeyGraph:
-    def test_a_wide_walk_is_exact(self):
-        queries, keys = distributed_apart(500)
+    def test_a_wide_search_is_exact(self):
+        queries, keys = differently_distributed(500)
         graph = graph_of(queries, keys)
         for query in queries[:20]:
-            found, _ = graph.search(query, 30, 500)
-            assert found.tolist() == (keys @ query).argsort(descending=True)[:30].tolist()
-            near, _ = graph.search(query, 30, 500, nearest=True)
-            assert near.tolist() == (keys - query).square().sum(1).argsort()[:30].tolist()
+            neighbors, _ = graph.search(query, 30, 500)
+            assert neighbors.tolist() == (keys @ query).argsort(descending=True)[:30].tolist()
+            nearest, _ = graph.search(query, 30, 500, nearest=True)
+            assert nearest.tolist() == (keys - query).square().sum(1).argsort()[:30].tolist()
 
     @pytest.mark.parametrize("length", [1, 2, 5, 40])
-    def test_every_key_can_be_reached(self, length):
+    def test_all_keys_can_be_reached(self, length):
         keys = torch.ones(length, 16)
-        found, _ = graph_of(torch.ones(3, 16), keys, degree=4).search(torch.ones(16), length, 1)
-        assert sorted(found.tolist()) == list(range(length))
+        reached, _ = graph_of(torch.ones(3, 16), keys, degree=4).search(torch.ones(16), length, 1)
+        assert sorted(reached.tolist()) == list(range(length))
 
-    def test_inserted_keys_are_found_as_built_ones_are(self):
-        queries, keys = distributed_apart(900)
+    def test_inserted_keys_are_found_as_often_as_built_ones(self):
+        queries, keys = differently_distributed(900)
         built, grown = graph_of(queries, keys), graph_of(queries[:600], keys[:600])
         for key in keys[600:]:
             grown.insert(key, 100)
@@ -124,8 +124,8 @@ class TestKeyGraph:
         assert table[:, 0].tolist() == [*range(1, 900), 0], "the ring through all keys"
         assert all(len({*row} - {-1, key}) >= 16 for key, row in enumerate(table.tolist()))
 
-    def test_its_bytes_are_what_faiss_would_write(self):
-        queries, keys = distributed_apart(700)
+    def test_its_bytes_are_those_of_the_serialized_index(self):
+        queries, keys = differently_distributed(700)
         graph = graph_of(queries, keys)
         for key in keys[:50]:
             graph.insert(key, 50)
@@ -134,26 +134,26 @@ class TestKeyGraph:
         assert 0 <= written - graph.key_bytes - graph.link_bytes < 1000  # the index's own settings
         assert graph.key_bytes == 750 * 33 * 4
 
-    def test_queries_lead_where_hnsw_over_keys_gets_lost(self):
-        """The paper's point, at equal effort: by inner product over keys alone, walks end beside the best keys."""
-        queries, keys = distributed_apart(3000)
-        asked, exact = queries[2900:], (queries[2900:] @ keys[:2900].T).topk(50).indices
+    def test_a_graph_from_queries_has_higher_recall_than_hnsw_over_keys(self):
+        """The paper's claim, at equal cost: searches in a graph of keys alone miss the best keys."""
+        queries, keys = differently_distributed(3000)
+        test_queries, exact = queries[2900:], (queries[2900:] @ keys[:2900].T).topk(50).indices
         graph = graph_of(queries[:2900], keys[:2900])
-        plain = faiss.IndexHNSWFlat(32, 16, faiss.METRIC_INNER_PRODUCT)
-        for key in keys[:2900].numpy():  # one by one: the same graph in every run
-            plain.add(key[None])
+        hnsw = faiss.IndexHNSWFlat(32, 16, faiss.METRIC_INNER_PRODUCT)
+        for key in keys[:2900].numpy():  # one by one, for the same graph in each run
+            hnsw.add(key[None])
 
         def recall(found):
             return np.mean([len(set(a) & set(b)) / 50 for a, b in zip(found, exact.tolist(), strict=True)])
 
         faiss.cvar.hnsw_stats.reset()
-        ours = recall([graph.search(query, 50, 60)[0].tolist() for query in asked])
-        visited = faiss.cvar.hnsw_stats.ndis / 100
+        ours = recall([graph.search(query, 50, 60)[0].tolist() for query in test_queries])
+        scored_keys = faiss.cvar.hnsw_stats.ndis / 100
         faiss.cvar.hnsw_stats.reset()
         wide = faiss.SearchParametersHNSW(efSearch=160)
-        theirs = recall([plain.search(query[None], 50, params=wide)[1][0].tolist() for query in asked.numpy()])
-        assert faiss.cvar.hnsw_stats.ndis / 100 > visited, "HNSW may look at more"
-        assert visited < 0.4 * 2900
+        theirs = recall([hnsw.search(query[None], 50, params=wide)[1][0].tolist() for query in test_queries.numpy()])
+        assert faiss.cvar.hnsw_stats.ndis / 100 > scored_keys, "HNSW scores more keys"
+        assert scored_keys < 0.4 * 2900
         assert ours > 0.9
         assert ours > theirs + 0.05
 
@@ -166,7 +166,7 @@ class TestChoice:
 
     @pytest.mark.parametrize("group", ["mean", "max", "sum", "each"])
     def test_against_brute_force(self, group):
-        """With walks as wide as the prompt, each query head finds its exact best, and the union is ranked exactly."""
+        """With a search as wide as the prompt, each query head finds its exact top keys; then the union is ranked."""
         method, state, queries, keys, _ = self.built(group=group, search_width=400)
         query = queries[:, :, 7]
         chosen = method.select(state, query)
@@ -181,7 +181,7 @@ class TestChoice:
                     row = chosen.indices[0, 3 * head + i].tolist()
                     assert row == [*range(16), *sorted(best[i]), *range(368, 400)]
                 continue
-            union = sorted({p for own in best for p in own})
+            union = sorted({p for tokens in best for p in tokens})
             shares = np.exp(logits[:, union] * 0.25)
             shares = getattr(shares / shares.sum(1, keepdims=True), group)(0)
             order = sorted(range(len(union)), key=lambda i: -shares[i])[:32]
@@ -190,29 +190,29 @@ class TestChoice:
             assert np.allclose(chosen.scores[0, head, 16:48], [shares[union.index(p)] for p in expected], atol=1e-5)
             assert bool(chosen.scores[0, head, :16].isnan().all())
 
-    def test_what_was_found_is_attended_apart_with_the_same_result(self):
+    def test_merged_host_and_device_parts_equal_one_attention(self):
         method, state, queries, keys, values = self.built()
         layer = LayerCache(CONTEXT, method)
         layer.store.append(keys, values)
         chosen = method.select(state, queries[:, :, 7])
-        one = attend_selection(queries[:, :, 7], layer.store, replace(chosen, host_part=None), 0.25)
-        two = attend_selection(queries[:, :, 7], layer.store, chosen, 0.25)
-        assert torch.allclose(one, two, atol=1e-6)
+        one_part = attend_selection(queries[:, :, 7], layer.store, replace(chosen, host_part=None), 0.25)
+        two_parts = attend_selection(queries[:, :, 7], layer.store, chosen, 0.25)
+        assert torch.allclose(one_part, two_parts, atol=1e-6)
 
     def test_tokens_that_leave_the_window_are_inserted(self):
         method, state, *_ = self.built(recent=8)
         for step in range(30):
             queries, keys, values = tensors(1, seed=step + 50)
             if step == 3:
-                keys = keys * 0 + queries[:, ::3] * 9  # every later step of this query must find it
-                wanted = queries[:, :, 0]
+                keys = keys * 0 + queries[:, ::3] * 9  # later steps with this query must find it
+                matching_query = queries[:, :, 0]
             state = method.extend(state, queries, keys, values)
             assert [len(graph) for graph in state.graphs] == [400 + step + 1 - 16 - 8] * 2
-        chosen = method.select(state, wanted)
+        chosen = method.select(state, matching_query)
         assert bool((chosen.indices == 403).any(-1).all())
         assert float(chosen.scores[chosen.indices == 403].min()) > 0.1
 
-    def test_a_step_never_scans_all_keys(self):
+    def test_a_step_never_scores_all_keys(self):
         queries, keys, values = tensors(4096, seed=8, heads=4, kv_heads=2, dim=32)
         context = replace(CONTEXT, n_heads=4, head_dim=32)
         method = kvviz.methods.create("retrieval_attention", budget=128, search_width=96)
@@ -221,14 +221,14 @@ class TestChoice:
         faiss.cvar.hnsw_stats.reset()
         with FlopCounterMode(display=False) as counter:
             state = method.extend(state, queries[:, :, newest], keys[:, :, newest], values[:, :, newest])
-            inserting = faiss.cvar.hnsw_stats.ndis
+            scored_by_insertion = faiss.cvar.hnsw_stats.ndis
             method.select(state, queries[:, :, 4095])
-        walking = faiss.cvar.hnsw_stats.ndis - inserting
-        assert 0 < inserting < 2 * 0.5 * 4048  # two graphs
-        assert 0 < walking < 4 * 0.5 * 4048, f"{walking / 4 / 4048:.2f} of the keys a walk"
-        assert counter.get_total_flops() < 2 * 4 * 32 * 4048 * 0.1, "torch scores what was found and no more"
+        scored_by_search = faiss.cvar.hnsw_stats.ndis - scored_by_insertion
+        assert 0 < scored_by_insertion < 2 * 0.5 * 4048  # two graphs
+        assert 0 < scored_by_search < 4 * 0.5 * 4048, f"{scored_by_search / 4 / 4048:.2f} of the keys per search"
+        assert counter.get_total_flops() < 2 * 4 * 32 * 4048 * 0.1, "torch scores only the retrieved keys"
         links = faiss.cvar.hnsw_stats.nhops
-        assert walking * 33 * 4 < state.read_bytes() < walking * 33 * 4 + links * 32 * 4
+        assert scored_by_search * 33 * 4 < state.read_bytes() < scored_by_search * 33 * 4 + links * 32 * 4
 
     def test_bytes_and_threads(self):
         threads = faiss.omp_get_max_threads()

@@ -1,4 +1,4 @@
-"""ShadowKV against loops over tokens, chunks and heads; fields of it and of InfLLM out of range."""
+"""ShadowKV against loops over tokens, chunks and heads, and invalid fields of ShadowKV and InfLLM."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kvviz.offload import DeviceStore
 from tests.methods.blocks import DIM, GROUPS, HEADS, LENGTHS, SCALE, context, random_tensors, reduced, rows_of, run
 
 
-def shadowkv_by_hand(method, prompt, queries, keys, allowance, outliers_allowed):
-    """[(positions, chunk of each)] a row; the last query asks. `outliers_allowed` chunks fit the budget."""
+def shadowkv_by_hand(method, prompt, queries, keys, step_budget, n_outliers):
+    """[(position, chunk)] per row for the last query. `n_outliers` outlier chunks fit in the budget."""
     heads, length, _ = queries.shape
     kv_heads, size = len(keys), method.chunk_size
     chunks = max(prompt - method.recent - method.sinks, 0) // size
@@ -28,14 +28,14 @@ def shadowkv_by_hand(method, prompt, queries, keys, allowance, outliers_allowed)
             min(float(k @ mean) / np.linalg.norm(k) / np.linalg.norm(mean) for k in part)
             for part, mean in zip(parts, means, strict=True)
         ]
-        outliers = sorted(range(chunks), key=lambda c: (cosines[c], c))[:outliers_allowed]
-        others = [c for c in range(chunks) if c not in outliers]
+        outliers = sorted(range(chunks), key=lambda c: (cosines[c], c))[:n_outliers]
+        regular = [c for c in range(chunks) if c not in outliers]
         group = range(kv * heads // kv_heads, (kv + 1) * heads // kv_heads)
-        logits = np.array([[queries[head, -1] @ means[c] * SCALE for c in others] for head in group])
+        logits = np.array([[queries[head, -1] @ means[c] * SCALE for c in regular] for head in group])
         weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        for of_row in reduced(weights, method.group):
-            room = (allowance - method.sinks - len(outliers) * size - (length - end)) // size
-            best = [others[i] for i in sorted(range(len(others)), key=lambda i: (-of_row[i], i))[:room]]
+        for row_weights in reduced(weights, method.group):
+            room = (step_budget - method.sinks - len(outliers) * size - (length - end)) // size
+            best = [regular[i] for i in sorted(range(len(regular)), key=lambda i: (-row_weights[i], i))[:room]]
             chosen = [(start + c * size + i, -1 if c in outliers else c) for c in outliers + best for i in range(size)]
             rows.append(sorted(chosen + [(m, -1) for m in (*range(start), *range(end, length))]))
     return rows
@@ -52,7 +52,7 @@ class TestShadowKV:
             "sinks": data.draw(st.integers(0, 6)),
             "recent": data.draw(st.integers(0, 12)),
             "chunk_size": size,
-            "n_outliers": 0 if size == 1 else data.draw(st.integers(0, 6)),  # a key alone is its own landmark
+            "n_outliers": 0 if size == 1 else data.draw(st.integers(0, 6)),  # a single key equals its landmark
             "outlier_share": data.draw(st.sampled_from([0.0, 0.16, 1.0])),
             "group": data.draw(st.sampled_from(GROUPS)),
         }
@@ -64,9 +64,9 @@ class TestShadowKV:
             assert selection.indices.shape[-1] == prompt + new
             return
         free = method.budget - method.sinks - method.recent - (size - 1)
-        allowed = min(method.n_outliers, int(method.outlier_share * free / size))
+        n_outliers = min(method.n_outliers, int(method.outlier_share * free / size))
         exact = queries[0].double().numpy(), keys[0].double().numpy()
-        assert rows_of(selection) == shadowkv_by_hand(method, prompt, *exact, method.budget + new, allowed)
+        assert rows_of(selection) == shadowkv_by_hand(method, prompt, *exact, method.budget + new, n_outliers)
 
     @pytest.mark.parametrize("group", GROUPS)
     def test_against_loops_at_one_size(self, group):
@@ -84,9 +84,9 @@ class TestShadowKV:
         state, selection = run(method, context(6, 2), queries, keys, values, 1000)
         assert state.outliers.tolist() == [[[403 // 8], [403 // 8]]]
         assert set(range(400, 408)) <= set(selection.indices[0, 0].tolist())
-        where = selection.indices[0, 0] == 403
-        assert selection.groups[0, 0][where].tolist() == [-1]
-        assert selection.scores[0, 0][where].isnan().all()
+        is_outlier_key = selection.indices[0, 0] == 403
+        assert selection.groups[0, 0][is_outlier_key].tolist() == [-1]
+        assert selection.scores[0, 0][is_outlier_key].isnan().all()
 
     def test_outliers_shrink_with_the_budget(self):
         queries, keys, values = random_tensors(3000, 6, 2)
@@ -99,8 +99,8 @@ class TestShadowKV:
         assert counts == {64: 0, 256: 4, 1024: 19, 2500: 48}
 
     @pytest.mark.parametrize("length", LENGTHS)
-    def test_poor_keys(self, length):
-        """Equal landmarks go to the earlier chunk; duplicated keys only have to give a valid choice."""
+    def test_degenerate_keys(self, length):
+        """If landmarks are equal, the earlier chunk is selected; with duplicated keys the selection is valid."""
         queries, keys, values = random_tensors(length + 1, 6, 2)
         method = kvviz.methods.create("shadowkv", budget=63, n_outliers=0)
         _, selection = run(method, context(6, 2), queries, torch.zeros_like(keys), values, length)
@@ -116,8 +116,8 @@ class TestShadowKV:
 
     @pytest.mark.parametrize("softcap", [None, 2.0])
     @pytest.mark.parametrize("rank", [1, 5, 16, 99])
-    def test_low_rank_keys_of_recalled_chunks(self, rank, softcap):
-        """Attention over truncated-SVD keys for recalled chunks and exact keys elsewhere; 16 is the full rank."""
+    def test_low_rank_keys_of_selected_chunks(self, rank, softcap):
+        """Attention over truncated-SVD keys in the selected chunks and exact keys elsewhere; 16 is the full rank."""
         length = 300
         queries, keys, values = random_tensors(length, 6, 2)
         method = kvviz.methods.create("shadowkv", budget=96, group="each", rank=rank)
@@ -125,14 +125,14 @@ class TestShadowKV:
         store = DeviceStore()
         store.append(keys, values)
         output = attend_selection(queries[:, :, -1], store, selection, SCALE, softcap)[0].double().numpy()
-        both = keys[0, :, : state.end].double().numpy().transpose(1, 0, 2).reshape(state.end, -1)  # [n, H·D]
-        u, s, v = np.linalg.svd(both, full_matrices=False)
-        cut = ((u[:, :rank] * s[:rank]) @ v[:rank]).reshape(state.end, 2, DIM)
+        joint_keys = keys[0, :, : state.end].double().numpy().transpose(1, 0, 2).reshape(state.end, -1)  # [n, H·D]
+        u, s, v = np.linalg.svd(joint_keys, full_matrices=False)
+        low_rank_keys = ((u[:, :rank] * s[:rank]) @ v[:rank]).reshape(state.end, 2, DIM)
         assert (float(selection.bias.abs().max()) > 1e-3) == (rank < 16)
         for head in range(6):
             logits, vectors = [], []
             for position, chunk in rows_of(selection)[head]:
-                key = keys[0, head // 3, position].double().numpy() if chunk < 0 else cut[position, head // 3]
+                key = keys[0, head // 3, position].double().numpy() if chunk < 0 else low_rank_keys[position, head // 3]
                 logit = float(queries[0, head, -1].double().numpy() @ key) * SCALE
                 logits.append(logit if softcap is None else softcap * np.tanh(logit / softcap))
                 vectors.append(values[0, head // 3, position].double().numpy())
@@ -173,7 +173,7 @@ def test_fields_out_of_range(name, field, value):
         kvviz.methods.create(name, **{field: value})
 
 
-def test_words_and_budgets():
+def test_unknown_measures_and_small_budgets():
     with pytest.raises(kvviz.UnknownNameError, match="did you mean 'weights'"):
         kvviz.methods.create("infllm", measure="weight")
     with pytest.raises(kvviz.InvalidInputError, match="at least 48"):

@@ -1,4 +1,4 @@
-"""A method of one function, for each kind: checked, replayed and decoded as every other; and one of the long form."""
+"""Methods that define one function, of each kind: checked, replayed and decoded. And a method in the long form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SmallKeys(Eviction):
 
 @dataclass
 class SmallKeysEachStep(ScoringMethod):
-    """Retrieval by scores that the query heads of a KV head share, of the tokens that can be chosen alone."""
+    """Retrieval by scores that the query heads of a KV head share, of the selectable tokens only."""
 
     name, title, paper = "test_small_keys_each_step", "Small keys", "none"
 
@@ -58,7 +58,7 @@ class SmallKeysEachStep(ScoringMethod):
 
 @dataclass
 class LongForm(Method):
-    """`Products` as methods were written before there was a short form, by the names of then."""
+    """`Products` in the long form, with the older names of its helper methods."""
 
     name, title, paper, kind = "test_long_form", "Long form", "none", "retrieval"
     needs_queries = False
@@ -88,7 +88,7 @@ class LongForm(Method):
 
 SHORT = (Products, SmallKeys, SmallKeysEachStep)
 for method in (*SHORT, LongForm):
-    REGISTRY.pop(method.name)  # no method of the package: the tests of all methods do not find them
+    REGISTRY.pop(method.name)  # so that the tests of all methods of the package do not find them
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +102,15 @@ def trace(lm):
 
 
 @pytest.mark.parametrize("method", SHORT)
-def test_a_method_of_one_function_passes_every_check(method):
+def test_a_method_of_one_function_passes_all_checks(method):
     outcome = checks.run(method)
     assert set(outcome) == set(checks.CHECKS)
     failures = {"extension_equals_one_build"} if method is SmallKeys else set()
-    assert {name for name, said in outcome.items() if said != "passed"} == failures
+    assert {name for name, result in outcome.items() if result != "passed"} == failures
 
 
 def best(scores, count, sinks, recent):
-    """The sinks, the recent tokens, and `count` of the best between them, ties to the earlier one."""
+    """The sinks, the recent tokens, and the `count` best between them; ties go to the earlier token."""
     length, between = len(scores), scores[sinks : len(scores) - recent]
     chosen = sinks + np.argsort(-between, kind="stable")[:count]
     return sorted([*range(sinks), *chosen.tolist(), *range(length - recent, length)])
@@ -118,7 +118,7 @@ def best(scores, count, sinks, recent):
 
 @pytest.mark.parametrize("group", ["mean", "max", "sum", "each"])
 @pytest.mark.parametrize("method", SHORT)
-def test_the_best_by_its_function_are_attended_beside_sinks_and_recent_tokens(method, group):
+def test_sinks_recent_tokens_and_the_best_by_its_function_are_selected(method, group):
     queries, keys, values = tensors(6, 2, 101)
     made = method(budget=20, sinks=4, recent=7, group=group)
     state = made.build(context(6, 2), queries[:, :, :0], keys[:, :, :100], values[:, :, :100])
@@ -129,7 +129,7 @@ def test_the_best_by_its_function_are_attended_beside_sinks_and_recent_tokens(me
     heads = 6 if group == "each" else 2
     scores = reduced(products, 2, group) if method is Products else norms.repeat(heads // 2, 0)
     for head, indices in enumerate(chosen.indices[0].tolist()):
-        if method is SmallKeys:  # chosen at the prompt's end; what is generated since comes on top
+        if method is SmallKeys:  # selected at the prompt's end; generated tokens come in addition
             assert indices == [*best(scores[head, :100], 9, 4, 7), 100]
         else:
             assert indices == best(scores[head], 10, 4, 7)
@@ -139,7 +139,7 @@ def test_the_best_by_its_function_are_attended_beside_sinks_and_recent_tokens(me
 
 
 @pytest.mark.parametrize("method", SHORT)
-def test_it_is_replayed_and_decoded(method, lm, trace):
+def test_replay_and_decoding(method, lm, trace):
     made = method(budget=40)
     recording = kvviz.replay(trace, made, queries=16)
     for step in (0, 15):
@@ -150,12 +150,12 @@ def test_it_is_replayed_and_decoded(method, lm, trace):
     cache = kvviz.SelectiveCache(lm.model, made)
     lm.model.generate(ids, past_key_values=cache, **GREEDY)
     assert cache.ledger().attended == 40 + 11  # the first of 12 tokens comes from the prompt itself
-    dense = kvviz.SelectiveCache(lm.model, replace(made, budget=200))
-    full = lm.model.generate(ids, **GREEDY)
-    assert torch.equal(lm.model.generate(ids, past_key_values=dense, **GREEDY), full)
+    full_budget = kvviz.SelectiveCache(lm.model, replace(made, budget=200))
+    dense_ids = lm.model.generate(ids, **GREEDY)
+    assert torch.equal(lm.model.generate(ids, past_key_values=full_budget, **GREEDY), dense_ids)
 
 
-def test_scores_of_neither_all_tokens_nor_those_between_are_refused():
+def test_scores_of_another_number_of_tokens_are_refused():
     @dataclass
     class Short(Products):
         def scores(self, state, queries):
@@ -180,27 +180,27 @@ def test_a_method_without_its_function_says_so(base, missing):
     Without.name = "test_without"
     queries, keys, values = tensors(6, 2, 100)
     with pytest.raises(NotImplementedError, match=f"Without has {missing}"):
-        chosen_at_the_end(Without(budget=20), queries, keys, values)
+        select_after_prompt(Without(budget=20), queries, keys, values)
 
 
-def chosen_at_the_end(method, queries, keys, values):
+def select_after_prompt(method, queries, keys, values):
     state = method.build(context(6, 2), queries[:, :, :0], keys, values)
     return method.select(state, queries[:, :, -1])
 
 
-def test_a_method_of_the_long_form_passes_every_check():
+def test_a_method_in_the_long_form_passes_all_checks():
     with pytest.warns(DeprecationWarning, match="Method.everything is called dense_selection now"):
         outcome = checks.run(LongForm)
     assert set(outcome.values()) == {"passed"}
 
 
-def test_the_long_form_chooses_what_the_short_one_does():
+def test_the_long_and_the_short_form_select_the_same_tokens():
     fields, inputs = {"budget": 20, "sinks": 4, "recent": 7}, tensors(6, 2, 101)
-    short = chosen_at_the_end(Products(**fields), *inputs)
-    with pytest.warns(DeprecationWarning, match="now") as noted:
-        long = chosen_at_the_end(LongForm(**fields), *inputs)
+    short = select_after_prompt(Products(**fields), *inputs)
+    with pytest.warns(DeprecationWarning, match="now") as warned:
+        long = select_after_prompt(LongForm(**fields), *inputs)
     for name in ("indices", "groups", "scores"):
         first, second = (torch.nan_to_num(getattr(selection, name)) for selection in (long, short))
-        assert torch.allclose(first, second)  # sums of another order
-    renamed = "\n".join(str(warning.message) for warning in noted)
+        assert torch.allclose(first, second)  # the order of summation differs
+    renamed = "\n".join(str(warning.message) for warning in warned)
     assert all(f" {name} now" in renamed for name in ("step_budget", "dense_selection", "add_sinks_and_recent"))

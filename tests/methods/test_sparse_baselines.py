@@ -19,15 +19,15 @@ from tests.methods.stepped import DIM, HEADS, LENGTHS, SCALE, assert_best, conte
 
 class TestSparQ:
     def weights(self, query, keys, rank, group, softcap=None):
-        """Approximate weights [Q, L] of queries [Q, D] over keys [H, L, D]; algorithm 1, a head at a time."""
+        """Approximate weights [Q, L] of queries [Q, D] over keys [H, L, D]: algorithm 1, one head at a time."""
         rows = []
         shared = len(query) // len(keys)
-        for head, own in enumerate(query):
+        for head, head_query in enumerate(query):
             kv = head // shared
-            size = np.abs(own) if group == "each" else np.abs(query[kv * shared : (kv + 1) * shared]).sum(0)
+            size = np.abs(head_query) if group == "each" else np.abs(query[kv * shared : (kv + 1) * shared]).sum(0)
             channels = np.argsort(-size, kind="stable")[:rank]
-            coverage = np.abs(own[channels]).sum() / np.abs(own).sum()
-            logits = np.array([own[channels] @ key[channels] for key in keys[kv]]) * SCALE / np.sqrt(coverage)
+            coverage = np.abs(head_query[channels]).sum() / np.abs(head_query).sum()
+            logits = np.array([head_query[channels] @ key[channels] for key in keys[kv]]) * SCALE / np.sqrt(coverage)
             rows.append(softmax(logits if softcap is None else softcap * np.tanh(logits / softcap)))
         return np.stack(rows)
 
@@ -66,14 +66,14 @@ class TestSparQ:
 
     @pytest.mark.parametrize(("heads", "mean_value"), [((4, 4), None), ((6, 2), True)])
     @pytest.mark.parametrize("group", ["sum", "each"])
-    def test_the_output_is_corrected_by_the_mean_value(self, heads, mean_value, group):
+    def test_the_value_correction_uses_the_mean_value(self, heads, mean_value, group):
         length, rank = 90, 4
         q, k, v = tensors(*heads, length + 2)
         method = kvviz.methods.create("sparq", budget=20, rank=rank, mean_value=mean_value, group=group)
         layer = LayerCache(context(*heads), method)
         layer.store.append(k[:, :, :length], v[:, :, :length])
         layer.build()
-        for position in (length, length + 1):  # the mean goes on with each token
+        for position in (length, length + 1):  # each token updates the mean
             layer.store.append(k[:, :, position : position + 1], v[:, :, position : position + 1])
             output = layer.decode(q[:, :, position])[0].double().numpy()
             query, keys, values = (x[0, :, : position + 1].double().numpy() for x in (q[:, :, position:], k, v))
@@ -84,15 +84,15 @@ class TestSparQ:
                 slots = layer.last.indices[0, head if group == "each" else kv].numpy()
                 attended = softmax(keys[kv][slots] @ query[head] * SCALE) @ values[kv][slots]
                 alpha = weights[head][slots].sum()
-                assert 0.1 < alpha < 0.9, "the test would not see a wrong share"
+                assert 0.1 < alpha < 0.9, "a wrong share would have no effect"
                 assert np.allclose(output[head], alpha * attended + (1 - alpha) * values[kv].mean(0), atol=1e-5)
 
-    def test_no_correction_where_the_paper_has_none(self):
+    def test_no_value_correction_if_the_paper_has_none(self):
         for heads, length, corrects in (((4, 4), 90, True), ((6, 2), 90, False), ((4, 4), 20, False)):
             method, state, q, _, _ = stepped("sparq", *heads, length, budget=32)
             assert (method.select(state, q[:, :, -1]).value_correction is not None) == corrects
 
-    def test_what_a_step_reads(self):
+    def test_bytes_and_flops_of_a_step(self):
         method, state, q, _, _ = stepped("sparq", 6, 2, 4000, budget=64, rank=3)
         assert state.read_bytes() == 2 * 3 * 4001 * 4
         assert state.auxiliary_bytes() >= 2 * DIM * 4001 * 4
@@ -100,7 +100,7 @@ class TestSparQ:
         counter = FlopCounterMode(display=False)
         with counter:
             method.select(state, q[:, :, -1])
-        assert counter.get_total_flops() == 2 * 6 * 3 * 4001  # of 2 * 6 * 16 * 4001 for full scores
+        assert counter.get_total_flops() == 2 * 6 * 3 * 4001  # full scores: 2 * 6 * 16 * 4001
 
     def test_a_query_of_zeros_weighs_all_tokens_equally(self):
         method, state, q, _, _ = stepped("sparq", 4, 4, 90, budget=32, local_share=0)
@@ -111,7 +111,7 @@ class TestSparQ:
 
 class TestInfiniGen:
     def reference(self, method, q, k, length):
-        """Speculated scores [Q, L] by NumPy's SVD of the prompt's queries, and the number each head fetches."""
+        """Speculated scores [Q, L] by NumPy's SVD of the prompt's queries, and which of them exceed the threshold."""
         n_heads, n_kv_heads = q.shape[1], k.shape[1]
         queries, keys = q[0].double().numpy(), k[0].double().numpy()
         scores = np.empty((n_heads, keys.shape[1]))
@@ -119,16 +119,16 @@ class TestInfiniGen:
         for kv in range(n_kv_heads):
             group = queries[kv * shared : (kv + 1) * shared]
             rotation = np.linalg.svd(group[:, :length].reshape(-1, DIM), full_matrices=False)[2].T
-            size = np.abs(keys[kv, :length] @ rotation).sum(0)
-            size += np.mean([np.abs(own[:length] @ rotation).sum(0) for own in group], axis=0)
-            channels = np.argsort(-size)[:count]
-            for number, own in enumerate(group):
-                partial = (keys[kv] @ rotation)[:, channels] @ (own[-1] @ rotation)[channels]
-                scores[kv * shared + number] = partial * SCALE
+            channel_sums = np.abs(keys[kv, :length] @ rotation).sum(0)
+            channel_sums += np.mean([np.abs(head_queries[:length] @ rotation).sum(0) for head_queries in group], axis=0)
+            channels = np.argsort(-channel_sums)[:count]
+            for group_head, head_queries in enumerate(group):
+                partial = (keys[kv] @ rotation)[:, channels] @ (head_queries[-1] @ rotation)[channels]
+                scores[kv * shared + group_head] = partial * SCALE
         earlier = scores[:, :-1]
-        above = earlier - (earlier.max(-1, keepdims=True) - method.alpha)
-        assume(np.abs(above).min() > 1e-4)  # float32 may see such a token on the other side
-        return scores, above > 0
+        excess = earlier - (earlier.max(-1, keepdims=True) - method.alpha)
+        assume(np.abs(excess).min() > 1e-4)  # float32 may put such a token on the other side
+        return scores, excess > 0
 
     @settings(max_examples=40)
     @given(
@@ -142,8 +142,8 @@ class TestInfiniGen:
         if length <= 40:
             assert np.array_equal(chosen, np.tile(np.arange(length + 1), (len(chosen), 1)))
             return
-        scores, matter = self.reference(method, q, k, length)
-        count = min(int(matter[:, 2:].sum(-1).mean()), 41 - 2 - 1)
+        scores, above_threshold = self.reference(method, q, k, length)
+        count = min(int(above_threshold[:, 2:].sum(-1).mean()), 41 - 2 - 1)
         for row, best in zip(chosen, reduced(scores, heads[1], group), strict=True):
             assert list(row[:2]) == [0, 1]
             assert row[-1] == length
@@ -151,51 +151,51 @@ class TestInfiniGen:
 
     def test_the_skewing_matrix_is_numpys(self):
         q, _, _ = tensors(6, 2, 200)
-        found = skewing_matrix(q, 2)[0].double().numpy()
+        matrix = skewing_matrix(q, 2)[0].double().numpy()
         for head in range(2):
             expected = np.linalg.svd(
                 q[0, head * 3 : head * 3 + 3].double().reshape(-1, DIM).numpy(), full_matrices=False
             )[2].T
-            assert np.allclose(np.abs(found[head].T @ expected), np.eye(DIM), atol=1e-4)
+            assert np.allclose(np.abs(matrix[head].T @ expected), np.eye(DIM), atol=1e-4)
 
     def test_all_channels_score_exactly(self):
-        """A rotation leaves products as they are."""
+        """A rotation does not change inner products."""
         method, state, q, k, _ = stepped("infinigen", 6, 2, 300, ratio=1.0, budget=32)
         exact = torch.einsum("bqd,bqld->bql", q[:, :, -1], k.repeat_interleave(3, 1)) * SCALE
         assert torch.allclose(method._speculated_scores(state, q[:, :, -1]), exact, atol=1e-4)
 
-    def test_the_budget_caps_and_every_batch_row_counts_for_itself(self):
+    def test_the_budget_is_a_limit_and_batch_rows_are_independent(self):
         q, k, v = tensors(4, 2, 301, batch=2)
-        q[1] *= 5  # a peaked row next to a flat one
+        q[1] *= 5  # a peaked row and a flat one
         method = kvviz.methods.create("infinigen", budget=50, ratio=1.0, alpha=3.0, sinks=3)
         state = method.build(context(4, 2), q[:, :, :300], k[:, :, :300], v[:, :, :300])
         state = method.extend(state, q[:, :, 300:], k[:, :, 300:], v[:, :, 300:])
         together = method.select(state, q[:, :, -1])
         counts = (together.indices >= 0).sum(-1)[:, 0].tolist()
         assert together.padded
-        assert counts[0] == 51, "the flat row meets the budget"
+        assert counts[0] == 51, "the flat row reaches the budget"
         assert 1 < counts[1] < 45
         for row in range(2):
-            own = slice(row, row + 1)
-            alone = method.build(context(4, 2), q[own, :, :300], k[own, :, :300], v[own, :, :300])
-            alone = method.extend(alone, q[own, :, 300:], k[own, :, 300:], v[own, :, 300:])
-            expected = method.select(alone, q[own, :, -1])
+            batch_row = slice(row, row + 1)
+            alone = method.build(context(4, 2), q[batch_row, :, :300], k[batch_row, :, :300], v[batch_row, :, :300])
+            alone = method.extend(alone, q[batch_row, :, 300:], k[batch_row, :, 300:], v[batch_row, :, 300:])
+            expected = method.select(alone, q[batch_row, :, -1])
             assert not expected.padded
             for head in range(2):
-                mine = together.indices[row, head]
-                assert mine[mine >= 0].tolist() == expected.indices[0, head].tolist()
+                row_indices = together.indices[row, head]
+                assert row_indices[row_indices >= 0].tolist() == expected.indices[0, head].tolist()
 
     def test_the_newest_key_does_not_set_the_threshold(self):
-        """Where the paper speculates, the step's own key is not known yet."""
+        """When the paper's method speculates, it does not know the newest key yet."""
         method, state, q, _, v = stepped("infinigen", 4, 2, 300, ratio=1.0, budget=100)
-        own = q[:, :, -1].unflatten(1, (2, -1)).mean(2)[:, :, None] * 50  # far above every other key
+        large_key = q[:, :, -1].unflatten(1, (2, -1)).mean(2)[:, :, None] * 50  # far above all other keys
         before = method.select(state, q[:, :, -1]).indices
-        state = method.extend(state, q[:, :, -1:], own, v[:, :, -1:])
+        state = method.extend(state, q[:, :, -1:], large_key, v[:, :, -1:])
         after = method.select(state, q[:, :, -1]).indices
         assert after[0, 0, -1] == 301
         assert before.shape[-1] - 1 <= after.shape[-1] <= before.shape[-1] + 1
 
-    def test_a_share_of_a_short_prompt_is_a_token(self):
+    def test_a_share_of_a_short_prompt_is_at_least_one_token(self):
         method = kvviz.methods.create("infinigen")
         assert [method.budget_tokens(length) for length in (1, 4, 5, 14, 4096)] == [1, 1, 1, 2, 819]
         with pytest.raises(kvviz.InvalidInputError, match="budget"):
@@ -218,11 +218,11 @@ class TestAll:
         assert indices == [*range(33 - recent), *range(101 - recent, 101)]
 
     @pytest.mark.parametrize("name", ["sparq", "infinigen"])
-    def test_later_tokens_are_scored_like_those_of_the_prompt(self, name):
-        """A generated token whose key is what every query looks for is recalled long after."""
+    def test_generated_tokens_are_scored_like_those_of_the_prompt(self, name):
+        """A generated token whose key matches all queries is still retrieved much later."""
         method, state, q, k, v = stepped(name, 4, 2, 200, budget=32)
-        wanted = q[:, :, -1].unflatten(1, (2, -1)).mean(2)[:, :, None] * 4
-        state = method.extend(state, q[:, :, -1:], wanted, v[:, :, -1:])
+        matching_key = q[:, :, -1].unflatten(1, (2, -1)).mean(2)[:, :, None] * 4
+        state = method.extend(state, q[:, :, -1:], matching_key, v[:, :, -1:])
         for step in range(100):
             state = method.extend(state, *(x[:, :, step : step + 1] for x in (q, k, v)))
         assert bool((method.select(state, q[:, :, 200]).indices == 201).any(-1).all())
@@ -248,7 +248,7 @@ class TestAll:
 class TestChannelCache:
     @settings(max_examples=30)
     @given(st.lists(st.integers(1, 700), min_size=1, max_size=4), st.sampled_from((1, 3)), st.integers(0, 100))
-    def test_it_holds_what_was_appended(self, lengths, rows, seed):
+    def test_it_holds_the_appended_keys(self, lengths, rows, seed):
         generator = torch.Generator().manual_seed(seed)
         parts = [torch.randn(2, 2, length, 5, generator=generator) for length in lengths]
         cache = ChannelCache.of(parts[0])

@@ -32,26 +32,26 @@ class TestSqueezedAttention:
         shared, estimates, labels = heads[0] // heads[1], [], []
         for kv in range(heads[1]):
             bounds = state.offsets[0, kv].tolist()
-            own = [state.order[0, kv, a:b].tolist() for a, b in pairwise(bounds)]
-            assert sorted(chain.from_iterable(own)) == list(range(2, length - recent))
-            labels.append(own)
-            centroids = np.stack([keys[kv, members].mean(0) if members else np.zeros(DIM) for members in own])
-            sizes = np.array([len(members) for members in own])
+            clusters = [state.order[0, kv, a:b].tolist() for a, b in pairwise(bounds)]
+            assert sorted(chain.from_iterable(clusters)) == list(range(2, length - recent))
+            labels.append(clusters)
+            centroids = np.stack([keys[kv, members].mean(0) if members else np.zeros(DIM) for members in clusters])
+            sizes = np.array([len(members) for members in clusters])
             for head in range(kv * shared, kv * shared + shared):
                 logits = centroids @ query[head] * SCALE
                 estimates.append(np.exp(logits) / (sizes * np.exp(logits)).sum())
         scores = reduced(np.stack(estimates), heads[1], group)
         assume(threshold is None or np.abs(scores - threshold).min() > 1e-4 * threshold)
         for number, estimate in enumerate(scores):
-            own = labels[number * heads[1] // len(selection.indices[0])]
+            clusters = labels[number * heads[1] // len(selection.indices[0])]
             expected: list[int] = []
             for cluster in np.argsort(-estimate, kind="stable"):
                 if threshold is None or estimate[cluster] > threshold:
-                    expected += sorted(own[cluster])[: 38 - recent - len(expected)]
-            found = [p for p in selection.indices[0, number].tolist() if p >= 0]
-            assert found == [0, 1, *sorted(expected), *range(length - recent, length + 1)]
+                    expected += sorted(clusters[cluster])[: 38 - recent - len(expected)]
+            selected = [p for p in selection.indices[0, number].tolist() if p >= 0]
+            assert selected == [0, 1, *sorted(expected), *range(length - recent, length + 1)]
 
-    def test_clusters_are_scikit_learns_on_normalised_keys(self):
+    def test_clusters_equal_those_of_scikit_learn_on_normalised_keys(self):
         _, state, _, k, _ = stepped("squeezed_attention", 4, 2, 400, budget=64, sinks=0)
         for head in range(2):
             unit = torch.nn.functional.normalize(k[0, head, :400], dim=-1).double().numpy()
@@ -63,7 +63,7 @@ class TestSqueezedAttention:
                 assert state.order[0, head, a:b].tolist() == members.tolist()
                 assert torch.allclose(state.centroids[0, head, cluster], k[0, head, members].mean(0), atol=1e-5)
 
-    def test_a_threshold_nobody_meets_leaves_what_is_always_attended(self):
+    def test_above_all_scores_a_threshold_leaves_sinks_and_recent_tokens(self):
         method, state, q, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, threshold=1.0)
         assert method.select(state, q[:, :, -1]).indices.tolist() == [[[0, 100]] * 2]
 
