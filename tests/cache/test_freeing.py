@@ -1,4 +1,4 @@
-"""What eviction methods drop is really freed, and what is left is attended: alone, padded, for hundreds of steps."""
+"""Eviction frees the memory of evicted tokens, and attention covers the others, with padding and for many steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.methods.eviction_reference import (
 
 @pytest.mark.parametrize("group", ["mean", "each"])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_dropped_is_freed(name, group):
+def test_evicted_tokens_are_freed(name, group):
     method = kvviz.methods.create(name, group=group, **FIELDS[name])
     layer = LayerCache(context(6, 2), method)
     q, k, v = tensors(6, 2, 1000)
@@ -38,24 +38,25 @@ def test_what_is_dropped_is_freed(name, group):
     del q, k, v
     assert all(storage.expired() for storage in old), "the prompt's keys or values are still in memory"
     (state,) = layer.states
-    kept = method.select(state, torch.zeros(1, 6, DIM)).indices[0]
-    held = [len(of_head.unique()) for of_head in kept.unflatten(0, (2, -1))]
-    count = kept.shape[-1]
+    selected = method.select(state, torch.zeros(1, 6, DIM)).indices[0]
+    stored = [len(head_indices.unique()) for head_indices in selected.unflatten(0, (2, -1))]
+    count = selected.shape[-1]
     assert count == method.step_budget(state)
     if group == "mean" or name == "streaming_llm":
-        assert held == [count, count]
+        assert stored == [count, count]
     else:
-        assert count < max(held) < 3 * count
-    assert layer.store.used == max(held)
-    assert layer.store.key_buffer.shape[2] == max(held) + 64
-    real = [b.untyped_storage().nbytes() for b in (layer.store.key_buffer, layer.store.value_buffer)]
-    assert ledger_of([layer], ()).kept_bytes == {"device": sum(real)} == {"device": 2 * 2 * (max(held) + 64) * DIM * 4}
+        assert count < max(stored) < 3 * count
+    assert layer.store.used == max(stored)
+    assert layer.store.key_buffer.shape[2] == max(stored) + 64
+    nbytes = [b.untyped_storage().nbytes() for b in (layer.store.key_buffer, layer.store.value_buffer)]
+    assert sum(nbytes) == 2 * 2 * (max(stored) + 64) * DIM * 4
+    assert ledger_of([layer], ()).kept_bytes == {"device": sum(nbytes)}
 
 
 @pytest.mark.parametrize("group", ["mean", "each"])
 @pytest.mark.parametrize("name", NAMES)
 def test_500_steps(name, group):
-    """Each attends the prompt's kept tokens and all generated ones, by keys and values kept aside."""
+    """Each step attends to the kept tokens of the prompt and all generated ones."""
     method = kvviz.methods.create(name, group=group, **FIELDS[name])
     layer = LayerCache(context(6, 2), method)
     q, k, v = tensors(6, 2, 800)
@@ -64,8 +65,8 @@ def test_500_steps(name, group):
     allowed = torch.zeros(6, 800, dtype=torch.bool)
     allowed.scatter_(1, kept.repeat_interleave(6 // len(kept), 0), True)
     for position in range(300, 800):
-        now = slice(position, position + 1)
-        output = feed_token(layer, q[:, :, now], k[:, :, now], v[:, :, now])
+        newest = slice(position, position + 1)
+        output = feed_token(layer, q[:, :, newest], k[:, :, newest], v[:, :, newest])
         allowed[:, position] = True
         logits = torch.einsum("qd,qld->ql", q[0, :, position], k[0].repeat_interleave(3, 0)) * 0.3
         weights = logits.masked_fill(~allowed, -torch.inf).softmax(-1)
@@ -78,8 +79,8 @@ def test_500_steps(name, group):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_padded_row_is_as_if_alone(name):
-    """Three prompts; the rows of a batch are padded to the longest, one to a length below the budget."""
+def test_padding_does_not_change_a_row(name):
+    """Three prompts in a batch, padded to the longest; one of them is shorter than the budget."""
     method = kvviz.methods.create(name, **FIELDS[name])
     starts = [0, 31, 75]
     together = LayerCache(context(6, 2), method)
@@ -88,25 +89,25 @@ def test_a_padded_row_is_as_if_alone(name):
     for turn, (length, steps) in enumerate(((100, 5), (40, 70), (20, 3))):
         seed += 1
         batch = tensors(6, 2, length, seed, batch=3)
-        ours = feed_prompt(together, *batch, starts=starts)
+        outputs = feed_prompt(together, *batch, starts=starts)
         for row, layer in enumerate(alone):
             first = starts[row] if turn == 0 else 0
-            theirs = feed_prompt(layer, *(t[row : row + 1, :, first:] for t in batch))
-            if turn:  # the first prompt's mask is the model's own
-                assert torch.allclose(ours[row], theirs[0], atol=1e-5)
+            expected = feed_prompt(layer, *(t[row : row + 1, :, first:] for t in batch))
+            if turn:  # the model makes the first prompt's mask itself
+                assert torch.allclose(outputs[row], expected[0], atol=1e-5)
         for _ in range(steps):
             seed += 1
             batch = tensors(6, 2, 1, seed, batch=3)
-            ours = feed_token(together, *batch)
+            outputs = feed_token(together, *batch)
             for row, layer in enumerate(alone):
-                theirs = feed_token(layer, *(t[row : row + 1] for t in batch))
-                shifted = [[p + starts[row] for p in of_row] for of_row in rows_attended(layer)]
+                expected = feed_token(layer, *(t[row : row + 1] for t in batch))
+                shifted = [[p + starts[row] for p in positions] for positions in rows_attended(layer)]
                 assert rows_attended(together, row) == shifted
-                assert torch.allclose(ours[row], theirs[0], atol=1e-5)
+                assert torch.allclose(outputs[row], expected[0], atol=1e-5)
     assert together.store.used == max(layer.store.used for layer in alone)
 
 
-def test_h2o_with_the_fields_of_a_fixed_cache_passes_the_common_checks():
+def test_h2o_with_a_fixed_size_passes_the_common_checks():
     @dataclasses.dataclass
     class Fixed(H2O):
         fixed_size: bool = True

@@ -1,4 +1,4 @@
-"""CTkvr's two processors: what is retrieved is ranked and attended where it is kept, the rest on the device."""
+"""CTkvr on host and device: retrieved tokens are ranked and attended to on the host, the others on the device."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def tokens(seed=0, batch=1):
     return torch.randn(shape, generator=generator).split((HEADS, KV_HEADS, KV_HEADS), dim=1)
 
 
-def decoded(kept, starts=None, batch=1, **fields):
-    """Outputs of all steps, and the layer."""
+def decoded(store, starts=None, batch=1, **fields):
+    """The outputs of all steps, and the layer."""
     queries, keys, values = tokens(batch=batch)
     method = create("ctkvr", budget=96, sinks=8, recent=16, **fields)
     context = LayerContext(3, 8, HEADS, KV_HEADS, DIM, 0.35)
-    layer = LayerCache(context, method, make_store(kept, context, method))
+    layer = LayerCache(context, method, make_store(store, context, method))
     layer.store.append(keys[:, :, :PROMPT], values[:, :, :PROMPT])
     layer.keep_queries(queries[:, :, :PROMPT])
     layer.build(starts)
@@ -41,51 +41,51 @@ def decoded(kept, starts=None, batch=1, **fields):
 
 @pytest.mark.parametrize("group", ["max", "each"])
 @pytest.mark.parametrize("rerank", [True, False])
-def test_two_processors_attend_what_one_does(group, rerank):
-    alone, _ = decoded(KVStore("device"), group=group, rerank=rerank)
-    together, layer = decoded(KVStore("host"), group=group, rerank=rerank)
-    assert torch.allclose(alone, together, atol=1e-6)
+def test_attention_on_host_and_device_equals_that_on_the_device(group, rerank):
+    on_device, _ = decoded(KVStore("device"), group=group, rerank=rerank)
+    on_both, layer = decoded(KVStore("host"), group=group, rerank=rerank)
+    assert torch.allclose(on_device, on_both, atol=1e-6)
     rows = HEADS if group == "each" else KV_HEADS
-    results = HEADS * (2 * DIM + 1) * 4  # query out, output and log-sum-exp back
-    assert layer.store.moved_bytes == STEPS * results, "keys or values were moved to the device"
-    assert layer.store.lookups == 0, "the arena was asked for tokens that the host attends"
+    bytes_per_step = HEADS * (2 * DIM + 1) * 4  # query out, output and log-sum-exp back
+    assert layer.store.moved_bytes == STEPS * bytes_per_step, "keys or values were moved to the device"
+    assert layer.store.lookups == 0, "the arena looked up tokens that the host attends to"
     assert rows == layer.last.indices.shape[1]
 
 
-def test_the_host_attends_to_the_host_part_and_nothing_else(monkeypatch):
-    asked = []
-    real = decoding.gather_attention
+def test_the_host_attends_only_to_the_host_part(monkeypatch):
+    slots = []
+    gather_attention = decoding.gather_attention
 
-    def noted(queries, keys, values, indices, **fields):
-        asked.append(indices.shape[-1])
-        return real(queries, keys, values, indices, **fields)
+    def recorded(queries, keys, values, indices, **fields):
+        slots.append(indices.shape[-1])
+        return gather_attention(queries, keys, values, indices, **fields)
 
-    monkeypatch.setattr(decoding, "gather_attention", noted)
+    monkeypatch.setattr(decoding, "gather_attention", recorded)
     _, layer = decoded(KVStore("host"))
     start, stop = layer.last.host_part
-    assert asked[-2:] == [layer.last.indices.shape[-1] - (stop - start), stop - start]
+    assert slots[-2:] == [layer.last.indices.shape[-1] - (stop - start), stop - start]
     assert (start, stop) == (8, 96 - 16)
 
 
 def test_padded_rows_go_through_the_arena():
-    """Rows of different length are stacked and attended together, so there is no host part."""
-    alone, _ = decoded(KVStore("device"), [0, 40], batch=2)
-    together, layer = decoded(KVStore("host"), [0, 40], batch=2)
-    assert torch.allclose(alone, together, atol=1e-6)
+    """Rows of different lengths are stacked for one attention, so there is no host part."""
+    on_device, _ = decoded(KVStore("device"), [0, 40], batch=2)
+    with_arena, layer = decoded(KVStore("host"), [0, 40], batch=2)
+    assert torch.allclose(on_device, with_arena, atol=1e-6)
     assert layer.store.lookups > 0
 
 
 @pytest.mark.parametrize("arena_tokens", [5, None])
-def test_tokens_still_on_the_device_are_attended_there(arena_tokens):
+def test_attention_to_tokens_that_are_still_on_the_device(arena_tokens):
     generator = torch.Generator().manual_seed(4)
     keys, values = torch.randn(2, 1, KV_HEADS, 300, DIM, generator=generator)
     queries = torch.randn(1, HEADS, DIM, generator=generator)
     store, device = KVStore("host", arena_tokens=arena_tokens).layer(lambda prompt: 60), DeviceStore()
-    for each in (store, device):
-        each.append(keys, values)
+    for one_store in (store, device):
+        one_store.append(keys, values)
     store.offload(newest=50)
     indices = torch.arange(200, 300, 2).expand(1, KV_HEADS, -1)
     for host_part in ((0, 20), (10, 40), (50, 50)):
         selection = Selection(indices, host_part=host_part, bias=torch.rand(1, KV_HEADS, 50, generator=generator))
-        outputs = [attend_selection(queries, each, selection, 0.35) for each in (store, device)]
+        outputs = [attend_selection(queries, one_store, selection, 0.35) for one_store in (store, device)]
         assert torch.allclose(*outputs, atol=1e-6)

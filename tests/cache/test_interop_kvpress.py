@@ -1,7 +1,7 @@
-"""Presses as methods, against transformers' own cache under the same press; real presses run in `make agreement`.
+"""Presses as methods, against transformers' cache with the same press; real presses run in `make agreement`.
 
-kvpress cannot be installed beside the transformers of these tests, so stand-ins have the interface that its pages
-document: a dataclass with a compression_ratio, that hooks itself into a model for the length of a block.
+kvpress cannot be installed together with the transformers of these tests. Stand-ins have the interface that it
+documents: a dataclass with a compression_ratio, a context manager that adds hooks to a model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAYERS, LENGTH = SIZES["num_hidden_layers"], 60
 
 @dataclass
 class LongestKeys:
-    """Drops the shortest keys of each layer and head."""
+    """Evicts the shortest keys of each layer and head."""
 
     compression_ratio: float = 0.0
 
@@ -60,16 +60,16 @@ class LongestKeys:
 
 @dataclass
 class FewerInLaterLayers(LongestKeys):
-    """Another budget for each layer."""
+    """A smaller budget in each later layer."""
 
     def compress(self, module: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        less = LongestKeys(1 - (1 - self.compression_ratio) * (1 - 0.2 * module.layer_idx))
-        return less.compress(module, keys, values)
+        press = LongestKeys(1 - (1 - self.compression_ratio) * (1 - 0.2 * module.layer_idx))
+        return press.compress(module, keys, values)
 
 
 @dataclass
 class MaskedHeads(LongestKeys):
-    """Leaves all in the cache and masks of each head the shortest keys of all heads, as AdaKVPress does."""
+    """Evicts nothing but masks the shortest keys over all heads, as AdaKVPress does."""
 
     def compress(self, module: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         lengths = keys[0].norm(dim=-1)  # [H, L]
@@ -80,7 +80,7 @@ class MaskedHeads(LongestKeys):
 
 @dataclass
 class Altering(LongestKeys):
-    """Writes into what it keeps."""
+    """Changes the values or keys that it keeps."""
 
     scale: float = 2.0
     in_place: bool = False
@@ -92,8 +92,8 @@ class Altering(LongestKeys):
 
 
 @dataclass
-class Deaf(LongestKeys):
-    """Takes a ratio and keeps to its own."""
+class IgnoresRatio(LongestKeys):
+    """Ignores the compression ratio that is set."""
 
     def compress(self, module: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return LongestKeys(0.5).compress(module, keys, values)
@@ -101,7 +101,7 @@ class Deaf(LongestKeys):
 
 @dataclass
 class Measured:
-    """Has a ratio that is known once it has run."""
+    """Knows its compression ratio only after it has run."""
 
     @property
     def compression_ratio(self) -> float:
@@ -117,7 +117,7 @@ def lm() -> kvviz.LanguageModel:
 
 
 def as_method(*args: Any, **kwargs: Any) -> Any:
-    """Imported late, as a user would."""
+    """`as_method`, imported late, as a user would."""
     from kvviz.cache import kvpress
 
     return kvpress.as_method(*args, **kwargs)
@@ -131,41 +131,41 @@ def whole_keys(lm: kvviz.LanguageModel, ids: Tensor) -> list[Tensor]:
 
 
 @torch.no_grad()
-def written_under(press: Any, lm: kvviz.LanguageModel, ids: Tensor, count: int) -> list[int]:
-    """Greedy tokens of transformers' own cache, compressed by the press."""
+def generated_with(press: Any, lm: kvviz.LanguageModel, ids: Tensor, count: int) -> list[int]:
+    """Greedy tokens with transformers' cache, compressed by the press."""
     cache = DynamicCache(config=lm.model.config)
     with press(lm.model):
         logits = lm.model(ids, past_key_values=cache).logits
-    found = [int(logits[0, -1].argmax())]
-    while len(found) < count:
-        at = torch.tensor([[ids.shape[1] + len(found) - 1]])
-        logits = lm.model(torch.tensor([found[-1:]]), past_key_values=cache, position_ids=at).logits
-        found.append(int(logits[0, -1].argmax()))
-    return found
+    token_ids = [int(logits[0, -1].argmax())]
+    while len(token_ids) < count:
+        position = torch.tensor([[ids.shape[1] + len(token_ids) - 1]])
+        logits = lm.model(torch.tensor([token_ids[-1:]]), past_key_values=cache, position_ids=position).logits
+        token_ids.append(int(logits[0, -1].argmax()))
+    return token_ids
 
 
 @pytest.mark.parametrize("budget", [1, 20, LENGTH - 1])
-def test_positions_are_those_of_the_keys_that_are_left(lm: kvviz.LanguageModel, budget: int) -> None:
+def test_kept_positions_are_those_of_the_longest_keys(lm: kvviz.LanguageModel, budget: int) -> None:
     from kvviz.cache.kvpress import kept_positions
 
     ids = prompt(LENGTH)
-    found = kept_positions(lm.model, ids, LongestKeys(1 - (budget + 0.25) / LENGTH))
+    positions = kept_positions(lm.model, ids, LongestKeys(1 - (budget + 0.25) / LENGTH))
     for layer, keys in enumerate(whole_keys(lm, ids)):
         best = keys.norm(dim=-1).topk(budget).indices.sort(-1).values
-        assert found[layer].tolist() == [best.tolist()]
+        assert positions[layer].tolist() == [best.tolist()]
 
 
 @pytest.mark.parametrize("press", [LongestKeys, FewerInLaterLayers])
-def test_generate_writes_what_transformers_writes_under_the_press(lm: kvviz.LanguageModel, press: Any) -> None:
+def test_generate_gives_the_tokens_of_transformers_with_the_press(lm: kvviz.LanguageModel, press: Any) -> None:
     ids = prompt(LENGTH, seed=4)
     out = kvviz.generate(lm, ids, as_method(press(), budget=18), max_new_tokens=20, record=True)
-    assert out.token_ids == written_under(press(1 - 18.25 / LENGTH), lm, ids, 20)
+    assert out.token_ids == generated_with(press(1 - 18.25 / LENGTH), lm, ids, 20)
     assert out.token_ids != kvviz.generate(lm, ids, "full", max_new_tokens=20).token_ids
     assert out.recording.method == f"kvpress.{press.__name__}"
 
 
 @torch.no_grad()
-def test_masked_heads_attend_what_is_not_masked(lm: kvviz.LanguageModel) -> None:
+def test_masked_heads_attend_to_unmasked_tokens(lm: kvviz.LanguageModel) -> None:
     ids, ratio = prompt(LENGTH), 1 - 18.25 / LENGTH
     masked = []
     for keys in whole_keys(lm, ids):
@@ -191,35 +191,35 @@ def test_masked_heads_attend_what_is_not_masked(lm: kvviz.LanguageModel) -> None
     transformers.AttentionInterface.register("masked_by_head", attend)
     lm.model.set_attn_implementation("masked_by_head")
     try:
-        assert out.token_ids == written_under(lambda model: nullcontext(), lm, ids, 12)
+        assert out.token_ids == generated_with(lambda model: nullcontext(), lm, ids, 12)
     finally:
         lm.model.set_attn_implementation("sdpa")
 
 
-def test_compare_gives_a_press_each_budget(lm: kvviz.LanguageModel) -> None:
+def test_compare_runs_a_press_at_each_budget(lm: kvviz.LanguageModel) -> None:
     methods = {"full": "full", "longest": as_method(LongestKeys()), "fewer": as_method(FewerInLaterLayers())}
     table = kvviz.compare(lm, prompt(LENGTH), methods, [15, 0.5], max_new_tokens=4).set_index(["method", "budget"])
-    assert table.loc["longest", "attended_tokens"].to_dict() == {15: 15 + 2, 30: 30 + 2}  # steps see 1, 2, 3 new ones
+    assert table.loc["longest", "attended_tokens"].to_dict() == {15: 15 + 2, 30: 30 + 2}  # 1, 2, 3 new tokens
     assert (table.loc["fewer", "attended_tokens"] < table.loc["longest", "attended_tokens"]).all()
     assert table.loc["full", "recall"].item() == 1
 
 
-def test_a_press_has_its_own_budget_where_none_is_given(lm: kvviz.LanguageModel) -> None:
+def test_a_press_has_its_own_budget_by_default(lm: kvviz.LanguageModel) -> None:
     table = kvviz.compare(lm, prompt(LENGTH), [as_method(LongestKeys(0.25))], [], max_new_tokens=2)
     assert table[["method", "budget"]].values.tolist() == [["kvpress.LongestKeys", 45]]
 
 
-def test_evaluate_goes_on_with_a_press(
+def test_evaluate_resumes_with_a_press(
     lm: kvviz.LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(REGISTRY, "letters", Letters)
-    asked = {"tasks": ["letters"], "budgets": [20, 0.5], "lengths": [50], "samples": 2}
+    grid = {"tasks": ["letters"], "budgets": [20, 0.5], "lengths": [50], "samples": 2}
     methods = {"press": as_method(LongestKeys()), "streaming_llm": "streaming_llm"}
-    whole = kvviz.evaluate(lm, methods=methods, **asked)
+    whole = kvviz.evaluate(lm, methods=methods, **grid)
     out = tmp_path / "results.parquet"
-    kvviz.evaluate(lm, methods={"press": as_method(LongestKeys(0.5))}, **asked, out=out)
+    kvviz.evaluate(lm, methods={"press": as_method(LongestKeys(0.5))}, **grid, out=out)
     monkeypatch.setattr(LongestKeys, "compress", None)  # equal presses at equal budgets are the same cells
-    table = kvviz.evaluate(lm, methods=methods, **asked, out=out)
+    table = kvviz.evaluate(lm, methods=methods, **grid, out=out)
     assert table.drop(columns="commit").equals(whole.drop(columns="commit"))
     pressed = table[table["method"] == "press"]
     assert set(pressed["method_name"]) == {"kvpress.LongestKeys"}
@@ -227,14 +227,14 @@ def test_evaluate_goes_on_with_a_press(
     assert not pressed["refused"].any()
 
 
-def test_a_method_reaches_other_processes(lm: kvviz.LanguageModel) -> None:
+def test_a_method_can_be_pickled(lm: kvviz.LanguageModel) -> None:
     method = as_method(FewerInLaterLayers(), budget=18)
-    again = pickle.loads(pickle.dumps(method))
-    assert (again, again.name, again.config) == (method, method.name, method.config)
+    unpickled = pickle.loads(pickle.dumps(method))
+    assert (unpickled, unpickled.name, unpickled.config) == (method, method.name, method.config)
     assert as_method(LongestKeys()).config != as_method(MaskedHeads()).config
 
 
-def test_a_session_keeps_its_later_prompts_whole(lm: kvviz.LanguageModel) -> None:
+def test_later_prompts_of_a_session_are_not_compressed(lm: kvviz.LanguageModel) -> None:
     from kvviz.cache.attachment import attached
     from kvviz.generation.generating import fill
 
@@ -250,20 +250,20 @@ def test_a_session_keeps_its_later_prompts_whole(lm: kvviz.LanguageModel) -> Non
     [
         (Altering(), "leaves the keys and values of the others"),
         (Altering(in_place=True), "leaves the keys and values of the others"),
-        (Deaf(), "30.0 tokens a head at a budget of 20"),
+        (IgnoresRatio(), "30.0 tokens a head at a budget of 20"),
         (Measured(), "a press whose compression_ratio can be set"),
         (object(), "an instance of one of kvpress's presses"),
         (LongestKeys, "an instance of one of kvpress's presses"),
     ],
 )
-def test_what_a_press_cannot_do_is_refused(lm: kvviz.LanguageModel, press: Any, said: str) -> None:
+def test_unsupported_presses_are_refused(lm: kvviz.LanguageModel, press: Any, said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
         kvviz.generate(lm, prompt(LENGTH), as_method(press, budget=20), max_new_tokens=2)
     assert not any(module._forward_hooks for module in lm.model.modules())
     assert lm.model.config._attn_implementation == "sdpa"
 
 
-def test_without_a_known_prompt_it_is_refused(lm: kvviz.LanguageModel) -> None:
+def test_a_press_needs_a_prompt_of_generate(lm: kvviz.LanguageModel) -> None:
     method, ids = as_method(LongestKeys(), budget=20), prompt(LENGTH)
     with pytest.raises(InvalidInputError, match=r"a prompt of kvviz\.generate"):
         kvviz.replay(kvviz.capture(lm, ids), method, queries=4)
@@ -277,29 +277,29 @@ def test_without_a_known_prompt_it_is_refused(lm: kvviz.LanguageModel) -> None:
         kvviz.compare(lm, ids, [type(method)(press=LongestKeys(), sinks=4)], [20])
 
 
-def test_the_recorded_run_with_kvpress_leaves_no_difference_unexplained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_run_with_kvpress_agrees_except_for_h2o(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(__file__).parents[2] / "data" / "agreement"
-    found = json.loads((folder / "kvpress.json").read_text())
+    recorded = json.loads((folder / "kvpress.json").read_text())
     agreement = {
         (row["method"], row["budget"]): min(share for layer in row["agreement"] for share in layer)
-        for row in found["pairs"]
+        for row in recorded["pairs"]
     }
     assert {name for name, _ in agreement if name.startswith("h2o")} > {"h2o, no window, mean"}
-    for (name, budget), least in agreement.items():
+    for (name, budget), smallest_share in agreement.items():
         if name not in ("h2o", "h2o, no window"):
-            assert least == 1, (name, budget)
-    for row in found["pairs"]:
+            assert smallest_share == 1, (name, budget)
+    for row in recorded["pairs"]:
         if "budgets of the press" in row["method"]:
             assert row["kept"] == row["kept_by_press"]
-    ran = [row for row in found["presses"] if "refused" not in row]
-    assert {"SnapKVPress", "AdaKVPress", "ObservedAttentionPress"} < {row["press"] for row in ran}
-    assert not [row["press"] for row in ran if row["same_tokens"] < row["tokens"]]
+    runs = [row for row in recorded["presses"] if "refused" not in row]
+    assert {"SnapKVPress", "AdaKVPress", "ObservedAttentionPress"} < {row["press"] for row in runs}
+    assert not [row["press"] for row in runs if row["same_tokens"] < row["tokens"]]
     monkeypatch.syspath_prepend(folder)
     text = runpy.run_path(str(folder / "run.py"))["text"]()
-    assert runpy.run_path(str(folder / "page.py"))["page"](found, text) == (folder / "README.md").read_text()
+    assert runpy.run_path(str(folder / "page.py"))["page"](recorded, text) == (folder / "README.md").read_text()
 
 
-def test_importing_it_needs_no_kvpress_and_adds_no_name() -> None:
+def test_importing_it_needs_no_kvpress_and_adds_no_method() -> None:
     code = "import kvviz, sys; before = kvviz.methods.names(); import kvviz.cache.kvpress\n"
     code += "assert kvviz.methods.names() == before; assert 'kvpress' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Every method through a layer's cache, over thousands of tokens and several prompts, against attention by hand."""
+"""All methods in a layer's cache, over thousands of tokens and several prompts, against attention by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tokens(count, seed):
 
 
 def by_hand(selection, query, keys, values):
-    """Attention of each query head over what the selection names, one token at a time in float64."""
+    """Attention of each query head over its selection, one token at a time in float64."""
     rows = selection.indices.shape[1]
     outputs = []
     for head in range(HEADS):
@@ -56,29 +56,29 @@ SELECTING = [name for name in kvviz.methods.names() if not kvviz.methods.get(nam
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTING)
 def test_sessions_of_thousands_of_tokens(name):
-    """Three prompts with 2,100, 40 and 40 decoded tokens behind them; every 150th output is computed by hand."""
+    """Three prompts, followed by 2,100, 40 and 40 decoded tokens; every 150th output is computed by hand."""
     method = checks.smallest(kvviz.methods.get(name))
     layer = LayerCache(CONTEXT, method)
-    every = [tokens(0, 0)]
+    inputs = [tokens(0, 0)]
     for turn, (prompt, decoded) in enumerate(((400, 2100), (150, 40), (2, 40))):
-        every.append(tokens(prompt, seed=10 + turn))
-        queries, keys, values = every[-1]
+        inputs.append(tokens(prompt, seed=10 + turn))
+        queries, keys, values = inputs[-1]
         layer.store.append(keys, values)
         layer.keep_queries(queries)
         layer.build()
         for step in range(decoded):
-            every.append(tokens(1, seed=1000 * (turn + 1) + step))
-            queries, keys, values = every[-1]
+            inputs.append(tokens(1, seed=1000 * (turn + 1) + step))
+            queries, keys, values = inputs[-1]
             layer.store.append(keys, values)
             output = layer.decode(queries[:, :, 0])
             if step % 150 == 13 or step == decoded - 1:
-                _, past_keys, past_values = (torch.cat(parts, dim=2) for parts in zip(*every, strict=True))
+                _, past_keys, past_values = (torch.cat(parts, dim=2) for parts in zip(*inputs, strict=True))
                 expected = by_hand(layer.last, queries[:, :, 0], past_keys, past_values)
                 assert torch.allclose(output.double(), expected, atol=2e-5)
     (state,) = layer.states
     assert state.length == layer.store.length == 400 + 2100 + 150 + 40 + 2 + 40
     assert state.prompt_length == state.length - 40
     if method.drops_tokens:
-        assert layer.store.used <= method.step_budget(state) + 64, "what was dropped is still there"
+        assert layer.store.used <= method.step_budget(state) + 64, "evicted tokens are still stored"
     else:
         assert layer.store.used == layer.store.length

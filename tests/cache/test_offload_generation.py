@@ -1,4 +1,4 @@
-"""Models that offload their tokens write what they write with all of them on it."""
+"""Models with offloaded tokens generate the same text as with all tokens on the device."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kvviz.offload import KVStore
 from tests.tiny_models import letters_tokenizer, make, prompt
 
 RETRIEVE = [name for name in kvviz.methods.names() if kvviz.methods.get(name).kind == "retrieval"] + ["oracle"]
-GAIN_NOTHING = sorted({*kvviz.methods.names()} - {*RETRIEVE} - {"minference"})
+NOT_OFFLOADED = sorted({*kvviz.methods.names()} - {*RETRIEVE} - {"minference"})
 GREEDY = {"max_new_tokens": 90, "do_sample": False, "eos_token_id": None}
 
 
 def method_of(name, **fields):
-    """The method at the smallest budget, from the first layer on."""
-    crowded = checks.smallest(kvviz.methods.get(name)).budget > 64
-    room = {"sinks": 4, "recent": 8} if crowded else {}
-    return kvviz.methods.create(name, **{"budget": 64, "dense_layers": 0, **room, **fields})
+    """The method at a small budget, in all layers."""
+    needs_fewer_sinks = checks.smallest(kvviz.methods.get(name)).budget > 64
+    smaller_window = {"sinks": 4, "recent": 8} if needs_fewer_sinks else {}
+    return kvviz.methods.create(name, **{"budget": 64, "dense_layers": 0, **smaller_window, **fields})
 
 
-def written(model, ids, name, store, **inputs):
+def generated(model, ids, name, store, **inputs):
     cache = kvviz.SelectiveCache(model, method_of(name), store)
     return model.generate(ids, past_key_values=cache, **GREEDY, **inputs), cache
 
@@ -37,15 +37,15 @@ def llama():
 
 
 @pytest.mark.parametrize("name", RETRIEVE)
-def test_the_host_gives_what_the_device_gives(llama, name):
-    """Over a prompt, 90 tokens (so that some leave the device), a second prompt in two turns, and 90 tokens more."""
+def test_offloading_to_the_host_does_not_change_the_text(llama, name):
+    """A prompt, 90 generated tokens (so that some leave the device), a second prompt, and 90 more tokens."""
     ids, later = prompt(300), prompt(50, seed=5)
     texts, caches = [], []
     for store in ("device", "host"):
         cache = kvviz.SelectiveCache(llama, method_of(name), store)
         first = llama.generate(ids, past_key_values=cache, **GREEDY)
-        both = torch.cat([first, later], 1)
-        texts.append(llama.generate(both, past_key_values=cache, attention_mask=torch.ones_like(both), **GREEDY))
+        longer = torch.cat([first, later], 1)
+        texts.append(llama.generate(longer, past_key_values=cache, attention_mask=torch.ones_like(longer), **GREEDY))
         caches.append(cache)
     assert torch.equal(*texts)
     on_device, on_host = (cache.ledger() for cache in caches)
@@ -59,31 +59,31 @@ def test_left_padded_rows_keep_their_own_sinks(llama, name):
     short, long = prompt(150, seed=2), prompt(200, seed=3)
     padded = torch.cat([torch.cat([torch.zeros(1, 50, dtype=torch.long), short], 1), long])
     mask = (padded != 0).long()
-    texts = [written(llama, padded, name, store, attention_mask=mask)[0] for store in ("device", "host")]
+    texts = [generated(llama, padded, name, store, attention_mask=mask)[0] for store in ("device", "host")]
     assert torch.equal(*texts)
 
 
 @pytest.mark.parametrize("architecture", ["llama_mqa", "qwen3", "gemma2", "gpt_neox"])
 @pytest.mark.parametrize("name", ["clusterkv", "pqcache", "ctkvr"])
-def test_every_kind_of_attention(architecture, name):
+def test_different_kinds_of_attention(architecture, name):
     model = make(architecture)
     kvviz.attach(model)
-    texts = [written(model, prompt(200), name, store)[0] for store in ("device", KVStore("host", arena_tokens=9))]
+    texts = [generated(model, prompt(200), name, store)[0] for store in ("device", KVStore("host", arena_tokens=9))]
     assert torch.equal(*texts)
 
 
 @pytest.mark.parametrize("name", ["clusterkv", "quest", "ctkvr"])
-def test_a_prompt_that_comes_in_chunks(name, monkeypatch):
+def test_a_prompt_in_chunks(name, monkeypatch):
     tiny = kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
     whole = kvviz.generate(tiny, prompt(300), method_of(name), max_new_tokens=20)
     monkeypatch.setattr(generation, "PREFILL_CHUNK", 77)
-    parts = kvviz.generate(tiny, prompt(300), method_of(name), max_new_tokens=20, store="host")
-    assert parts.token_ids == whole.token_ids
-    assert parts.ledger.kept_bytes["device"] < whole.ledger.kept_bytes["device"]
+    chunked = kvviz.generate(tiny, prompt(300), method_of(name), max_new_tokens=20, store="host")
+    assert chunked.token_ids == whole.token_ids
+    assert chunked.ledger.kept_bytes["device"] < whole.ledger.kept_bytes["device"]
 
 
-def test_a_recording_says_the_same_and_counts_what_moved():
-    """Recording compares with exact attention over every token; what that reads is not counted as moved."""
+def test_a_recording_is_the_same_and_counts_moved_bytes():
+    """Recording compares with exact attention over all tokens; the bytes that this reads do not count as moved."""
     tiny = kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
     runs = [
         kvviz.generate(tiny, prompt(300), method_of("clusterkv"), max_new_tokens=12, store=store, record=record)
@@ -98,8 +98,8 @@ def test_a_recording_says_the_same_and_counts_what_moved():
     assert moved == runs[1].ledger.moved_bytes == runs[2].ledger.moved_bytes > 0
 
 
-@pytest.mark.parametrize("name", GAIN_NOTHING)
-def test_methods_that_gain_nothing_are_refused(llama, name):
+@pytest.mark.parametrize("name", NOT_OFFLOADED)
+def test_methods_without_offloading_are_refused(llama, name):
     with pytest.raises(kvviz.InvalidInputError, match=f"store='host': got {name}, which .* wanted a method that retr"):
         kvviz.SelectiveCache(llama, name, "host")
 
@@ -109,21 +109,21 @@ def test_dense_layers_stay_on_the_device(llama):
     assert [layer.store.offloads for layer in cache.selective_layers] == [False, False, True, True]
 
 
-def test_a_reset_cache_is_empty_and_works_again(llama):
+def test_a_cache_can_be_used_again_after_reset(llama):
     ids = prompt(200)
-    first, cache = written(llama, ids, "clusterkv", "host")
+    first, cache = generated(llama, ids, "clusterkv", "host")
     cache.reset()
     assert cache.ledger().kept_bytes == {"device": 0}
     assert torch.equal(llama.generate(ids, past_key_values=cache, **GREEDY), first)
 
 
-def test_offloaded_tokens_cannot_be_forked(llama):
-    _, cache = written(llama, prompt(200), "clusterkv", "host")
+def test_a_cache_with_offloaded_tokens_cannot_be_forked(llama):
+    _, cache = generated(llama, prompt(200), "clusterkv", "host")
     with pytest.raises(kvviz.InvalidInputError, match="copy of a cache: got one whose tokens are offloaded"):
         cache.fork("quest")
 
 
-def test_a_trace_is_replayed_from_the_host():
+def test_replaying_a_trace_with_offloading():
     tiny = kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
     trace = kvviz.capture(tiny, prompt(300))
     device = kvviz.replay(trace, method_of("clusterkv"), queries=40)

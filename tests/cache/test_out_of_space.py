@@ -1,4 +1,4 @@
-"""Out of host memory or disk: said early where it is known, clear where not, and what was generated is kept."""
+"""Out of host memory or disk: an early error if possible, a clear message, and the generated tokens are kept."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from kvviz.offload.space import Space, _left_in_groups
 from tests.tiny_models import letters_tokenizer, make, prompt
 
 FIELDS = {"method": "quest", "budget": 64, "dense_layers": 1}
-LAYER_BYTES = 2 * 2 * 8 * 4  # of one token in one layer: heads, key and value, D, float32
+LAYER_BYTES = 2 * 2 * 8 * 4  # per token and layer: heads, key and value, D, float32
 
 
 @pytest.fixture(scope="module")
 def tiny():
     lm = kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
-    lm.model.generation_config.eos_token_id = None  # it must not stop by itself
+    lm.model.generation_config.eos_token_id = None  # so that it does not stop early
     return lm
 
 
 @pytest.fixture
 def unannounced(monkeypatch):
-    """generate() that does not say how much it will write, so that room for 20 tokens at a time is made on the way."""
+    """generate() that does not announce the number of tokens, so that space is taken for 20 tokens at a time."""
     for module in (lower_tier, hf_layer):
         monkeypatch.setattr(module, "SPARE_TOKENS", 20)
     expect = kvviz.SelectiveCache.expect
@@ -40,45 +40,45 @@ def unannounced(monkeypatch):
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
-def test_what_cannot_fit_is_said_during_the_prompt(tiny, tmp_path, tier):
-    """Three layers select; the limit is what they need, to the byte."""
+def test_the_error_is_raised_during_the_prompt(tiny, tmp_path, tier):
+    """Three layers select; the limit is exactly what they need."""
     needed = 3 * (200 + 7 + 33) * LAYER_BYTES
     fields = {**FIELDS, "question": "and why", "max_new_tokens": 33}
     folder = {"folder": tmp_path} if tier == "disk" else {}
-    fits = kvviz.generate(tiny, prompt(200), store=KVStore(tier, limit_bytes=needed, **folder), **fields)
-    assert fits.ledger.kept_bytes[tier] == needed
-    tight = KVStore(tier, limit_bytes=needed - 1, **folder)
+    generation = kvviz.generate(tiny, prompt(200), store=KVStore(tier, limit_bytes=needed, **folder), **fields)
+    assert generation.ledger.kept_bytes[tier] == needed
+    too_small = KVStore(tier, limit_bytes=needed - 1, **folder)
     message = (
         f"offload to {tier}: got {needed // 3:,} bytes asked, beside {needed // 3 * 2:,} taken; wanted at most "
         f"{needed // 3 - 1:,} bytes, which is what is left of the limit of {needed - 1:,}"
     )
-    with pytest.raises(kvviz.OutOfSpaceError) as found:
-        kvviz.generate(tiny, prompt(200), store=tight, **fields)
-    assert str(found.value) == message
-    assert found.value.generation is None
+    with pytest.raises(kvviz.OutOfSpaceError) as raised:
+        kvviz.generate(tiny, prompt(200), store=too_small, **fields)
+    assert str(raised.value) == message
+    assert raised.value.generation is None
     assert tiny.model.config._attn_implementation == "sdpa"
-    for _ in range(100):  # a worker may still be writing what was taken before
+    for _ in range(100):  # a worker may still be writing
         gc.collect()
-        if tight._space.taken_bytes == 0:
+        if too_small._space.taken_bytes == 0:
             break
         time.sleep(0.05)
-    assert tight._space.taken_bytes == 0, "the error is still held, what the run took is not"
+    assert too_small._space.taken_bytes == 0, "the run's space is free although the error is still referenced"
     assert not list(tmp_path.rglob("*.rows"))
-    assert kvviz.generate(tiny, prompt(150), store=tight, **{**FIELDS, "max_new_tokens": 33}).text
+    assert kvviz.generate(tiny, prompt(150), store=too_small, **{**FIELDS, "max_new_tokens": 33}).text
 
 
 @pytest.mark.parametrize("record", [False, True])
-def test_what_was_generated_is_kept(tiny, unannounced, record):
-    """Room for 100 + 20 tokens is made with the prompt; the next room exceeds the limit."""
+def test_generated_tokens_are_kept(tiny, unannounced, record):
+    """The prompt takes space for 100 + 20 tokens; the next 20 exceed the limit."""
     fields = {**FIELDS, "max_new_tokens": 25}
     whole = kvviz.generate(tiny, prompt(100), record=record, **fields)
-    kept = KVStore("host", limit_bytes=int(3.5 * 120 * LAYER_BYTES))
-    with pytest.raises(kvviz.OutOfSpaceError, match=r"beside 46,080 taken; wanted at most 7,680 bytes") as found:
-        kvviz.generate(tiny, prompt(100), store=kept, record=record, **fields)
-    error = found.value
+    store = KVStore("host", limit_bytes=int(3.5 * 120 * LAYER_BYTES))
+    with pytest.raises(kvviz.OutOfSpaceError, match=r"beside 46,080 taken; wanted at most 7,680 bytes") as raised:
+        kvviz.generate(tiny, prompt(100), store=store, record=record, **fields)
+    error = raised.value
     out = error.generation
     assert isinstance(out, kvviz.Generation)
-    assert len(out.token_ids) == 21, "the first from the prompt, then one a step while there is room"
+    assert len(out.token_ids) == 21, "the first from the prompt, then one per step while there is space"
     assert out.token_ids == whole.token_ids[:21]
     assert out.text == whole.text[: len(out.text)]
     assert out.text == tiny.tokenizer.decode(out.token_ids, skip_special_tokens=True)
@@ -87,55 +87,55 @@ def test_what_was_generated_is_kept(tiny, unannounced, record):
     assert "21 tokens" in error.__notes__[0]
     assert "error's `generation`" in "".join(traceback.format_exception(error))
     gc.collect()
-    assert kept._space.taken_bytes == 0
+    assert store._space.taken_bytes == 0
     if not record:
         return
     assert out.recording.steps == 20
     assert len(out.recording.token_ids) == 100 + 20
     for layer in out.recording.layers:
-        mine, theirs = (one.recording.indices(19, layer) for one in (out, whole))
-        slots = mine.shape[-1]
-        assert np.array_equal(mine, theirs[:, :slots])
-        assert np.all(theirs[:, slots:] == -1)
+        partial_indices, whole_indices = (generation.recording.indices(19, layer) for generation in (out, whole))
+        slots = partial_indices.shape[-1]
+        assert np.array_equal(partial_indices, whole_indices[:, :slots])
+        assert np.all(whole_indices[:, slots:] == -1)
     assert out.recording.answer == out.text
 
 
-def test_a_step_that_only_some_layers_came_to_is_left_out_of_the_recording(tiny, monkeypatch):
-    """The last layer fails, those before it have noted the step."""
+def test_an_unfinished_step_is_not_recorded(tiny, monkeypatch):
+    """The last layer fails after the others have recorded the step."""
     calls = []
 
     def fetch(self, *args, **kwargs):
         calls.append(self)
         if len(calls) == 3 * 5:
             raise kvviz.OutOfSpaceError("offload to host", "much", "less")
-        return own(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     store = type(KVStore("host").layer(lambda length: 1))
-    own = store.fetch
+    original = store.fetch
     monkeypatch.setattr(store, "fetch", fetch)
-    with pytest.raises(kvviz.OutOfSpaceError) as found:
+    with pytest.raises(kvviz.OutOfSpaceError) as raised:
         kvviz.generate(tiny, prompt(200), store="host", record=True, max_new_tokens=20, **FIELDS)
-    recording = found.value.generation.recording
-    assert len(found.value.generation.token_ids) == 5
+    recording = raised.value.generation.recording
+    assert len(raised.value.generation.token_ids) == 5
     assert recording.steps == 4
     assert {len(events.indices) for events in recording.events.values()} == {4}
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_an_end_during_the_question_has_no_text(tiny, monkeypatch, step):
+def test_an_error_during_the_question_leaves_no_text(tiny, monkeypatch, step):
     calls = []
 
     def forward(*args, **kwargs):
         calls.append(args)
         if len(calls) == 1 + step:
             raise kvviz.OutOfSpaceError("offload to host", "much", "less")
-        return own(*args, **kwargs)
+        return original(*args, **kwargs)
 
-    own = tiny.model.forward
+    original = tiny.model.forward
     monkeypatch.setattr(tiny.model, "forward", forward)
-    with pytest.raises(kvviz.OutOfSpaceError) as found:
+    with pytest.raises(kvviz.OutOfSpaceError) as raised:
         kvviz.generate(tiny, prompt(200), question="and why", store="host", record=True, **FIELDS)
-    out = found.value.generation
+    out = raised.value.generation
     assert (out.text, out.token_ids) == ("", [])
     assert np.isnan(out.timings.ttft_s)
     assert out.recording.steps == step - 1
@@ -145,55 +145,55 @@ def test_an_end_during_the_question_has_no_text(tiny, monkeypatch, step):
     ("error", "kind"),
     [(kvviz.OutOfSpaceError("offload to host", "1", "0"), kvviz.OutOfSpaceError), (OSError(5, "I/O"), OSError)],
 )
-def test_a_failing_background_write_surfaces(tiny, monkeypatch, error, kind):
-    """The fourth and later writes, of what was generated, fail in the worker: the next wait raises their error."""
+def test_the_error_of_a_background_write_is_raised(tiny, monkeypatch, error, kind):
+    """From the fourth on, writes of generated tokens fail in the worker, and the next wait raises the error."""
     writes = []
 
     def write(self, start, keys, values):
         writes.append(start)
         if len(writes) > 3:
             raise error
-        own(self, start, keys, values)
+        original(self, start, keys, values)
 
-    own = HostRows.write
+    original = HostRows.write
     monkeypatch.setattr(HostRows, "write", write)
     whole = kvviz.generate(tiny, prompt(200), max_new_tokens=110, **FIELDS)
-    with pytest.raises(kind) as found:
+    with pytest.raises(kind) as raised:
         kvviz.generate(tiny, prompt(200), store="host", max_new_tokens=110, **FIELDS)
     assert len(writes) > 3
     if kind is kvviz.OutOfSpaceError:
-        kept = found.value.generation.token_ids
-        assert kept == whole.token_ids[: len(kept)]
-        # The device keeps Quest's pages from 192 on; 64 tokens have left the window once token 257 is fed, the 57th.
-        assert len(kept) == 57 + 1
+        token_ids = raised.value.generation.token_ids
+        assert token_ids == whole.token_ids[: len(token_ids)]
+        # Quest's pages stay on the device from 192 on; 64 tokens have left the window at token 257, the 57th generated.
+        assert len(token_ids) == 57 + 1
 
 
-def test_a_failing_write_of_the_prompt_surfaces(tiny, monkeypatch):
+def test_the_error_of_writing_the_prompt_is_raised(tiny, monkeypatch):
     def write(self, start, keys, values):
         raise kvviz.OutOfSpaceError("offload to host", "1", "0")
 
     monkeypatch.setattr(HostRows, "write", write)
-    with pytest.raises(kvviz.OutOfSpaceError) as found:
+    with pytest.raises(kvviz.OutOfSpaceError) as raised:
         kvviz.generate(tiny, prompt(200), store="host", **FIELDS)
-    assert found.value.generation is None
+    assert raised.value.generation is None
 
 
-def test_an_interrupt_stays_an_interrupt(tiny, monkeypatch):
+def test_an_interrupt_is_not_changed(tiny, monkeypatch):
     def forward(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tiny.model, "forward", forward)
-    with pytest.raises(KeyboardInterrupt) as found:
+    with pytest.raises(KeyboardInterrupt) as raised:
         kvviz.generate(tiny, prompt(200), store="host", **FIELDS)
-    assert not hasattr(found.value, "generation")
+    assert not hasattr(raised.value, "generation")
 
 
-def test_memory_that_is_taken_and_not_yet_written_is_not_free():
+def test_reserved_memory_is_not_free_before_it_is_written():
     space = Space("host", None, lambda: 1000)
     first = space.take(600)
     with pytest.raises(kvviz.OutOfSpaceError, match="got 500 bytes asked, beside 600 taken; wanted at most 400 bytes"):
         space.take(500)
-    first.note_written(200)  # which the machine now counts itself
+    first.note_written(200)  # the system now counts it as used
     second = space.take(500)
     second.note_written(10_000)
     assert space.taken_bytes == 1100
@@ -204,8 +204,8 @@ def test_memory_that_is_taken_and_not_yet_written_is_not_free():
     space.take(1000)
 
 
-def test_memory_that_the_system_refuses_is_a_clear_error():
-    """A limit on the address space stands in for a machine that promised more than it has."""
+def test_a_failed_allocation_raises_a_clear_error():
+    """A limit on the address space imitates a machine with less memory than it reports."""
     pytest.importorskip("resource")
     code = """
 import resource, torch, kvviz
@@ -219,30 +219,30 @@ except kvviz.OutOfSpaceError as error:
     print(error)
 print(space.taken_bytes)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.startswith(
         "offload to host: got 171,798,691,840 bytes asked, beside 0 taken; wanted fewer: 1,099,511,627,776 bytes"
     )
-    assert done.stdout.endswith("\n0\n")
+    assert completed.stdout.endswith("\n0\n")
 
 
 def test_a_containers_memory_limit_counts(tmp_path):
-    root, own = tmp_path / "cgroup", tmp_path / "own"
+    root, own_groups = tmp_path / "cgroup", tmp_path / "own"
     group = root / "user" / "job"
     group.mkdir(parents=True)
-    own.write_text("4:memory:/elsewhere\n0::/user/job\n")
-    assert list(_left_in_groups(root, own)) == []
+    own_groups.write_text("4:memory:/elsewhere\n0::/user/job\n")
+    assert list(_left_in_groups(root, own_groups)) == []
     for folder, limit, used in ((group, "max", 50), (group.parent, "1000", 700)):
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text(f"{used}\n")
         (folder / "memory.stat").write_text("anon 500\ninactive_file 120\n")
-    assert list(_left_in_groups(root, own)) == [1000 - 700 + 120]
-    own.write_text("0::/\n")
-    assert list(_left_in_groups(root, own)) == []
+    assert list(_left_in_groups(root, own_groups)) == [1000 - 700 + 120]
+    own_groups.write_text("0::/\n")
+    assert list(_left_in_groups(root, own_groups)) == []
     assert list(_left_in_groups(root, tmp_path / "missing")) == []
 
 
-def test_rows_give_their_memory_back():
+def test_closed_rows_free_their_memory():
     rows = HostRows(1, 10, 4, torch.float32, Space("host", None, lambda: 10**6), pinned=False)
     rows.close()
     assert rows.stored_bytes == rows.rows.untyped_storage().nbytes() == 0

@@ -1,4 +1,4 @@
-"""Queries speculated from the attention input of the layer before, against projections done by hand."""
+"""Queries speculated from the attention input of the previous layer, against projections by hand."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SPECULATING = [name for name in ARCHITECTURES if len(SLIDING_LAYERS.get(name, ()
 
 
 @dataclass
-class Asked(InfiniGen):
-    """InfiniGen that notes the queries it is asked with: (layer, queries [B, Q, D]) in order."""
+class RecordingInfiniGen(InfiniGen):
+    """InfiniGen that records the queries that it gets, in order: (layer, queries [B, Q, D])."""
 
-    notes: list = field(default_factory=list)
+    recorded: list = field(default_factory=list)
 
     def select(self, state, queries):
-        self.notes.append((state.layer.index, queries))
+        self.recorded.append((state.layer.index, queries))
         return super().select(state, queries)
 
 
 class Inputs:
-    """What every attention module was called with at each decode step, noted by hooks of the test's own."""
+    """The arguments of all attention modules at each decode step, recorded by hooks."""
 
     def __init__(self, model):
         self.calls = {}
@@ -42,9 +42,9 @@ class Inputs:
             for module in model.modules()
             if hasattr(module, "layer_idx") and type(module).__name__.endswith("Attention")
         }
-        self.handles = [m.register_forward_pre_hook(self.note, with_kwargs=True) for m in self.modules.values()]
+        self.handles = [m.register_forward_pre_hook(self.record, with_kwargs=True) for m in self.modules.values()]
 
-    def note(self, module, args, kwargs):
+    def record(self, module, args, kwargs):
         hidden = args[0] if args else kwargs["hidden_states"]
         holds_cache = any(isinstance(value, kvviz.SelectiveCache) for value in (*args, *kwargs.values()))
         if hidden.shape[1] == 1 and holds_cache:
@@ -56,21 +56,21 @@ class Inputs:
 
 
 def generated(model, ids, **inputs):
-    """The method with its notes, and the test's own notes, of one generation."""
-    own = Inputs(model)
-    method = Asked(budget=32)
+    """The method with its recorded queries, the recorded inputs, and the token ids of one generation."""
+    inputs_of_layers = Inputs(model)
+    method = RecordingInfiniGen(budget=32)
     cache = kvviz.SelectiveCache(model, method)
-    written = model.generate(ids, past_key_values=cache, **inputs, **GREEDY)
-    own.remove()
-    return method, own, written
+    token_ids = model.generate(ids, past_key_values=cache, **inputs, **GREEDY)
+    inputs_of_layers.remove()
+    return method, inputs_of_layers, token_ids
 
 
 def by_layer(method):
     """{layer: [queries of each step]}"""
-    found: dict[int, list[torch.Tensor]] = {}
-    for layer, queries in method.notes:
-        found.setdefault(layer, []).append(queries)
-    return found
+    queries_of_layer: dict[int, list[torch.Tensor]] = {}
+    for layer, queries in method.recorded:
+        queries_of_layer.setdefault(layer, []).append(queries)
+    return queries_of_layer
 
 
 def rotated(queries, position, theta):
@@ -84,7 +84,7 @@ def rotated(queries, position, theta):
 
 
 def projected(module, hidden, position, theta):
-    """A layer's queries [Q, D] for a hidden state [width], projected, normed where the layer norms, and rotated."""
+    """A layer's queries [Q, D] for a hidden state [width]: projected, normalised if the layer does so, and rotated."""
     width = module.head_dim
     queries = (module.q_proj.weight @ hidden).detach().double().numpy()
     if module.q_proj.bias is not None:
@@ -97,56 +97,56 @@ def projected(module, hidden, position, theta):
 
 
 @pytest.mark.parametrize("architecture", ["llama", "llama_mqa", "qwen2", "qwen3"])
-def test_queries_are_those_of_the_layer_on_the_input_before(architecture):
+def test_queries_are_those_of_the_layer_for_the_previous_input(architecture):
     model = make(architecture)
     kvviz.attach(model)
-    method, own, _ = generated(model, prompt(100))
-    asked = by_layer(method)
-    assert set(asked) == {1, 2, 3}
+    method, inputs, _ = generated(model, prompt(100))
+    speculated = by_layer(method)
+    assert set(speculated) == {1, 2, 3}
     theta = model.config.rope_parameters["rope_theta"]
-    for layer, steps in asked.items():
+    for layer, steps in speculated.items():
         assert len(steps) == STEPS
         for step, queries in enumerate(steps):
-            hidden = own.calls[layer - 1][step][0][0, 0]
-            expected = projected(own.modules[layer], hidden, 100 + step, theta)
+            hidden = inputs.calls[layer - 1][step][0][0, 0]
+            expected = projected(inputs.modules[layer], hidden, 100 + step, theta)
             assert np.allclose(queries[0].numpy(), expected, atol=1e-4)
-            real = projected(own.modules[layer], own.calls[layer][step][0][0, 0], 100 + step, theta)
-            assert not np.allclose(queries[0].numpy(), real, atol=1e-2), "these are the layer's own queries"
+            exact = projected(inputs.modules[layer], inputs.calls[layer][step][0][0, 0], 100 + step, theta)
+            assert not np.allclose(queries[0].numpy(), exact, atol=1e-2), "these are the layer's exact queries"
 
 
 @pytest.mark.parametrize("architecture", SPECULATING)
-def test_every_architecture_speculates_what_its_module_computes(architecture):
-    """The module itself, called on the earlier input and watched by the attention observer."""
+def test_all_architectures_speculate_what_their_modules_compute(architecture):
+    """The reference is the module itself, called with the previous input under the attention observer."""
     model = make(architecture)
     kvviz.attach(model)
-    method, own, _ = generated(model, prompt(100))
-    asked = by_layer(method)
-    assert set(asked) == set(range(1, 4)) - set(SLIDING_LAYERS.get(architecture, ()))
-    for layer, steps in asked.items():
+    method, inputs, _ = generated(model, prompt(100))
+    speculated = by_layer(method)
+    assert set(speculated) == set(range(1, 4)) - set(SLIDING_LAYERS.get(architecture, ()))
+    for layer, steps in speculated.items():
         for step, queries in enumerate(steps):
-            kwargs = {k: v for k, v in own.calls[layer][step][1].items() if not isinstance(v, kvviz.SelectiveCache)}
-            kwargs |= {"hidden_states": own.calls[layer - 1][step][0], "attention_mask": None}
-            seen = []
-            with torch.no_grad(), attention_observer(model, lambda _, query, *rest, seen=seen: seen.append(query)):
-                own.modules[layer](**kwargs)
-            assert torch.allclose(queries, seen[0][:, :, -1], atol=1e-5)
+            kwargs = {k: v for k, v in inputs.calls[layer][step][1].items() if not isinstance(v, kvviz.SelectiveCache)}
+            kwargs |= {"hidden_states": inputs.calls[layer - 1][step][0], "attention_mask": None}
+            exact = []
+            with torch.no_grad(), attention_observer(model, lambda _, query, *rest, exact=exact: exact.append(query)):
+                inputs.modules[layer](**kwargs)
+            assert torch.allclose(queries, exact[0][:, :, -1], atol=1e-5)
 
 
 def test_speculation_changes_what_is_selected():
-    """Without a guess a method gets the layer's own queries and chooses other tokens."""
+    """Without speculation a method gets the layer's exact queries and selects other tokens."""
     model, ids = make("llama"), prompt(300)
     kvviz.attach(model)
-    attended = []
-    for guesses in (True, False):
-        cache = kvviz.SelectiveCache(model, Asked(budget=32, ratio=1.0))
-        for layer in cache.selective_layers if not guesses else ():
+    selections = []
+    for speculates in (True, False):
+        cache = kvviz.SelectiveCache(model, RecordingInfiniGen(budget=32, ratio=1.0))
+        for layer in cache.selective_layers if not speculates else ():
             layer.speculate = None
         model.generate(ids, past_key_values=cache, **GREEDY)
-        attended.append(cache.selective_layers[1].last.indices)
-    assert not torch.equal(*attended)
+        selections.append(cache.selective_layers[1].last.indices)
+    assert not torch.equal(*selections)
 
 
-def test_a_padded_row_is_asked_what_it_is_asked_alone():
+def test_padding_does_not_change_the_speculated_queries():
     model = make("llama")
     kvviz.attach(model)
     short, long = prompt(150, seed=2), prompt(200, seed=3)
@@ -155,9 +155,9 @@ def test_a_padded_row_is_asked_what_it_is_asked_alone():
     for row, ids in enumerate((short, long)):
         alone = by_layer(generated(model, ids)[0])
         for layer, steps in alone.items():
-            mine = together[layer][row::2]  # a row after the other at each step
-            assert len(mine) == len(steps)
-            assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(mine, steps, strict=True))
+            of_row = together[layer][row::2]  # the rows alternate at each step
+            assert len(of_row) == len(steps)
+            assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(of_row, steps, strict=True))
 
 
 def test_two_threads_on_one_model_do_not_mix():
@@ -166,28 +166,28 @@ def test_two_threads_on_one_model_do_not_mix():
     prompts = [prompt(200, seed=seed) for seed in (4, 5)]
     alone = []
     for ids in prompts:
-        method = Asked(budget=32)
+        method = RecordingInfiniGen(budget=32)
         model.generate(ids, past_key_values=kvviz.SelectiveCache(model, method), **GREEDY)
         alone.append(by_layer(method))
-    methods = [Asked(budget=32) for _ in prompts]
+    methods = [RecordingInfiniGen(budget=32) for _ in prompts]
 
-    def work(number):
+    def generate(number):
         cache = kvviz.SelectiveCache(model, methods[number])
         model.generate(prompts[number], past_key_values=cache, **GREEDY)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    threads = [threading.Thread(target=generate, args=(number,)) for number in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for method, expected in zip(methods, alone, strict=True):
-        found = by_layer(method)
+        speculated = by_layer(method)
         for layer, steps in expected.items():
-            assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found[layer], steps, strict=True))
+            assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(speculated[layer], steps, strict=True))
 
 
-def test_a_hook_that_torch_is_still_adding_does_no_harm():
-    """Between torch's two steps of adding or removing it, another thread's call gives no keyword arguments."""
+def test_a_hook_without_keyword_arguments_is_ignored():
+    """While torch adds or removes the hook in two steps, a call of another thread has no keyword arguments."""
     model = make("llama")
     kvviz.attach(model)
     cache = kvviz.SelectiveCache(model, "infinigen")
@@ -200,25 +200,25 @@ def test_a_hook_that_torch_is_still_adding_does_no_harm():
     assert not cache._inputs._calls
 
 
-def test_a_cache_leaves_nothing_behind():
-    """Hooks go with the cache, at once; a prompt's activations are not kept."""
+def test_a_deleted_cache_removes_its_hooks():
+    """The hooks are removed at once with the cache; a prompt's activations are not kept."""
     model = make("llama")
     kvviz.attach(model)
     cache = kvviz.SelectiveCache(model, "infinigen")
-    watched = [module for module in model.modules() if module._forward_pre_hooks]
-    assert len(watched) == 4
+    hooked_modules = [module for module in model.modules() if module._forward_pre_hooks]
+    assert len(hooked_modules) == 4
     with torch.no_grad():
         model(prompt(100), past_key_values=cache)
     assert not cache._inputs._calls
     with torch.no_grad():
         model(prompt(1), past_key_values=cache)
     assert sorted(cache._inputs._calls) == [0, 1, 2, 3]
-    gone = weakref.ref(cache)
+    reference = weakref.ref(cache)
     gc.disable()
     try:
         del cache
-        assert gone() is None
-        assert not any(module._forward_pre_hooks for module in watched)
+        assert reference() is None
+        assert not any(module._forward_pre_hooks for module in hooked_modules)
     finally:
         gc.enable()
 
@@ -236,17 +236,17 @@ class TestGenerate:
     def tiny(self):
         return kvviz.LanguageModel(make("llama"), letters_tokenizer())
 
-    def test_a_prompt_in_chunks_gives_the_same(self, tiny, monkeypatch):
+    def test_a_prompt_in_chunks_gives_the_same_tokens(self, tiny, monkeypatch):
         ids = prompt(301)
         whole = kvviz.generate(tiny, ids, "infinigen", 32, max_new_tokens=12, record=True)
-        monkeypatch.setattr("kvviz.generation.generating.PREFILL_CHUNK", 100)  # leaves a last chunk of one token
+        monkeypatch.setattr("kvviz.generation.generating.PREFILL_CHUNK", 100)  # the last chunk has one token
         chunked = kvviz.generate(tiny, ids, "infinigen", 32, max_new_tokens=12, record=True)
         assert chunked.token_ids == whole.token_ids
         for layer in (1, 2, 3):
             for step in range(11):
                 assert np.array_equal(chunked.recording.indices(step, layer), whole.recording.indices(step, layer))
 
-    def test_compare_forks_it(self, tiny):
+    def test_compare_with_forked_caches(self, tiny):
         ids = prompt(300)
         table = kvviz.compare(tiny, ids, ["infinigen", "sparq"], [32, 64], max_new_tokens=12)
         for _, row in table[table.method == "infinigen"].iterrows():
@@ -256,17 +256,17 @@ class TestGenerate:
     def test_a_second_turn_speculates_too(self):
         model = make("llama")
         kvviz.attach(model)
-        method = Asked(budget=32)
+        method = RecordingInfiniGen(budget=32)
         cache = kvviz.SelectiveCache(model, method)
         ids = model.generate(prompt(100), past_key_values=cache, **GREEDY)
         ids = torch.cat([ids, prompt(30, seed=7)], dim=1)
-        own = Inputs(model)
-        method.notes.clear()
+        inputs = Inputs(model)
+        method.recorded.clear()
         model.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **GREEDY)
-        own.remove()
+        inputs.remove()
         theta = model.config.rope_parameters["rope_theta"]
         for layer, steps in by_layer(method).items():
             for step, queries in enumerate(steps):
-                hidden = own.calls[layer - 1][step][0][0, 0]
-                expected = projected(own.modules[layer], hidden, ids.shape[1] + step, theta)
+                hidden = inputs.calls[layer - 1][step][0][0, 0]
+                expected = projected(inputs.modules[layer], hidden, ids.shape[1] + step, theta)
                 assert np.allclose(queries[0].numpy(), expected, atol=1e-4)

@@ -1,4 +1,4 @@
-"""SelectiveCache in plain `model.generate`, on every architecture; also run on the oldest supported transformers."""
+"""SelectiveCache in plain `model.generate` on all architectures; also run with the oldest supported transformers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def cache_for(model, method="clusterkv", **fields):
 
 
 def small_cache(model, method):
-    """A budget of 64 tokens, which some methods' sinks and recent windows would fill."""
-    crowded = checks.smallest(kvviz.methods.get(method)).budget > 64
-    return cache_for(model, method, budget=64, **({"sinks": 4, "recent": 8} if crowded else {}))
+    """A cache with a budget of 64 tokens, and fewer sinks and recent tokens for methods that would fill it."""
+    needs_fewer_sinks = checks.smallest(kvviz.methods.get(method)).budget > 64
+    return cache_for(model, method, budget=64, **({"sinks": 4, "recent": 8} if needs_fewer_sinks else {}))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def llama():
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_full_budget_writes_what_the_model_alone_writes(architecture, method):
+def test_a_full_budget_does_not_change_the_text(architecture, method):
     model, ids = make(architecture), prompt(40)
     expected = model.generate(ids, **GREEDY)
     kvviz.attach(model)
@@ -49,8 +49,8 @@ def test_full_budget_writes_what_the_model_alone_writes(architecture, method):
     assert torch.equal(model.generate(ids, **GREEDY), expected), "an attached model with its own cache has changed"
 
 
-def test_a_small_budget_changes_what_is_written(llama):
-    """The test above would pass if nothing were ever selected; this one would not."""
+def test_a_small_budget_changes_the_text(llama):
+    """The test above would also pass if nothing were ever selected; this one would fail."""
     ids = prompt(300)
     expected = llama.generate(ids, **GREEDY)
     cache = cache_for(llama, "streaming_llm", budget=8)
@@ -71,27 +71,25 @@ def test_left_padding_does_not_change_a_row(llama, method):
 
 def test_sampling_follows_the_seed(llama):
     ids = prompt(200)
-    settings = {"max_new_tokens": 24, "do_sample": True, "eos_token_id": None, "top_k": 0}
+    options = {"max_new_tokens": 24, "do_sample": True, "eos_token_id": None, "top_k": 0}
     texts = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        texts.append(llama.generate(ids, past_key_values=cache_for(llama, budget=64), **settings))
+        texts.append(llama.generate(ids, past_key_values=cache_for(llama, budget=64), **options))
     assert torch.equal(texts[0], texts[1])
     assert not torch.equal(texts[0], texts[2])
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_conversation_goes_on_with_the_same_cache(llama, method):
+def test_a_conversation_continues_with_the_same_cache(llama, method):
     ids = prompt(100)
-    ours, theirs = cache_for(llama, method), DynamicCache(config=llama.config)
+    caches = cache_for(llama, method), DynamicCache(config=llama.config)
     for turn in range(3):
-        mask = torch.ones_like(ids)  # otherwise transformers takes a written 0 for padding
-        written = [
-            llama.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY) for cache in (ours, theirs)
-        ]
-        assert torch.equal(*written), f"turn {turn}"
-        ids = torch.cat([written[0], prompt(30, seed=10 + turn)], dim=1)
-    assert ours.get_seq_length() == theirs.get_seq_length()
+        mask = torch.ones_like(ids)  # otherwise transformers takes a generated 0 for padding
+        generated = [llama.generate(ids, attention_mask=mask, past_key_values=cache, **GREEDY) for cache in caches]
+        assert torch.equal(*generated), f"turn {turn}"
+        ids = torch.cat([generated[0], prompt(30, seed=10 + turn)], dim=1)
+    assert caches[0].get_seq_length() == caches[1].get_seq_length()
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if not kvviz.methods.get(name)(budget=512).is_dense(3)])
@@ -100,16 +98,16 @@ def test_a_later_turn_is_compressed_too(llama, method):
     ids = llama.generate(prompt(100), past_key_values=cache, **GREEDY)
     ids = torch.cat([ids, prompt(300, seed=9)], dim=1)
     llama.generate(ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **GREEDY)
-    heads_apart = 3 if cache.method.group == "each" else 1
-    assert 0 < cache.ledger().attended <= heads_apart * 64 + 23
+    selections_per_head = 3 if cache.method.group == "each" else 1
+    assert 0 < cache.ledger().attended <= selections_per_head * 64 + 23
     if cache.method.drops_tokens:
-        assert all(layer.store.used <= 64 + 23 + 64 for layer in cache.selective_layers), "dropped tokens are kept"
+        assert all(layer.store.used <= 64 + 23 + 64 for layer in cache.selective_layers), "evicted tokens are stored"
 
 
 def test_a_chunked_prompt_gives_the_same_text(llama):
     ids = prompt(300)
     whole = llama.generate(ids, past_key_values=cache_for(llama, budget=64), **GREEDY)
-    for chunk in (64, 299):  # the second leaves a last chunk of one token
+    for chunk in (64, 299):  # with 299, the last chunk has one token
         cache = cache_for(llama, budget=64)
         cache.expect(300)
         assert torch.equal(llama.generate(ids, past_key_values=cache, prefill_chunk_size=chunk, **GREEDY), whole)
@@ -125,10 +123,10 @@ def test_two_threads_on_one_model_do_not_mix(llama):
     expected = [llama.generate(ids, past_key_values=cache_for(llama, budget=64), **GREEDY) for ids in prompts]
     results: dict[int, torch.Tensor] = {}
 
-    def work(number):
+    def generate(number):
         results[number] = llama.generate(prompts[number], past_key_values=cache_for(llama, budget=64), **GREEDY)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    threads = [threading.Thread(target=generate, args=(number,)) for number in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -136,28 +134,28 @@ def test_two_threads_on_one_model_do_not_mix(llama):
     assert all(torch.equal(results[number], expected[number]) for number in (0, 1))
 
 
-def test_detach_gives_the_implementation_back():
+def test_detach_restores_the_attention_implementation():
     model = make("llama")
     kvviz.attach(model)
     kvviz.attach(model)
     assert model.config._attn_implementation == "kvviz"
     with kvviz.cache.attachment.attached(model):
         kvviz.detach(model)
-        assert model.config._attn_implementation == "kvviz", "a generation that runs keeps its attention"
+        assert model.config._attn_implementation == "kvviz", "a running generation keeps its attention"
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_the_observer_sees_every_layer_and_changes_nothing():
+def test_the_observer_gets_all_layers_and_changes_nothing():
     model, ids = make("qwen3"), prompt(20)
-    seen = []
+    calls = []
     with torch.no_grad():
         expected = model(ids).logits
-        with attention_observer(model, lambda layer, *tensors: seen.append((layer, *(t.shape for t in tensors[:3])))):
+        with attention_observer(model, lambda layer, *tensors: calls.append((layer, *(t.shape for t in tensors[:3])))):
             observed = model(ids).logits
         model(ids)
     assert torch.equal(observed, expected)
-    assert [layer for layer, *_ in seen] == [0, 1, 2, 3]
-    assert seen[0][1:] == ((1, 6, 20, 8), (1, 3, 20, 8), (1, 3, 20, 8))
+    assert [layer for layer, *_ in calls] == [0, 1, 2, 3]
+    assert calls[0][1:] == ((1, 6, 20, 8), (1, 3, 20, 8), (1, 3, 20, 8))
 
 
 class TestRefusals:
@@ -171,16 +169,16 @@ class TestRefusals:
             model.generate(prompt(40), past_key_values=cache_for(model), **GREEDY)
 
     def test_another_model_of_the_same_shape(self, llama):
-        other = make("llama", seed=1)
-        kvviz.attach(other)
+        other_model = make("llama", seed=1)
+        kvviz.attach(other_model)
         with pytest.raises(kvviz.CacheMismatchError, match="another model"):
-            other.generate(prompt(40), past_key_values=cache_for(llama), **GREEDY)
+            other_model.generate(prompt(40), past_key_values=cache_for(llama), **GREEDY)
 
-    def test_another_shape(self, llama):
-        other = make("qwen3")
-        kvviz.attach(other)
+    def test_a_model_of_another_shape(self, llama):
+        other_model = make("qwen3")
+        kvviz.attach(other_model)
         with pytest.raises(kvviz.CacheMismatchError, match="KV heads"):
-            other.generate(prompt(40), past_key_values=cache_for(llama), **GREEDY)
+            other_model.generate(prompt(40), past_key_values=cache_for(llama), **GREEDY)
 
     def test_another_batch_size(self, llama):
         cache = cache_for(llama)
