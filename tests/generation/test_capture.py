@@ -45,7 +45,7 @@ def test_captured_tensors_give_the_models_own_attention(
     assert lm.model.config._attn_implementation == implementation
 
     lm.model.set_attn_implementation("eager")
-    cache = transformers.DynamicCache()  # without the config it keeps every token of a sliding-window layer, too
+    cache = transformers.DynamicCache()  # without the config it keeps all tokens of sliding-window layers too
     with torch.no_grad():
         reference = lm.model(lm.encode(PROMPT), past_key_values=cache, output_attentions=True, use_cache=True)
     assert trace.layers == (0, 1)
@@ -66,17 +66,17 @@ def half(array) -> torch.Tensor:
     return torch.from_numpy(array).float()
 
 
-def test_a_trace_names_its_tokens_and_survives_saving(tmp_path) -> None:
+def test_a_trace_has_its_tokens_and_can_be_saved(tmp_path) -> None:
     lm = tiny()
     trace = kvviz.capture(lm, lm.encode(PROMPT), layers=[1], max_tokens=20)
     assert (trace.model, trace.layers, "".join(trace.tokens)) == ("Llama", (1,), PROMPT[:20])
     assert trace.token_ids.tolist() == lm.encode(PROMPT)[0, :20].tolist()
-    again = kvviz.Trace.load(trace.save(tmp_path / "trace.safetensors"))
-    assert again.tokens == trace.tokens
-    assert (again.queries[1] == trace.queries[1]).all()
+    loaded = kvviz.Trace.load(trace.save(tmp_path / "trace.safetensors"))
+    assert loaded.tokens == trace.tokens
+    assert (loaded.queries[1] == trace.queries[1]).all()
 
 
-def test_layers_without_attention_are_left_out_or_refused_by_number() -> None:
+def test_layers_without_attention_are_skipped_or_refused() -> None:
     torch.manual_seed(0)
     config = transformers.Lfm2Config(**SIZES, layer_types=["conv", "full_attention"])
     lm = LanguageModel(transformers.AutoModelForCausalLM.from_config(config).eval(), byte_level())
@@ -105,7 +105,7 @@ def test_bad_input_is_refused(prompt, options, message: str) -> None:
         kvviz.capture(tiny(), prompt, **options)
 
 
-def test_a_long_prompt_can_be_cut_to_the_models_positions() -> None:
+def test_a_long_prompt_can_be_truncated_to_the_models_positions() -> None:
     assert len(kvviz.capture(tiny(), "x" * 300, layers=[0], max_tokens=256)) == 256
 
 

@@ -1,4 +1,4 @@
-"""The table of compare(): its recordings through what pandas does to it, and the cells that it shares with evaluate."""
+"""The table of compare(): its recordings after pandas operations, and the cells that it shares with evaluate()."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table(tiny):
 
 
 class TestRecordings:
-    def test_each_row_has_its_own(self, table):
+    def test_each_row_has_its_recording(self, table):
         assert isinstance(table, pd.DataFrame)
         assert list(table.recordings) == KEYS
         for row in table.itertuples():
@@ -68,51 +68,51 @@ class TestRecordings:
             (copy.deepcopy, KEYS),
         ],
     )
-    def test_they_are_those_of_the_rows_that_are_left(self, table, change, keys):
+    def test_they_are_those_of_the_remaining_rows(self, table, change, keys):
         changed = change(table)
         assert isinstance(changed, Comparison)
         assert list(changed.recordings) == keys
         assert all(changed.recordings[key] is table.recordings[key] for key in keys), "shared, not copied"
 
-    def test_a_pickle_brings_them_along(self, table):
-        again = pickle.loads(pickle.dumps(table))
-        assert list(again.recordings) == KEYS
-        mine, theirs = (one.recordings["quest", 48].indices(2, 3) for one in (table, again))
-        assert np.array_equal(mine, theirs)
+    def test_they_are_pickled_with_the_table(self, table):
+        unpickled = pickle.loads(pickle.dumps(table))
+        assert list(unpickled.recordings) == KEYS
+        original, copied = (one_table.recordings["quest", 48].indices(2, 3) for one_table in (table, unpickled))
+        assert np.array_equal(original, copied)
 
-    def test_a_table_of_several_has_none_and_says_so(self, table):
-        for made in (pd.concat([table, table]), table.merge(table, on="method")):
+    def test_a_table_made_of_several_has_none(self, table):
+        for combined in (pd.concat([table, table]), table.merge(table, on="method")):
             with pytest.raises(kvviz.InvalidInputError, match="made of several tables; wanted a table that"):
-                _ = made.recordings
+                _ = combined.recordings
         assert not hasattr(pd.DataFrame(table), "recordings")
 
-    def test_the_attrs_stay_what_files_hold(self, table, tmp_path):
+    def test_the_attrs_can_be_saved(self, table, tmp_path):
         styles = {name: asdict(style_of(name)) for name in ("full", "quest", "clusterkv")}
         assert table.attrs == {"model": "tiny-llama", "prompt_length": 120, "styles": styles}
         files.write_table(tmp_path / "table.json", table.drop(columns="correct"))
         assert files.read_table(tmp_path / "table.json").equals(pd.DataFrame(table.drop(columns="correct")))
         assert "few</td>" in table._repr_html_()
 
-    def test_none_are_kept_where_none_are_wanted(self, tiny, table):
+    def test_they_can_be_left_out(self, tiny, table):
         without = compared(tiny, recordings=False)
         assert without[["method", "budget", "recall"]].equals(table[["method", "budget", "recall"]])
         with pytest.raises(kvviz.InvalidInputError, match="recordings=False"):
             _ = without.recordings
 
-    def test_a_dict_still_receives_them_with_a_warning(self, tiny):
-        found = {}
+    def test_a_dict_still_gets_them_with_a_warning(self, tiny):
+        recordings = {}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DeprecationWarning)
-            table = compared(tiny, recordings=found)
-        assert list(found) == list(table.recordings) == KEYS
-        (told,) = [warning for warning in caught if "recordings" in str(warning.message)]
-        assert told.category is DeprecationWarning
-        assert "compare(...).recordings" in str(told.message)
-        assert told.filename == __file__, "the line that is to be changed"
+            table = compared(tiny, recordings=recordings)
+        assert list(recordings) == list(table.recordings) == KEYS
+        (warned,) = [warning for warning in caught if "recordings" in str(warning.message)]
+        assert warned.category is DeprecationWarning
+        assert "compare(...).recordings" in str(warned.message)
+        assert warned.filename == __file__, "the line to be changed"
 
 
 class TestCells:
-    def test_compare_takes_a_preset_by_name_as_evaluate_does(self, tiny):
+    def test_compare_accepts_presets_by_name_like_evaluate(self, tiny):
         table = kvviz.compare(tiny, prompt(120), ["pqcache:official", "pqcache"], [48], max_new_tokens=2)
         assert table["method"].tolist() == ["pqcache:official", "pqcache"]
         official = kvviz.methods.create("pqcache", preset="official", budget=48)
@@ -135,14 +135,14 @@ class TestCells:
             (["quest"], [True], "budgets: got True"),
         ],
     )
-    def test_both_refuse_the_same(self, tiny, methods, budgets, message):
+    def test_both_refuse_the_same_input(self, tiny, methods, budgets, message):
         with pytest.raises(kvviz.InvalidInputError, match=f"^compare: {message}"):
             kvviz.compare(tiny, prompt(120), methods, budgets, max_new_tokens=2)
         with pytest.raises(kvviz.InvalidInputError, match=f"^evaluate: {message}"):
             cells(methods, budgets)
 
     @pytest.mark.parametrize("name", ["quest:papr", "qest"])
-    def test_both_name_what_an_unknown_name_may_have_meant(self, tiny, name):
+    def test_both_suggest_a_name_for_an_unknown_one(self, tiny, name):
         for call in (lambda: kvviz.compare(tiny, prompt(120), [name], [48]), lambda: cells([name], [48])):
             with pytest.raises(kvviz.UnknownNameError, match="did you mean"):
                 call()
@@ -153,13 +153,13 @@ class TestCells:
         assert [cell.refused != "" for cell in cells(["clusterkv"], [48, 4])] == [False, True]
 
     def test_a_method_that_ignores_the_budget_has_one_cell(self):
-        kinds = {name: kvviz.methods.get(name) for name in kvviz.methods.names()}
-        assert {name for name, kind in kinds.items() if kind.ignores_budget} == {"full", "minference"}
-        found = method_cells("test", ["full", "minference", "quest"], [48, 64])
-        assert [(cell.label, cell.budget) for cell in found] == [
+        classes = {name: kvviz.methods.get(name) for name in kvviz.methods.names()}
+        assert {name for name, method in classes.items() if method.ignores_budget} == {"full", "minference"}
+        method_cells_found = method_cells("test", ["full", "minference", "quest"], [48, 64])
+        assert [(cell.label, cell.budget) for cell in method_cells_found] == [
             ("full", None), ("minference", None), ("quest", 48), ("quest", 64),
         ]  # fmt: skip
 
-    def test_budgets_that_are_as_many_tokens_are_refused(self, tiny):
+    def test_budgets_of_equally_many_tokens_are_refused(self, tiny):
         with pytest.raises(kvviz.InvalidInputError, match="two that are 60 tokens of this prompt"):
             kvviz.compare(tiny, prompt(120), ["quest"], [60, 0.5])

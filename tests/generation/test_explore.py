@@ -1,4 +1,4 @@
-"""Exploring selections: the production code's numbers, remembered; against replay and brute force."""
+"""Exploring selections: the numbers, and their cache, against replay and brute force."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kvviz.generation.replaying import record
 from kvviz.trace.geometry import Geometry
 
 METHODS = ("quest", "clusterkv", "pqcache", "ctkvr", "centroidkv", "streaming_llm", "oracle", "snapkv")
-SMALL = {"ctkvr": {"sinks": 8, "recent": 8}, "centroidkv": {"recent": 16}}  # room to choose in a short trace
+SMALL = {"ctkvr": {"sinks": 8, "recent": 8}, "centroidkv": {"recent": 16}}  # so that a short trace has candidates
 
 
 def made_trace(length=300, layers=(1, 3), heads=2, seed=0, tokens=None):
-    random = np.random.default_rng(seed)
-    centre = random.normal(size=(12, 16)) * 1.5
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(12, 16)) * 1.5
 
     def tensors(rows):
-        near = centre[random.integers(12, size=(rows, length))]
-        return (near + random.normal(size=near.shape) * 0.6).astype(np.float16)
+        near = centres[rng.integers(12, size=(rows, length))]
+        return (near + rng.normal(size=near.shape) * 0.6).astype(np.float16)
 
     return Trace(
         model="synthetic", geometry=Geometry(4, 2 * heads, heads, 16, 4096),
@@ -46,71 +46,71 @@ def exact_weights(trace, layer, step_position):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_number_agrees_with_brute_force(trace, method):
-    found = select(trace, 3, method, queries=5, budget=100, **SMALL.get(method, {}))
-    whole = replay(trace, found.method, queries=5)
+def test_all_numbers_agree_with_brute_force(trace, method):
+    selection = select(trace, 3, method, queries=5, budget=100, **SMALL.get(method, {}))
+    replayed = replay(trace, selection.method, queries=5)
     recalls, masses = [], []
     for step in range(5):
         weights = exact_weights(trace, 3, 295 + step)
         for head in range(2):
-            mine = set(whole.indices(step, 3)[head].tolist()) - {-1}
-            best = set(np.argsort(-weights[head], kind="stable")[: len(mine)].tolist())
-            recalls.append(len(mine & best) / len(best))
-            masses.append(weights[head, sorted(mine)].sum())
+            attended = set(replayed.indices(step, 3)[head].tolist()) - {-1}
+            best = set(np.argsort(-weights[head], kind="stable")[: len(attended)].tolist())
+            recalls.append(len(attended & best) / len(best))
+            masses.append(weights[head, sorted(attended)].sum())
             if step < 4:
                 continue
-            parts = found.parts[head]
-            low, high = round(found.ledger.sinks), 295 - round(found.ledger.recent)
-            chosen = {place for place in mine if low <= place < high}
-            joined = set(np.flatnonzero(whole.members(step, 3)[head] >= 0).tolist())  # only CentroidKV's
+            parts = selection.parts[head]
+            low, high = round(selection.ledger.sinks), 295 - round(selection.ledger.recent)
+            chosen = {place for place in attended if low <= place < high}
+            merged = set(np.flatnonzero(replayed.members(step, 3)[head] >= 0).tolist())  # only CentroidKV's
             assert (parts.agreed, parts.wasted, parts.missed) == (
-                len(chosen & best), len(chosen - best), len(best - mine - joined))  # fmt: skip
-            assert found.indices[head][found.indices[head] >= 0].tolist() == sorted(mine)
-            assert parts.generated == sum(place >= 295 for place in mine)
-    np.testing.assert_allclose(found.recall, np.reshape(recalls, (5, 2)).mean(0))
-    np.testing.assert_allclose(found.attention_mass, np.reshape(masses, (5, 2)).mean(0), atol=1e-5)
-    assert found.output_error == pytest.approx(whole.events[3].output_error.mean())
-    assert found.metadata_bytes == found.ledger.metadata_bytes
+                len(chosen & best), len(chosen - best), len(best - attended - merged))  # fmt: skip
+            assert selection.indices[head][selection.indices[head] >= 0].tolist() == sorted(attended)
+            assert parts.generated == sum(place >= 295 for place in attended)
+    np.testing.assert_allclose(selection.recall, np.reshape(recalls, (5, 2)).mean(0))
+    np.testing.assert_allclose(selection.attention_mass, np.reshape(masses, (5, 2)).mean(0), atol=1e-5)
+    assert selection.output_error == pytest.approx(replayed.events[3].output_error.mean())
+    assert selection.metadata_bytes == selection.ledger.metadata_bytes
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_parts_of_all_heads_are_the_ledger(trace, method):
-    found = select(trace, 3, method, budget=100, **SMALL.get(method, {}))
-    of_all = {name: np.mean([getattr(parts, name) for parts in found.parts]) for name in vars(found.parts[0])}
-    ledger = found.ledger
-    assert of_all["agreed"] + of_all["wasted"] == pytest.approx(ledger.selected)
+def test_the_means_over_heads_equal_the_ledger(trace, method):
+    selection = select(trace, 3, method, budget=100, **SMALL.get(method, {}))
+    means = {name: np.mean([getattr(parts, name) for parts in selection.parts]) for name in vars(selection.parts[0])}
+    ledger = selection.ledger
+    assert means["agreed"] + means["wasted"] == pytest.approx(ledger.selected)
     for name in ("sinks", "recent", "merged", "generated"):
-        assert of_all[name] == pytest.approx(getattr(ledger, name)), name
+        assert means[name] == pytest.approx(getattr(ledger, name)), name
     if method == "centroidkv":
-        assert of_all["merged_tokens"] == 292 - ledger.sinks - ledger.recent
+        assert means["merged_tokens"] == 292 - ledger.sinks - ledger.recent
         assert ledger.merged > 0
-    assert found.wasted.tolist() == [parts.wasted for parts in found.parts]
+    assert selection.wasted.tolist() == [parts.wasted for parts in selection.parts]
 
 
-def test_the_oracle_keeps_most_and_its_curve_only_rises(trace):
+def test_the_oracle_keeps_most_attention_and_its_curve_rises(trace):
     explorer = Explorer(trace)
-    last = 0.0
+    previous = 0.0
     for budget in (48, 80, 120, 200):
         for method in ("quest", "clusterkv", "pqcache"):
-            own = explorer.point(3, method, budget=budget, dense_layers=0)
+            point = explorer.point(3, method, budget=budget, dense_layers=0)
             best = explorer.oracle_point(3, method, budget=budget, dense_layers=0)
-            assert (np.array(own.attention_mass) <= np.array(best.attention_mass) + 1e-6).all()
+            assert (np.array(point.attention_mass) <= np.array(best.attention_mass) + 1e-6).all()
         weights = [exact_weights(trace, 3, 292 + step) for step in range(8)]
         largest = [-np.sort(-row, axis=-1)[:, : budget + step + 1].sum(-1) for step, row in enumerate(weights)]
         np.testing.assert_allclose(best.attention_mass, np.mean(largest, axis=0), atol=1e-5)
-        assert min(best.attention_mass) > last
-        last = min(best.attention_mass)
+        assert min(best.attention_mass) > previous
+        previous = min(best.attention_mass)
 
 
-def test_each_query_head_has_an_oracle_of_its_own(trace):
+def test_each_query_head_has_its_own_oracle(trace):
     explorer = Explorer(trace)
-    own = explorer.point(3, "clusterkv", budget=60, group="each")
+    point = explorer.point(3, "clusterkv", budget=60, group="each")
     best = explorer.oracle_point(3, "clusterkv", budget=60, group="each")
-    assert len(own.recall) == len(best.recall) == 4
-    assert (np.array(own.attention_mass) <= np.array(best.attention_mass) + 1e-6).all()
+    assert len(point.recall) == len(best.recall) == 4
+    assert (np.array(point.attention_mass) <= np.array(best.attention_mass) + 1e-6).all()
 
 
-def test_results_are_remembered_up_to_a_limit(trace, monkeypatch):
+def test_results_are_cached_up_to_a_limit(trace, monkeypatch):
     runs = []
     monkeypatch.setattr(selections, "record", lambda *args: runs.append(args[1].budget) or record(*args))
     monkeypatch.setattr(selections, "REMEMBERED", 2)
@@ -121,35 +121,35 @@ def test_results_are_remembered_up_to_a_limit(trace, monkeypatch):
     explorer.select(3, "quest", budget=128)
     assert runs == [64, 96, 128]
     explorer.point(3, "quest", budget=64)
-    explorer.select(3, "quest", budget=96)  # forgotten
-    explorer.point(3, "quest", budget=64)  # its numbers are not
+    explorer.select(3, "quest", budget=96)  # not in the cache any more
+    explorer.point(3, "quest", budget=64)  # its numbers are still cached
     assert runs == [64, 96, 128, 64, 96] or runs == [64, 96, 128, 64]
     np.testing.assert_array_equal(explorer.select(3, "quest", budget=64).indices, first.indices)
 
 
 @pytest.mark.parametrize("method", ["quest", "clusterkv", "pqcache", "infinigen", "magicpig", "ctkvr", "snapkv"])
-def test_a_built_layer_serves_other_budgets_as_one_of_its_own(trace, monkeypatch, method):
-    """What a method's state and the layer's tokens hold after eight steps must not reach the next budget."""
+def test_a_built_layer_can_be_used_for_other_budgets(trace, monkeypatch, method):
+    """The method's state and the layer's tokens after eight steps must not affect the next budget."""
     fields = {"dense_layers": 0, **SMALL.get(method, {})}
-    chosen = methods.get(method)
+    method_class = methods.get(method)
     builds = []
-    build = chosen.build
-    monkeypatch.setattr(chosen, "build", lambda *args: builds.append(args[0].budget) or build(*args))
+    build = method_class.build
+    monkeypatch.setattr(method_class, "build", lambda *args: builds.append(args[0].budget) or build(*args))
     explorer = Explorer(trace)
     budgets = (80, 200, 96, 80)
     monkeypatch.setattr(selections, "REMEMBERED", 1)
-    found = [explorer.select(3, method, budget=budget, **fields) for budget in budgets]
-    assert len(builds) == (1 if chosen.builds_for_any_budget else len(budgets))
-    for explored, budget in zip(found, budgets, strict=True):
+    explored_selections = [explorer.select(3, method, budget=budget, **fields) for budget in budgets]
+    assert len(builds) == (1 if method_class.builds_for_any_budget else len(budgets))
+    for explored, budget in zip(explored_selections, budgets, strict=True):
         whole = replay(trace, method, 8, budget=budget, **fields)
         for name in ("indices", "groups", "output_error", "attention"):
             np.testing.assert_array_equal(getattr(explored.recording.events[3], name), getattr(whole.events[3], name))
         assert explored.ledger == whole.ledgers[3]
 
 
-def test_bad_questions_say_what_to_do(trace):
+def test_errors_say_what_to_do(trace):
     explorer = Explorer(trace)
-    for ask, message in (
+    for call, message in (
         (lambda: Explorer("text"), "wanted a kvviz.Trace, such as kvviz.capture"),
         (lambda: Explorer(trace, queries=300), "1 to 299, so that a prompt is left"),
         (lambda: explorer.select(2, "quest", budget=64), "a captured layer: .1, 3."),
@@ -161,7 +161,7 @@ def test_bad_questions_say_what_to_do(trace):
         (lambda: explorer.select(3, "quest", budget=16), "at least 48 tokens"),
     ):
         with pytest.raises(InvalidInputError, match=message):
-            ask()
+            call()
     with pytest.raises(UnknownNameError, match="did you mean 'clusterkv'"):
         explorer.select(3, "clusterk", budget=64)
     assert explorer.layers("quest") == (3,)

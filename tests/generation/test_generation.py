@@ -1,4 +1,4 @@
-"""generate, compare and replay: on tiny random models for exactness, on SmolLM2 for sense."""
+"""generate, compare and replay: exact results on tiny random models, plausible ones on SmolLM2."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def tiny():
 
 
 class TestGenerate:
-    def test_full_attention_is_the_models_own(self, tiny):
+    def test_full_attention_gives_the_models_tokens(self, tiny):
         ids = prompt(60)
         expected = tiny.model.generate(ids, max_new_tokens=20, do_sample=False)[0, 60:].tolist()
         assert kvviz.generate(tiny, ids, "full", max_new_tokens=20).token_ids == expected
         assert kvviz.generate(tiny, ids, "clusterkv", 60, max_new_tokens=20).token_ids == expected
 
-    def test_a_question_is_the_end_of_the_prompt_when_nothing_is_left_out(self, tiny):
+    def test_with_dense_layers_a_question_is_just_the_end_of_the_prompt(self, tiny):
         text, question = "the context goes first. " * 4, "and then the question?"
         whole = kvviz.generate(tiny, text + question, "full", max_new_tokens=12)
         split = kvviz.generate(tiny, text, "quest", 0.99, question=question, max_new_tokens=12, dense_layers=4)
@@ -46,18 +46,18 @@ class TestGenerate:
         assert ledger.selected == 64 + steps - 16 - 24
         assert ledger.attended == 64 + steps
         assert ledger.dense_layers == (0,)
-        slots = 300 + SPARE_TOKENS  # the memory is what counts, spare room included
+        slots = 300 + SPARE_TOKENS  # the bytes include spare room
         assert ledger.kept_bytes == {"device": 4 * 2 * 2 * slots * 8 * 4}  # layers, k and v, heads, slots, D, float32
         assert ledger.moved_bytes == 0
         assert ledger.metadata_bytes > 0
 
     @pytest.mark.parametrize("method", ["streaming_llm", "clusterkv", "quest"])
-    def test_the_ledger_of_a_short_prompt_counts_every_token_once(self, tiny, method):
+    def test_the_ledger_of_a_short_prompt_counts_each_token_once(self, tiny, method):
         out = kvviz.generate(tiny, prompt(10), method, 64, dense_layers=0, max_new_tokens=6)
         assert out.ledger.attended == 10 + len(out.token_ids) - 1
         assert out.ledger.generated == len(out.token_ids) - 1
 
-    def test_a_kv_head_attends_what_its_query_heads_choose_together(self, tiny):
+    def test_a_kv_head_attends_to_the_union_of_its_query_heads(self, tiny):
         out = kvviz.generate(
             tiny, prompt(300), "clusterkv", 64, preset="official", dense_layers=0, max_new_tokens=10, record=True
         )
@@ -68,10 +68,10 @@ class TestGenerate:
             assert rows.shape[0] == 6
             expected += [len({*rows[head * 3 : head * 3 + 3].flatten().tolist()} - {-1}) for head in range(2)]
         assert out.ledger.attended == pytest.approx(np.mean(expected))
-        assert out.ledger.attended > 64 + last + 1, "three query heads that choose for themselves differ"
+        assert out.ledger.attended > 64 + last + 1, "the selections of three query heads differ"
         assert out.recording.attended_tokens(last, 2).tolist() == expected[4:6]
 
-    def test_the_recording_holds_what_was_attended(self, tiny):
+    def test_the_recording_holds_the_selected_tokens(self, tiny):
         ids = prompt(200)
         out = kvviz.generate(tiny, ids, "quest", 64, dense_layers=1, max_new_tokens=8, record=True)
         recording = out.recording
@@ -87,10 +87,10 @@ class TestGenerate:
             assert np.all((chosen >= 0).sum(-1) <= 64 + step + 1)
             assert np.all(recording.recall(step, 2) <= 1)
         assert kvviz.generate(tiny, ids, "quest", 64, dense_layers=1, max_new_tokens=8).token_ids == out.token_ids
-        some = kvviz.generate(tiny, ids, "quest", 64, max_new_tokens=4, record=[3]).recording
-        assert some.layers == (3,)
+        one_layer = kvviz.generate(tiny, ids, "quest", 64, max_new_tokens=4, record=[3]).recording
+        assert one_layer.layers == (3,)
 
-    def test_the_oracle_recalls_everything(self, tiny):
+    def test_the_oracle_has_full_recall(self, tiny):
         recording = kvviz.generate(tiny, prompt(200), "oracle", 64, max_new_tokens=8, record=True).recording
         summary = recording.summary()
         assert summary["recall"] == 1.0
@@ -98,7 +98,7 @@ class TestGenerate:
         assert quest.summary()["attention_mass"] < summary["attention_mass"]
         assert quest.summary()["output_error"] > summary["output_error"]
 
-    def test_an_interrupt_gives_the_model_back(self, tiny, monkeypatch):
+    def test_an_interrupt_detaches_the_model(self, tiny, monkeypatch):
         calls = []
 
         def interrupt(*args, **kwargs):
@@ -142,7 +142,7 @@ class TestBadInput:
             kvviz.generate(tiny, **arguments)
         assert tiny.model.config._attn_implementation == "sdpa"
 
-    def test_fields_beside_an_instance(self, tiny):
+    def test_fields_together_with_an_instance(self, tiny):
         with pytest.raises(kvviz.InvalidInputError, match="instance"):
             kvviz.generate(tiny, prompt(50), kvviz.methods.create("quest"), budget=64)
 
@@ -169,11 +169,11 @@ class TestCompare:
         ]
         assert set(table.recordings) == {("quest", 64), ("quest", 100), ("oracle", 64), ("oracle", 100), ("full", 200)}
 
-    def test_full_attention_attends_what_an_oracle_with_room_for_all_is_seen_to(self, tiny):
+    def test_full_attention_counts_as_many_tokens_as_an_oracle_with_full_budget(self, tiny):
         table = kvviz.compare(tiny, prompt(200), ["full", "oracle"], [200], max_new_tokens=8).set_index("method")
         assert table.attended_tokens["full"] == table.attended_tokens["oracle"]
 
-    def test_labels_tell_configurations_apart(self, tiny):
+    def test_labels_distinguish_configurations(self, tiny):
         few, many = (kvviz.methods.create("clusterkv", n_clusters=count, dense_layers=0) for count in (4, 40))
         table = kvviz.compare(tiny, prompt(200), {"few": few, "many": many}, [64], max_new_tokens=4)
         assert table["method"].tolist() == ["few", "many"]
@@ -182,10 +182,10 @@ class TestCompare:
         with pytest.raises(kvviz.InvalidInputError, match="mapping"):
             kvviz.compare(tiny, prompt(200), [few, many], [64], max_new_tokens=4)
 
-    def test_only_the_layers_asked_for_are_recorded_and_measured(self, tiny):
-        found = kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4)
+    def test_only_the_chosen_layers_are_recorded_and_measured(self, tiny):
+        all_layers = kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4)
         table = kvviz.compare(tiny, prompt(200), ["full", "quest"], [64], max_new_tokens=4, layers=[3])
-        whole, part = found.recordings["quest", 64], table.recordings["quest", 64]
+        whole, part = all_layers.recordings["quest", 64], table.recordings["quest", 64]
         assert part.layers == (3,)
         assert np.array_equal(part.events[3].indices, whole.events[3].indices)
         assert table.set_index("method").recall["quest"] == part.summary()["recall"] != whole.summary()["recall"]
@@ -212,13 +212,13 @@ class TestReplay:
         quest = kvviz.replay(trace, "quest", queries=16, budget=64, dense_layers=0)
         assert quest.summary()["recall"] < 1.0
 
-    @pytest.mark.parametrize("architecture", ["llama", "gemma2"])  # Gemma 2 scales and bounds its logits otherwise
+    @pytest.mark.parametrize("architecture", ["llama", "gemma2"])  # Gemma 2 has another scale and a soft-cap
     def test_the_steps_are_those_of_a_model(self, architecture, tmp_path):
-        """Feeding the same tokens one by one through the model shows the same attention, up to float16 keys."""
+        """The model gives the same attention for the same tokens one by one, up to the rounding of float16 keys."""
         tiny = kvviz.LanguageModel(make(architecture), letters_tokenizer(), name="tiny")
         trace = kvviz.Trace.load(self.trace(tiny).save(tmp_path / "trace.safetensors"))
         text = torch.tensor(trace.token_ids)
-        played = kvviz.replay(trace, "streaming_llm", queries=10, budget=32)
+        replayed = kvviz.replay(trace, "streaming_llm", queries=10, budget=32)
         cache = kvviz.SelectiveCache(tiny.model, kvviz.methods.create("streaming_llm", budget=4096), details=True)
         recorder = Recorder()
         recorder.watch(cache.selective_layers)
@@ -228,8 +228,8 @@ class TestReplay:
                 tiny.model(text[None, 210 + step : 211 + step], past_key_values=cache)
         assert recorder.events(220)
         for layer, events in recorder.events(220).items():
-            assert np.allclose(played.events[layer].attention, events.attention, atol=2e-3)
-        assert played.indices(0, 0)[0, :33].tolist() == [0, 1, 2, 3, *range(182, 211)]
+            assert np.allclose(replayed.events[layer].attention, events.attention, atol=2e-3)
+        assert replayed.indices(0, 0)[0, :33].tolist() == [0, 1, 2, 3, *range(182, 211)]
 
     def test_too_many_queries(self, tiny):
         trace = self.trace(tiny, 30)
@@ -242,18 +242,18 @@ class TestReplay:
         assert recording.ledgers.keys() == recording.events.keys() == {1, 2, 3}
         for layer, ledger in recording.ledgers.items():
             assert ledger.attended == recording.attended_tokens(9, layer).mean()
-        assert recording.cut(0, 5).ledgers == {}, "they are of all steps"
+        assert recording.cut(0, 5).ledgers == {}, "ledgers cover all steps"
         assert kvviz.Recording.load(recording.save(tmp_path / "recording.safetensors")).ledgers == {}
         out = kvviz.generate(tiny, prompt(200), "quest", 64, max_new_tokens=4, record=[2, 3])
         assert out.recording.ledgers.keys() == {2, 3}
         assert out.recording.ledgers[3].selected == out.ledger.selected
 
-    def test_a_dict_still_receives_the_ledgers_with_a_warning(self, tiny):
-        found = {}
+    def test_a_dict_still_gets_the_ledgers_with_a_warning(self, tiny):
+        ledgers = {}
         with pytest.warns(DeprecationWarning, match=r"replay\(...\).ledgers\[layer\]") as caught:
-            recording = kvviz.replay(self.trace(tiny), "quest", 10, found, budget=64)
-        assert found == recording.ledgers != {}
-        assert caught[0].filename == __file__, "the line that is to be changed"
+            recording = kvviz.replay(self.trace(tiny), "quest", 10, ledgers, budget=64)
+        assert ledgers == recording.ledgers != {}
+        assert caught[0].filename == __file__, "the line to be changed"
 
 
 @pytest.mark.model
@@ -266,13 +266,13 @@ class TestOnSmolLM2:
         before, after = lm.chat_parts(text, self.QUESTION)
         return before, after
 
-    def test_a_needle_is_found_through_a_small_budget(self, lm, prose):
+    def test_a_needle_is_found_with_a_small_budget(self, lm, prose):
         context, question = self.needle(lm, prose)
         methods = ["full", "oracle", "clusterkv", "quest", "streaming_llm"]
         table = kvviz.compare(lm, context, methods, [256], question=question, answer="7463", max_new_tokens=12)
         scores = table.set_index("method")
         assert scores.loc["full", "correct"]
-        assert not scores.loc["streaming_llm", "correct"], "the needle lies outside its window"
+        assert not scores.loc["streaming_llm", "correct"], "the needle is outside its window"
         assert scores.loc["clusterkv", "recall"] > scores.loc["quest", "recall"]
         assert scores.loc["oracle", "attention_mass"] == scores.loc[scores.index != "full", "attention_mass"].max()
 

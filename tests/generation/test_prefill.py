@@ -1,4 +1,4 @@
-"""One prefill for many methods and budgets: each then does what it does alone."""
+"""One prefill for many methods and budgets; each gives the same result as alone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def tiny():
     return kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
 
 
-def passes_of_prompts(lm, counted):
-    """A hook that counts forward passes of more than one token."""
+def count_tokens_of_passes(lm, counted):
+    """A hook that adds the number of tokens of each forward pass to `counted`."""
 
     def count(module, args, kwargs):
         counted.append((args[0] if args else kwargs["input_ids"]).shape[1])
@@ -33,25 +33,25 @@ def passes_of_prompts(lm, counted):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
-def test_every_budget_writes_what_it_writes_alone(tiny, name, monkeypatch):
-    least = checks.smallest(methods.get(name)).budget
-    least = least if isinstance(least, int) else 40
+def test_each_budget_gives_the_same_text_as_alone(tiny, name, monkeypatch):
+    smallest = checks.smallest(methods.get(name)).budget
+    smallest = smallest if isinstance(smallest, int) else 40
     ids = prompt(300)
     builds = []
     build = methods.get(name).build
     monkeypatch.setattr(methods.get(name), "build", lambda *args: builds.append(args[1].index) or build(*args))
     shared = SharedPrefill(tiny, ids, retain_queries=True, details=True)
     steps = 24
-    for budget in (least, least + 60, least):  # the first again: decoding must have left nothing behind
+    for budget in (smallest, smallest + 60, smallest):  # the first again: decoding must not change it
         method = methods.create(name, budget=budget)
         with attached(tiny.model):
             cache, first, seconds = shared.cache(method)
-            ours = decode(tiny, cache, ids, first, [], steps, 0.0, True)
+            generation = decode(tiny, cache, ids, first, [], steps, 0.0, True)
         assert seconds > 0
         alone = kvviz.generate(tiny, ids, name, budget, max_new_tokens=steps, record=True)
-        assert ours.token_ids == alone.token_ids
+        assert generation.token_ids == alone.token_ids
         for layer, events in alone.recording.events.items():
-            assert (ours.recording.events[layer].indices == events.indices).all()
+            assert (generation.recording.events[layer].indices == events.indices).all()
     assert shared.count == 1
     shared_builds = 1 if methods.get(name).builds_for_any_budget else 3
     assert len(builds) == (shared_builds + 3) * len(set(builds))
@@ -62,7 +62,7 @@ def test_eight_methods_at_four_budgets_take_one_prefill(tiny):
     counted: list[int] = []
     names = ("full", "oracle", "clusterkv", "quest", "pqcache", "snapkv", "h2o", "streaming_llm")
     ids = prompt(280)
-    hook = passes_of_prompts(tiny, counted)
+    hook = count_tokens_of_passes(tiny, counted)
     try:
         with attached(tiny.model):
             shared = SharedPrefill(tiny, ids, retain_queries=True, details=True)
@@ -75,7 +75,7 @@ def test_eight_methods_at_four_budgets_take_one_prefill(tiny):
     assert [tokens for tokens in counted if tokens > 1] == [280]
 
 
-def test_a_subclass_that_builds_otherwise_is_built_for_every_budget():
+def test_a_subclass_is_built_for_each_budget_by_default():
     class Own(methods.get("quest")):
         name = "own_quest_of_this_test"
 
