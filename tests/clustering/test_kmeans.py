@@ -1,4 +1,4 @@
-"""k-means against scikit-learn, against brute force, and its properties."""
+"""k-means against scikit-learn and brute force, and its properties."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ METRICS = ("cosine", "l2", "ip")
 
 def clustered(*batch: int, length: int, width: int, centers: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    middles = torch.randn(*batch, centers, width, generator=generator) * 2
-    which = torch.randint(centers, (length,), generator=generator)
-    return middles[..., which, :] + torch.randn(*batch, length, width, generator=generator)
+    centres = torch.randn(*batch, centers, width, generator=generator) * 2
+    labels = torch.randint(centers, (length,), generator=generator)
+    return centres[..., labels, :] + torch.randn(*batch, length, width, generator=generator)
 
 
 def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.Tensor:
@@ -41,50 +41,50 @@ def means(keys: torch.Tensor, labels: torch.Tensor, n_clusters: int) -> torch.Te
     return one_hot @ keys.double() / one_hot.sum(-1, keepdim=True)
 
 
-def assert_same(one: Clusters, other: Clusters) -> None:
+def assert_same(first: Clusters, second: Clusters) -> None:
     for name in Clusters.__dataclass_fields__:
-        assert torch.equal(getattr(one, name), getattr(other, name)), name
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
 
 
 @pytest.mark.parametrize(("n_clusters", "iterations"), [(7, 4), (60, 10), (60, 100)])
-def test_l2_gives_what_scikit_learn_gives(n_clusters, iterations):
+def test_l2_agrees_with_scikit_learn(n_clusters, iterations):
     keys = clustered(3, length=1500, width=16, centers=40)
     start = initial_positions(1500, n_clusters, seed=5)
     # scikit-learn assigns once more after its last update
-    mine = kmeans(keys, n_clusters, metric="l2", max_iter=iterations + 1, seed=5)
+    clusters = kmeans(keys, n_clusters, metric="l2", max_iter=iterations + 1, seed=5)
     for head in range(3):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            theirs = KMeans(n_clusters, init=keys[head, start].numpy(), n_init=1, max_iter=iterations, tol=0)
-            theirs.fit(keys[head].numpy())
-        assert np.array_equal(mine.labels[head].numpy(), theirs.labels_)
-        assert bool(mine.converged[head]) == (theirs.n_iter_ < iterations)
-        inertia = (keys[head] - mine.centroids[head, mine.labels[head]]).square().sum().item()
-        assert inertia <= theirs.inertia_ * (1 + 1e-6)  # means of the final labels are never worse
+            reference = KMeans(n_clusters, init=keys[head, start].numpy(), n_init=1, max_iter=iterations, tol=0)
+            reference.fit(keys[head].numpy())
+        assert np.array_equal(clusters.labels[head].numpy(), reference.labels_)
+        assert bool(clusters.converged[head]) == (reference.n_iter_ < iterations)
+        inertia = (keys[head] - clusters.centroids[head, clusters.labels[head]]).square().sum().item()
+        assert inertia <= reference.inertia_ * (1 + 1e-6)  # means of the final labels are never worse
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_one_iteration_is_nearest_then_mean(metric):
+def test_one_iteration_assigns_then_averages(metric):
     keys = clustered(2, 3, length=400, width=10, centers=8)
-    found = kmeans(keys, 9, metric=metric, max_iter=1, seed=3)
+    clusters = kmeans(keys, 9, metric=metric, max_iter=1, seed=3)
     first = keys[..., initial_positions(400, 9, seed=3), :]
-    assert torch.equal(found.labels, nearest(keys, first, metric))
-    wanted = torch.where(found.sizes[..., None] > 0, means(keys, found.labels, 9), first.double())
-    torch.testing.assert_close(found.centroids.double(), wanted, rtol=1e-5, atol=1e-5)
-    assert not found.converged.any()
+    assert torch.equal(clusters.labels, nearest(keys, first, metric))
+    expected = torch.where(clusters.sizes[..., None] > 0, means(keys, clusters.labels, 9), first.double())
+    torch.testing.assert_close(clusters.centroids.double(), expected, rtol=1e-5, atol=1e-5)
+    assert not clusters.converged.any()
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_converged_clusters_are_a_fixed_point(metric):
     keys = clustered(2, length=600, width=12, centers=10)
-    found = kmeans(keys, 20, metric=metric, max_iter=300)
-    assert found.converged.all()
-    assert (found.n_iter < 300).all()
-    assert torch.equal(found.labels, nearest(keys, found.centroids, metric))
-    full = found.sizes > 0
-    wanted = means(keys, found.labels, 20)[full]
-    torch.testing.assert_close(found.centroids[full].double(), wanted, rtol=1e-5, atol=1e-5)
-    assert_same(found, kmeans(keys, 20, metric=metric, max_iter=1000))
+    clusters = kmeans(keys, 20, metric=metric, max_iter=300)
+    assert clusters.converged.all()
+    assert (clusters.n_iter < 300).all()
+    assert torch.equal(clusters.labels, nearest(keys, clusters.centroids, metric))
+    not_empty = clusters.sizes > 0
+    expected = means(keys, clusters.labels, 20)[not_empty]
+    torch.testing.assert_close(clusters.centroids[not_empty].double(), expected, rtol=1e-5, atol=1e-5)
+    assert_same(clusters, kmeans(keys, 20, metric=metric, max_iter=1000))
 
 
 @settings(max_examples=60)
@@ -107,24 +107,24 @@ def test_properties(data):
     elif kind == "some zero":
         keys[..., ::3, :] = 0
     before = keys.clone()
-    found = kmeans(keys, n_clusters, metric=metric, max_iter=5, seed=seed)
+    clusters = kmeans(keys, n_clusters, metric=metric, max_iter=5, seed=seed)
 
     assert torch.equal(keys, before)
-    assert found.centroids.isfinite().all()
-    assert found.centroids.shape == (*batch, n_clusters, width)
-    assert torch.equal(found.sizes, torch.nn.functional.one_hot(found.labels, n_clusters).sum(-2))
-    assert (found.offsets[..., 0] == 0).all()
-    assert torch.equal(found.offsets.diff(dim=-1), found.sizes)
+    assert clusters.centroids.isfinite().all()
+    assert clusters.centroids.shape == (*batch, n_clusters, width)
+    assert torch.equal(clusters.sizes, torch.nn.functional.one_hot(clusters.labels, n_clusters).sum(-2))
+    assert (clusters.offsets[..., 0] == 0).all()
+    assert torch.equal(clusters.offsets.diff(dim=-1), clusters.sizes)
     # positions sorted by label, ascending inside a label: the one permutation that sorts label * L + position
-    assert torch.equal(found.order, (found.labels * length + torch.arange(length)).argsort(-1))
-    assert_same(found, kmeans(keys, n_clusters, metric=metric, max_iter=5, seed=seed))
-    if batch and kind == "normal":  # equal keys can make equal centroids, between which a last bit decides
+    assert torch.equal(clusters.order, (clusters.labels * length + torch.arange(length)).argsort(-1))
+    assert_same(clusters, kmeans(keys, n_clusters, metric=metric, max_iter=5, seed=seed))
+    if batch and kind == "normal":  # equal keys can give equal centroids, and then rounding decides
         last = tuple(size - 1 for size in batch)
         alone = kmeans(keys[last].clone(), n_clusters, metric=metric, max_iter=5, seed=seed)
-        assert_same(alone, Clusters(**{name: getattr(found, name)[last] for name in Clusters.__dataclass_fields__}))
+        assert_same(alone, Clusters(**{name: getattr(clusters, name)[last] for name in Clusters.__dataclass_fields__}))
 
 
-def test_a_head_alone_gets_the_clusters_it_gets_in_a_batch():
+def test_a_head_has_the_same_clusters_alone_and_in_a_batch():
     keys = torch.randn(3, 1000, 64, generator=torch.Generator().manual_seed(0))
     together = kmeans(keys, 50, max_iter=100)
     assert len(set(together.n_iter.tolist())) > 1  # heads stop at different iterations
@@ -134,82 +134,82 @@ def test_a_head_alone_gets_the_clusters_it_gets_in_a_batch():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_relaxed_step_goes_further_than_the_mean(metric):
+def test_a_relaxed_step_moves_beyond_the_mean(metric):
     keys = clustered(2, length=400, width=10, centers=8)
     first = keys[..., initial_positions(400, 9, seed=3), :]
-    one = kmeans(keys, 9, metric=metric, max_iter=1, seed=3, relaxation=1.8)
-    assert_same(one, kmeans(keys, 9, metric=metric, max_iter=1, seed=3))  # what is returned are means
-    moved = first + 1.8 * (one.centroids - first)
-    two = kmeans(keys, 9, metric=metric, max_iter=2, seed=3, relaxation=1.8)
-    assert torch.equal(two.labels, nearest(keys, moved, metric))
-    full = two.sizes > 0
-    wanted = means(keys, two.labels, 9)[full]
-    torch.testing.assert_close(two.centroids[full].double(), wanted, rtol=1e-5, atol=1e-5)
+    one_iteration = kmeans(keys, 9, metric=metric, max_iter=1, seed=3, relaxation=1.8)
+    assert_same(one_iteration, kmeans(keys, 9, metric=metric, max_iter=1, seed=3))  # the result has means
+    moved = first + 1.8 * (one_iteration.centroids - first)
+    two_iterations = kmeans(keys, 9, metric=metric, max_iter=2, seed=3, relaxation=1.8)
+    assert torch.equal(two_iterations.labels, nearest(keys, moved, metric))
+    not_empty = two_iterations.sizes > 0
+    expected = means(keys, two_iterations.labels, 9)[not_empty]
+    torch.testing.assert_close(two_iterations.centroids[not_empty].double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("relaxation", [1.3, 1.8])
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_relaxed_clusters_converge_to_a_fixed_point_of_lloyd(metric, relaxation):
     keys = clustered(3, length=600, width=12, centers=10)
-    found = kmeans(keys, 20, metric=metric, max_iter=500, relaxation=relaxation)
-    assert found.converged.all()
-    assert torch.equal(found.labels, nearest(keys, found.centroids, metric))
-    full = found.sizes > 0
-    wanted = means(keys, found.labels, 20)[full]
-    torch.testing.assert_close(found.centroids[full].double(), wanted, rtol=1e-5, atol=1e-5)
-    last = found.n_iter.max().item()
+    clusters = kmeans(keys, 20, metric=metric, max_iter=500, relaxation=relaxation)
+    assert clusters.converged.all()
+    assert torch.equal(clusters.labels, nearest(keys, clusters.centroids, metric))
+    not_empty = clusters.sizes > 0
+    expected = means(keys, clusters.labels, 20)[not_empty]
+    torch.testing.assert_close(clusters.centroids[not_empty].double(), expected, rtol=1e-5, atol=1e-5)
+    last = clusters.n_iter.max().item()
     assert not kmeans(keys, 20, metric=metric, max_iter=last - 1, relaxation=relaxation).converged.all()
-    assert_same(found, kmeans(keys, 20, metric=metric, max_iter=last, relaxation=relaxation))
+    assert_same(clusters, kmeans(keys, 20, metric=metric, max_iter=last, relaxation=relaxation))
     for head in range(3):
         alone = kmeans(keys[head].clone(), 20, metric=metric, max_iter=500, relaxation=relaxation)
-        assert_same(alone, Clusters(**{name: getattr(found, name)[head] for name in Clusters.__dataclass_fields__}))
+        assert_same(alone, Clusters(**{name: getattr(clusters, name)[head] for name in Clusters.__dataclass_fields__}))
 
 
-def test_relaxed_iterations_are_worth_more_than_lloyds():
+def test_relaxed_iterations_converge_faster():
     keys = torch.randn(3, 3000, 32, generator=torch.Generator().manual_seed(0))
 
-    def inertia(found: Clusters) -> float:
-        chosen = found.centroids.gather(1, found.labels[..., None].expand_as(keys))
-        return float((keys - chosen).square().sum())
+    def inertia(clusters: Clusters) -> float:
+        centroids = clusters.centroids.gather(1, clusters.labels[..., None].expand_as(keys))
+        return float((keys - centroids).square().sum())
 
     lloyd = inertia(kmeans(keys, 80, metric="l2", max_iter=10))
     assert inertia(kmeans(keys, 80, metric="l2", max_iter=6, relaxation=1.8)) <= lloyd
 
 
 @pytest.mark.parametrize("relaxation", [1.0, 1.8])
-def test_looking_seldom_at_what_still_runs_changes_nothing(relaxation, monkeypatch):
-    """What happens on a GPU: heads that have converged are computed along until the next look."""
-    search = importlib.import_module("kvviz.clustering.kmeans")  # the function of that name hides the module
+def test_checking_convergence_less_often_changes_nothing(relaxation, monkeypatch):
+    """As on a GPU: heads that have converged are computed until the next check."""
+    module = importlib.import_module("kvviz.clustering.kmeans")  # the function has the module's name
     keys = torch.randn(4, 500, 24, generator=torch.Generator().manual_seed(0))
     for max_iter in (1, 7, 16, 300):
-        wanted = kmeans(keys, 30, max_iter=max_iter, relaxation=relaxation)
+        expected = kmeans(keys, 30, max_iter=max_iter, relaxation=relaxation)
         with monkeypatch.context() as patch:
-            patch.setattr(search, "_looks", lambda iteration, device: iteration % 4 == 3)
-            assert_same(kmeans(keys, 30, max_iter=max_iter, relaxation=relaxation), wanted)
-    assert wanted.converged.all()
-    assert len(set(wanted.n_iter.tolist())) > 1
+            patch.setattr(module, "_looks", lambda iteration, device: iteration % 4 == 3)
+            assert_same(kmeans(keys, 30, max_iter=max_iter, relaxation=relaxation), expected)
+    assert expected.converged.all()
+    assert len(set(expected.n_iter.tolist())) > 1
 
 
 def test_the_seed_chooses_the_initial_keys():
     keys = clustered(length=300, width=8, centers=5)
-    one, other = (kmeans(keys, 12, seed=seed, max_iter=1).centroids for seed in (1, 2))
-    assert not torch.equal(one, other)
+    first, second = (kmeans(keys, 12, seed=seed, max_iter=1).centroids for seed in (1, 2))
+    assert not torch.equal(first, second)
     assert len(set(initial_positions(300, 300, seed=0).tolist())) == 300
 
 
 def test_as_many_clusters_as_keys():
     keys = clustered(2, length=50, width=16, centers=50)
-    found = kmeans(keys, 50, metric="l2")
-    assert (found.sizes == 1).all()
-    assert torch.equal(found.centroids[0, found.labels[0]], keys[0])
-    assert found.converged.all()
+    clusters = kmeans(keys, 50, metric="l2")
+    assert (clusters.sizes == 1).all()
+    assert torch.equal(clusters.centroids[0, clusters.labels[0]], keys[0])
+    assert clusters.converged.all()
 
 
 def test_an_empty_cluster_keeps_its_centroid():
     keys = torch.tensor([[1.0, 0.0]]).repeat(6, 1)
-    found = kmeans(keys, 3)
-    assert found.sizes.tolist() == [6, 0, 0]
-    assert torch.equal(found.centroids, keys[:3])
+    clusters = kmeans(keys, 3)
+    assert clusters.sizes.tolist() == [6, 0, 0]
+    assert torch.equal(clusters.centroids, keys[:3])
 
 
 def test_half_precision_keys_are_computed_in_float32():

@@ -1,4 +1,4 @@
-"""Product quantization against scikit-learn, faiss and brute force; the fit that limits its iterations."""
+"""Product quantization against scikit-learn, faiss and brute force, and the fit that limits its iterations."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from kvviz.errors import InvalidInputError
 
 def clustered(*batch: int, length: int, width: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    middles = torch.randn(*batch, 40, width, generator=generator) * 2
-    which = torch.randint(40, (length,), generator=generator)
-    return middles[..., which, :] + torch.randn(*batch, length, width, generator=generator)
+    centres = torch.randn(*batch, 40, width, generator=generator) * 2
+    labels = torch.randint(40, (length,), generator=generator)
+    return centres[..., labels, :] + torch.randn(*batch, length, width, generator=generator)
 
 
 def brute_codes(keys: torch.Tensor, centroids: torch.Tensor) -> np.ndarray:
-    """Number of the nearest centroid of every part, [L, m]: keys [L, D], centroids [m, C, D/m]."""
+    """Number of the nearest centroid of each part, [L, m], for keys [L, D] and centroids [m, C, D/m]."""
     parts = keys.double().numpy().reshape(len(keys), centroids.shape[0], -1)
     distances = ((parts[:, :, None] - centroids.double().numpy()[None]) ** 2).sum(-1)  # [L, m, C]
     return distances.argmin(-1)
 
 
 @pytest.mark.parametrize("iterations", [1, 6, 100])
-def test_every_part_is_what_scikit_learn_clusters(iterations):
+def test_the_clusters_of_each_part_agree_with_scikit_learn(iterations):
     keys = clustered(2, length=900, width=24)
     book = product_quantize(keys, n_partitions=3, n_bits=4, max_iter=iterations, seed=5)
     assert book.centroids.shape == (2, 3, 16, 8)
@@ -41,13 +41,13 @@ def test_every_part_is_what_scikit_learn_clusters(iterations):
     start = initial_positions(900, 16, seed=5)
     for head in range(2):
         for part in range(3):
-            own = keys[head, :, 8 * part : 8 * part + 8].numpy()
-            theirs = KMeans(16, init=own[start], n_init=1, max_iter=iterations, tol=0, algorithm="lloyd")
+            part_keys = keys[head, :, 8 * part : 8 * part + 8].numpy()
+            reference = KMeans(16, init=part_keys[start], n_init=1, max_iter=iterations, tol=0, algorithm="lloyd")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                theirs.fit(own)
-            np.testing.assert_allclose(book.centroids[head, part], theirs.cluster_centers_, rtol=1e-4, atol=1e-5)
-            assert np.array_equal(book.codes[head, :, part].numpy(), theirs.labels_)
+                reference.fit(part_keys)
+            np.testing.assert_allclose(book.centroids[head, part], reference.cluster_centers_, rtol=1e-4, atol=1e-5)
+            assert np.array_equal(book.codes[head, :, part].numpy(), reference.labels_)
 
 
 @pytest.mark.parametrize(("n_partitions", "n_bits"), [(2, 6), (4, 8), (8, 3)])
@@ -95,21 +95,21 @@ def test_properties(data):
     assert book.codes.dtype == (torch.uint8 if n_bits <= 8 else torch.uint16)
     assert book.codes.long().max() < n_centroids
     rebuilt = book.reconstruct()
-    one, keys_of_one, rebuilt_of_one = book, keys, rebuilt
-    for _ in batch:  # the last head, by brute force; equal centroids may be named by either number
-        one = Codebook(one.centroids[-1], one.codes[-1])
-        keys_of_one, rebuilt_of_one = keys_of_one[-1], rebuilt_of_one[-1]
-    wanted = brute_codes(keys_of_one, one.centroids)
-    numbers = np.arange(n_partitions)
-    named = one.centroids.numpy()[numbers, one.codes.long().numpy()].reshape(length, 8)
-    assert np.array_equal(rebuilt_of_one.numpy(), named)
-    nearest = one.centroids.numpy()[numbers, wanted].reshape(length, 8)
-    distance = ((named - keys_of_one.numpy()) ** 2).sum(-1)
-    np.testing.assert_allclose(distance, ((nearest - keys_of_one.numpy()) ** 2).sum(-1), rtol=1e-4, atol=1e-5)
+    last_book, last_keys, last_rebuilt = book, keys, rebuilt
+    for _ in batch:  # the last head, by brute force; equal centroids may have either code
+        last_book = Codebook(last_book.centroids[-1], last_book.codes[-1])
+        last_keys, last_rebuilt = last_keys[-1], last_rebuilt[-1]
+    nearest_codes = brute_codes(last_keys, last_book.centroids)
+    parts = np.arange(n_partitions)
+    coded = last_book.centroids.numpy()[parts, last_book.codes.long().numpy()].reshape(length, 8)
+    assert np.array_equal(last_rebuilt.numpy(), coded)
+    nearest = last_book.centroids.numpy()[parts, nearest_codes].reshape(length, 8)
+    distance = ((coded - last_keys.numpy()) ** 2).sum(-1)
+    np.testing.assert_allclose(distance, ((nearest - last_keys.numpy()) ** 2).sum(-1), rtol=1e-4, atol=1e-5)
     queries = torch.randn(*batch, group, 8, generator=generator)
     scores = book.scores(queries)
     torch.testing.assert_close(scores, queries @ rebuilt.transpose(-1, -2), rtol=1e-4, atol=1e-4)
-    if length <= 2**n_bits and kind == "normal" and n_partitions <= 2:  # narrower parts may lie too close in float32
+    if length <= 2**n_bits and kind == "normal" and n_partitions <= 2:  # smaller parts may be too close in float32
         assert torch.equal(rebuilt, keys)
     if batch and kind == "normal":
         alone = product_quantize(keys[-1].clone(), n_partitions=n_partitions, n_bits=n_bits, max_iter=4, seed=seed)
@@ -118,7 +118,7 @@ def test_properties(data):
 
 
 @pytest.mark.parametrize("new", [1, 16, 17, 100])
-def test_further_keys_get_their_nearest_centroids(new):
+def test_appended_keys_get_their_nearest_centroids(new):
     keys = clustered(2, length=400 + new, width=16)
     book = product_quantize(keys[:, :400], n_partitions=2, n_bits=5, max_iter=3)
     longer = book.append(keys[:, 400:])
@@ -128,20 +128,20 @@ def test_further_keys_get_their_nearest_centroids(new):
         assert np.array_equal(longer.codes[head].numpy(), brute_codes(keys[head], book.centroids[head]))
 
 
-def test_codebooks_that_grow_from_one_another_do_not_disturb_each_other():
+def test_codebooks_that_share_a_beginning_do_not_change_each_other():
     keys = clustered(2, length=700, width=16)
     book = product_quantize(keys[:, :400], n_partitions=2, n_bits=4, max_iter=3)
-    first = before = book.append(keys[:, 400:401])
+    stepwise = shared = book.append(keys[:, 400:401])
     for step in range(401, 600):
-        first = first.append(keys[:, step : step + 1])
-    other = before.append(keys[:, 600:])
+        stepwise = stepwise.append(keys[:, step : step + 1])
+    at_once = shared.append(keys[:, 600:])
     for head in range(2):
-        assert np.array_equal(first.codes[head].numpy(), brute_codes(keys[head, :600], book.centroids[head]))
-        assert np.array_equal(before.codes[head].numpy(), brute_codes(keys[head, :401], book.centroids[head]))
-        assert np.array_equal(other.codes[head, 401:].numpy(), brute_codes(keys[head, 600:], book.centroids[head]))
+        assert np.array_equal(stepwise.codes[head].numpy(), brute_codes(keys[head, :600], book.centroids[head]))
+        assert np.array_equal(shared.codes[head].numpy(), brute_codes(keys[head, :401], book.centroids[head]))
+        assert np.array_equal(at_once.codes[head, 401:].numpy(), brute_codes(keys[head, 600:], book.centroids[head]))
 
 
-def test_pairs_of_codes_are_counted_as_tokens_come():
+def test_pairs_of_codes_are_counted_up_to_a_length():
     keys = clustered(2, length=500, width=16)
     book = product_quantize(keys[:, :400], n_partitions=2, n_bits=4, max_iter=3)
     assert book.pair_counts(255) is None, "more pairs than tokens"
@@ -149,19 +149,19 @@ def test_pairs_of_codes_are_counted_as_tokens_come():
     for length in (300, 301, 350, 500, 260):
         counts = longer.pair_counts(length)
         for head in range(2):
-            pairs, often = np.unique(longer.codes[head, :length].numpy(), axis=0, return_counts=True)
+            pairs, frequencies = np.unique(longer.codes[head, :length].numpy(), axis=0, return_counts=True)
             assert counts[head].sum() == length
-            assert np.array_equal(counts[head].numpy()[pairs[:, 1], pairs[:, 0]], often)
+            assert np.array_equal(counts[head].numpy()[pairs[:, 1], pairs[:, 0]], frequencies)
     assert longer.pairs.counted == 260
     assert product_quantize(keys, n_partitions=4, n_bits=4).pair_counts(500) is None
 
 
 def test_half_precision_keys_are_computed_in_float32():
     keys = clustered(2, length=300, width=16).to(torch.bfloat16)
-    one, other = (product_quantize(k, n_partitions=2, n_bits=4) for k in (keys, keys.float()))
-    assert torch.equal(one.codes, other.codes)
-    assert torch.equal(one.centroids, other.centroids)
-    assert torch.equal(one.scores(keys[:, :3]), other.scores(keys[:, :3].float()))
+    half, full = (product_quantize(k, n_partitions=2, n_bits=4) for k in (keys, keys.float()))
+    assert torch.equal(half.codes, full.codes)
+    assert torch.equal(half.centroids, full.centroids)
+    assert torch.equal(half.scores(keys[:, :3]), full.scores(keys[:, :3].float()))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_fields_out_of_range(fields, message):
         product_quantize(torch.ones(2, 10, 16), **fields)
 
 
-def test_keys_of_a_wrong_kind():
+def test_invalid_keys():
     for keys in (torch.ones(16), torch.ones(0, 16), torch.ones(4, 16, dtype=torch.int64)):
         with pytest.raises(InvalidInputError, match="at least one token"):
             product_quantize(keys)
@@ -198,21 +198,19 @@ class TestIterations:
 
     def test_the_fit_finds_the_coefficients(self):
         model = self.fitted()
-        found = (model.alpha1, model.beta1, model.alpha2, model.beta2, model.gamma2)
-        np.testing.assert_allclose(found, (0.004, 3e-8, 0.001, 2e-6, 4e-10), rtol=1e-8)
+        coefficients = (model.alpha1, model.beta1, model.alpha2, model.beta2, model.gamma2)
+        np.testing.assert_allclose(coefficients, (0.004, 3e-8, 0.001, 2e-6, 4e-10), rtol=1e-8)
         assert model.table()["residual_s"].abs().max() < 1e-12
 
-    def test_the_fit_of_noisy_times_is_the_least_squares_one(self):
-        random = np.random.default_rng(0)
-        clustering = [
-            ClusteringTime(s, t, 1e-8 * s * t * random.uniform(0.8, 1.2)) for s in (1000, 3000) for t in (2, 9)
-        ]
-        compute = [ComputeTime(s, 1e-9 * s * s * random.uniform(0.8, 1.2)) for s in (1000, 2000, 3000, 4000)]
+    def test_the_fit_of_noisy_times_is_least_squares(self):
+        rng = np.random.default_rng(0)
+        clustering = [ClusteringTime(s, t, 1e-8 * s * t * rng.uniform(0.8, 1.2)) for s in (1000, 3000) for t in (2, 9)]
+        compute = [ComputeTime(s, 1e-9 * s * s * rng.uniform(0.8, 1.2)) for s in (1000, 2000, 3000, 4000)]
         model = fit_iterations(clustering, compute)
         slope, offset = np.polyfit([p.tokens * p.iterations for p in clustering], [p.seconds for p in clustering], 1)
         square, linear, constant = np.polyfit([p.tokens for p in compute], [p.seconds for p in compute], 2)
-        found = (model.alpha1, model.beta1, model.alpha2, model.beta2, model.gamma2)
-        np.testing.assert_allclose(found, (offset, slope, constant, linear, square), rtol=1e-6)
+        coefficients = (model.alpha1, model.beta1, model.alpha2, model.beta2, model.gamma2)
+        np.testing.assert_allclose(coefficients, (offset, slope, constant, linear, square), rtol=1e-6)
         table = model.table()
         assert table["work"].tolist() == ["clustering"] * 4 + ["one layer"] * 4
         assert table["fitted_s"][1] == pytest.approx(offset + slope * 9000)
@@ -222,14 +220,14 @@ class TestIterations:
 
     @settings(max_examples=60)
     @given(tokens=st.integers(1, 200_000), least=st.integers(1, 10), span=st.integers(0, 300))
-    def test_the_most_iterations_are_those_of_a_search(self, tokens, least, span):
+    def test_the_maximum_of_iterations_against_a_search(self, tokens, least, span):
         model = self.fitted(least=least, most=least + span)
         limit = model.compute_seconds(tokens)
         fitting = [t for t in range(least, least + span + 1) if model.clustering_seconds(tokens, t) <= limit]
         assert model.max_iterations(tokens) == max(fitting, default=least)
 
     def test_clipping(self):
-        assert self.fitted().max_iterations(64) == 3, "short inputs: clustering alone takes longer than the layer"
+        assert self.fitted().max_iterations(64) == 3, "with short inputs, clustering takes longer than the layer"
         assert self.fitted().max_iterations(10**6) == 300
         assert self.fitted(least=5, most=7).max_iterations(64) == 5
 
@@ -239,22 +237,22 @@ class TestIterations:
         assert "0.001 s + 2e-06 s · tokens + 4e-10 s · tokens²" in text
         assert f"{self.fitted().max_iterations(8192)} at 8,192 tokens" in text
 
-    def test_profiles_time_what_they_say(self):
-        """A clock that counts its own readings: two a run, and the best run is what is kept."""
+    def test_profiles_measure_the_best_run(self):
+        """A clock with given readings, two per run; the profile keeps the best run."""
         readings = iter([0.0, 5.0, 10.0, 12.0, 20.0, 26.0] * 2)
-        ran = []
-        points = profile_compute(ran.append, (10, 20), n_layers=4, repeats=3, clock=lambda: next(readings))
+        lengths_run = []
+        points = profile_compute(lengths_run.append, (10, 20), n_layers=4, repeats=3, clock=lambda: next(readings))
         assert points == (ComputeTime(10, 0.5), ComputeTime(20, 0.5))
-        assert ran == [10] * 4 + [20] * 4
+        assert lengths_run == [10] * 4 + [20] * 4
 
-    def test_a_clustering_that_converges_notes_the_iterations_made(self):
+    def test_the_profile_records_the_iterations_until_convergence(self):
         points = profile_clustering((80,), (1, 50), n_heads=1, head_dim=4, n_bits=2, repeats=1)
         assert [p.tokens for p in points] == [80, 80]
         assert points[0].iterations == 1
         assert 1 < points[1].iterations < 50
         assert all(p.seconds > 0 for p in points)
 
-    def test_what_cannot_be_fitted(self):
+    def test_times_that_cannot_be_fitted(self):
         good = [ComputeTime(s, s * 1e-3) for s in (1, 2, 3)]
         times = [ClusteringTime(10, 1, 1.0), ClusteringTime(10, 2, 2.0)]
         with pytest.raises(InvalidInputError, match="clustering: got 1 different sizes; wanted at least 2"):

@@ -39,7 +39,7 @@ def tensors(heads, group, length, dim=8, kind="random", seed=0, batch=1):
 
 
 def by_hand(queries, keys, position, group, *, causal=False, softcap=None):
-    """Reduced weights [R][L] of the centroid at `position` over all keys, one query head at a time, in float64."""
+    """Reduced weights [R][L] of the centroid at `position` over all keys, one query head at a time in float64."""
     heads, kv_heads = queries.shape[1], keys.shape[1]
     ratio, rows = heads // kv_heads, []
     for head in range(heads):
@@ -78,7 +78,7 @@ class TestIndex:
         kind=st.sampled_from(KEYS), group=st.sampled_from(GROUPS), choice=st.sampled_from(CHOICES),
         causal=st.booleans(), seed=st.integers(0, 99), data=st.data(),
     )  # fmt: skip
-    def test_no_list_could_hold_heavier_keys(self, heads, ratio, length, kind, group, choice, causal, seed, data):
+    def test_lists_hold_the_keys_of_largest_weight(self, heads, ratio, length, kind, group, choice, causal, seed, data):
         queries, keys = tensors(heads, ratio, length, kind=kind, seed=seed)
         start = data.draw(st.integers(0, length - 1))
         stop = data.draw(st.integers(start + 1, length))
@@ -90,23 +90,23 @@ class TestIndex:
         assert len(set(index.positions.tolist())) == count
         for number in {0, count // 2, count - 1}:
             position = int(index.positions[number])
-            seen = range(start, min(stop, position + 1) if causal else stop)
+            visible = range(start, min(stop, position + 1) if causal else stop)
             for row, weights in enumerate(by_hand(queries, keys, position, group, causal=causal)):
                 listed = index.lists[0, row, number].tolist()
-                own = [key for key in listed if key >= 0]
-                assert listed == own + [-1] * (entries - len(own)), "pads come last"
-                assert len(own) == min(entries, len(seen)) == len(set(own)), "as many distinct keys as there are"
-                assert set(own) <= set(seen)
-                best = sorted((weights[key] for key in seen), reverse=True)[: len(own)]
-                np.testing.assert_allclose([weights[key] for key in own], best, rtol=1e-4, atol=1e-9)
+                real = [key for key in listed if key >= 0]
+                assert listed == real + [-1] * (entries - len(real)), "pads come last"
+                assert len(real) == min(entries, len(visible)) == len(set(real)), "as many distinct keys as possible"
+                assert set(real) <= set(visible)
+                best = sorted((weights[key] for key in visible), reverse=True)[: len(real)]
+                np.testing.assert_allclose([weights[key] for key in real], best, rtol=1e-4, atol=1e-9)
 
     @pytest.mark.parametrize("kind", ["constant", "zero"])
-    def test_equal_keys_are_listed_from_the_first(self, kind):
+    def test_equal_keys_are_listed_in_order(self, kind):
         queries, keys = tensors(2, 2, 300, kind=kind)
         index = query_centroids(queries, keys, n_centroids=5, list_length=40, within=(10, 290))
         assert torch.equal(index.lists, torch.arange(10, 50).expand_as(index.lists).int())
 
-    def test_a_prompt_gets_the_same_alone_and_in_blocks(self, monkeypatch):
+    def test_lists_do_not_depend_on_the_batch_or_the_blocks(self, monkeypatch):
         queries, keys = tensors(2, 3, 500, batch=3)
         together = query_centroids(queries, keys, n_centroids=64, list_length=50)
         alone = query_centroids(queries[1:2], keys[1:2], n_centroids=64, list_length=50)
@@ -114,22 +114,22 @@ class TestIndex:
         monkeypatch.setattr(naive, "BLOCK_ELEMENTS", 1)
         assert torch.equal(query_centroids(queries, keys, n_centroids=64, list_length=50).lists, together.lists)
 
-    def test_any_leading_dimensions_and_half_precision(self):
+    def test_leading_dimensions_and_half_precision(self):
         queries, keys = tensors(2, 3, 100, batch=4)
         whole = query_centroids(queries, keys, n_centroids=10, list_length=20)
-        bare = query_centroids(queries[0], keys[0], n_centroids=10, list_length=20)
-        assert torch.equal(bare.lists, whole.lists[0])
+        unbatched = query_centroids(queries[0], keys[0], n_centroids=10, list_length=20)
+        assert torch.equal(unbatched.lists, whole.lists[0])
         nested = query_centroids(
             queries.view(2, 2, 6, 100, 8), keys.view(2, 2, 2, 100, 8), n_centroids=10, list_length=20
         )
         assert torch.equal(nested.lists.flatten(0, 1), whole.lists)
         half = query_centroids(queries.half(), keys.half(), n_centroids=10, list_length=20)
-        wide = query_centroids(queries.half().float(), keys.half().float(), n_centroids=10, list_length=20)
+        in_float32 = query_centroids(queries.half().float(), keys.half().float(), n_centroids=10, list_length=20)
         assert half.centroids.dtype == torch.float16
-        assert torch.equal(half.lists, wide.lists)
+        assert torch.equal(half.lists, in_float32.lists)
 
-    def test_memory_stays_in_blocks(self, monkeypatch):
-        """No tensor has more elements than a block or the inputs; all weights at once would have 6·500·2000."""
+    def test_memory_is_limited_to_blocks(self, monkeypatch):
+        """No tensor has more elements than a block or the inputs. All weights at once would be 6·500·2000."""
         monkeypatch.setattr(naive, "BLOCK_ELEMENTS", 2**17)
         queries, keys = tensors(2, 3, 2000)
         largest = 0
@@ -137,10 +137,10 @@ class TestIndex:
         class Watch(TorchDispatchMode):
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
                 nonlocal largest
-                out = func(*args, **(kwargs or {}))
-                for tensor in out if isinstance(out, tuple) else (out,):
+                result = func(*args, **(kwargs or {}))
+                for tensor in result if isinstance(result, tuple) else (result,):
                     largest = max(largest, tensor.numel() if isinstance(tensor, torch.Tensor) else 0)
-                return out
+                return result
 
         with Watch():
             query_centroids(queries, keys, n_centroids=500, list_length=64)
@@ -171,7 +171,7 @@ class TestIndex:
             query_centroids(queries, keys, **{"n_centroids": 4, "list_length": 5, **fields})
         assert isinstance(caught.value, kvviz.InvalidInputError | kvviz.UnknownNameError)
 
-    def test_tensors_that_do_not_fit(self):
+    def test_tensors_that_do_not_match(self):
         queries, keys = tensors(2, 2, 30)
         for wrong in ((queries[:, :3], keys), (queries[:, :, :9], keys), (queries[0], keys), (queries[..., :4], keys)):
             with pytest.raises(kvviz.InvalidInputError, match="queries and keys"):
@@ -182,13 +182,13 @@ class TestIndex:
 
 
 class TestPieces:
-    def test_where_the_centroids_stand(self):
+    def test_centroid_positions(self):
         assert centroid_positions(10, 4, "final").tolist() == [6, 7, 8, 9]
         assert centroid_positions(10, 4, "init").tolist() == [0, 1, 2, 3]
         assert centroid_positions(10, 4, "equidistant").tolist() == [1, 4, 6, 9]
-        some, other = (centroid_positions(500, 40, "random", seed=seed).tolist() for seed in (0, 1))
-        assert some == sorted(set(some)) == centroid_positions(500, 40, "random").tolist() != other
-        assert len(some) == 40
+        drawn, other = (centroid_positions(500, 40, "random", seed=seed).tolist() for seed in (0, 1))
+        assert drawn == sorted(set(drawn)) == centroid_positions(500, 40, "random").tolist() != other
+        assert len(drawn) == 40
         for choice in CHOICES:
             assert centroid_positions(7, 7, choice).tolist() == list(range(7))
 
@@ -196,8 +196,8 @@ class TestPieces:
     @given(st.lists(st.sampled_from([-1.0, 0.0, 1e-30, 0.25, 0.5, 3.0]), min_size=1, max_size=30), st.integers(1, 40))
     def test_best_first(self, weights, count):
         expected = sorted((i for i, w in enumerate(weights) if w >= 0), key=lambda i: (-weights[i], i))[:count]
-        found = best_first(torch.tensor([weights, weights]), count)
-        assert found.tolist() == [expected + [-1] * (count - len(expected))] * 2
+        result = best_first(torch.tensor([weights, weights]), count)
+        assert result.tolist() == [expected + [-1] * (count - len(expected))] * 2
 
     @settings(max_examples=80)
     @given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 30), st.integers(0, 1000))
@@ -206,10 +206,10 @@ class TestPieces:
         union = union_of_lists(torch.tensor(lists, dtype=torch.int32), length)
         width = max(1, max(len(set(row.tolist()) - {-1}) for row in lists.reshape(-1, entries)))
         assert union.tokens.shape == union.first.shape == (2, rows, width)
-        for place in np.ndindex(2, rows):
-            own = lists[place].tolist()
-            expected = sorted(set(own) - {-1})
+        for index in np.ndindex(2, rows):
+            entries_of_row = lists[index].tolist()
+            expected = sorted(set(entries_of_row) - {-1})
             pads = width - len(expected)
-            assert union.counts[place] == len(expected)
-            assert union.tokens[place].tolist() == expected + [-1] * pads
-            assert union.first[place].tolist() == [own.index(token) for token in expected] + [0] * pads
+            assert union.counts[index] == len(expected)
+            assert union.tokens[index].tolist() == expected + [-1] * pads
+            assert union.first[index].tolist() == [entries_of_row.index(token) for token in expected] + [0] * pads
