@@ -1,9 +1,9 @@
-"""Compiles fused kernels for NVIDIA GPUs, which needs none; with TRITON_INTERPRET unset.
+"""Compiles fused kernels for NVIDIA GPUs; this needs no GPU, but TRITON_INTERPRET must be unset.
 
     python -m tests.kernels.compiled_kernels
 
-Triton's interpreter runs kernels as Python and so accepts what its compiler does not. Prints one JSON object: of each
-case the bytes of shared memory that it takes, or what the compiler said.
+Triton's interpreter runs kernels as Python and accepts code that its compiler does not. Prints one JSON object: for
+each case the bytes of shared memory, or the compiler's error.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from typing import Any
 
 CAPABILITY = 90  # H100 and H200
 INTEGERS, SCALARS = "*i64", {"i32", "i64", "fp32"}
-Case = tuple[str, str, dict[str, Any]]  # module, kernel, and of each argument the type, or the value of a constant
+Case = tuple[str, str, dict[str, Any]]  # module, kernel, and per argument its type or the value of a constant
 
 
 def main() -> None:
-    """Compile every case."""
-    found: dict[str, int | str] = {}
+    """Compile all cases."""
+    results: dict[str, int | str] = {}
     for number, (module, kernel, arguments) in enumerate(cases()):
         name = f"{number} {module} {kernel}"
         try:
-            found[name] = compiled(getattr(importlib.import_module(f"kvviz_kernels.{module}"), kernel), arguments)
-        except Exception as error:  # whatever the compiler says is what the test shows
-            found[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps(found))
+            results[name] = compiled(getattr(importlib.import_module(f"kvviz_kernels.{module}"), kernel), arguments)
+        except Exception as error:  # the test shows the compiler's error
+            results[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(results))
 
 
 def compiled(kernel: Any, arguments: dict[str, Any]) -> int:
-    """Shared memory of the kernel for these argument types, all aligned to 16 bytes, and these constants."""
+    """Bytes of shared memory of the kernel for these argument types, all aligned to 16 bytes, and these constants."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     options = {"num_warps": arguments.get("num_warps", 4)}
-    own = {name: arguments[name] for name in kernel.arg_names}
-    types = {name: kind for name, kind in own.items() if isinstance(kind, str) and (kind in SCALARS or kind[0] == "*")}
-    constants = {name: value for name, value in own.items() if name not in types}
-    places = kernel.arg_names.index
+    used = {name: arguments[name] for name in kernel.arg_names}
+    types = {name: kind for name, kind in used.items() if isinstance(kind, str) and (kind in SCALARS or kind[0] == "*")}
+    constants = {name: value for name, value in used.items() if name not in types}
+    index_of = kernel.arg_names.index
     if "constexprs" in inspect.signature(ASTSource.__init__).parameters:  # Triton 3.3 and newer
         signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-        forms: dict[str, Any] = {
-            "constexprs": {(places(name),): value for name, value in constants.items()},
-            "attrs": {(places(name),): [["tt.divisibility", 16]] for name, kind in types.items() if kind[0] in "*i"},
+        source_arguments: dict[str, Any] = {
+            "constexprs": {(index_of(name),): value for name, value in constants.items()},
+            "attrs": {(index_of(name),): [["tt.divisibility", 16]] for name, kind in types.items() if kind[0] in "*i"},
         }
     else:
         signature = {name: types[name] for name in kernel.arg_names if name in types}
-        forms = {"constants": constants}
-    source = ASTSource(fn=kernel, signature=signature, **forms)
+        source_arguments = {"constants": constants}
+    source = ASTSource(fn=kernel, signature=signature, **source_arguments)
     return int(triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=options).metadata.shared)
 
 
 def cases() -> Iterator[Case]:
-    """Every fused kernel in the forms that are used."""
+    """All fused kernels in the forms that are used."""
     yield from attention()
     yield from kmeans()
     yield from matching()
@@ -65,7 +65,7 @@ def cases() -> Iterator[Case]:
 
 
 def attention() -> Iterator[Case]:
-    """Attention of one step: query heads alone or a group, with tl.dot or not; merging of parts."""
+    """Attention of one step for one query head or a group, with and without tl.dot, and merging of parts."""
     sizes = (
         "slots",
         "slots_of_split",
@@ -76,8 +76,9 @@ def attention() -> Iterator[Case]:
         "value_head",
         "value_token",
     )
-    whole, group, few = (1, False, 64), (4, True, 64), (4, False, 16)  # query heads a row, tl.dot or not, slots a block
-    for kind, half, forms in (("bf16", True, (whole, group, few)), ("fp32", False, (group, few))):
+    # query heads per row, tl.dot or not, slots per block
+    single, group, small_blocks = (1, False, 64), (4, True, 64), (4, False, 16)
+    for kind, half, forms in (("bf16", True, (single, group, small_blocks)), ("fp32", False, (group, small_blocks))):
         types = dict.fromkeys(("queries", "keys", "values", "bias", "output"), f"*{kind}")
         types |= {"indices": INTEGERS, "lse": "*fp32", "scale": "fp32", "softcap": "fp32"}
         types |= dict.fromkeys(sizes, "i32")
@@ -91,12 +92,12 @@ def attention() -> Iterator[Case]:
     yield "attention.fused_merge", "_merge_stacked_kernel", {**stacked, "D": 96, "BLOCK_N": 4, "BLOCK_D": 128}
     listed = {f"part{part}": "*bf16" for part in range(4)} | {f"lse{part}": "*fp32" for part in range(4)}
     for count in (1, 4):
-        own = {**listed, "output": "*bf16", "lse": "*fp32", "COUNT": count, "D": 96, "BLOCK_D": 128}
-        yield "attention.fused_merge", "_merge_listed_kernel", own
+        merge = {**listed, "output": "*bf16", "lse": "*fp32", "COUNT": count, "D": 96, "BLOCK_D": 128}
+        yield "attention.fused_merge", "_merge_listed_kernel", merge
 
 
 def kmeans() -> Iterator[Case]:
-    """Assignment of keys of every dtype, and the sums of clusters."""
+    """Assignment of keys of each dtype, and the sums of clusters."""
     types = dict.fromkeys(("length", "blocks", "padded_clusters", "part_stride", "n_clusters"), "i32")
     types |= dict.fromkeys(("labels", "places", "bounds", "first_pieces", "owners"), INTEGERS)
     types |= dict.fromkeys(("bias", "partial", "sums"), "*fp32")
@@ -111,7 +112,7 @@ def kmeans() -> Iterator[Case]:
 
 
 def matching() -> Iterator[Case]:
-    """The links inside chunks."""
+    """The links within chunks."""
     yield "matching.fused", "_match_kernel", {
         "keys": "*bf16", "partners": INTEGERS, "similarities": "*fp32", "row_stride": "i64", "token_stride": "i32",
         "length": "i32", "size": "i32", "links": "i32", "element_stride": 1, "blocks": 1, "BLOCK_A": 64, "BLOCK_B": 64,
@@ -120,7 +121,7 @@ def matching() -> Iterator[Case]:
 
 
 def inverted_file() -> Iterator[Case]:
-    """Building lists of keys, and the union of some of them."""
+    """Building lists of keys, and the union of lists."""
     lists = {
         "centroids": "*bf16", "keys": "*bf16", "last": INTEGERS, "lse": "*fp32", "scale": "fp32", "softcap": "fp32",
         "n_centroids": "i32", "key_row": "i64", "key_token": "i32", "key_element": 1, "CAUSAL": True,
@@ -141,16 +142,16 @@ def inverted_file() -> Iterator[Case]:
 
 
 def selection() -> Iterator[Case]:
-    """Choosing of clusters, pages and tokens, and the scores of codes."""
+    """Selection of clusters, pages and tokens, and the scores of codes."""
     take = {
         "queries": "*bf16", "centroids": "*fp32", "scores": "*fp32", "sizes": INTEGERS, "offsets": INTEGERS,
         "order": INTEGERS, "indices": INTEGERS, "ranks": "*i32", "count": "i32", "length": "i32", "slots": "i32",
         "ROWS": 8, "HEADS": 8, "GROUP": 4, "D": 128, "BLOCK_C": 2048, "BLOCK_D": 8, "BLOCK_S": 1024,
         "SEARCH_STEPS": 12, "num_warps": 8,
     }  # fmt: skip
-    for reduction, given, details in (("mean", False, True), ("max", False, False), ("each", True, False)):
-        own = {**take, "REDUCE": reduction, "HAS_SCORES": given, "DETAILS": details}
-        yield "selection.fused", "_take_kernel", own
+    for reduction, has_scores, details in (("mean", False, True), ("max", False, False), ("each", True, False)):
+        arguments = {**take, "REDUCE": reduction, "HAS_SCORES": has_scores, "DETAILS": details}
+        yield "selection.fused", "_take_kernel", arguments
     pages = {
         "queries": "*bf16", "bounds": "*fp32", "output": "*fp32", "pages": "i32", "bound_batch": "i64",
         "bound_head": "i64", "bound_channel": "i32", "HEADS": 8, "GROUP": 4, "D": 128, "BLOCK_P": 128, "BLOCK_D": 32,

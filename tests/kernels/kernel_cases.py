@@ -1,4 +1,4 @@
-"""What the tests of all kernels share: both forms on every device there is, odd lengths, tolerances."""
+"""Helpers for the tests of all kernels: both forms on all devices, odd lengths, tolerances."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", mar
 
 
 def normal(*shape: int, seed: int = 0, device: str = "cpu") -> torch.Tensor:
-    """Normal numbers, the same on every device."""
+    """Normal random numbers, the same on all devices."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)

@@ -1,4 +1,4 @@
-"""Fused kernels compile for GPUs, which Triton's interpreter does not show."""
+"""Fused kernels compile for GPUs; Triton's interpreter does not check this."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ FUSED = sorted((ROOT / "kernels" / "kvviz_kernels").glob("*/fused*.py"))
 
 @pytest.fixture(scope="module")
 def shared_bytes(tmp_path_factory):
-    """Of each case the bytes of shared memory that it takes, or what the compiler said.
+    """Bytes of shared memory per case, or the compiler's error.
 
-    The compiler runs in a process of its own, since the interpreter is on in this one.
+    The compiler runs in another process, since this one uses the interpreter.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     command = [sys.executable, "-m", "tests.kernels.compiled_kernels"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed (extra: kernels)")
-def test_every_kernel_compiles_for_a_gpu_that_is_not_here(shared_bytes):
-    refused = {case: said for case, said in shared_bytes.items() if not isinstance(said, int)}
-    assert not refused
-    most = 99 * 1024  # the least that a GPU since the RTX 30 has
-    assert all(taken < most for taken in shared_bytes.values()), shared_bytes
+def test_all_kernels_compile_without_a_gpu(shared_bytes):
+    errors = {case: result for case, result in shared_bytes.items() if not isinstance(result, int)}
+    assert not errors
+    limit = 99 * 1024  # the smallest of GPUs since the RTX 30
+    assert all(size < limit for size in shared_bytes.values()), shared_bytes
 
 
 def test_no_fused_kernel_is_left_out():
@@ -51,8 +51,8 @@ def test_no_fused_kernel_is_left_out():
 
 
 @pytest.mark.parametrize("file", FUSED, ids=[f"{file.parent.name}/{file.stem}" for file in FUSED])
-def test_annotations_of_kernels_are_names_that_the_compiler_reads(file):
-    """Triton's compiler (3.2 to 3.9) looks annotations up and refuses globals that are not its own, typing.Any say."""
+def test_the_compiler_can_resolve_the_annotations_of_kernels(file):
+    """Triton's compiler (3.2 to 3.9) resolves annotations and refuses foreign globals, for example typing.Any."""
     body = ast.parse(file.read_text()).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     imports = [node for node in body if isinstance(node, ast.ImportFrom) and node.module == "triton.language"]
@@ -61,7 +61,7 @@ def test_annotations_of_kernels_are_names_that_the_compiler_reads(file):
         function.name: [ast.unparse(argument.annotation) for argument in function.args.args if argument.annotation]
         for function in functions
     }
-    kernels = {name: found for name, found in annotations.items() if "tl.constexpr" in found}
+    kernels = {name: names for name, names in annotations.items() if "tl.constexpr" in names}
     assert kernels
-    for name, found in kernels.items():
-        assert all(annotation in known or annotation.startswith("tl.") for annotation in found), name
+    for name, names in kernels.items():
+        assert all(annotation in known or annotation.startswith("tl.") for annotation in names), name

@@ -1,4 +1,4 @@
-"""Kernels of k-means against brute force in float64, and how a form is chosen."""
+"""Kernels of k-means against brute force in float64, and the choice between naive and fused."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def test_assignment_is_the_nearest_centroid(length, metric, impl, device):
 def test_ties_go_to_the_lowest_label(metric, impl, device):
     generator = torch.Generator().manual_seed(0)
     keys = torch.randint(-2, 3, (2, 130, 8), generator=generator).float().to(device)  # small integers: sums are exact
-    keys[..., 0] = 1  # no key of zeros
+    keys[..., 0] = 1  # no zero key
     corners = torch.randint(0, 2, (2, 70, 4), generator=generator).float() * 2 - 1
-    centroids = torch.nn.functional.pad(corners, (2, 2)).to(device)  # norm 2, at most 16 different ones
+    centroids = torch.nn.functional.pad(corners, (2, 2)).to(device)  # norm 2, at most 16 distinct ones
     labels = kmeans_assign(keys, centroids, metric=metric, impl=impl)
     assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
     if metric != "l2":
         assert (kmeans_assign(keys * 0, centroids, metric=metric, impl=impl) == 0).all()
 
 
-def test_assignment_in_several_chunks_is_the_same(monkeypatch):
+def test_assignment_does_not_depend_on_the_chunks(monkeypatch):
     keys, centroids = normal(1, 1000, 16), normal(1, 30, 16, seed=1)
     whole = kmeans_assign(keys, centroids, metric="l2", impl="naive")
     monkeypatch.setattr(kvviz_kernels.kmeans.naive, "CHUNK_SCORES", 30 * 128)
@@ -53,7 +53,7 @@ def test_assignment_in_several_chunks_is_the_same(monkeypatch):
 
 @each_impl
 @pytest.mark.parametrize("length", LENGTHS)
-def test_update_sums_every_cluster(length, impl, device):
+def test_update_sums_each_cluster(length, impl, device):
     keys = normal(2, 2, length, 20, device=device)
     labels = torch.randint(9, (2, 2, length), generator=torch.Generator().manual_seed(1)).to(device)
     sums, sizes = kmeans_update(keys, labels, 11, impl=impl)  # clusters 9 and 10 are empty
@@ -69,8 +69,8 @@ def test_half_precision_keys_are_clustered_in_float32(impl, device):
     labels = kmeans_assign(keys, centroids, metric="cosine", impl=impl)
     assert torch.equal(labels.cpu(), nearest(keys, centroids, "cosine"))
     sums, _ = kmeans_update(keys, labels, 10, impl=impl)
-    wanted = torch.nn.functional.one_hot(labels, 10).double().transpose(-1, -2) @ keys.double()
-    torch.testing.assert_close(sums.double(), wanted, **TOLERANCE)
+    expected = torch.nn.functional.one_hot(labels, 10).double().transpose(-1, -2) @ keys.double()
+    torch.testing.assert_close(sums.double(), expected, **TOLERANCE)
 
 
 @each_impl
@@ -79,28 +79,26 @@ def test_half_precision_keys_are_clustered_in_float32(impl, device):
 def test_centroids_are_not_rounded_to_the_keys_dtype(metric, dtype, impl, device):
     keys = normal(3, 300, 40, device=device).to(dtype)
     centroids = normal(3, 1, 40, seed=1, device=device) + normal(3, 50, 40, seed=2, device=device) * 2e-3
-    labels = kmeans_assign(keys, centroids, metric=metric, impl=impl)  # bfloat16 has one number in 2^-8: all level
+    labels = kmeans_assign(keys, centroids, metric=metric, impl=impl)  # in bfloat16 all would be equal
     assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
 
 
 @each_impl
-def test_update_is_the_same_alone_and_in_a_batch_and_for_a_cluster_of_many_pieces(impl, device):
+def test_update_does_not_depend_on_the_batch_or_the_size_of_clusters(impl, device):
     keys = normal(5, 1000, 20, device=device)
     labels = torch.randint(7, (5, 1000), generator=torch.Generator().manual_seed(1))
     labels[:, 100:900] = 3  # longer than a piece of the fused form
     labels[4] = 6
     sums, sizes = kmeans_update(keys, labels.to(device), 9, impl=impl)
-    wanted = torch.nn.functional.one_hot(labels, 9).double().transpose(-1, -2) @ keys.cpu().double()
-    torch.testing.assert_close(sums.cpu().double(), wanted, rtol=1e-5, atol=1e-4)
+    expected = torch.nn.functional.one_hot(labels, 9).double().transpose(-1, -2) @ keys.cpu().double()
+    torch.testing.assert_close(sums.cpu().double(), expected, rtol=1e-5, atol=1e-4)
     for row in range(5):
         alone, count = kmeans_update(keys[row].clone(), labels[row].to(device), 9, impl=impl)
         assert torch.equal(alone, sums[row])
         assert torch.equal(count, sizes[row])
 
 
-@pytest.mark.parametrize(
-    "n_clusters", [9, 5000, 70_000]
-)  # 16-bit bins, 32-bit bins, more than the CPU's radix sort takes
+@pytest.mark.parametrize("n_clusters", [9, 5000, 70_000])  # 16-bit bins, 32-bit bins, too many for the CPU's radix sort
 def test_sorting_by_label(n_clusters, device):
     labels = torch.randint(n_clusters, (2, 4, 300), generator=torch.Generator().manual_seed(1)).to(device)
     order, sizes = kvviz_kernels.sort_by_label(labels, n_clusters)
@@ -120,7 +118,7 @@ def test_parts_for_tensor_cores_add_up_to_float32():
         assert torch.equal(parts.double().sum(0), weights.double())
 
 
-def test_bad_arguments_say_what_was_wanted(monkeypatch):
+def test_errors_of_bad_arguments(monkeypatch):
     keys = normal(1, 3, 10, 16)
     with pytest.raises(ValueError, match="got impl='fast'; wanted 'auto', 'naive' or 'fused'"):
         kmeans_assign(keys, keys, impl="fast")
@@ -134,7 +132,7 @@ def test_bad_arguments_say_what_was_wanted(monkeypatch):
         kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="fused")
 
 
-def test_auto_logs_once_what_it_took(caplog):
+def test_auto_logs_its_choice_once(caplog):
     kvviz_kernels.dispatch._log_once.cache_clear()
     keys = normal(10, 4)
     with caplog.at_level(logging.INFO, "kvviz_kernels"):

@@ -1,4 +1,4 @@
-"""The matching kernel, naive and fused, against loops over tokens in float64 and a whole similarity matrix."""
+"""The matching kernel, naive and fused, against loops over tokens in float64 and a full similarity matrix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def by_loops(keys: torch.Tensor, chunk_size: int | None) -> tuple[list[int], lis
         for a in chunk[0::2] if len(chunk) > 1 else ():
             cosines = unit[chunk[1::2]] @ unit[a]
             sources.append(a)
-            partners.append(chunk[1::2][int(np.argmax(cosines))])  # the first of equals
+            partners.append(chunk[1::2][int(np.argmax(cosines))])  # ties go to the first
             similarities.append(cosines.max())
     return sources, partners, similarities
 
@@ -38,10 +38,10 @@ def check(keys: torch.Tensor, chunk_size: int | None, impl: str) -> None:
     assert (partners.dtype, similarities.dtype, sources.dtype) == (torch.int64, torch.float32, torch.int64)
     assert partners.shape == similarities.shape == (*keys.shape[:-2], count_links(keys.shape[-2], chunk_size))
     for head in np.ndindex(*keys.shape[:-2]):
-        wanted = by_loops(keys[head], chunk_size)
-        assert sources.tolist() == wanted[0]
-        assert partners[head].tolist() == wanted[1]
-        assert similarities[head].tolist() == pytest.approx(wanted[2], abs=1e-6)
+        expected = by_loops(keys[head], chunk_size)
+        assert sources.tolist() == expected[0]
+        assert partners[head].tolist() == expected[1]
+        assert similarities[head].tolist() == pytest.approx(expected[2], abs=1e-6)
 
 
 @each_impl
@@ -49,21 +49,21 @@ def check(keys: torch.Tensor, chunk_size: int | None, impl: str) -> None:
     ("length", "chunk_size"),
     [*itertools.product([1, 2, 63, 100], [2, 3, 64, 99, None]), (1000, 64), (1000, 101), (1000, 256), (1000, None)],
 )
-def test_partners_of_loops(length, chunk_size, impl, device):
+def test_partners_agree_with_loops(length, chunk_size, impl, device):
     check(normal(2, length, 24).to(device), chunk_size, impl)
 
 
 @each_impl
 @pytest.mark.parametrize("kind", ["duplicates", "periodic", "constant", "zeros"])
 def test_ties_go_to_the_earlier_token(kind, impl, device):
-    """Four entries of ±1 and norms of 2: cosines are multiples of 1/4 in any precision, so that ties are ties."""
-    random = np.random.default_rng(0)
+    """With four entries of ±1, cosines are multiples of 1/4 in any precision, so that ties are exact."""
+    rng = np.random.default_rng(0)
     keys = np.zeros((7, 16), np.float32)
     for key in keys:
-        key[random.permutation(16)[:4]] = random.choice([-1, 1], 4)
-    places = random.integers(0, 7, 300) if kind == "duplicates" else np.arange(300) % (7 if kind == "periodic" else 1)
-    keys = keys[places] * (kind != "zeros")
-    keys[random.random(300) < 0.1] = 0
+        key[rng.permutation(16)[:4]] = rng.choice([-1, 1], 4)
+    rows = rng.integers(0, 7, 300) if kind == "duplicates" else np.arange(300) % (7 if kind == "periodic" else 1)
+    keys = keys[rows] * (kind != "zeros")
+    keys[rng.random(300) < 0.1] = 0
     for chunk_size in (33, None):
         check(torch.from_numpy(keys)[None].to(device), chunk_size, impl)
 
@@ -76,7 +76,7 @@ def test_half_precision_is_computed_in_float32(width, dtype, impl, device):
 
 
 @each_impl
-def test_any_leading_dimensions_and_strides(impl, device):
+def test_leading_dimensions_and_strides(impl, device):
     keys = normal(2, 90, 3, 16).to(device).transpose(1, 2)
     check(keys, 32, impl)
     check(normal(3, 200, 16).to(device)[:, 10:110], None, impl)
@@ -86,16 +86,16 @@ def test_any_leading_dimensions_and_strides(impl, device):
 
 
 @each_impl
-def test_no_chunks_is_the_whole_similarity_matrix(impl, device):
+def test_without_chunks_it_is_the_full_similarity_matrix(impl, device):
     keys = normal(2, 300, 32).to(device)
     unit = torch.nn.functional.normalize(keys, dim=-1)
-    similarity, place = (unit[:, 0::2] @ unit[:, 1::2].mT).max(-1)
+    similarity, index = (unit[:, 0::2] @ unit[:, 1::2].mT).max(-1)
     partners, similarities = soft_match(keys, None, impl=impl)
-    assert torch.equal(partners, 2 * place + 1)
+    assert torch.equal(partners, 2 * index + 1)
     torch.testing.assert_close(similarities, similarity, rtol=0, atol=1e-6)
 
 
-def test_blocks_of_chunks_and_of_tokens_are_the_same(monkeypatch):
+def test_the_result_does_not_depend_on_the_blocks(monkeypatch):
     keys = normal(2, 1000, 16)
     for chunk_size in (64, None):
         whole = soft_match(keys, chunk_size, impl="naive")
@@ -109,14 +109,14 @@ def test_blocks_of_chunks_and_of_tokens_are_the_same(monkeypatch):
 
 @pytest.mark.skipif(not kvviz_kernels.has_triton(), reason="Triton is not installed (extra: kernels)")
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles for the GPU here")
-def test_every_candidate_configuration_finds_the_same():
+def test_all_candidate_configurations_find_the_same_partners():
     from kvviz_kernels.matching import fused
 
     keys = normal(1, 150, 16)
-    wanted = soft_match(keys, 101, impl="naive")[0]
+    expected = soft_match(keys, 101, impl="naive")[0]
     for config in fused.CANDIDATES:
         assert config.keys() == fused.DEFAULT.keys()
-        assert torch.equal(fused.soft_match(keys, 101, config=config)[0], wanted)
+        assert torch.equal(fused.soft_match(keys, 101, config=config)[0], expected)
 
 
 def test_the_number_of_links_at_every_length():

@@ -1,4 +1,4 @@
-"""Selection kernels against brute force, plain and fused, at odd lengths and for every ratio of heads."""
+"""Selection kernels, naive and fused, against brute force at odd lengths and for all ratios of heads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUPS = ("mean", "max", "sum", "each")
 
 
 def few_values(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Scores of which many are equal, both zeros and infinities among them."""
+    """Scores with many ties, including both zeros and infinities."""
     values = torch.tensor([-torch.inf, -2.0, -0.0, 0.0, 1.5, torch.inf])
     return values[torch.randint(len(values), shape, generator=torch.Generator().manual_seed(seed))]
 
@@ -38,8 +38,8 @@ def clusters_of(batch: int, heads: int, count: int, length: int, start: int = 0)
     return labels, sizes, offsets, labels.argsort(dim=-1, stable=True) + start
 
 
-def taken_by_hand(scores, labels, budget: int, start: int = 0):
-    """Tokens of one row cluster by cluster, the best first: ascending positions."""
+def clusters_by_hand(scores, labels, budget: int, start: int = 0):
+    """Positions of one row, ascending: the tokens of the best clusters up to the budget."""
     order = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
     tokens = [token for number in order for token in np.flatnonzero(labels == number)]
     return sorted(token + start for token in tokens[:budget])
@@ -51,24 +51,24 @@ def taken_by_hand(scores, labels, budget: int, start: int = 0):
     [(1, 1, 5, 2, 2), (63, 7, 20, 6, 2), (100, 33, 99, 2, 1), (1000, 81, 60, 2, 1), (200, 20, 0, 2, 2)],
 )
 @pytest.mark.parametrize("scored", ["by heads", "by query heads", "ties"])
-def test_clusters_are_taken_whole_until_the_budget_is_met(scored, length, count, budget, heads, kv_heads, impl, device):
+def test_whole_clusters_are_selected_up_to_the_budget(scored, length, count, budget, heads, kv_heads, impl, device):
     rows = heads if scored == "by query heads" else kv_heads
     labels, *lists = clusters_of(2, kv_heads, count, length, start=4)
     scores = (few_values if scored == "ties" else normal)(2, rows, count)
-    indices, groups, taken_scores = take_clusters(
+    indices, groups, chosen_scores = take_clusters(
         scores.to(device), *(part.to(device) for part in lists), budget, details=True, impl=impl
     )
     if scored == "by heads":
-        alone, *nothing = take_clusters(scores.to(device), *(part.to(device) for part in lists), budget, impl=impl)
+        plain, *nothing = take_clusters(scores.to(device), *(part.to(device) for part in lists), budget, impl=impl)
         assert nothing == [None, None]
-        assert torch.equal(alone, indices)
-    assert (indices.dtype, groups.dtype, taken_scores.dtype) == (torch.int64, torch.int32, torch.float32)
+        assert torch.equal(plain, indices)
+    assert (indices.dtype, groups.dtype, chosen_scores.dtype) == (torch.int64, torch.int32, torch.float32)
     for b in range(2):
         for row in range(rows):
-            own = labels[b, row // (rows // kv_heads)].numpy()
-            assert indices[b, row].tolist() == taken_by_hand(scores[b, row].tolist(), own, budget, start=4)
-            assert groups[b, row].tolist() == own[indices[b, row].cpu().numpy() - 4].tolist()
-            assert torch.equal(taken_scores[b, row].cpu(), scores[b, row][groups[b, row].cpu().long()])
+            row_labels = labels[b, row // (rows // kv_heads)].numpy()
+            assert indices[b, row].tolist() == clusters_by_hand(scores[b, row].tolist(), row_labels, budget, start=4)
+            assert groups[b, row].tolist() == row_labels[indices[b, row].cpu().numpy() - 4].tolist()
+            assert torch.equal(chosen_scores[b, row].cpu(), scores[b, row][groups[b, row].cpu().long()])
 
 
 @each_impl
@@ -78,16 +78,16 @@ def test_clusters_are_ranked_by_their_centroids(group, heads, kv_heads, impl, de
     batch = 1 if kv_heads > 2 or group == "each" else 2  # the interpreter is slow
     queries, centroids = normal(batch, heads, 24), normal(batch, kv_heads, 21, 24, seed=1)
     labels, *lists = clusters_of(batch, kv_heads, 21, 90)
-    own = (queries.to(device), centroids.to(device), *(part.to(device) for part in lists))
-    indices, groups, scores = select_clusters(*own, 30, group=group, details=True, impl=impl)
-    wanted = reduced(np.einsum("bhgd,bhcd->bhgc", by_head(queries, kv_heads), centroids.double().numpy()), group)
+    inputs = (queries.to(device), centroids.to(device), *(part.to(device) for part in lists))
+    indices, groups, scores = select_clusters(*inputs, 30, group=group, details=True, impl=impl)
+    expected = reduced(np.einsum("bhgd,bhcd->bhgc", by_head(queries, kv_heads), centroids.double().numpy()), group)
     for b in range(batch):
-        for row in range(wanted.shape[1]):
-            head = row // (wanted.shape[1] // kv_heads)
-            assert indices[b, row].tolist() == taken_by_hand(wanted[b, row], labels[b, head].numpy(), 30)
-    np.testing.assert_allclose(scores.cpu(), np.take_along_axis(wanted, groups.cpu().long().numpy(), -1), atol=1e-5)
+        for row in range(expected.shape[1]):
+            head = row // (expected.shape[1] // kv_heads)
+            assert indices[b, row].tolist() == clusters_by_hand(expected[b, row], labels[b, head].numpy(), 30)
+    np.testing.assert_allclose(scores.cpu(), np.take_along_axis(expected, groups.cpu().long().numpy(), -1), atol=1e-5)
     if impl == "naive":
-        assert torch.equal(select_clusters(*own, 30, group=group, impl=impl)[0], indices)
+        assert torch.equal(select_clusters(*inputs, 30, group=group, impl=impl)[0], indices)
 
 
 def by_head(queries, kv_heads):
@@ -104,22 +104,22 @@ def reduced(scores, group):
 @each_impl
 @pytest.mark.parametrize("length", [1, 63, 100, 1000])
 @pytest.mark.parametrize("kind", [normal, few_values])
-def test_the_best_are_those_of_a_stable_sort(kind, length, impl, device):
+def test_the_best_scores_agree_with_a_stable_sort(kind, length, impl, device):
     scores = kind(2, 3, length)
     for count in sorted({1, length // 3, length + 5} | ({0, length - 1, length} if impl == "naive" else set())):
         best = take_best(scores.to(device), count, impl=impl)
-        wanted = np.sort(np.argsort(-scores.numpy(), axis=-1, kind="stable")[..., :count], axis=-1)
+        expected = np.sort(np.argsort(-scores.numpy(), axis=-1, kind="stable")[..., :count], axis=-1)
         assert best.dtype == torch.int64
-        assert np.array_equal(best.cpu().numpy(), wanted)
+        assert np.array_equal(best.cpu().numpy(), expected)
 
 
 @each_impl
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_best_of_strided_and_half_precision_scores(dtype, impl, device):
     scores = normal(1, 2, 2100).to(dtype).to(device)[..., 37:1500]
-    wanted = np.sort(np.argsort(-scores.cpu().float().numpy(), axis=-1, kind="stable")[..., :200], axis=-1)
-    assert np.array_equal(take_best(scores, 200, impl=impl).cpu().numpy(), wanted)
-    assert np.array_equal(take_best(scores.float(), 200, impl=impl).cpu().numpy(), wanted)
+    expected = np.sort(np.argsort(-scores.cpu().float().numpy(), axis=-1, kind="stable")[..., :200], axis=-1)
+    assert np.array_equal(take_best(scores, 200, impl=impl).cpu().numpy(), expected)
+    assert np.array_equal(take_best(scores.float(), 200, impl=impl).cpu().numpy(), expected)
 
 
 @each_impl
@@ -130,14 +130,14 @@ def test_a_page_is_scored_by_the_best_corner_of_its_box(pages, group, heads, kv_
     queries = normal(2, heads, 20)
     corners = normal(2, 2, kv_heads, pages, 20, seed=1)
     high, low = corners.amax(0), corners.amin(0)
-    room = torch.cat([high, low], -1).transpose(-1, -2)
-    bounds = torch.nn.functional.pad(room, (0, 9)).to(device)[..., :pages]  # a buffer with spare room
-    found = page_scores(queries.to(device), bounds, group=group, impl=impl)
-    own = by_head(queries, kv_heads)[..., None, :]  # [B, H, G, 1, D]
-    sides = [own * side.double().numpy()[:, :, None] for side in (high, low)]
-    wanted = reduced(np.maximum(*sides).sum(-1), group)
-    assert found.dtype == torch.float32
-    np.testing.assert_allclose(found.cpu(), wanted, rtol=1e-5, atol=1e-5)
+    joined = torch.cat([high, low], -1).transpose(-1, -2)
+    bounds = torch.nn.functional.pad(joined, (0, 9)).to(device)[..., :pages]  # a buffer with spare room
+    scores = page_scores(queries.to(device), bounds, group=group, impl=impl)
+    grouped_queries = by_head(queries, kv_heads)[..., None, :]  # [B, H, G, 1, D]
+    sides = [grouped_queries * side.double().numpy()[:, :, None] for side in (high, low)]
+    expected = reduced(np.maximum(*sides).sum(-1), group)
+    assert scores.dtype == torch.float32
+    np.testing.assert_allclose(scores.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 @each_impl
@@ -145,9 +145,9 @@ def test_a_page_is_scored_by_the_best_corner_of_its_box(pages, group, heads, kv_
 def test_half_precision_bounds_are_scored_in_float32(dtype, impl, device):
     queries, bounds = (tensor.to(dtype).to(device) for tensor in (normal(1, 4, 16), normal(1, 2, 32, 70, seed=1)))
     for group in ("max", "mean"):
-        found = page_scores(queries, bounds, group=group, impl=impl)
-        wanted = page_scores(queries.float().cpu(), bounds.float().cpu(), group=group, impl="naive")
-        torch.testing.assert_close(found.cpu(), wanted, rtol=1e-5, atol=1e-5)
+        scores = page_scores(queries, bounds, group=group, impl=impl)
+        expected = page_scores(queries.float().cpu(), bounds.float().cpu(), group=group, impl="naive")
+        torch.testing.assert_close(scores.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 def quantised(batch, kv_heads, length, parts, count, width, seed=1):
@@ -184,11 +184,11 @@ def test_quantised_tokens_are_scored_by_their_centroids(
 ):
     queries = normal(2, heads, 16)
     centroids, codes = quantised(2, kv_heads, length, parts, count, 16)
-    own = (queries.to(device), centroids.to(device), codes.to(device))
-    found = pq_scores(*own, group=group, scale=scale, softcap=softcap, impl=impl)
-    wanted = pq_by_hand(queries, centroids, codes, group, scale, softcap)
-    assert found.dtype == torch.float32
-    np.testing.assert_allclose(found.cpu(), wanted, rtol=2e-5, atol=1e-5 if scale is None else 1e-9)
+    inputs = (queries.to(device), centroids.to(device), codes.to(device))
+    scores = pq_scores(*inputs, group=group, scale=scale, softcap=softcap, impl=impl)
+    expected = pq_by_hand(queries, centroids, codes, group, scale, softcap)
+    assert scores.dtype == torch.float32
+    np.testing.assert_allclose(scores.cpu(), expected, rtol=2e-5, atol=1e-5 if scale is None else 1e-9)
 
 
 @each_impl
@@ -196,18 +196,18 @@ def test_long_codes_strided_codes_and_many_splits(impl, device):
     queries = normal(1, 4, 16)
     for length, parts, count in ((5000, 2, 20), (3000, 2, 300)):  # several runs of tokens; codes of two bytes
         centroids, codes = quantised(1, 2, length, parts, count, 16)
-        room = torch.zeros(1, 2, length + 77, parts, dtype=codes.dtype)
-        room[:, :, :length] = codes
-        own = (queries.to(device), centroids.to(device), room.to(device)[:, :, :length])
-        found = pq_scores(*own, group="mean", scale=0.25, impl=impl)
-        wanted = pq_by_hand(queries, centroids, codes, "mean", 0.25, None)
-        np.testing.assert_allclose(found.cpu(), wanted, rtol=2e-5, atol=1e-10)
+        buffer = torch.zeros(1, 2, length + 77, parts, dtype=codes.dtype)
+        buffer[:, :, :length] = codes
+        inputs = (queries.to(device), centroids.to(device), buffer.to(device)[:, :, :length])
+        scores = pq_scores(*inputs, group="mean", scale=0.25, impl=impl)
+        expected = pq_by_hand(queries, centroids, codes, "mean", 0.25, None)
+        np.testing.assert_allclose(scores.cpu(), expected, rtol=2e-5, atol=1e-10)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_scores_of_pairs_are_those_of_tokens(group, scale, monkeypatch):
-    """With few pairs of codes the plain form scores pairs; counts given or not change nothing."""
+def test_scores_by_pairs_equal_those_by_tokens(group, scale, monkeypatch):
+    """With few pairs of codes the naive form scores pairs, with the same result whether or not counts are given."""
     queries = normal(2, 6, 16)
     centroids, codes = quantised(2, 2, 900, 2, 16, 16)
     assert pairs_pay(centroids, codes)
@@ -217,39 +217,39 @@ def test_scores_of_pairs_are_those_of_tokens(group, scale, monkeypatch):
     pairs = codes[1, 0].long()
     assert counts[1, 0].sum() == 900
     assert counts[1, 0, 3, 5] == ((pairs[:, 0] == 5) & (pairs[:, 1] == 3)).sum()
-    found = pq_scores(queries, centroids, codes, group=group, scale=scale, impl="naive")
-    given = pq_scores(queries, centroids, codes, group=group, scale=scale, counts=counts, impl="naive")
+    by_pairs = pq_scores(queries, centroids, codes, group=group, scale=scale, impl="naive")
+    with_counts = pq_scores(queries, centroids, codes, group=group, scale=scale, counts=counts, impl="naive")
     monkeypatch.setattr(quantized, "pairs_pay", lambda *_: False)
-    plain = pq_scores(queries, centroids, codes, group=group, scale=scale, impl="naive")
-    assert torch.equal(found, given)
-    torch.testing.assert_close(found, plain, rtol=2e-5, atol=1e-6 if scale is None else 1e-9)
+    by_tokens = pq_scores(queries, centroids, codes, group=group, scale=scale, impl="naive")
+    assert torch.equal(by_pairs, with_counts)
+    torch.testing.assert_close(by_pairs, by_tokens, rtol=2e-5, atol=1e-6 if scale is None else 1e-9)
 
 
-def test_weights_far_below_the_best_pair_that_no_token_has():
-    """The best entries of the parts belong to no token together: shifting by their sum would leave only zeros."""
+def test_weights_far_below_the_best_pair_of_codes():
+    """No token has the best entries of both parts; a shift by their sum would leave only zeros."""
     centroids = torch.zeros(1, 1, 2, 2, 1)
     centroids[0, 0, :, 1] = 200.0
     codes = torch.tensor([[0, 1], [1, 0], [0, 0]], dtype=torch.uint8).repeat(2, 1)[None, None]
-    found = pq_scores(torch.ones(1, 1, 2), centroids, codes, group="mean", scale=1.0, impl="naive")
-    torch.testing.assert_close(found[0, 0], torch.tensor([0.25, 0.25, 0.0] * 2))
+    weights = pq_scores(torch.ones(1, 1, 2), centroids, codes, group="mean", scale=1.0, impl="naive")
+    torch.testing.assert_close(weights[0, 0], torch.tensor([0.25, 0.25, 0.0] * 2))
 
 
-def test_on_the_cpu_numpy_and_torch_choose_the_same(monkeypatch):
+def test_numpy_and_torch_select_the_same_tokens_on_the_cpu(monkeypatch):
     scores = few_values(2, 6, 40).bfloat16()
     _, *lists = clusters_of(2, 3, 40, 500)
-    fast = take_clusters(scores, *lists, 130, details=True, impl="naive"), take_best(scores, 17, impl="naive")
+    with_numpy = take_clusters(scores, *lists, 130, details=True, impl="naive"), take_best(scores, 17, impl="naive")
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)
-    plain = naive.take_clusters(scores, *lists, 130, details=True), naive.take_best(scores, 17)
-    assert all(torch.equal(one, other) for one, other in zip(fast[0], plain[0], strict=True))
-    assert torch.equal(fast[1], plain[1])
+    with_torch = naive.take_clusters(scores, *lists, 130, details=True), naive.take_best(scores, 17)
+    assert all(torch.equal(first, second) for first, second in zip(with_numpy[0], with_torch[0], strict=True))
+    assert torch.equal(with_numpy[1], with_torch[1])
 
 
-def test_scores_that_require_a_gradient_are_taken():
+def test_scores_that_require_a_gradient():
     scores = normal(1, 2, 50).requires_grad_()
     assert torch.equal(take_best(scores, 7), take_best(scores.detach(), 7))
 
 
-def test_what_is_refused():
+def test_errors_of_bad_arguments():
     queries, bounds = normal(1, 6, 16), normal(1, 2, 32, 9)
     with pytest.raises(ValueError, match="got group='all'; wanted one of mean, max, sum, each"):
         page_scores(queries, bounds, group="all")

@@ -1,4 +1,4 @@
-"""Tuned launch configurations: the file that is read, and the one that is written, with a GPU made up."""
+"""Tuned launch configurations: files read and written, with a simulated GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPU = torch.device("cuda", 0)
 
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
-    """The file of a GPU that is not there."""
+    """The file of a simulated GPU."""
     for cached in (tuning._gpu_name, tuning._entries, tuning._log_once):
         cached.cache_clear()
     monkeypatch.setattr(tuning, "FOLDER", tmp_path / "tuned")
@@ -34,14 +34,14 @@ def write(file, text):
     file.write_text(text)
 
 
-def test_the_gpu_s_own_file_is_read(tuned):
+def test_the_file_of_the_gpu_is_read(tuned):
     write(tuned, '{"a": {"block": 128, "num_warps": 8}, "b": {"block": 16, "num_warps": 1}}')
     assert tuning.best_config("a", GPU, DEFAULT) == {"block": 128, "num_warps": 8}
     assert tuning.best_config("b", GPU, DEFAULT) == {"block": 16, "num_warps": 1}
-    assert tuning.best_config("a", torch.device("cpu"), DEFAULT) == DEFAULT, "the interpreter is no GPU"
+    assert tuning.best_config("a", torch.device("cpu"), DEFAULT) == DEFAULT, "the interpreter is not a GPU"
 
 
-def test_an_unknown_gpu_takes_the_default_and_says_so_once(tuned, caplog):
+def test_an_unknown_gpu_has_the_default_which_is_logged_once(tuned, caplog):
     with caplog.at_level(logging.INFO, "kvviz_kernels"):
         for _ in range(2):
             assert tuning.best_config("a", GPU, DEFAULT) == DEFAULT
@@ -62,7 +62,7 @@ def test_options_that_the_kernel_does_not_have_are_named(tuned):
         tuning.best_config("a", GPU, DEFAULT)
 
 
-def test_tuning_keeps_the_fastest_and_what_the_file_held(tuned, monkeypatch):
+def test_tuning_saves_the_fastest_and_keeps_other_entries(tuned, monkeypatch):
     write(tuned, '{"z": {"block": 1, "num_warps": 1}}')
     times = {32: 3.0, 64: 1.0, 128: None, 256: 2.0}
     monkeypatch.setattr(tuning, "_time", lambda run, candidate: times[run(candidate)])
@@ -95,6 +95,6 @@ def test_the_files_of_the_repository_can_be_read():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to tune on")
 def test_the_script_refuses_to_measure_without_a_gpu():
     script = Path(__file__).parents[2] / "kernels" / "tune.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "tune.py: got no GPU; wanted an NVIDIA GPU and Triton" in done.stderr
+    completed = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert completed.returncode == 1
+    assert "tune.py: got no GPU; wanted an NVIDIA GPU and Triton" in completed.stderr
