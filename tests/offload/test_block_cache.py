@@ -1,4 +1,4 @@
-"""PQCache's block cache: its policies against cachetools, what it holds and moves against sets of tokens."""
+"""PQCache's block cache: policies against cachetools, contents and moved bytes against sets of tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENGINES = {"lru": cachetools.LRUCache, "lfu": cachetools.LFUCache}
 
 
 def use(cache, wanted):
-    """What `BlockTable.take` says of one head, in cachetools' words; `wanted` has the best block first."""
+    """The same as `BlockTable.take` for one head, with cachetools; `wanted` has the best block first."""
     present = [block for block in reversed(wanted) if block in cache]
     absent = [block for block in reversed(wanted) if block not in cache]
     for block in present:
@@ -42,26 +42,26 @@ def use(cache, wanted):
     blocks=st.integers(1, 30),
     policy=st.sampled_from(sorted(ENGINES)),
 )
-def test_every_head_holds_what_cachetools_holds(seed, heads, slots, most, blocks, policy):
+def test_each_head_holds_the_blocks_of_cachetools(seed, heads, slots, most, blocks, policy):
     generator = torch.Generator().manual_seed(seed)
     table, count = BlockTable(heads, slots, policy, torch.device("cpu")), min(most, slots, blocks)
     caches = [ENGINES[policy](slots) for _ in range(heads)]
     for _ in range(40):
-        shares = torch.rand(blocks, generator=generator) ** 3  # some blocks are wanted more often
+        shares = torch.rand(blocks, generator=generator) ** 3  # some blocks are requested more often
         wanted = torch.stack([torch.multinomial(shares + 1e-3, count, generator=generator) for _ in range(heads)])
-        pads = torch.randint(0, count + 1, (heads, 1), generator=generator)
-        wanted[torch.arange(count) >= pads] = -1
+        real_counts = torch.randint(0, count + 1, (heads, 1), generator=generator)
+        wanted[torch.arange(count) >= real_counts] = -1
         before = [set(row.tolist()) - {-1} for row in table.blocks]
         taken = table.take(wanted)
         for head, cache in enumerate(caches):
             use(cache, [block for block in wanted[head].tolist() if block >= 0])
-            held = [block for block in table.blocks[head].tolist() if block >= 0]
-            assert len(held) == len(set(held))
-            assert set(held) == set(cache)
-            came = set(taken.blocks[taken.heads == head].tolist())
-            gone = set(taken.gone[taken.heads == head].tolist()) - {-1}
-            assert came == set(held) - before[head]
-            assert gone == before[head] - set(held)
+            blocks_of_head = [block for block in table.blocks[head].tolist() if block >= 0]
+            assert len(blocks_of_head) == len(set(blocks_of_head))
+            assert set(blocks_of_head) == set(cache)
+            inserted = set(taken.blocks[taken.heads == head].tolist())
+            evicted = set(taken.gone[taken.heads == head].tolist()) - {-1}
+            assert inserted == set(blocks_of_head) - before[head]
+            assert evicted == before[head] - set(blocks_of_head)
 
 
 def normal(count, seed):
@@ -91,13 +91,13 @@ class Reference:
 
     def step(self, head, positions, offloaded_tokens):
         """Hits and misses of one head's positions."""
-        sought = [p for p in positions if SINKS <= p < offloaded_tokens]
-        hits = [p for p in sought if p in self.held(head)]
-        self.retrieved[head] = sought
-        return len(hits), len(sought) - len(hits)
+        host_positions = [p for p in positions if SINKS <= p < offloaded_tokens]
+        hits = [p for p in host_positions if p in self.held(head)]
+        self.retrieved[head] = host_positions
+        return len(hits), len(host_positions) - len(hits)
 
     def end(self, offloaded_tokens):
-        """Tokens that come in once the step has attended."""
+        """Number of tokens that are cached after the step."""
         filled = 0
         for head, positions in self.retrieved.items():
             before = self.held(head)
@@ -120,8 +120,8 @@ class Reference:
         (BlockCache(100, 5, 100), 63),
     ],
 )
-def test_hits_and_bytes_of_every_step(cache, prompt):
-    """Popular tokens, through the time when generated tokens leave the device as well."""
+def test_hits_and_bytes_of_each_step(cache, prompt):
+    """Some tokens are popular, and generated tokens leave the device too."""
     generator = torch.Generator().manual_seed(prompt)
     store, reference = offloaded(cache, prompt), Reference(cache, prompt)
     for step in range(150):
@@ -148,8 +148,8 @@ def test_hits_and_bytes_of_every_step(cache, prompt):
 
 
 @pytest.mark.parametrize("worker_bytes", [0, background.WORKER_BYTES])
-def test_rows_and_tokens_stay_one_to_one_within_the_bound(worker_bytes, monkeypatch):
-    """The pool never grows; every row of the arena holds one token, and the right bits."""
+def test_each_row_holds_one_token_within_the_bound(worker_bytes, monkeypatch):
+    """The pool never grows; each row of the arena holds one token with the right bits."""
     monkeypatch.setattr(background, "WORKER_BYTES", worker_bytes)
     cache, budget, prompt = BlockCache(16, 4, 96, "lfu"), 30, 500
     store = offloaded(cache, prompt, budget=budget)
@@ -175,7 +175,7 @@ def test_rows_and_tokens_stay_one_to_one_within_the_bound(worker_bytes, monkeypa
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_a_step_of_more_tokens_than_rows_is_attended_in_parts(padded):
+def test_a_step_with_more_tokens_than_rows_is_split(padded):
     store = offloaded(BlockCache(16, 4, 64), 400, arena_tokens=6)
     store.append(*normal(1, 0))
     indices = torch.arange(10, 60).expand(BATCH, 2 * HEADS, -1).clone()
@@ -183,31 +183,31 @@ def test_a_step_of_more_tokens_than_rows_is_attended_in_parts(padded):
         indices[0, 1, 20:] = -1
     parts = store.parts(indices)
     assert parts is not None
-    wanted = normal(400, 1)
+    expected = normal(400, 1)
     for part in parts:
-        some = indices[..., part]
-        fetched = store.fetch(some, padded=padded)
-        assert torch.equal(fetched.slots < 0, some < 0)
+        part_indices = indices[..., part]
+        fetched = store.fetch(part_indices, padded=padded)
+        assert torch.equal(fetched.slots < 0, part_indices < 0)
         for b in range(BATCH):
             for row in range(2 * HEADS):
-                there = some[b, row] >= 0
-                found = fetched.keys[b, row // 2][fetched.slots[b, row][there]]
-                assert torch.equal(found, wanted[0][b, row // 2][some[b, row][there]])
+                not_pad = part_indices[b, row] >= 0
+                fetched_keys = fetched.keys[b, row // 2][fetched.slots[b, row][not_pad]]
+                assert torch.equal(fetched_keys, expected[0][b, row // 2][part_indices[b, row][not_pad]])
 
 
-def test_pads_and_tokens_that_several_query_heads_attend_count_once():
+def test_tokens_of_several_query_heads_count_once_and_pads_never():
     store = offloaded(StepCache(1), 400)
     store.append(*normal(1, 0))
     indices = torch.full((BATCH, 2 * HEADS, 5), -1)
     indices[:, :, :3] = torch.tensor([10, 20, 30])
-    indices[1] = -1  # a sequence that attends nothing
+    indices[1] = -1  # a sequence with an empty selection
     for repeat in (1, 2):
         store.fetch(indices)
         assert (store.lookups, store.misses) == (repeat * HEADS * 3, HEADS * 3)
 
 
 @pytest.mark.parametrize("worker_bytes", [0, background.WORKER_BYTES])
-def test_what_goes_wrong_while_blocks_come_in_is_raised_at_the_next_step(worker_bytes, monkeypatch):
+def test_an_error_while_blocks_are_loaded_is_raised_at_the_next_step(worker_bytes, monkeypatch):
     monkeypatch.setattr(background, "WORKER_BYTES", worker_bytes)
     store = offloaded(BlockCache(16, 4, 64), 400)
     store.append(*normal(1, 0))
@@ -226,7 +226,7 @@ def test_what_goes_wrong_while_blocks_come_in_is_raised_at_the_next_step(worker_
 
 @pytest.mark.parametrize("count", [0, 1, 63, 1000, 3000])
 @pytest.mark.parametrize("order", ["run", "gaps", "reversed"])
-def test_rows_are_copied_to_wherever_they_are_wanted(count, order):
+def test_rows_are_copied_to_any_slots(count, order):
     host_rows = HostRows(3, 2000, 6, torch.float32, Space("host", None, lambda: 1 << 40), pinned=False)
     host_rows.rows.copy_(torch.randn(6000, 6))
     places = torch.randperm(6000, generator=torch.Generator().manual_seed(count))[:count]
@@ -237,9 +237,9 @@ def test_rows_are_copied_to_wherever_they_are_wanted(count, order):
     }
     pool = torch.zeros(7000, 6)
     host_rows.load(places, pool, slots[order])
-    wanted = torch.zeros(7000, 6)
-    wanted[slots[order]] = host_rows.rows[places]
-    assert torch.equal(pool, wanted)
+    expected = torch.zeros(7000, 6)
+    expected[slots[order]] = host_rows.rows[places]
+    assert torch.equal(pool, expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows in a mapped file: bit for bit what was written, every damage found, disk space taken for real."""
+"""Rows in a mapped file: read bit for bit as written, all damage detected, disk space really allocated."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def bits(tensor):
 
 
 def any_bits(*shape, dtype, seed=0):
-    """Tensors of every bit pattern, NaN and infinity included."""
+    """A tensor with random bits, including NaN and infinity."""
     generator = torch.Generator().manual_seed(seed)
     size = [*shape[:-1], shape[-1] * dtype.itemsize]
     return torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).view(dtype)
 
 
-def made(tmp_path, heads=3, capacity=40, width=10, dtype=torch.float32, limit=None):
+def disk_rows(tmp_path, heads=3, capacity=40, width=10, dtype=torch.float32, limit=None):
     space = Space("disk", limit, lambda: 10**9)
     return DiskRows(heads, capacity, width, dtype, space, folder=PrivateFolder(tmp_path))
 
@@ -40,26 +40,26 @@ def made(tmp_path, heads=3, capacity=40, width=10, dtype=torch.float32, limit=No
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("widths", [(1, 1), (5, 5), (64, 64), (3, 2)])
 @pytest.mark.parametrize("count", [1, 63, 1000])
-def test_what_is_read_is_bit_for_bit_what_was_written(tmp_path, dtype, widths, count):
-    rows = made(tmp_path, 2 * 3, 1100, sum(widths), dtype)
+def test_rows_are_read_bit_for_bit_as_written(tmp_path, dtype, widths, count):
+    rows = disk_rows(tmp_path, 2 * 3, 1100, sum(widths), dtype)
     keys, values = (any_bits(2, 3, count, width, dtype=dtype, seed=width) for width in widths)
     half = count // 2
     rows.write(17, keys[:, :, :half], values[:, :, :half])
     rows.write(17 + half, keys[:, :, half:], values[:, :, half:])
-    wanted = torch.cat([keys, values], dim=-1).flatten(0, 1)
-    assert torch.equal(bits(rows.range(17, 17 + count)), bits(wanted))
+    expected = torch.cat([keys, values], dim=-1).flatten(0, 1)
+    assert torch.equal(bits(rows.range(17, 17 + count)), bits(expected))
     grown = rows.grown(3000)
     assert not rows.path.exists()
-    assert torch.equal(bits(grown.range(17, 17 + count)), bits(wanted))
+    assert torch.equal(bits(grown.range(17, 17 + count)), bits(expected))
     places = torch.randperm(6 * count, generator=torch.Generator().manual_seed(1))
     pool, slots = any_bits(6 * count + 5, sum(widths), dtype=dtype), torch.arange(6 * count).flip(0) + 2
     grown.load(places // count * 3000 + 17 + places % count, pool, slots)
-    assert torch.equal(bits(pool[slots]), bits(wanted.flatten(0, 1)[places]))
+    assert torch.equal(bits(pool[slots]), bits(expected.flatten(0, 1)[places]))
     grown.load(places[:0], pool, slots[:0])
 
 
 def flip(rows, place, byte, bit):
-    """Change one bit of the file, past the mapping."""
+    """Change one bit of the file, bypassing the mapping."""
     row_bytes = rows.stored_bytes // len(rows.rows)
     with rows.path.open("r+b") as file:
         file.seek(place * row_bytes + byte)
@@ -69,19 +69,19 @@ def flip(rows, place, byte, bit):
 
 
 @pytest.mark.parametrize(("width", "dtype"), [(4, torch.float32), (6, torch.bfloat16), (5, torch.bfloat16)])
-def test_any_flipped_bit_is_found_and_named(tmp_path, width, dtype):
-    rows = made(tmp_path, width=width, dtype=dtype)
+def test_any_flipped_bit_is_detected_and_located(tmp_path, width, dtype):
+    rows = disk_rows(tmp_path, width=width, dtype=dtype)
     whole = any_bits(1, 3, 40, width, dtype=dtype)
     rows.write(0, whole[..., :2], whole[..., 2:])
     place = 40 + 23  # token 23 of head 1
     out = rows.rows.new_empty((2, width))
     for byte, bit in itertools.product(range(width * dtype.itemsize), range(8)):
         flip(rows, place, byte, bit)
-        with pytest.raises(kvviz.DamagedOffloadError) as found:
+        with pytest.raises(kvviz.DamagedOffloadError) as raised:
             rows.read(torch.tensor([7, place]), out)
         flip(rows, place, byte, bit)
-    assert str(rows.path) in str(found.value)
-    assert "token 23 of head 1 of 3 (1 of the 2 rows read)" in str(found.value)
+    assert str(rows.path) in str(raised.value)
+    assert "token 23 of head 1 of 3 (1 of the 2 rows read)" in str(raised.value)
     rows.read(torch.tensor([7, place]), out)
     flip(rows, place, 1, 0)
     reads = (
@@ -94,12 +94,12 @@ def test_any_flipped_bit_is_found_and_named(tmp_path, width, dtype):
         with pytest.raises(kvviz.DamagedOffloadError, match="token 23 of head 1"):
             read()
     assert rows.range(24, 40).shape == (3, 16, width)
-    assert len(list(rows.path.parent.glob("*.rows"))) == 1, "what was to be the wider file is gone"
+    assert len(list(rows.path.parent.glob("*.rows"))) == 1, "the unfinished larger file is removed"
 
 
 def test_changes_of_two_words_do_not_cancel_out(tmp_path):
-    """The highest bits of two words: where a sum modulo 2^64 of 64-bit words would be blind."""
-    rows = made(tmp_path, heads=1, capacity=1, width=16)
+    """The highest bits of two words, which a sum of 64-bit words modulo 2^64 would not detect."""
+    rows = disk_rows(tmp_path, heads=1, capacity=1, width=16)
     whole = any_bits(1, 1, 1, 16, dtype=torch.float32)
     rows.write(0, whole[..., :8], whole[..., 8:])
     out = rows.rows.new_empty((1, 16))
@@ -110,7 +110,7 @@ def test_changes_of_two_words_do_not_cancel_out(tmp_path):
             rows.read(torch.tensor([0]), out)
         for byte in (first, second):
             flip(rows, 0, byte, 7)
-    for first in range(15):  # two words that changed places
+    for first in range(15):  # two words are exchanged
         words = rows.rows.view(torch.int32)[0]
         words[[first, first + 1]] = words[[first + 1, first]]
         with pytest.raises(kvviz.DamagedOffloadError):
@@ -118,9 +118,9 @@ def test_changes_of_two_words_do_not_cancel_out(tmp_path):
         words[[first, first + 1]] = words[[first + 1, first]]
 
 
-def test_rows_that_changed_places_are_found(tmp_path):
-    """A checksum belongs to a place, so that another sound row in it is found too."""
-    rows = made(tmp_path)
+def test_exchanged_rows_are_detected(tmp_path):
+    """A checksum depends on the position, so that an intact row in the wrong position is detected."""
+    rows = disk_rows(tmp_path)
     whole = any_bits(1, 3, 40, 10, dtype=torch.float32)
     rows.write(0, whole[..., :5], whole[..., 5:])
     rows.rows[[3, 4]] = rows.rows[[4, 3]]
@@ -128,8 +128,8 @@ def test_rows_that_changed_places_are_found(tmp_path):
         rows.range(0, 40)
 
 
-def test_a_file_cut_short_is_an_error_and_not_the_end_of_the_process(tmp_path):
-    rows = made(tmp_path, capacity=4000)
+def test_a_truncated_file_is_an_error_and_does_not_end_the_process(tmp_path):
+    rows = disk_rows(tmp_path, capacity=4000)
     rows.write(0, *torch.zeros(2, 1, 3, 4000, 5))
     os.truncate(rows.path, rows.stored_bytes // 2)
     with pytest.raises(kvviz.DamagedOffloadError, match=r"240,000 bytes: .*wanted 480,000 bytes"):
@@ -138,8 +138,8 @@ def test_a_file_cut_short_is_an_error_and_not_the_end_of_the_process(tmp_path):
         rows.range(3900, 4000)
 
 
-def test_a_file_whose_name_is_gone_still_serves(tmp_path):
-    rows = made(tmp_path)
+def test_a_deleted_file_can_still_be_read(tmp_path):
+    rows = disk_rows(tmp_path)
     whole = normal(40, 0)
     rows.write(0, whole[0][:1], whole[1][:1])
     rows.path.unlink()
@@ -147,11 +147,11 @@ def test_a_file_whose_name_is_gone_still_serves(tmp_path):
     rows.close()
 
 
-def test_disk_space_is_taken_before_it_is_used_and_given_back(tmp_path, monkeypatch):
+def test_disk_space_is_allocated_at_once_and_freed(tmp_path, monkeypatch):
     for has_fallocate in (True, False):
         if not has_fallocate:
             monkeypatch.delattr(os, "posix_fallocate", raising=False)
-        rows = made(tmp_path, capacity=10_001)
+        rows = disk_rows(tmp_path, capacity=10_001)
         size = 3 * 10_001 * 40
         assert rows.path.stat().st_size == rows.stored_bytes == size
         assert rows.path.stat().st_blocks * 512 >= size
@@ -168,11 +168,11 @@ def test_disk_space_is_taken_before_it_is_used_and_given_back(tmp_path, monkeypa
         assert not folder.exists()
 
 
-def test_a_full_disk_names_bytes_asked_and_had(tmp_path, monkeypatch):
-    """First by what the disk says it has, then by what it does."""
+def test_the_error_of_a_full_disk_names_the_bytes(tmp_path, monkeypatch):
+    """The free bytes that the disk reports are checked first."""
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100_000}))
-    kept = KVStore("disk", folder=tmp_path)
-    store = kept.layer(lambda length: 50)
+    kv_store = KVStore("disk", folder=tmp_path)
+    store = kv_store.layer(lambda length: 50)
     store.append(*normal(4000, 1))
     with pytest.raises(
         kvviz.OutOfSpaceError,
@@ -185,8 +185,8 @@ def test_a_full_disk_names_bytes_asked_and_had(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="no limits on file sizes")
 @pytest.mark.parametrize("fallocate", [True, False])
-def test_a_disk_that_refuses_leaves_nothing_half_written(tmp_path, fallocate):
-    """A limit on file sizes stands in for a full disk: both refuse what the free bytes promised."""
+def test_a_failed_allocation_leaves_no_partial_file(tmp_path, fallocate):
+    """A limit on file sizes imitates a full disk: both refuse although the reported free bytes suffice."""
     code = f"""
 import os, resource
 from pathlib import Path
@@ -204,8 +204,8 @@ except kvviz.OutOfSpaceError as error:
     print(error)
 print(sorted(os.listdir(small.path.parent)), space.taken_bytes, bool(small.range(0, 100).any()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    error, rest = done.stdout.splitlines()
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    error, rest = completed.stdout.splitlines()
     assert error.startswith("offload to disk: got 400,000 bytes asked, beside 4,000 taken; wanted fewer: ")
     assert error.endswith("File too large")
     assert rest == f"['0.rows', '{MARKER}', '{LOCK}'] 4000 False"
@@ -219,9 +219,9 @@ def test_a_bad_folder_is_named(fields):
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    kept = KVStore("disk", folder=tmp_path / ".")
+    kv_store = KVStore("disk", folder=tmp_path / ".")
     tmp_path.rmdir()
-    store = kept.layer(lambda length: 50)
+    store = kv_store.layer(lambda length: 50)
     store.append(*normal(400, 1))
     with pytest.raises((kvviz.KVVizError, OSError), match=str(tmp_path)):
         store.offload(newest=8)
@@ -229,19 +229,19 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
 @pytest.mark.parametrize(("newest", "expected"), [(8, 830), (700, 0)])
-def test_tokens_beyond_the_room_of_the_lower_tier_are_found(tier, newest, expected):
-    """Where generation outgrows the lower tier's rows, newest tokens' places must not fall into the next head's."""
+def test_tokens_beyond_the_capacity_of_the_lower_tier(tier, newest, expected):
+    """When generation outgrows the lower tier's rows, new tokens must not be written into rows of the next head."""
     store, device = KVStore(tier).layer(lambda length: 50), DeviceStore()
     store.expect(expected)
-    for each in (store, device):
-        each.append(*normal(800, 1))
+    for either in (store, device):
+        either.append(*normal(800, 1))
     store.offload(newest=newest)
     for step in range(40):
-        for each in (store, device):
-            each.append(*normal(1, step))
+        for either in (store, device):
+            either.append(*normal(1, step))
         indices = torch.arange(device.length - 5, device.length).expand(BATCH, HEADS, -1)
-        found, wanted = (values_at(each.fetch(indices), indices) for each in (store, device))
-        assert torch.equal(found[0], wanted[0])
+        fetched, expected_values = (values_at(either.fetch(indices), indices) for either in (store, device))
+        assert torch.equal(fetched[0], expected_values[0])
         store.offload(newest=newest)
     assert torch.equal(store.keys, device.keys)
 
@@ -252,22 +252,22 @@ def tiny():
 
 
 @pytest.mark.parametrize("method", ["clusterkv", "quest", "pqcache"])
-def test_generation_is_that_of_the_device(tiny, tmp_path, method):
+def test_generation_is_the_same_as_on_the_device(tiny, tmp_path, method):
     fields = {"method": method, "budget": 64, "max_new_tokens": 80, "dense_layers": 1}
-    device = kvviz.generate(tiny, prompt(300), **fields)
-    kept = KVStore("disk", folder=tmp_path)
-    out = kvviz.generate(tiny, prompt(300), store=kept, **fields)
-    assert out.token_ids == device.token_ids
+    on_device = kvviz.generate(tiny, prompt(300), **fields)
+    kv_store = KVStore("disk", folder=tmp_path)
+    out = kvviz.generate(tiny, prompt(300), store=kv_store, **fields)
+    assert out.token_ids == on_device.token_ids
     assert out.ledger.moved_bytes > 0
     assert out.ledger.kept_bytes["disk"] == 3 * 2 * (300 + 80) * 2 * 8 * 4, "layers, heads, tokens, k and v, D, float32"
     gc.collect()
-    assert [path.suffix for path in tmp_path.rglob("*.rows")] == [], "the files went with the cache"
-    del kept
+    assert [path.suffix for path in tmp_path.rglob("*.rows")] == [], "the files are deleted with the cache"
+    del kv_store
     gc.collect()
-    assert not list(tmp_path.iterdir()), "the folder went with the store"
+    assert not list(tmp_path.iterdir()), "the folder is deleted with the store"
 
 
-def test_damage_during_a_generation_keeps_what_was_generated(tiny, tmp_path, monkeypatch):
+def test_damage_during_a_generation_keeps_the_generated_tokens(tiny, tmp_path, monkeypatch):
     fields = {"method": "quest", "budget": 64, "max_new_tokens": 30, "dense_layers": 1}
     whole = kvviz.generate(tiny, prompt(300), **fields)
     steps = []
@@ -277,12 +277,12 @@ def test_damage_during_a_generation_keeps_what_was_generated(tiny, tmp_path, mon
         if len(steps) == 12:
             for path in tmp_path.rglob("*.rows"):
                 path.write_bytes(bytes([byte ^ 4 for byte in path.read_bytes()]))
-        return own(*args, **kwargs)
+        return original(*args, **kwargs)
 
-    own = tiny.model.forward
+    original = tiny.model.forward
     monkeypatch.setattr(tiny.model, "forward", forward)
-    with pytest.raises(kvviz.DamagedOffloadError, match=str(tmp_path)) as found:
+    with pytest.raises(kvviz.DamagedOffloadError, match=str(tmp_path)) as raised:
         kvviz.generate(tiny, prompt(300), store=KVStore("disk", folder=tmp_path), **fields)
-    kept = found.value.generation.token_ids
-    assert len(kept) >= 11
-    assert kept == whole.token_ids[: len(kept)]
+    token_ids = raised.value.generation.token_ids
+    assert len(token_ids) >= 11
+    assert token_ids == whole.token_ids[: len(token_ids)]

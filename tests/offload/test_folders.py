@@ -1,4 +1,4 @@
-"""Private folders go with their process, whichever way it ends, and never take another's with them."""
+"""Private folders are deleted when their process ends, however it ends, and folders of other processes stay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvviz.offload.folders import LOCK, MARKER, PrivateFolder, sweep
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and owners of a POSIX system")
 
-# The package of folders.py imports torch, which a process that only makes folders does not need.
+# The package of folders.py imports torch, but processes that only make folders do not need it.
 LIGHT = """
 import sys, types
 for name in ("kvviz", "kvviz.offload"):
@@ -62,12 +62,12 @@ def entries(parent):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """As if this process had not swept yet."""
+    """A state as if this process had not swept yet."""
     monkeypatch.setattr(folders, "_swept", set())
 
 
-def test_a_killed_process_is_cleaned_up_at_the_next_start_and_a_living_one_is_not(tmp_path):
-    """With real stores: one killed, one alive and one that sweeps."""
+def test_the_next_process_removes_folders_of_killed_processes_only(tmp_path):
+    """With real stores: one process killed, one alive and one that sweeps."""
     wait = "print('ready', flush=True); time.sleep(60)"
     killed, living = (started(STORE, tmp_path, wait) for _ in range(2))
     for process in (killed, living):
@@ -75,13 +75,13 @@ def test_a_killed_process_is_cleaned_up_at_the_next_start_and_a_living_one_is_no
     assert len(entries(tmp_path)) == 2
     killed.kill()
     ended(killed, -signal.SIGKILL)
-    assert len(entries(tmp_path)) == 2, "nobody could remove it"
+    assert len(entries(tmp_path)) == 2, "a killed process cannot remove its folder"
     out, _ = ended(started(STORE, tmp_path, f"print(*sorted(os.listdir({str(tmp_path)!r})))"))
-    there = out.split()
-    assert len(there) == 2, "the living process's and its own"
-    (left,) = entries(tmp_path)
-    assert left in there
-    assert {path.suffix for path in (tmp_path / left).iterdir()} == {".rows", ""}
+    listed = out.split()
+    assert len(listed) == 2, "those of the living process and of the one that lists"
+    (remaining,) = entries(tmp_path)
+    assert remaining in listed
+    assert {path.suffix for path in (tmp_path / remaining).iterdir()} == {".rows", ""}
     living.terminate()
     ended(living, -signal.SIGTERM)
     assert len(sweep(tmp_path)) == 1
@@ -91,17 +91,17 @@ def test_a_killed_process_is_cleaned_up_at_the_next_start_and_a_living_one_is_no
 @pytest.mark.parametrize(
     ("tail", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('no')", 1), ("del kept, store", 0)]
 )
-def test_an_end_of_any_other_kind_leaves_nothing(tmp_path, tail, code):
+def test_a_process_that_ends_itself_leaves_no_folder(tmp_path, tail, code):
     _, errors = ended(started(STORE, tmp_path, tail), code)
-    assert "ignored" not in errors, "an exception while the interpreter ended"
+    assert "ignored" not in errors, "an exception at interpreter shutdown"
     assert not entries(tmp_path)
 
 
-def test_processes_that_start_at_once_do_not_remove_each_others(tmp_path):
-    """Forty folders made and removed by eight processes that all sweep, with abandoned folders between them."""
+def test_processes_that_start_at_once_keep_each_others_folders(tmp_path):
+    """Eight processes make and remove forty folders while all of them sweep, with abandoned folders present."""
     for _ in range(6):
         ended(started(LIGHT, tmp_path, "kept = make(); os.kill(os.getpid(), 9)"), -signal.SIGKILL)
-    assert len(entries(tmp_path)) == 1, "each sweeps what the one before left"
+    assert len(entries(tmp_path)) == 1, "each process sweeps the folder of the previous one"
     tail = f"""
 from kvviz.offload import folders
 while time.time() < {time.time() + 1.5}: pass
@@ -119,7 +119,7 @@ for _ in range(5):
     assert not entries(tmp_path)
 
 
-def test_a_forked_child_leaves_its_parents_folder_alone(tmp_path):
+def test_a_forked_child_keeps_its_parents_folder(tmp_path):
     tail = """
 folder, file = make()
 child = os.fork()
@@ -134,7 +134,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert file.read_bytes() == b"rows"
 from kvviz.offload.folders import sweep
 assert sweep(parent) == [], "the lock is still held"
-assert len(list(parent.iterdir())) == 1, "the child's own folder went with it"
+assert len(list(parent.iterdir())) == 1, "the child's folder was deleted with it"
 """
     ended(started(LIGHT, tmp_path, tail))
     assert not entries(tmp_path)
@@ -148,30 +148,30 @@ def abandoned(parent, name="kvviz-abandoned"):
     return folder
 
 
-def test_only_what_is_ours_is_swept(tmp_path, fresh):
+def test_only_our_folders_are_swept(tmp_path, fresh):
     outside = tmp_path / "outside"
     outside.mkdir()
     target = abandoned(outside)
     (tmp_path / "kvviz-link").symlink_to(target, target_is_directory=True)
-    stays = {"kvviz-link", "outside"}
+    kept = {"kvviz-link", "outside"}
     for missing in (LOCK, MARKER):
         (abandoned(tmp_path, f"kvviz-no-{missing}") / missing).unlink()
-        stays.add(f"kvviz-no-{missing}")
+        kept.add(f"kvviz-no-{missing}")
     abandoned(tmp_path, "kvviz-open").chmod(0o755)
     linked = abandoned(tmp_path, "kvviz-linked-marker")
     (linked / MARKER).unlink()
     (linked / MARKER).symlink_to(target / MARKER)
     abandoned(tmp_path, "other-name")
     (tmp_path / "kvviz-file").write_text("")
-    mine = abandoned(tmp_path)
-    precious = outside / "precious"
-    precious.write_text("data")
-    (mine / "link").symlink_to(precious)
-    stays |= {"kvviz-open", "kvviz-linked-marker", "other-name", "kvviz-file"}
+    own_folder = abandoned(tmp_path)
+    foreign_file = outside / "precious"
+    foreign_file.write_text("data")
+    (own_folder / "link").symlink_to(foreign_file)
+    kept |= {"kvviz-open", "kvviz-linked-marker", "other-name", "kvviz-file"}
     PrivateFolder(tmp_path).new_file()
-    assert set(entries(tmp_path)) == stays
+    assert set(entries(tmp_path)) == kept
     assert target.exists()
-    assert precious.read_text() == "data", "a link in a folder is removed, what it points to is not"
+    assert foreign_file.read_text() == "data", "a link in a folder is removed, but not its target"
 
 
 def test_another_users_folder_is_not_swept(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Predicted transfer times against hand values, and the fit against a link that is known."""
+"""Predicted transfer times against values by hand, and the fit against a known link."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class TestSeconds:
         assert self.link.seconds(2_000_000) == pytest.approx(2.001)
         assert self.link.seconds(2_000_000, transfers=10) == pytest.approx(2.010)
         assert isinstance(self.link.seconds(np.int64(5)), float)
-        assert self.link.seconds(0, transfers=10) == 0, "what moves nothing is no transfer"
+        assert self.link.seconds(0, transfers=10) == 0, "zero bytes are no transfer"
 
     def test_arrays(self):
         moved = np.array([[0, 1000, 500_000], [1, 2, 3]])
-        found = self.link.seconds(moved, np.array([[3], [2]]))
+        seconds = self.link.seconds(moved, np.array([[3], [2]]))
         expected = [
             [size / 1e6 + (count * 1e-3 if size else 0) for size in row]
             for count, row in zip((3, 2), moved, strict=True)
         ]
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        np.testing.assert_allclose(seconds, expected, rtol=1e-12)
         assert self.link.seconds([]).shape == (0,)
 
     @pytest.mark.parametrize("bad", [-1, np.nan, np.inf, "much", [1, -2], None, [1, "x"]])
@@ -103,27 +103,27 @@ class TestFit:
         assert link.label == "known (measured)"
 
     def test_with_noise_of_three_percent(self):
-        random = np.random.default_rng(0)
-        times = [(1e-5 + size / 2e10) * random.normal(1, 0.03) for size in MEASURED_BYTES]
+        rng = np.random.default_rng(0)
+        times = [(1e-5 + size / 2e10) * rng.normal(1, 0.03) for size in MEASURED_BYTES]
         link = LinkModel.fitted("noisy", MEASURED_BYTES, times)
         assert link.bytes_per_s == pytest.approx(2e10, rel=0.06)
         assert link.latency_s == pytest.approx(1e-5, rel=0.06)
 
     def test_no_latency_below_zero(self):
-        """Large copies that are slower a byte than small ones ask for a negative latency."""
+        """If large copies are slower per byte than small ones, the best latency would be negative."""
         sizes, times = [100, 200, 400], [1e-4, 2.2e-4, 5e-4]
         link = LinkModel.fitted("bent", sizes, times)
         assert link.latency_s == 0
         slopes = np.linspace(0.9e-6, 1.3e-6, 4001)
         errors = [
-            sum((slope * size / each - 1) ** 2 for size, each in zip(sizes, times, strict=True)) for slope in slopes
+            sum((slope * size / time - 1) ** 2 for size, time in zip(sizes, times, strict=True)) for slope in slopes
         ]
         assert 1 / link.bytes_per_s == pytest.approx(slopes[np.argmin(errors)], abs=2e-10)
 
 
 class TestPredictions:
     def recording(self, moved):
-        """A synthetic recording whose layers 2 and 3 moved these bytes at each of six steps."""
+        """A synthetic recording in which layers 2 and 3 moved these bytes at each of six steps."""
         recording = synthetic.recording()
         events = {
             layer: dataclasses.replace(recording.events[layer], moved_bytes=np.array(column, np.int64))
@@ -135,9 +135,9 @@ class TestPredictions:
         moved = [[0, 10, 1000, 0, 5, 7], [0, 20, 0, 3000, 5, 0]]
         link = LinkModel("slow", 1e3, 0.5)
         expected = [sum(column[step] / 1e3 + (0.5 if column[step] else 0.0) for column in moved) for step in range(6)]
-        found = link.predict(self.recording(moved))
-        assert found.shape == (6,)
-        assert found.tolist() == pytest.approx(expected)
+        predicted = link.predict(self.recording(moved))
+        assert predicted.shape == (6,)
+        assert predicted.tolist() == pytest.approx(expected)
 
     def test_a_recording_on_the_device_takes_no_time(self):
         assert not LinkModel.named("pcie3").predict(synthetic.recording()).any()
@@ -148,10 +148,10 @@ class TestPredictions:
         assert link.predict_total(Ledger(moved_bytes=4000), transfers=3) == 5.5
         assert link.predict_total(Ledger()) == 0
 
-    def test_a_replay_with_a_store_outside(self):
-        """The bytes of a real run, predicted for a link of one byte a second."""
-        random = np.random.default_rng(0)
-        arrays = [{0: random.normal(size=(heads, 300, 8)).astype(np.float16)} for heads in (4, 2, 2)]
+    def test_a_replay_with_a_store_on_the_host(self):
+        """The bytes of a real run, predicted for a link of one byte per second."""
+        rng = np.random.default_rng(0)
+        arrays = [{0: rng.normal(size=(heads, 300, 8)).astype(np.float16)} for heads in (4, 2, 2)]
         trace = kvviz.Trace("random", kvviz.Geometry(1, 4, 2, 8, 512), ["x"] * 300, np.arange(300), *arrays)
         recording = kvviz.replay(trace, "quest", queries=8, store="host", budget=64, dense_layers=0)
         link = LinkModel("unit", 1.0)
@@ -159,7 +159,7 @@ class TestPredictions:
         assert link.predict_total(recording.ledgers[0]) >= link.predict(recording).sum()
 
 
-def test_this_machine_is_measured():
+def test_measuring_the_memory_of_this_machine():
     link = LinkModel.measured("cpu")
     assert link.label == "memory of this machine (measured)"
     assert 1e8 < link.bytes_per_s < 1e12
@@ -167,7 +167,7 @@ def test_this_machine_is_measured():
 
 
 @pytest.mark.gpu
-def test_the_gpus_link_is_measured():
+def test_measuring_the_link_of_the_gpu():
     link = LinkModel.measured()
     assert link.name == f"pinned memory to {torch.cuda.get_device_name()}"
     assert 1e9 < link.bytes_per_s < 1e12

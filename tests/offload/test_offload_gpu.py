@@ -1,4 +1,4 @@
-"""Keys and values that leave a real GPU: pinned memory, side streams, attention on the host beside it."""
+"""Offloading from a real GPU: pinned memory, side streams, attention on the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
 @pytest.mark.parametrize("name", ["clusterkv", "pqcache", "ctkvr", "quest"])
-def test_a_gpu_writes_the_same_from_every_tier(name, tier):
+def test_a_gpu_generates_the_same_text_with_all_tiers(name, tier):
     model = make("llama").cuda()
     kvviz.attach(model)
     texts = []
@@ -29,17 +29,17 @@ def test_a_gpu_writes_the_same_from_every_tier(name, tier):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rows_come_back_bit_for_bit(dtype):
+def test_rows_are_fetched_bit_for_bit(dtype):
     keys, values = torch.randn(2, 2, 3, 700, 64, device="cuda").to(dtype)
     store = KVStore("host").layer(lambda prompt: 60)
     store.append(keys, values)
     store.offload(newest=20)
     indices = torch.stack([torch.randperm(700)[:60].sort().values for _ in range(6)]).view(2, 3, 60).cuda()
     fetched = store.fetch(indices, padded=False)
-    places = fetched.slots[..., None].expand(-1, -1, -1, 64)
-    wanted = indices[..., None].expand(-1, -1, -1, 64)
-    assert torch.equal(fetched.keys.gather(2, places), keys.gather(2, wanted))
-    assert torch.equal(fetched.values.gather(2, places), values.gather(2, wanted))
+    slots = fetched.slots[..., None].expand(-1, -1, -1, 64)
+    positions = indices[..., None].expand(-1, -1, -1, 64)
+    assert torch.equal(fetched.keys.gather(2, slots), keys.gather(2, positions))
+    assert torch.equal(fetched.values.gather(2, slots), values.gather(2, positions))
     assert store._lower.rows.rows.is_pinned()
 
 

@@ -1,4 +1,4 @@
-"""Metadata kept in host memory: what the device fetches, when, and that no result changes."""
+"""Metadata in host memory: what the device prefetches, when, and that no result changes."""
 
 from __future__ import annotations
 
@@ -31,53 +31,53 @@ def codes(count, seed, dtype=torch.uint8):
 )
 def test_any_order_of_appending_and_copying_gives_all_tokens(length, dtype, actions):
     whole = codes(length, 0, dtype)
-    kept, store = PrefetchedTensor(whole, DeviceStore()), DeviceStore()
+    prefetched, store = PrefetchedTensor(whole, DeviceStore()), DeviceStore()
     for seed, action in enumerate(actions):
         if isinstance(action, int):
             new = codes(action, seed, dtype)
-            kept.append(new)
+            prefetched.append(new)
             whole = torch.cat([whole, new], dim=2)
         elif action == "result":
-            assert torch.equal(kept.result(), whole)
+            assert torch.equal(prefetched.result(), whole)
         else:
-            getattr(kept, action)()
-        assert kept.length == whole.shape[2]
-        assert sum(kept.stored_bytes.values()) == whole.numel() * whole.element_size()
-    assert torch.equal(kept.result(), whole)
+            getattr(prefetched, action)()
+        assert prefetched.length == whole.shape[2]
+        assert sum(prefetched.stored_bytes.values()) == whole.numel() * whole.element_size()
+    assert torch.equal(prefetched.result(), whole)
     assert store.prefetched_bytes == 0
 
 
-def test_tokens_that_come_while_the_copy_is_on_its_way_are_in_it(monkeypatch):
-    """The worker is held up until tokens enough for the host's memory have come."""
+def test_tokens_appended_during_a_copy_are_part_of_it(monkeypatch):
+    """The worker is blocked until enough tokens for a write to host memory are appended."""
     monkeypatch.setattr(background, "WORKER_BYTES", 0)
     gate, store, whole = threading.Event(), DeviceStore(), codes(100, 0)
-    kept = PrefetchedTensor(whole, store)
-    held_up = Pending(gate.wait, (torch.empty(0),), stream="transfer")
-    kept.start()
+    prefetched = PrefetchedTensor(whole, store)
+    blocked = Pending(gate.wait, (torch.empty(0),), stream="transfer")
+    prefetched.start()
     for step in range(TAIL_TOKENS):
-        kept.append(codes(1, step + 1))
+        prefetched.append(codes(1, step + 1))
         whole = torch.cat([whole, codes(1, step + 1)], dim=2)
     threading.Timer(0.05, gate.set).start()
-    kept.append(codes(1, 999))  # the tail is full: what is in it goes to the host
+    prefetched.append(codes(1, 999))  # the tail is full and moves to the host
     whole = torch.cat([whole, codes(1, 999)], dim=2)
-    assert held_up.result()
-    assert torch.equal(kept.result(), whole)
-    sent = store.prefetched_bytes
-    kept.release()
-    assert torch.equal(kept.result(), whole)
-    assert store.prefetched_bytes == 2 * sent, "every copy is counted, none was made twice"
+    assert blocked.result()
+    assert torch.equal(prefetched.result(), whole)
+    bytes_per_copy = store.prefetched_bytes
+    prefetched.release()
+    assert torch.equal(prefetched.result(), whole)
+    assert store.prefetched_bytes == 2 * bytes_per_copy, "each copy is made and counted once"
 
 
 def test_the_bytes_are_those_of_the_codes_and_their_spare_room():
     store = DeviceStore()
-    kept = PrefetchedTensor(codes(4096, 0), store)
+    prefetched = PrefetchedTensor(codes(4096, 0), store)
     for _ in range(3):
-        kept.start()
-        kept.start()
-        kept.result()
-        kept.release()
-    wanted = 3 * 2 * 3 * 4096 * 4
-    assert wanted <= store.prefetched_bytes <= 1.125 * wanted
+        prefetched.start()
+        prefetched.start()
+        prefetched.result()
+        prefetched.release()
+    code_bytes = 3 * 2 * 3 * 4096 * 4
+    assert code_bytes <= store.prefetched_bytes <= 1.125 * code_bytes
 
 
 CASES = [
@@ -126,37 +126,37 @@ def test_two_turns_of_a_padded_batch_give_the_same_tokens(architecture, fields, 
     assert (device.prefetched_bytes, device.host_metadata_bytes) == (0, 0)
 
 
-def test_a_layer_fetches_the_next_ones_codes(monkeypatch):
-    """When a layer reads its codes they are on their way already, and never more than two layers' are on the device."""
+def test_a_layer_prefetches_the_codes_of_the_next_one(monkeypatch):
+    """A layer's codes are being copied before it reads them, and codes of at most two layers are on the device."""
     model = tiny_models.make("llama")
     kvviz.attach(model)
     cache = kvviz.SelectiveCache(model, kvviz.methods.create("pqcache", budget=48), store="host")
     log = []
     for name in ("start", "result", "release"):
-        inner = getattr(PrefetchedTensor, name)
+        original = getattr(PrefetchedTensor, name)
 
-        def spied(self, name=name, inner=inner):
+        def logged(self, name=name, original=original):
             log.append((name, self, self._copying is not None or self._copy is not None))
-            return inner(self)
+            return original(self)
 
-        monkeypatch.setattr(PrefetchedTensor, name, spied)
+        monkeypatch.setattr(PrefetchedTensor, name, logged)
     with torch.no_grad():
         model.generate(tiny_models.prompt(200), past_key_values=cache, max_new_tokens=6, do_sample=False)
     order = [layer.states[0].outside[0] for layer in cache.selective_layers]
-    read = [(kept, there) for name, kept, there in log if name == "result"]
-    assert [kept for kept, _ in read] == order * 5
-    assert not read[0][1], "nothing goes before the first layer of the first step"
-    assert all(there for _, there in read[4:]), "in the first step a state may still be built"
+    reads = [(prefetched, was_started) for name, prefetched, was_started in log if name == "result"]
+    assert [prefetched for prefetched, _ in reads] == order * 5
+    assert not reads[0][1], "nothing starts the copy for the first layer of the first step"
+    assert all(was_started for _, was_started in reads[4:]), "in the first step a state may still be built"
     on_device = set()
-    for name, kept, _ in log:
-        (on_device.discard if name == "release" else on_device.add)(kept)
+    for name, prefetched, _ in log:
+        (on_device.discard if name == "release" else on_device.add)(prefetched)
         assert len(on_device) <= 2
-    for book, kept in zip(cache.selective_layers[0].states[0].books, order, strict=False):
+    for book, prefetched in zip(cache.selective_layers[0].states[0].books, order, strict=False):
         assert book.codes.untyped_storage().nbytes() == 0
-        assert kept._copy is None
+        assert prefetched._copy is None
 
 
-def test_the_ring_of_layers_keeps_no_cache_alive():
+def test_the_ring_of_layers_does_not_keep_a_cache_alive():
     model = tiny_models.make("llama")
     kvviz.attach(model)
     cache = kvviz.SelectiveCache(model, kvviz.methods.create("pqcache", budget=48), store="host")
