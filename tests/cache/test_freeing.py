@@ -80,7 +80,7 @@ def test_500_steps(name, group):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_does_not_change_a_row(name):
-    """Three prompts in a batch, padded to the longest; one of them is shorter than the budget."""
+    """Three turns of a batch whose rows are padded to the longest; one row is shorter than the budget."""
     method = kvviz.methods.create(name, **FIELDS[name])
     starts = [0, 31, 75]
     together = LayerCache(context(6, 2), method)

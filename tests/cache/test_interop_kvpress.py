@@ -69,7 +69,7 @@ class FewerInLaterLayers(LongestKeys):
 
 @dataclass
 class MaskedHeads(LongestKeys):
-    """Evicts nothing but masks the shortest keys over all heads, as AdaKVPress does."""
+    """Keeps all keys in the cache and masks the shortest ones over all heads, as AdaKVPress does."""
 
     def compress(self, module: Any, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         lengths = keys[0].norm(dim=-1)  # [H, L]

@@ -138,7 +138,7 @@ def test_a_relaxed_step_moves_beyond_the_mean(metric):
     keys = clustered(2, length=400, width=10, centers=8)
     first = keys[..., initial_positions(400, 9, seed=3), :]
     one_iteration = kmeans(keys, 9, metric=metric, max_iter=1, seed=3, relaxation=1.8)
-    assert_same(one_iteration, kmeans(keys, 9, metric=metric, max_iter=1, seed=3))  # the result has means
+    assert_same(one_iteration, kmeans(keys, 9, metric=metric, max_iter=1, seed=3))  # the returned centroids are means
     moved = first + 1.8 * (one_iteration.centroids - first)
     two_iterations = kmeans(keys, 9, metric=metric, max_iter=2, seed=3, relaxation=1.8)
     assert torch.equal(two_iterations.labels, nearest(keys, moved, metric))

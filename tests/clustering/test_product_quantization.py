@@ -220,7 +220,7 @@ class TestIterations:
 
     @settings(max_examples=60)
     @given(tokens=st.integers(1, 200_000), least=st.integers(1, 10), span=st.integers(0, 300))
-    def test_the_maximum_of_iterations_against_a_search(self, tokens, least, span):
+    def test_max_iterations_against_a_search(self, tokens, least, span):
         model = self.fitted(least=least, most=least + span)
         limit = model.compute_seconds(tokens)
         fitting = [t for t in range(least, least + span + 1) if model.clustering_seconds(tokens, t) <= limit]

@@ -1,4 +1,4 @@
-"""Captured queries, keys and values against transformers' own attention weights and cache."""
+"""Captured queries, keys and values against transformers' attention weights and cache."""
 
 from __future__ import annotations
 

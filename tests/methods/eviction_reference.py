@@ -242,5 +242,5 @@ def rows_attended(layer, batch_row=0):
     return [[p for p in row.tolist() if p >= 0] for row in layer.last.indices[batch_row]]
 
 
-def close(ours, theirs):
-    return np.allclose(ours.numpy(), theirs, atol=2e-5)
+def close(output, expected):
+    return np.allclose(output.numpy(), expected, atol=2e-5)

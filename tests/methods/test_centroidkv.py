@@ -84,19 +84,19 @@ class TestAttention:
         layer = filled(method, keys[:, :, :300], values[:, :, :300])
         decode(layer, keys[:, :, 300:first], values[:, :, 300:first])
         (state,) = layer.states
-        centroids, kept = state.centroids, [*range(4), *range(4 + state.joined, first + 30)]
-        assert len(kept) == 50 + decoded % 16
+        centroids, raw_positions = state.centroids, [*range(4), *range(4 + state.joined, first + 30)]
+        assert len(raw_positions) == 50 + decoded % 16
         layer.store.append(keys[:, :, first:], values[:, :, first:])
         prompt_keys, prompt_values, mask = layer.prompt_inputs(30)
         output = torch.nn.functional.scaled_dot_product_attention(
             queries[:, :, first:], prompt_keys, prompt_values, mask, scale=0.25, enable_gqa=True
         )
         for head, new in itertools.product(range(6), (0, 13, 29)):
-            kv_head, seen = head // 3, kept[: len(kept) - 29 + new]
+            kv_head, visible = head // 3, raw_positions[: len(raw_positions) - 29 + new]
             single_tokens = []
             for merged, raw in ((centroids.keys, keys), (centroids.values, values)):
                 repeated = merged[0, kv_head].repeat_interleave(centroids.degree[0, kv_head], 0)
-                single_tokens.append(torch.cat([repeated, raw[0, kv_head, seen]])[None, None])
+                single_tokens.append(torch.cat([repeated, raw[0, kv_head, visible]])[None, None])
             assert single_tokens[0].shape[2] == first + 1 + new
             expected = dense(queries[:, head : head + 1, first + new], *single_tokens)
             assert torch.allclose(output[:, head, new], expected[:, 0], atol=1e-5)
@@ -197,7 +197,7 @@ class TestMethod:
         built, kept_bytes = check_and_watch()
         assert kept_bytes == 2 * 2 * 16 * 4 * ((20 + 64) + 44)  # keys and values, heads, width, bytes; with spare room
         decode(layer, keys[:, :, 600:664], values[:, :, 600:664])
-        assert all(storage.expired() for storage in built), "the centroids from before decoding are still in memory"
+        assert all(storage.expired() for storage in built), "the tensors from before the last merge are still in memory"
         assert check_and_watch()[1] == kept_bytes
 
     def test_a_prompt_within_the_budget_has_no_second_reference_to_the_buffer(self):

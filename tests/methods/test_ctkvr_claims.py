@@ -46,7 +46,7 @@ def real(lm, prose):
 
 
 def assert_lemma_2(first, second, keys):
-    """Assert that Q1·K1 − Q1·K2 > 4·sin(θ/2), θ between Q1 and Q2, implies Q2·K1 >= Q2·K2; how often it applies."""
+    """Assert that Q1·K1 − Q1·K2 > 4·sin(θ/2), θ between Q1 and Q2, implies Q2·K1 >= Q2·K2; return how often."""
     angle = math.acos(np.clip(first @ second, -1, 1))
     apart = (keys @ first)[:, None] - keys @ first > 4 * math.sin(angle / 2) + 1e-12
     assert ((keys @ second)[:, None] - keys @ second)[apart].min(initial=0) >= -1e-12

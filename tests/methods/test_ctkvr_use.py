@@ -164,9 +164,9 @@ class TestModels:
         assert len(out.text) > 0
         assert out.ledger.attended == 256 + 7
         trace = kvviz.capture(lm, prose, layers=(15,), max_tokens=450)
-        ours, pages = (
+        ctkvr, quest = (
             kvviz.replay(trace, name, queries=16, budget=128, dense_layers=0, **fields).summary()
             for name, fields in (("ctkvr", {"sinks": 16, "recent": 16}), ("quest", {}))
         )
-        assert ours["recall"] > pages["recall"] + 0.1
-        assert ours["attention_mass"] > pages["attention_mass"]
+        assert ctkvr["recall"] > quest["recall"] + 0.1
+        assert ctkvr["attention_mass"] > quest["attention_mass"]

@@ -49,9 +49,9 @@ class TestAgainstTheDefinition:
             for step in range(steps):
                 seed += 1
                 q, k, v = tensors(*SHAPES[shape], 1, seed)
-                ours, theirs = feed_token(layer, q, k, v)[0], session.step(q[0, :, 0], k[0], v[0])
+                output, expected = feed_token(layer, q, k, v)[0], session.step(q[0, :, 0], k[0], v[0])
                 assert rows_attended(layer) == session.seen, f"step {step} after the prompt of {length}"
-                assert close(ours, theirs)
+                assert close(output, expected)
 
     @pytest.mark.parametrize("pooling", ["avg", "max"])
     @pytest.mark.parametrize("kernel", [1, 3, 7])
@@ -88,9 +88,9 @@ class TestAgainstTheDefinition:
         session.prompt(q[0], k[0], v[0])
         for step in range(150):
             q, k, v = tensors(*heads, 1, seed=step + 1)
-            ours, theirs = feed_token(layer, q, k, v)[0], session.step(q[0, :, 0], k[0], v[0])
+            output, expected = feed_token(layer, q, k, v)[0], session.step(q[0, :, 0], k[0], v[0])
             assert rows_attended(layer) == session.seen, f"step {step}"
-            assert close(ours, theirs)
+            assert close(output, expected)
             largest = budget * (heads[0] // heads[1] if group == "each" else 1)
             assert layer.store.used <= largest + 64
         assert layer.last.indices.shape[-1] == budget
@@ -108,12 +108,12 @@ class TestAgainstTheDefinition:
             kept = rows_attended(layer)
             assert all(len(row) == 24 for row in kept)
             inputs.append(tensors(6, 2, 10, seed=99))
-            ours = feed_prompt(layer, *inputs[-1])
+            output = feed_prompt(layer, *inputs[-1])
             session = reference.Session(6, 2, "mean", 0.3, lambda _: 1000, lambda _: 0)
             for _, k, v in inputs[:-1]:
                 session.append(k[0], v[0])
             session.kept, session.score = kept, lambda row, candidates, weights: [0.0] * len(candidates)
-            assert close(ours[0], session.prompt(*(t[0] for t in inputs[-1])))
+            assert close(output[0], session.prompt(*(t[0] for t in inputs[-1])))
 
 
 class TestInAModel:

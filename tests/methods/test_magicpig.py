@@ -213,7 +213,7 @@ class TestEstimator:
         """The means over hyperplanes of Σ exp(logit) and Σ exp(logit)·value are those of exact attention.
 
         2 x (1 + 8) sums within 4 standard errors: by chance 1 of 900 such tests would fail; the seeds are fixed.
-        Without the bias, or with the angles of keys that are not centred, the error is above 20 of them.
+        Without the bias, or with the angles of keys that are not centred, the deviation exceeds 20 of them.
         """
         length, heads = 60, 2
         queries, keys, values = random_tensors(length, heads, 1, seed=1)

@@ -116,8 +116,8 @@ class TestKeyGraph:
         recalls = {}
         for name, graph in (("built", built), ("grown", grown)):
             exact = [set((keys @ query).topk(30).indices.tolist()) for query in queries[::9]]
-            found = [set(graph.search(query, 30, 60)[0].tolist()) for query in queries[::9]]
-            recalls[name] = np.mean([len(a & b) / 30 for a, b in zip(exact, found, strict=True)])
+            retrieved = [set(graph.search(query, 30, 60)[0].tolist()) for query in queries[::9]]
+            recalls[name] = np.mean([len(a & b) / 30 for a, b in zip(exact, retrieved, strict=True)])
         assert recalls["built"] > 0.9
         assert recalls["grown"] > recalls["built"] - 0.03
         table = grown._table()
@@ -137,25 +137,25 @@ class TestKeyGraph:
     def test_a_graph_from_queries_has_higher_recall_than_hnsw_over_keys(self):
         """The paper's claim, at equal cost: searches in a graph of keys alone miss the best keys."""
         queries, keys = differently_distributed(3000)
-        test_queries, exact = queries[2900:], (queries[2900:] @ keys[:2900].T).topk(50).indices
+        held_out, exact = queries[2900:], (queries[2900:] @ keys[:2900].T).topk(50).indices
         graph = graph_of(queries[:2900], keys[:2900])
         hnsw = faiss.IndexHNSWFlat(32, 16, faiss.METRIC_INNER_PRODUCT)
         for key in keys[:2900].numpy():  # one by one, for the same graph in each run
             hnsw.add(key[None])
 
-        def recall(found):
-            return np.mean([len(set(a) & set(b)) / 50 for a, b in zip(found, exact.tolist(), strict=True)])
+        def recall(retrieved):
+            return np.mean([len(set(a) & set(b)) / 50 for a, b in zip(retrieved, exact.tolist(), strict=True)])
 
         faiss.cvar.hnsw_stats.reset()
-        ours = recall([graph.search(query, 50, 60)[0].tolist() for query in test_queries])
+        graph_recall = recall([graph.search(query, 50, 60)[0].tolist() for query in held_out])
         scored_keys = faiss.cvar.hnsw_stats.ndis / 100
         faiss.cvar.hnsw_stats.reset()
         wide = faiss.SearchParametersHNSW(efSearch=160)
-        theirs = recall([hnsw.search(query[None], 50, params=wide)[1][0].tolist() for query in test_queries.numpy()])
+        hnsw_recall = recall([hnsw.search(query[None], 50, params=wide)[1][0].tolist() for query in held_out.numpy()])
         assert faiss.cvar.hnsw_stats.ndis / 100 > scored_keys, "HNSW scores more keys"
         assert scored_keys < 0.4 * 2900
-        assert ours > 0.9
-        assert ours > theirs + 0.05
+        assert graph_recall > 0.9
+        assert graph_recall > hnsw_recall + 0.05
 
 
 class TestChoice:

@@ -63,11 +63,11 @@ class TestSqueezedAttention:
                 assert state.order[0, head, a:b].tolist() == members.tolist()
                 assert torch.allclose(state.centroids[0, head, cluster], k[0, head, members].mean(0), atol=1e-5)
 
-    def test_above_all_scores_a_threshold_leaves_sinks_and_recent_tokens(self):
+    def test_a_threshold_above_all_scores_leaves_sinks_and_recent_tokens(self):
         method, state, q, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, threshold=1.0)
         assert method.select(state, q[:, :, -1]).indices.tolist() == [[[0, 100]] * 2]
 
-    def test_generated_tokens_are_attended_in_full(self):
+    def test_all_generated_tokens_are_selected(self):
         method, state, _, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40)
         for step in range(1, 60):
             q, k, v = tensors(4, 2, 1, seed=step)

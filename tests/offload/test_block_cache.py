@@ -21,10 +21,10 @@ TOKEN_BYTES = 2 * DIM * 4
 ENGINES = {"lru": cachetools.LRUCache, "lfu": cachetools.LFUCache}
 
 
-def use(cache, wanted):
-    """The same as `BlockTable.take` for one head, with cachetools; `wanted` has the best block first."""
-    present = [block for block in reversed(wanted) if block in cache]
-    absent = [block for block in reversed(wanted) if block not in cache]
+def use(cache, requested):
+    """The same as `BlockTable.take` for one head, with cachetools; `requested` has the best block first."""
+    present = [block for block in reversed(requested) if block in cache]
+    absent = [block for block in reversed(requested) if block not in cache]
     for block in present:
         _ = cache[block]
     while len(cache) + len(absent) > cache.maxsize:
@@ -48,13 +48,13 @@ def test_each_head_holds_the_blocks_of_cachetools(seed, heads, slots, most, bloc
     caches = [ENGINES[policy](slots) for _ in range(heads)]
     for _ in range(40):
         shares = torch.rand(blocks, generator=generator) ** 3  # some blocks are requested more often
-        wanted = torch.stack([torch.multinomial(shares + 1e-3, count, generator=generator) for _ in range(heads)])
+        requested = torch.stack([torch.multinomial(shares + 1e-3, count, generator=generator) for _ in range(heads)])
         real_counts = torch.randint(0, count + 1, (heads, 1), generator=generator)
-        wanted[torch.arange(count) >= real_counts] = -1
+        requested[torch.arange(count) >= real_counts] = -1
         before = [set(row.tolist()) - {-1} for row in table.blocks]
-        taken = table.take(wanted)
+        taken = table.take(requested)
         for head, cache in enumerate(caches):
-            use(cache, [block for block in wanted[head].tolist() if block >= 0])
+            use(cache, [block for block in requested[head].tolist() if block >= 0])
             blocks_of_head = [block for block in table.blocks[head].tolist() if block >= 0]
             assert len(blocks_of_head) == len(set(blocks_of_head))
             assert set(blocks_of_head) == set(cache)
