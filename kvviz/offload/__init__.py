@@ -1,4 +1,4 @@
-"""Where keys and values are kept, and what is moved between device, host memory and disk."""
+"""Stores for keys and values on the device, in host memory or on disk, and the transfers between them."""
 
 from .arena import StepCache
 from .block_cache import BlockCache

@@ -1,4 +1,4 @@
-"""Work beside the model's own: in worker threads and, on CUDA, on side streams."""
+"""Work that runs concurrently with the model: in worker threads and, on CUDA, on side streams."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..trace.spans import NOTHING, Clock, HostClock
 
 T = TypeVar("T")
 
-# Fewer bytes than this are copied at once on the CPU, where a worker thread costs more than it hides: with PQCache's
-# codes of 4,000 tokens of SmolLM2 (30 layers, 27 kB each) a step took 83 ms with one and 74 ms without, at two OpenMP
-# threads 111 ms and 65 ms (AMD EPYC, 2 cores, shared with others).
+# On the CPU, smaller copies are made at once, because a worker thread would cost more than it hides: with PQCache's
+# codes of 4,000 tokens of SmolLM2 (30 layers, 27 kB each), a step took 83 ms with a worker and 74 ms without; with two
+# OpenMP threads it took 111 ms and 65 ms (AMD EPYC, 2 shared cores).
 WORKER_BYTES = 8 << 20
 
 
 class Worker:
-    """Runs submitted work in order, in a thread that lives only while there is some.
+    """A worker that runs submitted work in order, in a thread that ends when no work is left.
 
-    A thread that has run torch on the CPU keeps OpenMP threads of its own for as long as it lives. More OpenMP threads
-    than processors make all of them sleep between two operations instead of waiting: with an idle worker kept around, a
+    A thread that has run torch on the CPU keeps its OpenMP threads until it ends. With more OpenMP threads than
+    processors, all of them sleep between two operations instead of waiting actively: with an idle worker thread, a
     decode step of SmolLM2 took 59 ms instead of 46 ms (AMD EPYC, 2 cores).
     """
 
@@ -37,7 +37,7 @@ class Worker:
         self._executor: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Start `work` after all that was submitted before; its result or its error comes with the future."""
+        """Run `work` after all work submitted before; the future holds its result or its error."""
         with self._lock:
             self._pending += 1
             if self._executor is None:
@@ -55,10 +55,10 @@ class Worker:
 
 
 class Pending(Generic[T]):
-    """The result of work that runs beside the model's, in the order of its `stream`; `result` waits for it.
+    """The result of work that runs concurrently with the model, in the order of its `stream`; `result` waits for it.
 
-    On the CPU a stream is a worker thread, on CUDA also a stream of its own, which starts once `inputs` are written.
-    `span` is a timeline's (`kvviz.trace.timeline.span`): it is entered where the work runs and records when.
+    On the CPU a stream is a worker thread; on CUDA it is also a CUDA stream, which starts once `inputs` are written.
+    `span`, from a timeline (`kvviz.trace.timeline.span`), is entered where the work runs, and records its time.
     """
 
     def __init__(
@@ -85,43 +85,43 @@ class Pending(Generic[T]):
         self._future = _worker(stream).submit(lambda: _on_side_stream(recorded, inputs, stream, written, ready))
 
     def result(self) -> T:
-        """What the work returned, safe to read on the current stream; raises what it raised."""
-        found = self._future.result()
+        """The result of the work, safe to read on the current stream; raises the error of the work."""
+        result = self._future.result()
         if self._ready is not None:
             torch.cuda.current_stream().wait_event(self._ready)
-        return found
+        return result
 
 
 def begin(
     work: Callable[[], T], inputs: tuple[Tensor, ...], count: int, recorded: AbstractContextManager[None]
 ) -> Pending[T] | Future[T]:
-    """Begin `work`, a copy of `count` bytes: on the transfer stream, in a worker thread, or done at once if small.
+    """Begin `work`, a copy of `count` bytes: on the transfer stream, in a worker thread or, if small, at once.
 
-    `inputs` and `recorded` as for `Pending`: tensors that it reads, and the timeline's span.
+    `inputs` are the tensors that it reads; `recorded` is the timeline's span, as for `Pending`.
     """
     if inputs[0].is_cuda or count >= WORKER_BYTES:
         return Pending(work, inputs, stream="transfer", span=recorded)
-    done: Future[T] = Future()
+    future: Future[T] = Future()
     try:
         with recorded:
-            done.set_result(work())
-    except Exception as error:  # raised where the result is asked for, as by a worker
-        done.set_exception(error)
-    return done
+            future.set_result(work())
+    except Exception as error:  # raised when the result is read, as with a worker
+        future.set_exception(error)
+    return future
 
 
 class CudaClock:
-    """A timeline's clock on a GPU: its marks are CUDA events on the stream that is current in the thread."""
+    """A timeline's clock on a GPU; its marks are CUDA events on the thread's current stream."""
 
     name = "CUDA events"
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._start = self.mark()
-        self._start.synchronize()  # the timeline's clock of the host starts now
+        self._start.synchronize()  # the timeline's host clock starts at the same time
 
     def mark(self) -> torch.cuda.Event:
-        """An event behind what was launched so far on the current stream."""
+        """An event after all work launched so far on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -129,11 +129,11 @@ class CudaClock:
     def seconds(self, mark: torch.cuda.Event) -> float:
         """Seconds from the clock's start to the mark; waits until the mark is reached."""
         mark.synchronize()
-        return float(self._start.elapsed_time(mark)) / 1e3  # milliseconds there
+        return float(self._start.elapsed_time(mark)) / 1e3  # from milliseconds
 
 
 def device_clock(device: torch.device) -> Clock:
-    """The clock for what runs on that device."""
+    """The clock for work on this device."""
     return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
@@ -150,15 +150,15 @@ def _side_stream(device: torch.device, stream: str) -> torch.cuda.Stream:
 def _on_side_stream(
     work: Callable[[], T], inputs: tuple[Tensor, ...], name: str, written: torch.cuda.Event, ready: torch.cuda.Event
 ) -> T:
-    """Do `work` beside the model's stream, once its inputs are `written`; `ready` says when to read the result.
+    """Run `work` on a side stream, once its inputs are `written`; `ready` marks when its result can be read.
 
-    This runs in the worker thread, since k-means waits for its labels and would hold up the model's own launches.
+    This runs in the worker thread, since k-means waits for its labels and would delay the model's launches.
     """
     stream = _side_stream(inputs[0].device, name)
     stream.wait_event(written)
     with torch.cuda.stream(stream):
-        found = work()
+        result = work()
     ready.record(stream)
     for tensor in inputs:  # keeps the allocator from reusing their memory before the side stream has read it
         tensor.record_stream(stream)
-    return found
+    return result

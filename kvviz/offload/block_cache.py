@@ -1,4 +1,4 @@
-"""PQCache's cache on the device: whole blocks of tokens, with the least used making room for the most wanted."""
+"""PQCache's device cache: whole blocks of tokens; the least used blocks make room for the most retrieved ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .arena import Arena, Filling, StepArena, check_at_least
 
 Policy = Literal["lru", "lfu"]
 POLICIES: tuple[Policy, ...] = ("lru", "lfu")
-USE_BITS = 40  # of an int64 for the time of the last use, below the number of uses
+USE_BITS = 40  # the low bits of an int64, for the time of the last use; the number of uses is above them
 
 
 @dataclass(frozen=True)
 class BlockCache:
-    """Whole blocks of `block_size` tokens stay on the device, `capacity_tokens` a KV head.
+    """A device cache of whole blocks of `block_size` tokens, with `capacity_tokens` per KV head.
 
-    After each step the `blocks_a_step` blocks (k_cache) that hold most of the tokens which the step retrieved are taken
-    in, and by `policy` the least recently ("lru") or least frequently used ("lfu") make room. Source: PQCache (arXiv
-    2407.12820), sections 3.4, 4.1.4 and 4.3.2; the defaults are its own.
+    After each step, the `blocks_a_step` blocks (k_cache) with the most retrieved tokens are added. They replace the
+    least recently used ("lru") or least frequently used ("lfu") blocks, by `policy`. Source: PQCache (arXiv
+    2407.12820), sections 3.4, 4.1.4 and 4.3.2; the defaults are the paper's.
 
-    Deviations: the capacity is at most half of the prompt; no more blocks are taken in than fit (the paper shows that
-    the hit rate falls there), none without a retrieved token, and none before all its tokens are offloaded. The device
-    has room for what one step fetches besides.
+    Deviations: the capacity is at most half of the prompt. No more blocks are added than fit (the paper shows that the
+    hit rate falls otherwise), none without a retrieved token, and none before all its tokens are offloaded. The device
+    also has room for the tokens that one step fetches.
 
     Raises InvalidInputError for a value out of range.
     """
@@ -43,9 +43,9 @@ class BlockCache:
             raise InvalidInputError("BlockCache: policy", repr(self.policy), f"one of {POLICIES}")
 
     def arena(self, heads: int, budget: int, prompt: int, arena_tokens: int | None, device: torch.device) -> Arena:
-        """The arena of a layer of `heads` heads in all; each fetches at most `budget` tokens at once.
+        """The arena of a layer with `heads` heads in the whole batch; each fetches at most `budget` tokens at once.
 
-        The blocks are at most half of the prompt, and at least one: with all of it, nothing would be offloaded.
+        It has at least one block, and blocks for at most half of the prompt, so that the rest stays offloaded.
         """
         tokens = min(budget, prompt) if arena_tokens is None else arena_tokens
         slots = max(min(self.capacity_tokens, prompt // 2) // self.block_size, 1)
@@ -53,7 +53,7 @@ class BlockCache:
 
 
 class Taken(NamedTuple):
-    """Blocks that came into the cache: heads, slots, the blocks, and those they replaced (-1: none), each [n]."""
+    """Blocks added to the cache: their heads, slots and numbers, and the blocks replaced (-1: none), each [n]."""
 
     heads: Tensor
     slots: Tensor
@@ -62,24 +62,24 @@ class Taken(NamedTuple):
 
 
 class BlockTable:
-    """Which blocks each head has in its `slots`, and which one goes when another comes; all heads at once.
+    """The blocks in the `slots` of each head, and which one is replaced next; all heads at once.
 
-    `blocks` [heads, slots] holds the blocks' numbers, -1 where a slot is empty.
+    `blocks` [heads, slots] holds the blocks' numbers, -1 for an empty slot.
     """
 
     def __init__(self, heads: int, slots: int, policy: Policy, device: torch.device) -> None:
         self.policy = policy
         self.blocks = torch.full((heads, slots), -1, dtype=torch.int64, device=device)
-        self._uses = torch.zeros_like(self.blocks)  # since the block came
-        self._used = torch.zeros_like(self.blocks)  # when last: all blocks of a step differ
+        self._uses = torch.zeros_like(self.blocks)  # since the block was added
+        self._used = torch.zeros_like(self.blocks)  # time of the last use, different for all blocks of a step
         self._time = 0
 
     def take(self, wanted: Tensor) -> Taken:
-        """Use the blocks `wanted` [heads, k], the best first, -1 pads, k at most the slots; those absent come in.
+        """Use the blocks `wanted` [heads, k], the best first, -1 pads, k at most the slots; absent ones are added.
 
-        First the present ones are used, from the worst to the best; then as many blocks go as the absent ones need,
-        by the least used, where that is equal by the least recently used; then the absent ones come, from the worst
-        to the best.
+        First the present blocks are used, from the worst to the best. Then as many blocks as needed are removed, the
+        least used first, and the least recently used of equals. Then the absent blocks are added, from the worst to
+        the best.
         """
         count = wanted.shape[1]
         order = torch.arange(count, 0, -1, device=wanted.device)  # the best is used last
@@ -101,15 +101,15 @@ class BlockTable:
         return taken
 
     def _priority(self) -> Tensor:
-        """Who stays: the larger the longer; empty slots go first."""
+        """The priority of the blocks to stay, [heads, slots]; empty slots have the lowest."""
         priority = self._used if self.policy == "lru" else (self._uses << USE_BITS) + self._used
         return torch.where(self.blocks < 0, -1, priority)
 
 
 class BlockArena(Arena):
-    """Keeps whole blocks, and beside them for one step the tokens that were in none.
+    """An arena of whole blocks and, for one step, of single tokens that are in no block.
 
-    The first `fetch_rows` rows are those of the step's single tokens; then come `slots` blocks of each head.
+    The first `fetch_rows` rows hold the step's single tokens; then come `slots` blocks per head.
     """
 
     def __init__(self, heads: int, fetch_rows: int, slots: int, cache: BlockCache, device: torch.device) -> None:
@@ -123,20 +123,20 @@ class BlockArena(Arena):
         self._within = torch.arange(self._size, device=device)
 
     def begin_step(self, slot_of: Tensor) -> None:
-        """Evict the single tokens of the step before."""
+        """Evict the single tokens of the previous step."""
         self._fetched.begin_step(slot_of)
 
     def look_up(self, places: Tensor, slots: Tensor) -> None:
-        """Note that these tokens are attended now; a token named several times counts as often for its block."""
+        """Note that the step attends to these tokens; a repeated token counts several times for its block."""
         self._fetched.look_up(places, slots)
         self._retrieved.append(places[slots < self.rows])
 
     def admit(self, places: Tensor, slot_of: Tensor) -> Tensor:
-        """Rows for single tokens at `places` [n], distinct and without one; `slot_of` is brought up to date."""
+        """Rows for the single tokens at `places` [n], which are distinct and have none; updates `slot_of`."""
         return self._fetched.admit(places, slot_of)
 
     def end_step(self, slot_of: Tensor, offloaded: int) -> Filling | None:
-        """The blocks that hold most of the step's tokens, those that were not there yet, token by token."""
+        """The missing tokens of the blocks that are added: those with most of the step's tokens."""
         if not self._retrieved:
             return None
         places = torch.cat(self._retrieved)
@@ -144,39 +144,39 @@ class BlockArena(Arena):
         capacity, blocks = len(slot_of) // self._heads, offloaded // self._size
         if blocks == 0:
             return None
-        self._fetched.begin_step(slot_of)  # the single tokens go now: some are in the blocks that come
-        taken = self.table.take(self._most_wanted(places, capacity, blocks))
+        self._fetched.begin_step(slot_of)  # evicts the single tokens: some are in the blocks that are added
+        taken = self.table.take(self._most_retrieved(places, capacity, blocks))
         replaced = taken.gone >= 0
-        gone = self._places(taken.heads[replaced], taken.gone[replaced], capacity)
-        held = slot_of[gone]
-        slot_of[gone] = torch.where((held >= self.fetch_rows) & (held < self.rows), -1, held)  # pinned ones stay
-        came = self._places(taken.heads, taken.blocks, capacity)
+        evicted = self._places(taken.heads[replaced], taken.gone[replaced], capacity)
+        slots = slot_of[evicted]
+        slot_of[evicted] = torch.where((slots >= self.fetch_rows) & (slots < self.rows), -1, slots)  # not pinned ones
+        added = self._places(taken.heads, taken.blocks, capacity)
         rows = (taken.heads * self._slots + taken.slots) * self._size + self.fetch_rows
         rows = (rows[:, None] + self._within).flatten()
-        missing = slot_of[came] < 0
-        came, rows = came[missing], rows[missing]
-        slot_of[came] = rows.to(slot_of.dtype)
-        return Filling(came, rows) if len(came) else None
+        missing = slot_of[added] < 0
+        added, rows = added[missing], rows[missing]
+        slot_of[added] = rows.to(slot_of.dtype)
+        return Filling(added, rows) if len(added) else None
 
     def widen(self, capacity: int, wider: int) -> None:
-        """Rename the tokens: a head has room for `wider` of them now instead of `capacity`."""
+        """Update the places of the tokens: the capacity of a head changes from `capacity` to `wider`."""
         assert not self._retrieved, "between two steps"
         self._fetched.widen(capacity, wider)
 
-    def _most_wanted(self, places: Tensor, capacity: int, blocks: int) -> Tensor:
-        """The first `blocks` blocks of each head with most tokens, the best first, -1 pads: [heads, k].
+    def _most_retrieved(self, places: Tensor, capacity: int, blocks: int) -> Tensor:
+        """The blocks with the most tokens, of the first `blocks` of each head, the best first, -1 pads: [heads, k].
 
-        Of equal blocks the earlier one is better.
+        Ties go to the earlier block.
         """
         head, block = places // capacity, places % capacity // self._size
-        every = capacity // self._size + 1
-        counts = torch.zeros(self._heads * every, dtype=torch.int64, device=places.device)
-        counts.scatter_add_(0, head * every + block, torch.ones_like(places))
-        counts = counts.view(self._heads, every)[:, :blocks]
+        block_count = capacity // self._size + 1
+        counts = torch.zeros(self._heads * block_count, dtype=torch.int64, device=places.device)
+        counts.scatter_add_(0, head * block_count + block, torch.ones_like(places))
+        counts = counts.view(self._heads, block_count)[:, :blocks]
         earlier = torch.arange(blocks - 1, -1, -1, device=places.device)
         best = (counts * blocks + earlier).topk(min(self._most, blocks), dim=1).indices
         return best.masked_fill_(counts.gather(1, best) == 0, -1)
 
     def _places(self, heads: Tensor, blocks: Tensor, capacity: int) -> Tensor:
-        """Places [n · block size] of all tokens of these blocks."""
+        """Places [n · block_size] of all tokens in these blocks."""
         return ((heads * capacity + blocks * self._size)[:, None] + self._within).flatten()

@@ -1,4 +1,4 @@
-"""Keys kept a second time, channel by channel, so that a few channels of every token can be read alone."""
+"""A second copy of the keys, channel by channel, so that a few channels of all tokens can be read alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .growing import SPARE_TOKENS, GrowingTensor
 
 @dataclass(init=False, eq=False, repr=False)
 class ChannelCache(GrowingTensor):
-    """Some or all channels [B, H, C, L] of the keys so far, each channel's values next to one another."""
+    """Some or all channels [B, H, C, L] of the keys so far; the values of one channel are adjacent in memory."""
 
-    buffer: Tensor  # a field: what a method keeps is counted by the fields of dataclasses, here with the spare room
+    buffer: Tensor  # a dataclass field, so that it counts in the method's memory, here with the spare room
 
     @classmethod
     def of(cls, keys: Tensor) -> ChannelCache:
@@ -29,16 +29,16 @@ class ChannelCache(GrowingTensor):
 
     @property
     def channels(self) -> Tensor:
-        """Every channel, a view [B, H, C, L]."""
+        """All channels, a view [B, H, C, L]."""
         return self.tensor
 
     def pick(self, chosen: Tensor) -> Tensor:
-        """Those channels of every token, [B, R, r, L], that `chosen` [B, R, r] names, R a multiple of H."""
+        """The channels `chosen` [B, R, r] of all tokens, [B, R, r, L], R a multiple of H."""
         batch, heads, channels, _ = self.buffer.shape
         rows = chosen.shape[1] // heads
         starts = torch.arange(0, batch * heads * channels, channels, device=chosen.device)  # of each head
-        where = (starts.view(batch, heads).repeat_interleave(rows, dim=1)[..., None] + chosen).flatten()
-        picked = self.buffer.flatten(0, 2)[:, : self.used].index_select(0, where)
+        places = (starts.view(batch, heads).repeat_interleave(rows, dim=1)[..., None] + chosen).flatten()
+        picked = self.buffer.flatten(0, 2)[:, : self.used].index_select(0, places)
         return picked.view(*chosen.shape, self.used)
 
     @property

@@ -1,4 +1,4 @@
-"""The device's part of an offloaded layer: an arena for what is fetched, the sinks and the newest tokens."""
+"""The device part of an offloaded layer: an arena for fetched tokens, the sinks and the newest tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .lower_tier import RowShape
 
 
 class DevicePool:
-    """A pool of `rows` [N, W], each a token's key and value, and for every token the row that holds it.
+    """A pool of `rows` [N, W], each the key and value of one token, and a table that gives the row of each token.
 
-    First come the arena's rows, then the pinned ones, then a ring of `ring` rows per head for the newest tokens. Tokens
-    go by their place, head · capacity + position, in `slot_of`, int32 [heads · capacity], -1 where no row holds one.
-    All heads share the pool, so `buffers` shows it to each of them whole.
+    First come the arena's rows, then the pinned ones, then a ring of `ring` rows per head for the newest tokens. The
+    place of a token is head · capacity + position; `slot_of`, int32 [heads · capacity], gives its row, -1 for none.
+    All heads share the pool, so `buffers` shows all of it to each head.
 
-    From a prompt in `staging` it takes the tokens at the positions `pinned` [B, s] and those from position `start` on.
-    `capacity` tokens per head have a place, and `spare` more than now can be the newest.
+    From a prompt in `staging` it copies the tokens at the positions `pinned` [B, s] and those from position `start` on.
+    Each head has places for `capacity` tokens, and the ring has room for `spare` more tokens.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class DevicePool:
             pinned = torch.empty((shape.batch, 0), dtype=torch.int64, device=shape.like.device)
         positions = pinned[:, None].expand(-1, shape.heads, -1)  # [B, H, s]
         self._shape, self.arena, self.capacity = shape, arena, capacity
-        self.newest_start = self.length = start  # the positions that are in the ring
+        self.newest_start = self.length = start  # the range of positions in the ring
         self.heads, self.ring = shape.batch * shape.heads, staging.length - start + spare
         self._ring_row = arena.rows + positions.numel()
         self.rows = shape.like.new_empty((self._ring_row + self.heads * self.ring, shape.width))
@@ -50,44 +50,44 @@ class DevicePool:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the rows and of the table that finds them."""
-        return sum(part.numel() * part.element_size() for part in (self.rows, self.slot_of))
+        """Bytes of the rows and of the table."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in (self.rows, self.slot_of))
 
     def buffers(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of the pool as every head sees them, views [B, H, N, D] without a copy."""
+        """Keys and values of the whole pool for each head, views [B, H, N, D]."""
         return self._shape.split(self.rows.expand(self._shape.batch, self._shape.heads, *self.rows.shape))
 
     def slots_at(self, places: Tensor) -> Tensor:
-        """The rows of the tokens at `places` [n], int32, -1 where no row holds one."""
+        """The rows of the tokens at `places` [n], int32, -1 for tokens in none."""
         return self.slot_of.index_select(0, places)
 
     def parts(self, places: Tensor, indices: Tensor) -> list[slice] | None:
-        """Runs of slots of `indices` [B, R, S], tokens at `places` [B · R · S], that fit the arena; None where all do.
+        """Slices of the slots of `indices` [B, R, S], at `places` [B · R · S], that fit the arena; None if all fit.
 
-        Raises InvalidInputError where not even one token of each selection head fits.
+        Raises InvalidInputError if not even one token per selection head fits.
         """
         bound, slots = self.arena.fetch_rows, indices.shape[2]
         needed = (self.slots_at(places) < bound) & (indices >= 0).flatten()
         if int(needed.sum()) <= bound:
             return None
         selection_heads = indices.shape[:2].numel()
-        most = bound // selection_heads
-        if most == 0:
-            wanted = f"at least {selection_heads // self.heads}, one for each query head that chooses for itself"
+        step = bound // selection_heads
+        if step == 0:
+            wanted = f"at least {selection_heads // self.heads}, one for each query head that selects its own tokens"
             raise InvalidInputError("KVStore: arena_tokens", bound // self.heads, wanted)
-        return [slice(start, min(start + most, slots)) for start in range(0, slots, most)]
+        return [slice(start, min(start + step, slots)) for start in range(0, slots, step)]
 
     def count_copies(self, slots: Tensor, *, distinct: bool) -> int:
-        """How many of the arena's rows there are in `slots` [n]; unless those are `distinct`, each row counts once."""
+        """Number of different arena rows in `slots` [n]; `distinct` promises that no row occurs twice."""
         copies = slots < self.arena.rows
         if distinct:
             return int(copies.sum())
-        named = torch.zeros(self.arena.rows, dtype=torch.bool, device=slots.device)
-        named[slots[copies]] = True
-        return int(named.sum())
+        occurs = torch.zeros(self.arena.rows, dtype=torch.bool, device=slots.device)
+        occurs[slots[copies]] = True
+        return int(occurs.sum())
 
     def append(self, rows: Tensor) -> None:
-        """Add the next tokens' rows [heads, n, W], no more than the ring has room for."""
+        """Add the rows [heads, n, W] of the next tokens, at most as many as the ring has room for."""
         end = self.length + rows.shape[1]
         assert end - self.newest_start <= self.ring
         places = torch.arange(self.length, end, device=rows.device) % self.ring
@@ -97,17 +97,17 @@ class DevicePool:
         self.length = end
 
     def newest(self, start: int, end: int) -> Tensor:
-        """Rows [heads, n, W] of tokens that are in the ring, a copy."""
+        """A copy of the rows [heads, n, W] of the tokens from `start` to `end`, which are in the ring."""
         places = torch.arange(start, end, device=self.rows.device) % self.ring
         return self._of_ring()[:, places]
 
     def evict(self, end: int) -> None:
-        """Evict the ring's tokens before position `end`; their rows stay as they are until new tokens need them."""
+        """Evict the ring's tokens before position `end`; their rows are overwritten by later tokens."""
         self.slot_of.view(self.heads, -1)[:, self.newest_start : end] = -1
         self.newest_start = end
 
     def widen(self, capacity: int) -> None:
-        """Make room for `capacity` tokens per head in the table of rows."""
+        """Make room for `capacity` tokens per head in the table."""
         wider = self.slot_of.new_full((self.heads, capacity), -1)
         wider[:, : self.capacity] = self.slot_of.view(self.heads, -1)
         self.slot_of = wider.flatten()
@@ -115,7 +115,7 @@ class DevicePool:
         self.capacity = capacity
 
     def widen_ring(self, ring: int) -> None:
-        """Make room for `ring` newest tokens per head."""
+        """Make room for `ring` tokens per head in the ring."""
         newest = self.newest(self.newest_start, self.length)
         wider = self.rows.new_empty((self._ring_row + self.heads * ring, self.rows.shape[1]))
         wider[: self._ring_row] = self.rows[: self._ring_row]

@@ -1,4 +1,4 @@
-"""Private temporary folders that go with their process: at its end, or, after a crash, at the next start of another."""
+"""Private temporary folders, removed when their process ends or, after a crash, when the next process makes one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _swept: set[Path] = set()
 class PrivateFolder:
     """A folder under `parent` (the system's temporary folder by default) that only this user may enter.
 
-    It is made when it is first needed, and removed when nothing holds this object any more, at the latest when the
-    interpreter ends. A process that was killed leaves its folder behind; the first folder that another process makes
-    under the same parent removes it (`sweep`). A forked child gets a folder of its own and leaves its parent's alone.
+    It is made when first needed, and removed when nothing refers to this object any more, at the latest when the
+    interpreter ends. A killed process leaves its folder behind; the next process that makes a folder under the same
+    parent removes it (`sweep`). A forked child makes its own folder and leaves its parent's alone.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
@@ -44,7 +44,7 @@ class PrivateFolder:
         return self._parent or Path(tempfile.gettempdir())
 
     def new_file(self) -> Path:
-        """The path of a file that is not there yet; raises OSError where the folder cannot be made."""
+        """The path for a new file. Raises OSError if the folder cannot be made."""
         with self._lock:
             if self._path is None or self._process != os.getpid():
                 self._path, self._process = self._made(), os.getpid()
@@ -57,7 +57,7 @@ class PrivateFolder:
                 _swept.add(parent)
                 sweep(parent)
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        lock = FileLock(path / LOCK, thread_local=False)  # the last reference may go in another thread
+        lock = FileLock(path / LOCK, thread_local=False)  # the last reference may end in another thread
         weakref.finalize(self, _end, path, lock, os.getpid())
         lock.acquire(timeout=0)
         (path / MARKER).write_text(MARK)
@@ -65,10 +65,10 @@ class PrivateFolder:
 
 
 def sweep(parent: Path) -> list[Path]:
-    """The folders removed under `parent`: this user's, made by kvviz, whose process has ended.
+    """Remove the folders under `parent` that kvviz made for this user and whose process has ended; returns them.
 
-    What is a link, another user's, open to others or without our marker stays, and so does a folder whose lock is held.
-    A process killed in the instant between making its folder and marking it leaves an empty folder, which stays too.
+    Links stay, as do folders of other users, open to others, without our marker, or whose lock is held. A process that
+    is killed between making its folder and marking it leaves an empty folder, which stays too.
     """
     removed = []
     for path in sorted(parent.glob(f"{PREFIX}*")):
@@ -92,12 +92,12 @@ def _is_ours(path: Path) -> bool:
 
 
 def _end(path: Path, lock: FileLock, process: int) -> None:
-    if process == os.getpid():  # a forked child ends without touching its parent's
+    if process == os.getpid():  # a forked child must not remove its parent's folder
         _remove(path, lock)
 
 
 def _remove(path: Path, lock: FileLock) -> None:
-    """Remove a folder whose lock is held, the marker after the data: a removal cut short is finished by a sweep."""
+    """Remove a folder whose lock is held; the marker goes last, so that a sweep can finish an interrupted removal."""
     with suppress(OSError):
         for entry in path.iterdir():
             if entry.name not in (LOCK, MARKER):
@@ -105,12 +105,12 @@ def _remove(path: Path, lock: FileLock) -> None:
         if {entry.name for entry in path.iterdir()} <= {LOCK, MARKER}:
             (path / MARKER).unlink(missing_ok=True)
     lock.release()
-    if not (path / MARKER).exists():  # Windows keeps files that are still mapped: the next sweep takes them
+    if not (path / MARKER).exists():  # Windows keeps files that are still mapped, until the next sweep
         shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_file(path: Path, process: int | None = None) -> None:
-    """Remove a file where it still is and can be removed; given a process id, only in that process."""
+    """Remove a file if it exists and can be removed; with a process id, only in that process."""
     if process in (None, os.getpid()):
         with suppress(OSError):
             path.unlink()

@@ -1,4 +1,4 @@
-"""A tensor that grows along one dimension, with room to spare, so that a decode step copies one token and not all."""
+"""A tensor that grows along one dimension, with spare room, so that a decode step copies only the new token."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from copy import copy
 from torch import Tensor
 
 LEAST_SPARE = 64
-SPARE_TOKENS = 512  # of keys and values: the least room behind them
+SPARE_TOKENS = 512  # the least spare room of keys and values
 
 
 class GrowingTensor:
-    """`tensor`, a view of the `used` slots along dimension `dim` of `buffer`, which has room for `capacity`.
+    """A growing tensor: `tensor` is a view of the `used` slots along `dim` of `buffer`, which has `capacity` slots.
 
-    What was appended stays as it is: an older view remains valid. The room is an eighth of what is in use, at least
-    `least_spare` and at most `most_spare` slots. `allocate` makes a buffer of a shape; by default it is memory like the
-    first one's.
+    Appended slots never change, so that an older view remains valid. The spare room is an eighth of the used slots, at
+    least `least_spare` and at most `most_spare`. `allocate` makes a buffer of a given shape; by default its memory is
+    like the first tensor's.
     """
 
     def __init__(
@@ -30,16 +30,16 @@ class GrowingTensor:
     ) -> None:
         self.buffer = tensor
         self.used = self.capacity = tensor.shape[dim]
-        self.dim = dim % tensor.dim() - tensor.dim()  # from the end, so that what is appended may lack the first ones
+        self.dim = dim % tensor.dim() - tensor.dim()  # from the end, since appended tensors may lack leading dimensions
         self._least_spare, self._most_spare, self._allocate = least_spare, most_spare, allocate
 
     @property
     def tensor(self) -> Tensor:
-        """What is in use."""
+        """The slots in use, a view."""
         return self.buffer.narrow(self.dim, 0, self.used)
 
     def append(self, new: Tensor) -> None:
-        """Put a tensor of the same shape but for `dim`, or one that broadcasts to it, behind the others."""
+        """Append a tensor of the same shape except along `dim`, or one that broadcasts to it."""
         start, count = self.used, new.shape[self.dim]
         if start + count > self.capacity:
             self.reserve(with_spare(start + count, self._least_spare, self._most_spare))
@@ -47,7 +47,7 @@ class GrowingTensor:
         self.used = start + count
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` slots in all; what is in use stays."""
+        """Make room for `capacity` slots in all; the slots in use stay."""
         if capacity <= self.capacity:
             return
         shape = list(self.buffer.shape)
@@ -57,12 +57,12 @@ class GrowingTensor:
         self.buffer, self.capacity = wider, capacity
 
     def clone(self) -> GrowingTensor:
-        """An independent copy, with as much room."""
-        other = copy(self)
-        other.buffer, other.used, other.capacity = self.buffer.narrow(self.dim, 0, 0), 0, 0
-        other.reserve(self.capacity)
-        other.append(self.tensor)
-        return other
+        """An independent copy with the same capacity."""
+        clone = copy(self)
+        clone.buffer, clone.used, clone.capacity = self.buffer.narrow(self.dim, 0, 0), 0, 0
+        clone.reserve(self.capacity)
+        clone.append(self.tensor)
+        return clone
 
 
 def with_spare(length: int, least: int = LEAST_SPARE, most: int | None = None) -> int:

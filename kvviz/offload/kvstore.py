@@ -1,4 +1,4 @@
-"""Where a cache keeps keys and values: on the device, in host memory or on disk."""
+"""KVStore: where a cache keeps keys and values, on the device, in host memory or on disk."""
 
 from __future__ import annotations
 
@@ -31,20 +31,18 @@ DEFAULT_CACHE = StepCache()
 class KVStore:
     """Where a `SelectiveCache` keeps keys and values. `SelectiveCache(..., store="host")` is `store=KVStore("host")`.
 
-    `tier`: "device", or the lower tier that all but sinks and newest tokens are offloaded to after a prompt's prefill.
-    `cache`: which copies stay on the device after a step: `StepCache(recent_steps)`, those of the last steps, or
-    `BlockCache(...)`, whole blocks. By default the method says so in its `device_cache`: PQCache keeps blocks, as its
-    paper does, every other method the tokens of one step. `arena_tokens`: how many tokens a KV head may have on the
-    device that were fetched one by one; by default what a step attends, once for the step and once for each of
-    `recent_steps`. It is never exceeded: a step that needs more is attended in parts. A block cache has its
-    `capacity_tokens` on top. `limit_bytes`: what the lower tier may take; by default all that is free.
-    `folder`: where tier "disk" makes its private folder, removed at the end; by default the system's temporary folder,
-    which some systems keep in memory: name a folder on a fast disk.
+    `tier`: "device", or the lower tier to which all tokens but the sinks and the newest are offloaded after the
+    prefill. `cache`: which copies stay on the device after a step: `StepCache(recent_steps)`, the tokens of the last
+    steps, or `BlockCache(...)`, whole blocks. The default is the method's `device_cache`: blocks for PQCache, as in its
+    paper, and the tokens of one step for all other methods. `arena_tokens`: how many tokens, fetched one by one, each
+    KV head may have on the device; the default is the number of tokens that a step attends to, times 1 +
+    `recent_steps`. It is never exceeded: a step that needs more attends in parts. A block cache has its
+    `capacity_tokens` in addition. `limit_bytes`: the most that the lower tier may use; by default all free space.
+    `folder`: where tier "disk" makes its private folder, which is removed at the end; by default the system's temporary
+    folder. Some systems keep that in memory; choose a folder on a fast disk there.
 
-    Layers that attend everything by the method's choice (the first two, often) stay on the device: they would move
-    all they hold at every step.
-
-    Raises InvalidInputError for a value out of range.
+    Layers with dense selection by the method's choice (often the first two) stay on the device: they would move all
+    their tokens at each step. Raises InvalidInputError for a value out of range.
     """
 
     tier: Tier = "host"
@@ -62,7 +60,7 @@ class KVStore:
             raise InvalidInputError("KVStore: cache", repr(self.cache), "a StepCache, a BlockCache or None")
         check_at_least("KVStore", self, arena_tokens=1, limit_bytes=1)
         if self.folder is not None and (self.tier != "disk" or not Path(self.folder).is_dir()):
-            raise InvalidInputError("KVStore: folder", repr(self.folder), 'with tier="disk", a folder that exists')
+            raise InvalidInputError("KVStore: folder", repr(self.folder), 'an existing folder, with tier="disk"')
         self._private = PrivateFolder(None if self.folder is None else Path(self.folder).resolve())
         free = partial(free_disk, self._private) if self.tier == "disk" else free_memory
         self._space = Space(self.tier, self.limit_bytes, free)
@@ -72,8 +70,8 @@ class KVStore:
     ) -> LayerStore:
         """An empty store for one layer.
 
-        `budget` says how many tokens a KV head may attend for a prompt of so many; `stays` keeps them on the device;
-        `cache` is what the method suits, where this store has none of its own.
+        `budget` gives the number of tokens that a KV head may attend to, from the prompt's length. `stays` keeps all
+        tokens on the device. `cache` is the method's device cache, used if this store names none.
         """
         if self.tier == "device" or stays:
             return DeviceStore()
@@ -91,7 +89,7 @@ class KVStore:
 
 
 def resolve_store(store: str | KVStore) -> KVStore:
-    """The store of this name, or the one given; raises InvalidInputError for another."""
+    """The KVStore of this tier, or the KVStore itself. Raises InvalidInputError for an unknown tier."""
     if isinstance(store, KVStore):
         return store
     if store not in TIERS:

@@ -1,4 +1,4 @@
-"""What every store of one layer's keys and values offers, whatever tier keeps them."""
+"""LayerStore: the interface of all stores for one layer's keys and values, on any tier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL_ROWS = slice(None)
 
 
 class Fetched(NamedTuple):
-    """Where the tokens of a selection can be read: buffers [B, H, N, D] of any strides, and slots [B, R, S] in them."""
+    """Where to read the tokens of a selection: buffers [B, H, N, D] with any strides, and slots [B, R, S] in them."""
 
     keys: Tensor
     values: Tensor
@@ -23,27 +23,27 @@ class Fetched(NamedTuple):
 
 
 def row_places(positions: Tensor, batch: int, heads: int, capacity: int, rows: slice = ALL_ROWS) -> Tensor:
-    """Where `positions` [B, R, S] of these batch rows lie in a list of rows, `capacity` of them a head, int64.
+    """Indices of `positions` [B, R, S] of these batch rows in a list with `capacity` rows per head, int64.
 
-    The list holds the heads of a sequence one after the other, and the sequences likewise; R is a multiple of `heads`.
+    The list holds the sequences one after another, and in each sequence its heads; R is a multiple of `heads`.
     """
-    of_batch = torch.arange(batch, device=positions.device)[rows, None, None]
-    of_row = torch.arange(positions.shape[1], device=positions.device)[:, None]
-    return positions + (of_batch * heads + of_row // (positions.shape[1] // heads)) * capacity
+    sequence = torch.arange(batch, device=positions.device)[rows, None, None]
+    selection_head = torch.arange(positions.shape[1], device=positions.device)[:, None]
+    return positions + (sequence * heads + selection_head // (positions.shape[1] // heads)) * capacity
 
 
 class LayerStore(ABC):
-    """Keys and values of one layer, on whatever tiers; `KVStore.layer` makes one.
+    """The keys and values of one layer, on any tiers; `KVStore.layer` makes one.
 
-    It knows no method and no attention: a `LayerCache` owns one and decodes over it, and a `SelectiveLayer` shows that
-    LayerCache to transformers. `length` counts every token ever stored, `used` those that are still there.
+    It knows nothing of methods or attention: a `LayerCache` owns one and decodes over it, and a `SelectiveLayer` shows
+    that LayerCache to transformers. `length` counts all tokens ever stored, `used` those that are still there.
 
-    `moved_bytes` is what was fetched from another tier, `filled_bytes` the part of it that no step had asked for yet
-    (whole blocks for a cache), and `prefetched_bytes` what a method's state fetched beside keys and values. `lookups`
-    counts the different tokens that each look-up sought among the copies on the device, `misses` those that were not
-    there; `group_lookups` the clusters, pages or blocks of the selections that name them, `group_misses` those of which
-    a token was not there. `newest` is the key and value [B, H, 1, D] where one token came last. `complete` is False
-    once tokens were dropped. `timeline`, if set, is told when transfers and compute ran.
+    `moved_bytes` counts the bytes fetched from another tier, `filled_bytes` those of them that no step had needed yet
+    (whole blocks for a cache), and `prefetched_bytes` the metadata fetched by a method's state. `lookups` counts the
+    different tokens that each look-up sought among the copies on the device, `misses` those without a copy.
+    `group_lookups` counts the clusters, pages or blocks of the selections that name them, `group_misses` those with a
+    missing token. `newest` is the key and value [B, H, 1, D] of the last token if it was stored alone. `complete` is
+    False once tokens were dropped. `timeline`, if set, records when transfers and compute ran.
     """
 
     offloads: ClassVar[bool] = False  # whether tokens are kept on a lower tier
@@ -72,15 +72,15 @@ class LayerStore(ABC):
 
     @property
     def complete(self) -> bool:
-        """Whether every token ever stored is still there."""
+        """Whether all tokens ever stored are still there."""
         return True
 
     @abstractmethod
     def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
-        """Make room for `capacity` tokens shaped like keys and values [B, H, n, D]; what is stored stays."""
+        """Make room for `capacity` tokens shaped like keys and values [B, H, n, D]; stored tokens stay."""
 
     def expect(self, tokens: int) -> None:
-        """Announce how many tokens will be stored in all, so that a tier too small for them says so at once."""
+        """Announce how many tokens will be stored in all, so that a tier that is too small fails at once."""
         return
 
     @abstractmethod
@@ -92,46 +92,46 @@ class LayerStore(ABC):
         """Keys and values [B, H, count, D] of the last tokens stored."""
 
     def offload_chunk(self) -> None:
-        """Offload a chunk of a prompt, before the next one comes."""
+        """Offload a chunk of a prompt before the next one is stored."""
         return
 
     def offload(self, newest: int, pinned: Tensor | None = None) -> None:
-        """Offload what is not always attended to, after a prompt and again while generating.
+        """Offload the tokens that are not always attended to, after a prompt and again during generation.
 
         The `newest` tokens and those at the positions `pinned` [B, s] stay on the device.
         """
         return
 
     def wait(self) -> None:
-        """Wait until everything is where it is kept; raises what went wrong on the way."""
+        """Wait until all transfers have finished; raises their errors."""
         return
 
     @abstractmethod
     def fetch(self, indices: Tensor, *, padded: bool = True) -> Fetched:
         """The tokens at `indices` [B, R, S], -1 pads, on the model's device; valid until the next call.
 
-        `padded=False` promises that there are no pads and that every token is stored, which saves time.
+        `padded=False` promises that there are no pads and that all tokens are stored, which saves time.
         """
 
     def missing(self, indices: Tensor) -> Tensor | None:
-        """Which of the tokens at `indices` [B, R, S] would be fetched from another tier now; None: never any."""
+        """Whether each token at `indices` [B, R, S] would be fetched from another tier now; None if none ever is."""
         return None
 
     def count_groups(self, indices: Tensor, groups: Tensor) -> None:
-        """Count the groups [B, R, S], -1 for none, that the tokens at `indices` come from, before they are fetched."""
+        """Count the groups [B, R, S], -1 for none, of the tokens at `indices`; call it before they are fetched."""
         missing = self.missing(indices)
         if missing is None:
             return
-        every = int(groups.amax()) + 1
-        named = torch.zeros((*groups.shape[:2], every + 1), dtype=torch.bool, device=groups.device)
+        count = int(groups.amax()) + 1
+        named = torch.zeros((*groups.shape[:2], count + 1), dtype=torch.bool, device=groups.device)
         incomplete = torch.zeros_like(named)
-        named.scatter_(-1, torch.where((groups < 0) | (indices < 0), every, groups).long(), True)
-        incomplete.scatter_(-1, torch.where((groups < 0) | ~missing, every, groups).long(), True)
-        self.group_lookups += int(named[..., :every].sum())
-        self.group_misses += int(incomplete[..., :every].sum())
+        named.scatter_(-1, torch.where((groups < 0) | (indices < 0), count, groups).long(), True)
+        incomplete.scatter_(-1, torch.where((groups < 0) | ~missing, count, groups).long(), True)
+        self.group_lookups += int(named[..., :count].sum())
+        self.group_misses += int(incomplete[..., :count].sum())
 
     def parts(self, indices: Tensor) -> list[slice] | None:
-        """Runs of slots that can be fetched one at a time; None where all fit together."""
+        """Slices of slots that are to be fetched one at a time; None if all slots fit at once."""
         return None
 
     def on_host(self, indices: Tensor, rows: slice = ALL_ROWS) -> Fetched | None:
@@ -140,30 +140,30 @@ class LayerStore(ABC):
 
     @abstractmethod
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""
+        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some token."""
 
     def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
-        """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some other token."""
+        """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some token."""
         return self.read(positions, rows)[0]
 
     @abstractmethod
     def kept_bytes(self) -> dict[str, int]:
-        """Bytes of the memory that holds keys and values on each tier, spare room included."""
+        """Bytes of the memory for keys and values on each tier, spare room included."""
 
     @property
     @abstractmethod
     def batch(self) -> int:
-        """Sequences of the batch, once tokens were stored."""
+        """Number of sequences in the batch, once tokens are stored."""
 
     @property
     @abstractmethod
     def token_bytes(self) -> int:
-        """Bytes of one token's key and value, of one KV head."""
+        """Bytes of one token's key and value in one KV head."""
 
     @abstractmethod
     def renewed(self) -> LayerStore:
-        """An empty store like this one."""
+        """An empty store with the same settings."""
 
     def clone(self) -> LayerStore:
-        """An independent copy; raises InvalidInputError where tokens are offloaded."""
+        """An independent copy. Raises InvalidInputError if tokens are offloaded."""
         raise InvalidInputError("copy of a cache", "one whose tokens are offloaded", 'a cache with store="device"')

@@ -1,4 +1,4 @@
-"""The tokens of one layer in host memory or on disk, and those on their way there."""
+"""The tokens of one layer in host memory or on disk, including those on their way there."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .growing import SPARE_TOKENS, with_spare
 from .host import HostRows
 from .layer_store import ALL_ROWS, row_places
 
-# Makes room for so many heads of so many tokens each, of so many elements of the dtype of a tensor.
+# Makes rows: heads, tokens per head, elements per row, and a tensor of the dtype.
 MakeRows = Callable[[int, int, int, Tensor], HostRows]
 
 
 @dataclass(frozen=True, eq=False)
 class RowShape:
-    """A layer's rows: `batch` sequences of `heads` heads, each row a key of `key_width` elements and a value.
+    """A layer's row shape: `batch` sequences of `heads` heads; a row is a key of `key_width` elements and a value.
 
-    `like` has their dtype and the model's device.
+    `like` is a tensor of their dtype on the model's device.
     """
 
     batch: int
@@ -33,17 +33,17 @@ class RowShape:
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> RowShape:
-        """That of keys and values [B, H, n, D]."""
+        """The shape of the rows for keys and values [B, H, n, D]."""
         width = keys.shape[-1] + values.shape[-1]
         return cls(keys.shape[0], keys.shape[1], keys.shape[-1], width, keys.new_empty(0))
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes of one row."""
         return self.width * self.like.element_size()
 
     def places(self, positions: Tensor, capacity: int, rows: slice = ALL_ROWS, *, padded: bool = True) -> Tensor:
-        """Where tokens lie, int64 [B, R, S], with room for `capacity` per head; a pad takes another's place."""
+        """Places of tokens, int64 [B, R, S], with `capacity` places per head; a pad gets the place of a token."""
         if padded:
             positions = torch.where(positions < 0, positions.amax(-1, keepdim=True).clamp_(min=0), positions)
         return row_places(positions, self.batch, self.heads, capacity, rows)
@@ -54,7 +54,7 @@ class RowShape:
 
 
 class LowerTier:
-    """The first `count` tokens of a layer in host memory or on disk, the last of them perhaps on their way."""
+    """The first `count` tokens of a layer in host memory or on disk; the last ones may still be on their way."""
 
     def __init__(self, make_rows: MakeRows) -> None:
         self._make_rows = make_rows
@@ -64,19 +64,19 @@ class LowerTier:
 
     @property
     def rows(self) -> HostRows:
-        """The rows; there are some once room was made."""
+        """The rows; there must be room for some."""
         assert self._rows is not None
         return self._rows
 
     @property
     def kept_bytes(self) -> dict[str, int]:
-        """Bytes of the rows by tier, spare room included."""
+        """Bytes of the rows on each tier, spare room included."""
         return {} if self._rows is None else {self._rows.tier: self._rows.stored_bytes}
 
     def make_room(self, shape: RowShape, end: int, expected: int, announced: int) -> bool:
-        """Room for `end` tokens, and some to spare where more will come; returns whether there was too little.
+        """Make room for `end` tokens, with spare room if more may come; returns whether there was too little.
 
-        `expected` tokens are the least to make room for; where `announced` says how many come in all, no more is made.
+        The room is for at least `expected` tokens, and for no more than `announced`, if all tokens were announced.
         """
         if self._rows is not None and end <= self._rows.capacity:
             return False
@@ -89,7 +89,7 @@ class LowerTier:
         return True
 
     def write(self, keys: Tensor, values: Tensor, timeline: LayerTimeline | None) -> None:
-        """Begin to offload the next tokens' keys and values [B, H, n, D], beside the model's work."""
+        """Begin to offload the next tokens' keys and values [B, H, n, D], concurrently with the model."""
         self.wait(timeline)
         rows, start = self.rows, self.count
         offload = span(timeline, "transfer", "offload")
@@ -99,7 +99,7 @@ class LowerTier:
         self.count = start + keys.shape[2]
 
     def wait(self, timeline: LayerTimeline | None) -> None:
-        """Wait until all are there; raises what went wrong on the way."""
+        """Wait until all tokens are stored; raises the error of their transfer."""
         if self._writing is not None:
             with waiting(timeline):
                 self._writing.result()

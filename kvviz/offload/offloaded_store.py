@@ -1,4 +1,4 @@
-"""One layer's keys and values with most tokens off the device: in host memory or on disk."""
+"""OffloadedStore: one layer's keys and values, with most tokens in host memory or on disk."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .device_store import DeviceStore
 from .layer_store import ALL_ROWS, Fetched, LayerStore
 from .lower_tier import LowerTier, MakeRows, RowShape
 
-OFFLOAD_INTERVAL = 64  # generated tokens that leave the device together
+OFFLOAD_INTERVAL = 64  # generated tokens that are offloaded together
 
 
 class OffloadedStore(LayerStore):
-    """Keeps sinks and newest tokens on the device and all others on a lower tier; fetches what a step attends to.
+    """A store with the sinks and newest tokens on the device, and all others on a lower tier; it fetches what is read.
 
-    A prompt is whole on the device while it is attended to, since exact attention reads all of it; `offload_chunk` and
-    `offload` copy it out, beside the model's work. After `offload` the device holds one pool of rows: the arena's,
-    never more than it was given, the sinks' and the newest tokens'. What is fetched is bit for bit what was offloaded.
+    While a prompt is attended to, all of it is on the device, since exact attention reads all tokens; `offload_chunk`
+    and `offload` copy it out, concurrently with the model. After `offload`, the device holds one pool of rows: the
+    arena, which keeps to its limit, the sinks and the newest tokens. Tokens come back bit for bit as they were.
 
-    A step whose tokens do not fit the arena at once is fetched in `parts`.
+    If the tokens of a step do not fit the arena at once, they are fetched in `parts`.
     """
 
     offloads = True
@@ -43,31 +43,31 @@ class OffloadedStore(LayerStore):
 
     @property
     def keys(self) -> Tensor:
-        """All keys, [B, H, L, D]; fetched where they are not on the device."""
+        """All keys, [B, H, L, D]; those that are not on the device are fetched."""
         return self._staging.keys if self._staging is not None else self._fetch_all(0)
 
     @property
     def values(self) -> Tensor:
-        """All values, [B, H, L, D]; fetched where they are not on the device."""
+        """All values, [B, H, L, D]; those that are not on the device are fetched."""
         return self._staging.values if self._staging is not None else self._fetch_all(1)
 
     @property
     def batch(self) -> int:
-        """Sequences of the batch, once tokens were stored."""
+        """Number of sequences in the batch, once tokens are stored."""
         return self._shape.batch
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token's key and value, of one KV head."""
+        """Bytes of one token's key and value in one KV head."""
         return self._shape.token_bytes
 
     def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
-        """Make room for `capacity` tokens, while a prompt comes in."""
+        """Make room for `capacity` tokens, during a prefill."""
         self._expected = max(self._expected, capacity)
         self._stage(keys, values)
 
     def expect(self, tokens: int) -> None:
-        """Announce how many tokens will be stored in all; the lower tier gets that much room, and no more."""
+        """Announce how many tokens will be stored in all; the lower tier makes room for them, and no more."""
         self._total = tokens
 
     def append(self, keys: Tensor, values: Tensor) -> None:
@@ -76,7 +76,7 @@ class OffloadedStore(LayerStore):
         if count > 1 or self._pool is None:
             self._stage(keys, values).append(keys, values)
         else:
-            self._make_room(self.length + 1)  # a token's place is known while it is on the device
+            self._make_room(self.length + 1)  # a token on the device needs its place too
             self._end_step(self._pool)
             self._pool.append(torch.cat([keys, values], dim=-1).flatten(0, 1))
             self._pool.arena.begin_step(self._pool.slot_of)
@@ -93,7 +93,7 @@ class OffloadedStore(LayerStore):
         return self.keys[:, :, -count:], self.values[:, :, -count:]
 
     def offload_chunk(self) -> None:
-        """Offload a chunk of a prompt, before the next one comes."""
+        """Offload a chunk of a prompt before the next one is stored."""
         if self._staging is not None:
             self._offload_staging(self._staging, self.length)
             self._staging = None
@@ -101,7 +101,7 @@ class OffloadedStore(LayerStore):
     def offload(self, newest: int, pinned: Tensor | None = None) -> None:
         """Offload all but the `newest` tokens; those at the positions `pinned` [B, s] stay on the device as well.
 
-        The copy runs beside the model's work. A later call offloads what generation has added since.
+        The copy runs concurrently with the model. A later call offloads the tokens generated since.
         """
         if self._staging is None:
             self._end_step(self._filled_pool)
@@ -121,23 +121,23 @@ class OffloadedStore(LayerStore):
         pool = self._filled_pool
         places = self._places(indices, padded=padded)
         if padded:  # no token is fetched for a pad
-            there = indices.flatten() >= 0
-            slots = torch.full(there.shape, -1, device=places.device)
-            slots[there] = self._look_up(pool, places[there], indices.shape[1]).to(torch.int64)
+            real = indices.flatten() >= 0
+            slots = torch.full(real.shape, -1, device=places.device)
+            slots[real] = self._look_up(pool, places[real], indices.shape[1]).to(torch.int64)
         else:
             slots = self._look_up(pool, places, indices.shape[1]).to(torch.int64)
         self._wait_for_filling()
         return Fetched(*pool.buffers(), slots.view_as(indices))
 
     def missing(self, indices: Tensor) -> Tensor | None:
-        """Which of the tokens at `indices` [B, R, S] would be fetched from the lower tier now; pads are not."""
+        """Whether each token at `indices` [B, R, S] would be fetched from the lower tier now; pads are not."""
         if self._staging is not None:
             return None
         slots = self._filled_pool.slots_at(self._places(indices))
         return (slots < 0).view_as(indices) & (indices >= 0)
 
     def parts(self, indices: Tensor) -> list[slice] | None:
-        """Runs of slots whose tokens fit the arena; None where all do."""
+        """Slices of slots whose tokens fit the arena; None if all fit at once."""
         if self._pool is None or indices.numel() <= self._pool.arena.fetch_rows:
             return None
         return self._pool.parts(self._places(indices), indices)
@@ -147,29 +147,29 @@ class OffloadedStore(LayerStore):
         if self._staging is not None or int(indices.max()) >= self._lower.count:
             return None
         self.wait()
-        found, slots = self._lower.rows.at(self._places(indices, rows).cpu())
-        seen = found.expand(len(indices), self._shape.heads, *found.shape)
-        return Fetched(*self._shape.split(seen), slots.view_as(indices).masked_fill(indices.cpu() < 0, -1))
+        stored, slots = self._lower.rows.at(self._places(indices, rows).cpu())
+        shared = stored.expand(len(indices), self._shape.heads, *stored.shape)
+        return Fetched(*self._shape.split(shared), slots.view_as(indices).masked_fill(indices.cpu() < 0, -1))
 
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads another token."""
-        staging = self._staging  # a worker may build a state while the prompt is copied out
+        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some token."""
+        staging = self._staging  # read once: a worker may build a state while the prompt is offloaded
         if staging is not None:
             return staging.read(positions, rows)
         return self._shape.split(self._rows_at(positions, rows))
 
     def kept_bytes(self) -> dict[str, int]:
-        """Bytes of the memory that holds keys and values on each tier, spare room and the table of rows included."""
+        """Bytes of the memory for keys and values on each tier, spare room and the table of rows included."""
         device = 0 if self._staging is None else self._staging.kept_bytes()["device"]
         device += 0 if self._pool is None else self._pool.stored_bytes
         return {"device": device, **self._lower.kept_bytes}
 
     def renewed(self) -> OffloadedStore:
-        """An empty store like this one."""
+        """An empty store with the same settings."""
         return OffloadedStore(self._make_rows, self._make_arena)
 
     def wait(self) -> None:
-        """Wait until what is on its way has arrived; raises what went wrong."""
+        """Wait until all transfers have finished; raises their errors."""
         self._lower.wait(self.timeline)
         self._wait_for_filling()
 
@@ -185,7 +185,7 @@ class OffloadedStore(LayerStore):
         return self._pool
 
     def _stage(self, keys: Tensor, values: Tensor) -> DeviceStore:
-        """The prompt's own store on the device, with all tokens so far."""
+        """The store of a prompt on the device, with all tokens so far."""
         if self._staging is not None:
             return self._staging
         staging = DeviceStore()
@@ -199,14 +199,14 @@ class OffloadedStore(LayerStore):
         return staging
 
     def _offload_staging(self, staging: DeviceStore, end: int) -> None:
-        """Offload the tokens of a prompt up to `end` that the lower tier does not have yet."""
+        """Offload the prompt's tokens before position `end` that the lower tier does not have yet."""
         self._make_room(self.length)
         start = self._lower.count
         if end > start:
             self._lower.write(staging.keys[:, :, start:end], staging.values[:, :, start:end], self.timeline)
 
     def _offload_generated(self, newest: int) -> None:
-        """Offload generated tokens, some at a time, all but the `newest`."""
+        """Offload all generated tokens but the `newest`, at least OFFLOAD_INTERVAL at a time."""
         pool = self._filled_pool
         if newest + 2 * OFFLOAD_INTERVAL > pool.ring:
             self.wait()
@@ -221,18 +221,18 @@ class OffloadedStore(LayerStore):
         pool.evict(end)
 
     def _make_room(self, end: int) -> None:
-        """Room on the lower tier for `end` tokens."""
+        """Make room on the lower tier for `end` tokens."""
         if self._lower.make_room(self._shape, end, self._expected, self._total) and self._pool is not None:
             self._pool.widen(self._lower.rows.capacity)
 
     def _places(self, positions: Tensor, rows: slice = ALL_ROWS, *, padded: bool = True) -> Tensor:
-        """Where tokens lie on the lower tier, int64 [B · R · S]; a pad takes the place of a token of its own head."""
+        """Places of tokens on the lower tier, int64 [B · R · S]; a pad gets the place of a token of the same head."""
         return self._shape.places(positions, self._lower.rows.capacity, rows, padded=padded).flatten()
 
     def _look_up(self, pool: DevicePool, places: Tensor, rows: int) -> Tensor:
-        """The pool's rows of the tokens at `places` [n], int32; what is in none is fetched.
+        """The pool's rows of the tokens at `places` [n], int32; missing tokens are fetched.
 
-        Several of the `rows` selection heads may name a token where they are more than the KV heads.
+        If there are more selection heads (`rows`) than KV heads, several of them may name the same token.
         """
         distinct = rows == self._shape.heads
         slots = pool.slots_at(places)
@@ -247,7 +247,7 @@ class OffloadedStore(LayerStore):
         return slots
 
     def _end_step(self, pool: DevicePool) -> None:
-        """Let the arena take in what it wants for later steps, beside the model's work."""
+        """Copy the tokens that the arena keeps for later steps, concurrently with the model."""
         filling = pool.arena.end_step(pool.slot_of, pool.newest_start)
         if filling is None:
             return
@@ -262,7 +262,7 @@ class OffloadedStore(LayerStore):
         self.moved_bytes += filled
 
     def _fetch_into(self, pool: DevicePool, places: Tensor) -> Tensor:
-        """Fetch the tokens at these distinct places into the arena; returns their rows there."""
+        """Fetch the tokens at these distinct places into the arena; returns their rows."""
         self.wait()
         rows = pool.arena.admit(places, pool.slot_of)
         with span(self.timeline, "transfer", "fetch"):
@@ -272,22 +272,22 @@ class OffloadedStore(LayerStore):
         return rows
 
     def _rows_at(self, positions: Tensor, rows: slice) -> Tensor:
-        """Keys and values [B, R, S, W] at `positions`, read without the arena."""
+        """Rows [B, R, S, W] of the tokens at `positions`, read without the arena."""
         self.wait()
         places = self._places(positions, rows)
-        found = self._shape.like.new_empty((len(places), self._shape.width))
-        everywhere = torch.arange(len(places), device=places.device)
+        result = self._shape.like.new_empty((len(places), self._shape.width))
+        slots = torch.arange(len(places), device=places.device)
         offloaded = (positions < self._lower.count).flatten()
         with span(self.timeline, "transfer", "fetch"):
-            self._lower.rows.load(places[offloaded], found, everywhere[offloaded], ascending=True)
+            self._lower.rows.load(places[offloaded], result, slots[offloaded], ascending=True)
         self.moved_bytes += int(offloaded.sum()) * self.token_bytes
         if not bool(offloaded.all()):
             pool = self._filled_pool
-            found[~offloaded] = pool.rows.index_select(0, pool.slots_at(places[~offloaded]).to(torch.int64))
-        return found.view(*positions.shape, self._shape.width)
+            result[~offloaded] = pool.rows.index_select(0, pool.slots_at(places[~offloaded]).to(torch.int64))
+        return result.view(*positions.shape, self._shape.width)
 
     def _fetch_all(self, which: int) -> Tensor:
-        """Keys (0) or values (1) of every token, [B, H, L, D], fetched."""
+        """Keys (0) or values (1) of all tokens, [B, H, L, D], fetched to the device."""
         self.wait()
         count = self._lower.count
         with span(self.timeline, "transfer", "fetch"):

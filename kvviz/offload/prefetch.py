@@ -1,4 +1,4 @@
-"""Metadata of a method that the host keeps and the device fetches ahead of the step that reads it."""
+"""A method's metadata in host memory, which the device prefetches before the step that reads it."""
 
 from __future__ import annotations
 
@@ -13,62 +13,61 @@ from .background import Pending, begin
 from .growing import GrowingTensor, with_spare
 from .layer_store import LayerStore
 
-TAIL_TOKENS = 64  # newest tokens that stay on the device, and leave it together
+TAIL_TOKENS = 64  # newest tokens that stay on the device, and are offloaded together
 
 
 class PrefetchedTensor:
-    """A tensor that grows by tokens, kept in host memory; the device fetches a copy ahead of each use.
+    """A tensor in host memory that grows by tokens; the device prefetches a copy before each use.
 
-    Source: PQCache (arXiv 2407.12820), section 3.3: while a layer is at work, the next layer's codes are fetched.
-    `start` begins the copy (`background.begin`), `result` waits for it, `release` gives it up. The newest tokens are on
-    the device alone until there are 64 of them, so that a step sends nothing back. Host memory is pinned where that
-    is a GPU.
+    Source: PQCache (arXiv 2407.12820), section 3.3: while a layer computes, the next layer's codes are fetched. `start`
+    begins the copy (`background.begin`), `result` waits for it, `release` frees it. The newest tokens are only on the
+    device until there are 64 of them, so that a step sends nothing back. Host memory is pinned if the device is a GPU.
 
-    `tensor` [..., L, W] is on the device; tokens are its last dimension but one. `store`, that of the layer whose
-    metadata it is, counts the bytes.
+    `tensor` [..., L, W] is on the device; tokens are its second-last dimension. `store`, the store of the layer that
+    the metadata belongs to, counts the bytes.
     """
 
     def __init__(self, tensor: Tensor, store: LayerStore) -> None:
         self._device, self._store = tensor.device, store
-        none = tensor[..., :0, :]
-        # zeros: a copy takes the spare room along
+        empty = tensor[..., :0, :]
+        # zeros, because a copy includes the spare room
         allocate = partial(torch.zeros, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        self._host = GrowingTensor(none, -2, allocate=allocate)
+        self._host = GrowingTensor(empty, -2, allocate=allocate)
         self._write(tensor)
-        self._tail = GrowingTensor(none, -2)
+        self._tail = GrowingTensor(empty, -2)
         self._tail.reserve(TAIL_TOKENS)
         self._copying: Pending[Tensor] | Future[Tensor] | None = None
         self._copy: Tensor | None = None
 
     @property
     def length(self) -> int:
-        """Tokens in all."""
+        """Number of tokens in all."""
         return self._host.used + self._tail.used
 
     @property
     def stored_bytes(self) -> dict[str, int]:
-        """Bytes of the tokens that each tier keeps; a copy that has come ahead is not counted."""
+        """Bytes of the tokens on each tier; a prefetched copy is not counted."""
         tiers = {"device": self._tail.tensor, "host": self._host.tensor}
         return {tier: tokens.numel() * tokens.element_size() for tier, tokens in tiers.items()}
 
     def append(self, new: Tensor) -> None:
-        """Put the next tokens [..., n, W] behind the others, also in a copy on the device."""
-        for some in new.split(TAIL_TOKENS, dim=-2):
-            count = some.shape[-2]
+        """Append the next tokens [..., n, W], also to a copy on the device."""
+        for chunk in new.split(TAIL_TOKENS, dim=-2):
+            count = chunk.shape[-2]
             if self._tail.used + count > TAIL_TOKENS:
                 if self._copying is not None:
-                    self.result()  # the copy on its way lacks what is written now
+                    self.result()  # the copy under way lacks the tokens written now
                 self._write(self._tail.tensor)
                 self._tail.used = 0
             start = self.length
-            self._tail.append(some)
+            self._tail.append(chunk)
             if self._copy is not None and self._copy.shape[-2] >= self.length:
-                self._copy[..., start : self.length, :] = some
+                self._copy[..., start : self.length, :] = chunk
             else:
                 self._copy = None
 
     def start(self) -> None:
-        """Begin to copy what the host keeps to the device, unless that has begun."""
+        """Begin to copy the tokens in host memory to the device, unless the copy has begun."""
         if self._copying is not None or self._copy is not None:
             return
         host, device = self._host.buffer, self._device
@@ -87,7 +86,7 @@ class PrefetchedTensor:
         return self._copy[..., : self.length, :]
 
     def release(self) -> None:
-        """Give up the copy on the device."""
+        """Free the copy on the device."""
         if self._copying is not None:
             self._arrived()
         self._copy = None
@@ -102,7 +101,7 @@ class PrefetchedTensor:
         return copy
 
     def _write(self, tokens: Tensor) -> None:
-        """Copy tokens [..., n, W] behind those in host memory; a copy on the device has room for the tail."""
+        """Append tokens [..., n, W] in host memory, with room for the tail in a copy on the device."""
         end = self._host.used + tokens.shape[-2]
         if end + TAIL_TOKENS > self._host.capacity:
             self._host.reserve(with_spare(end, 2 * TAIL_TOKENS))

@@ -1,4 +1,4 @@
-"""How many bytes a tier may take, and the error that says so before anything is lost."""
+"""Space: the bytes in use on a tier, and the error for a request that does not fit, before anything is lost."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OWN_GROUP = Path("/proc/self/cgroup")
 
 
 class Space:
-    """Counts the bytes taken of a tier and refuses more than there are.
+    """The space of a tier: it counts the bytes in use and refuses requests that do not fit.
 
-    `limit_bytes` bounds what kvviz may take, None leaves it at `free_bytes()`, which says how many bytes the machine
-    has left. Memory counts as free until it is written, so what was taken and not yet written is subtracted from it.
-    Raises OutOfSpaceError, naming the bytes asked and had.
+    kvviz may use at most `limit_bytes`; None allows all of `free_bytes()`, the bytes that the machine has left. The
+    machine counts memory as free until it is written, so bytes taken but not yet written are subtracted. Raises
+    OutOfSpaceError with the bytes requested and available.
     """
 
     def __init__(self, tier: str, limit_bytes: int | None, free_bytes: Callable[[], int]) -> None:
@@ -30,24 +30,24 @@ class Space:
         self._free_bytes = free_bytes
         self._unwritten: dict[int, int] = {}  # bytes by lease
         self._names = itertools.count()
-        self._lock = threading.RLock()  # a lease may end, by garbage collection, in the thread that takes another
+        self._lock = threading.RLock()  # garbage collection may end a lease in the thread that takes another
 
     def take(self, count: int) -> Lease:
-        """A lease of so many bytes."""
+        """A lease of `count` bytes."""
         with self._lock:
             left = self._left()
             if count > left:
                 limit = "" if self.limit_bytes is None else f" of the limit of {self.limit_bytes:,}"
-                raise self._error(count, f"at most {left:,} bytes, which is what is left{limit}", self.taken_bytes)
+                raise self._error(count, f"at most {left:,} bytes, which are left{limit}", self.taken_bytes)
             self.taken_bytes += count
             name = next(self._names)
             self._unwritten[name] = count
         return Lease(self, name, count)
 
     def refusal(self, count: int, why: object) -> OutOfSpaceError:
-        """The error for bytes of a lease that the system refused although they seemed free; the lease is given back."""
+        """The error for leased bytes that seemed free but were refused by the system; the caller ends the lease."""
         with self._lock:
-            wanted = f"fewer: {self._left() + count:,} bytes seemed to be left, but the system says: {why}"
+            wanted = f"fewer: {self._left() + count:,} bytes seemed to be free, but the system says: {why}"
             return self._error(count, wanted, self.taken_bytes - count)
 
     def _left(self) -> int:
@@ -55,7 +55,7 @@ class Space:
         return max(left if self.limit_bytes is None else min(left, self.limit_bytes - self.taken_bytes), 0)
 
     def _error(self, count: int, wanted: str, taken: int) -> OutOfSpaceError:
-        got = f"{count:,} bytes asked, beside {taken:,} taken"
+        got = f"a request for {count:,} bytes, with {taken:,} in use"
         return OutOfSpaceError(f"offload to {self.tier}", got, wanted)
 
     def _note_written(self, name: int, count: int) -> None:
@@ -69,14 +69,14 @@ class Space:
 
 
 class Lease:
-    """Bytes taken of a Space, given back once, at the latest when nothing holds the lease any more."""
+    """Bytes taken from a Space, given back once, at the latest when nothing refers to the lease any more."""
 
     def __init__(self, space: Space, name: int, count: int) -> None:
         self._space, self._name = space, name
         self._finalizer = weakref.finalize(self, space._return, name, count)
 
     def note_written(self, count: int) -> None:
-        """Say that so many more of the bytes are written, so that the machine does not count them as free any more."""
+        """Note that `count` more of the bytes are written, so that the machine no longer counts them as free."""
         self._space._note_written(self._name, count)
 
     def give_back(self) -> None:
@@ -85,12 +85,12 @@ class Lease:
 
 
 def free_memory() -> int:
-    """Bytes of memory that can be taken: what the machine has left, or its container where that is limited to less."""
+    """Bytes of memory that can be taken: those free on the machine, or in its container if that is limited to less."""
     return min([int(psutil.virtual_memory().available), *_left_in_groups(CONTROL_GROUPS, OWN_GROUP)])
 
 
 def _left_in_groups(root: Path, own: Path) -> Iterator[int]:
-    """What each memory limit of the process's control groups (Linux, version 2) leaves; psutil does not know them."""
+    """Bytes left below each memory limit of the process's control groups (Linux, version 2), which psutil ignores."""
     try:
         name = next(line for line in own.read_text().splitlines() if line.startswith("0::")).removeprefix("0::")
     except (OSError, StopIteration):
@@ -100,7 +100,7 @@ def _left_in_groups(root: Path, own: Path) -> Iterator[int]:
         if not folder.is_relative_to(root):
             return
         try:
-            limit = int((folder / "memory.max").read_text())  # "max" where there is none
+            limit = int((folder / "memory.max").read_text())  # "max" means no limit
             used = int((folder / "memory.current").read_text())
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a method looks up of the keys and values so far."""
+"""TokenCache: the keys and values that a method may look up."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from .layer_store import LayerStore
 
 
 class TokenCache:
-    """The keys and values that a method may look up: those of the layer it serves, or its own where it serves none.
+    """The keys and values that a method may look up: those of its layer or, without a layer, those appended here.
 
-    Inside a layer this is a view of some batch rows of the layer's store, from their first real token on, and `append`
-    does nothing, because the layer stores its tokens itself. On its own, as on stored tensors, it keeps what is given.
+    In a layer, this is a view of some batch rows of the layer's store, from their first real token on, and `append`
+    does nothing, because the layer stores its tokens itself. Without a layer, as for a Trace, it stores the tokens.
     """
 
     def __init__(self, store: LayerStore | None = None, rows: slice = slice(None), start: int = 0) -> None:
-        self._own = store is None
+        self._stores_tokens = store is None
         self._store = store or DeviceStore()
         self._rows, self._start = rows, start
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Take the next tokens' keys and values [B, H, n, D], where no layer keeps them."""
-        if self._own:
+        """Store the next tokens' keys and values [B, H, n, D], if there is no layer that stores them."""
+        if self._stores_tokens:
             self._store.append(keys, values)
 
     @property
     def keys(self) -> Tensor:
-        """Every key, a view [B, H, L, D]; only while no token was dropped."""
+        """All keys, a view [B, H, L, D]; only while no token was dropped."""
         assert self._store.complete
         return self._store.keys[self._rows, :, self._start :]
 
     @property
     def values(self) -> Tensor:
-        """Every value, a view [B, H, L, D]; only while no token was dropped."""
+        """All values, a view [B, H, L, D]; only while no token was dropped."""
         assert self._store.complete
         return self._store.values[self._rows, :, self._start :]
 
     @property
     def offloading_store(self) -> LayerStore | None:
-        """The layer's store, where that keeps tokens on a lower tier; otherwise None."""
+        """The layer's store if it keeps tokens on a lower tier, otherwise None."""
         return self._store if self._store.offloads else None
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
+        """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some token."""
         return self._store.read(self._absolute(positions), self._rows)
 
     def take_keys(self, positions: Tensor) -> Tensor:
-        """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some other token."""
+        """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some token."""
         return self._store.read_keys(self._absolute(positions), self._rows)
 
     def take_keys_in_place(self, positions: Tensor) -> Tensor:
-        """Keys as `take_keys` gives them, but in host memory where that is where they are kept."""
+        """The keys of `take_keys`, but in host memory if they are stored there."""
         absolute = self._absolute(positions)
         on_host = self._store.on_host(absolute, self._rows)
         if on_host is None:

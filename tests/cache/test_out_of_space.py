@@ -49,8 +49,8 @@ def test_the_error_is_raised_during_the_prompt(tiny, tmp_path, tier):
     assert generation.ledger.kept_bytes[tier] == needed
     too_small = KVStore(tier, limit_bytes=needed - 1, **folder)
     message = (
-        f"offload to {tier}: got {needed // 3:,} bytes asked, beside {needed // 3 * 2:,} taken; wanted at most "
-        f"{needed // 3 - 1:,} bytes, which is what is left of the limit of {needed - 1:,}"
+        f"offload to {tier}: got a request for {needed // 3:,} bytes, with {needed // 3 * 2:,} in use; wanted at most "
+        f"{needed // 3 - 1:,} bytes, which are left of the limit of {needed - 1:,}"
     )
     with pytest.raises(kvviz.OutOfSpaceError) as raised:
         kvviz.generate(tiny, prompt(200), store=too_small, **fields)
@@ -73,7 +73,7 @@ def test_generated_tokens_are_kept(tiny, unannounced, record):
     fields = {**FIELDS, "max_new_tokens": 25}
     whole = kvviz.generate(tiny, prompt(100), record=record, **fields)
     store = KVStore("host", limit_bytes=int(3.5 * 120 * LAYER_BYTES))
-    with pytest.raises(kvviz.OutOfSpaceError, match=r"beside 46,080 taken; wanted at most 7,680 bytes") as raised:
+    with pytest.raises(kvviz.OutOfSpaceError, match=r"with 46,080 in use; wanted at most 7,680 bytes") as raised:
         kvviz.generate(tiny, prompt(100), store=store, record=record, **fields)
     error = raised.value
     out = error.generation
@@ -191,7 +191,7 @@ def test_an_interrupt_is_not_changed(tiny, monkeypatch):
 def test_reserved_memory_is_not_free_before_it_is_written():
     space = Space("host", None, lambda: 1000)
     first = space.take(600)
-    with pytest.raises(kvviz.OutOfSpaceError, match="got 500 bytes asked, beside 600 taken; wanted at most 400 bytes"):
+    with pytest.raises(kvviz.OutOfSpaceError, match="for 500 bytes, with 600 in use; wanted at most 400 bytes"):
         space.take(500)
     first.note_written(200)  # the system now counts it as used
     second = space.take(500)
@@ -221,7 +221,7 @@ print(space.taken_bytes)
 """
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert completed.stdout.startswith(
-        "offload to host: got 171,798,691,840 bytes asked, beside 0 taken; wanted fewer: 1,099,511,627,776 bytes"
+        "offload to host: got a request for 171,798,691,840 bytes, with 0 in use; wanted fewer: 1,099,511,627,776 bytes"
     )
     assert completed.stdout.endswith("\n0\n")
 

@@ -176,7 +176,7 @@ def test_the_error_of_a_full_disk_names_the_bytes(tmp_path, monkeypatch):
     store.append(*normal(4000, 1))
     with pytest.raises(
         kvviz.OutOfSpaceError,
-        match=r"offload to disk: got 1,\d{3},\d{3} bytes asked, beside 0 taken; wanted at most 100,000",
+        match=r"offload to disk: got a request for 1,\d{3},\d{3} bytes, with 0 in use; wanted at most 100,000",
     ):
         store.offload(newest=8)
     assert torch.equal(store.keys, normal(4000, 1)[0])
@@ -206,7 +206,7 @@ print(sorted(os.listdir(small.path.parent)), space.taken_bytes, bool(small.range
 """
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     error, rest = completed.stdout.splitlines()
-    assert error.startswith("offload to disk: got 400,000 bytes asked, beside 4,000 taken; wanted fewer: ")
+    assert error.startswith("offload to disk: got a request for 400,000 bytes, with 4,000 in use; wanted fewer: ")
     assert error.endswith("File too large")
     assert rest == f"['0.rows', '{MARKER}', '{LOCK}'] 4000 False"
     assert not list(tmp_path.iterdir())

@@ -176,7 +176,7 @@ def test_without_enough_host_memory_no_token_is_lost():
     kv_store = KVStore("host", limit_bytes=200_000)
     store = kv_store.layer(lambda length: 50)
     store.append(*normal(4000, 1))
-    message = r"offload to host: got 1,\d{3},\d{3} bytes asked, beside 0 taken; wanted at most 200,000 bytes"
+    message = r"offload to host: got a request for 1,\d{3},\d{3} bytes, with 0 in use; wanted at most 200,000 bytes"
     with pytest.raises(kvviz.OutOfSpaceError, match=message):
         store.offload(newest=8)
     assert torch.equal(store.keys, normal(4000, 1)[0])
