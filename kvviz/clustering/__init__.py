@@ -1,4 +1,4 @@
-"""Clusterings of keys."""
+"""Clustering of keys: k-means, pages, product quantization, query centroids and soft matching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many iterations a clustering may take without outlasting the computation that hides it."""
+"""Iteration models: how many iterations of clustering fit into the computation that hides it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class ClusteringTime:
-    """Seconds that `iterations` iterations over `tokens` tokens took."""
+    """The measured seconds of `iterations` iterations of clustering over `tokens` tokens."""
 
     tokens: int
     iterations: int
@@ -36,7 +36,7 @@ class ClusteringTime:
 
 @dataclass(frozen=True)
 class ComputeTime:
-    """Seconds that one layer's prefill of `tokens` tokens took."""
+    """The measured seconds of one layer's prefill of `tokens` tokens."""
 
     tokens: int
     seconds: float
@@ -44,11 +44,11 @@ class ComputeTime:
 
 @dataclass(frozen=True)
 class IterationModel:
-    """Two fits of measured seconds, and from them the iterations that fit under one layer's computation.
+    """Two fits of measured seconds, and the number of iterations that one layer's computation hides.
 
     Clustering takes alpha1 + beta1·s·T seconds for s tokens and T iterations, the layer's computation alpha2 + beta2·s
-    + gamma2·s² (PQCache, arXiv 2407.12820, eq. 1 and 2). `clustering` and `compute` are the measurements behind the
-    fits. `least` and `most` clip the iterations; the paper clips without saying where, 3 and 300 are its code's.
+    + gamma2·s² (PQCache, arXiv 2407.12820, eq. 1 and 2). `clustering` and `compute` are the measurements of the fits.
+    `least` and `most` clip the iterations; the paper names no limits, 3 and 300 are those of its code.
     """
 
     alpha1: float
@@ -65,7 +65,7 @@ class IterationModel:
         if not 1 <= self.least <= self.most:
             raise InvalidInputError("IterationModel: least, most", (self.least, self.most), "1 <= least <= most")
         if not self.beta1 > 0:
-            wanted = "more than 0: seconds that grow with tokens times iterations; measure longer inputs"
+            wanted = "above 0: seconds that grow with tokens times iterations; measure longer inputs"
             raise InvalidInputError("IterationModel: beta1", self.beta1, wanted)
 
     def clustering_seconds(self, tokens: int, iterations: int) -> float:
@@ -77,7 +77,7 @@ class IterationModel:
         return self.alpha2 + self.beta2 * tokens + self.gamma2 * tokens**2
 
     def max_iterations(self, tokens: int) -> int:
-        """The most iterations whose fitted seconds are within the layer's (eq. 3), clipped to `least` and `most`.
+        """The most iterations whose fitted seconds do not exceed the layer's (eq. 3), clipped to `least` and `most`.
 
         Raises InvalidInputError for fewer than one token.
         """
@@ -87,8 +87,8 @@ class IterationModel:
         return min(max(math.floor(min(exact, self.most)), self.least), self.most)
 
     def table(self) -> pd.DataFrame:
-        """The measurements beside the fits: columns work, tokens, iterations, seconds, fitted_s, residual_s."""
-        import pandas as pd  # takes a second to load, and clustering does not need it
+        """A table of measurements and fits: work, tokens, iterations, seconds, fitted_s, residual_s."""
+        import pandas as pd  # here, because it takes a second to load and clustering does not need it
 
         rows: list[tuple[str, int, int | None, float, float]] = [
             ("clustering", p.tokens, p.iterations, p.seconds, self.clustering_seconds(p.tokens, p.iterations))
@@ -100,7 +100,7 @@ class IterationModel:
         return table.assign(residual_s=table["seconds"] - table["fitted_s"])
 
     def describe(self) -> str:
-        """Both fits with their largest residual, and the iterations allowed at the measured lengths, as text."""
+        """A text with both fits, their largest residuals, and the iterations allowed at the measured lengths."""
         lines = [
             f"clustering: {self.alpha1:.3g} s + {self.beta1:.3g} s · tokens · iterations"
             + _worst(p.seconds - self.clustering_seconds(p.tokens, p.iterations) for p in self.clustering),
@@ -115,10 +115,10 @@ class IterationModel:
 def fit_iterations(
     clustering: Iterable[ClusteringTime], compute: Iterable[ComputeTime], *, least: int = 3, most: int = 300
 ) -> IterationModel:
-    """The IterationModel of measured seconds, both curves fitted by least squares.
+    """The IterationModel of measured seconds; both curves are fitted by least squares.
 
-    Raises InvalidInputError for clusterings of fewer than 2 different products of tokens and iterations, computations
-    of fewer than 3 different lengths, and clustering times that do not grow with the product.
+    Raises InvalidInputError for clusterings with fewer than 2 different products of tokens and iterations, computations
+    with fewer than 3 different lengths, and clustering times that do not grow with the product.
     """
     clustering, compute = tuple(clustering), tuple(compute)
     work = np.array([float(point.tokens * point.iterations) for point in clustering])
@@ -142,19 +142,19 @@ def profile_clustering(
     repeats: int = 3,
     clock: Clock = time.perf_counter,
 ) -> tuple[ClusteringTime, ...]:
-    """Seconds of one layer's clustering, for every pair of `lengths` and `iterations`: the best of `repeats` runs.
+    """Seconds of one layer's clustering, for each pair of `lengths` and `iterations`: the fastest of `repeats` runs.
 
-    Random keys [n_heads, L, head_dim]. Where they converge earlier, the iterations made are noted in place of those
-    asked for. Raises InvalidInputError as `product_quantize` does.
+    The keys [n_heads, L, head_dim] are random. If they converge earlier, the result has the iterations that were made,
+    not those requested. Raises InvalidInputError as `product_quantize` does.
     """
     points = []
     for tokens in lengths:
         keys = torch.randn(n_heads, tokens, head_dim, generator=torch.Generator().manual_seed(tokens)).to(device)
-        for wanted in iterations:
-            fields = {"n_partitions": n_partitions, "n_bits": n_bits, "max_iter": wanted}
-            made = int(cluster_parts(keys, **fields).n_iter.max())
-            seconds = _best_of(partial(_quantize, keys, fields), repeats, clock)
-            points.append(ClusteringTime(tokens, made, seconds))
+        for max_iter in iterations:
+            fields = {"n_partitions": n_partitions, "n_bits": n_bits, "max_iter": max_iter}
+            n_iter = int(cluster_parts(keys, **fields).n_iter.max())
+            seconds = _fastest_of(partial(_quantize, keys, fields), repeats, clock)
+            points.append(ClusteringTime(tokens, n_iter, seconds))
     return tuple(points)
 
 
@@ -166,45 +166,45 @@ def profile_compute(
     repeats: int = 3,
     clock: Clock = time.perf_counter,
 ) -> tuple[ComputeTime, ...]:
-    """Seconds of one layer's computation at each of `lengths`: the best of `repeats` runs of `compute(tokens)`.
+    """Seconds of one layer's computation at each of `lengths`: the fastest of `repeats` runs of `compute(tokens)`.
 
-    `compute` runs `n_layers` layers and returns when they are done, so on a GPU it ends with a synchronisation. With a
-    model: `profile_compute(lambda n: lm.model(ids[:, :n], logits_to_keep=1), n_layers=lm.geometry.n_layers)`.
+    `compute` runs `n_layers` layers and returns when they are finished; on a GPU it must end with a synchronisation.
+    With a model: `profile_compute(lambda n: lm.model(ids[:, :n], logits_to_keep=1), n_layers=lm.geometry.n_layers)`.
     """
     return tuple(
-        ComputeTime(tokens, _best_of(partial(compute, tokens), repeats, clock) / n_layers) for tokens in lengths
+        ComputeTime(tokens, _fastest_of(partial(compute, tokens), repeats, clock) / n_layers) for tokens in lengths
     )
 
 
 def _quantize(keys: Tensor, fields: dict[str, int]) -> None:
-    product_quantize(keys, **fields).codes.cpu()  # a copy waits for the device
+    product_quantize(keys, **fields).codes.cpu()  # the copy waits for the device
 
 
-def _best_of(run: Callable[[], object], repeats: int, clock: Clock) -> float:
-    """The least seconds of `repeats` runs after one that warms up: other programs only ever add time."""
+def _fastest_of(run: Callable[[], object], repeats: int, clock: Clock) -> float:
+    """The seconds of the fastest of `repeats` runs after a warm-up; other programs can only add time."""
     if repeats < 1:
         raise InvalidInputError("profile: repeats", repeats, "at least 1")
     run()
-    best = math.inf
+    fastest = math.inf
     for _ in range(repeats):
         started = clock()
         run()
-        best = min(best, clock() - started)
-    return best
+        fastest = min(fastest, clock() - started)
+    return fastest
 
 
 def _fit(sizes: NDArray[np.float64], seconds: Sequence[float], degree: int) -> list[float]:
-    """Least-squares coefficients, the constant first. Sizes are scaled to 1 before: s² next to 1 loses digits."""
+    """Least-squares coefficients, the constant first. Sizes are scaled to 1 first: s² next to 1 would lose digits."""
     unit = sizes.max()
     powers = np.vander(sizes / unit, degree + 1, increasing=True)
-    found = np.linalg.lstsq(powers, np.asarray(seconds, dtype=np.float64), rcond=None)[0]
-    return [float(value / unit**power) for power, value in enumerate(found)]
+    coefficients = np.linalg.lstsq(powers, np.asarray(seconds, dtype=np.float64), rcond=None)[0]
+    return [float(value / unit**power) for power, value in enumerate(coefficients)]
 
 
 def _check_distinct(name: str, sizes: NDArray[np.float64], least: int) -> None:
-    found = len(np.unique(sizes))
-    if found < least:
-        raise InvalidInputError(f"fit_iterations: {name}", f"{found} different sizes", f"at least {least}")
+    count = len(np.unique(sizes))
+    if count < least:
+        raise InvalidInputError(f"fit_iterations: {name}", f"{count} different sizes", f"at least {least}")
 
 
 def _worst(residuals: Iterable[float]) -> str:

@@ -1,4 +1,4 @@
-"""k-means over keys: Lloyd's algorithm, every head on its own."""
+"""k-means over keys: Lloyd's algorithm, separately for each head."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ..errors import InvalidInputError, UnknownNameError
 __all__ = ["INITS", "METRICS", "Clusters", "initial_positions", "kmeans"]
 
 INITS = ("random",)
-CHECK_EVERY = 4  # iterations on a GPU between two looks at whether any head is still running: a look waits for it
+CHECK_EVERY = 4  # iterations on a GPU between checks for heads that have converged; a check waits for the GPU
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Clusters of keys: C of them for each head, over L positions.
+    """Clusters of keys: C clusters per head, over L positions.
 
     `order[..., offsets[..., c] : offsets[..., c + 1]]` are the positions in cluster c. A centroid is the mean of its
-    keys, also where `max_iter` ended the search; an empty cluster keeps the last centroid it had.
+    keys, even if `max_iter` ended the search; an empty cluster keeps its last centroid.
     """
 
     centroids: Tensor  # [..., C, D] float32
     labels: Tensor  # [..., L] int64: the cluster of each position
     sizes: Tensor  # [..., C] int64: positions in each cluster
     offsets: Tensor  # [..., C + 1] int64: prefix sum of sizes, from 0 to L
-    order: Tensor  # [..., L] int64: positions sorted by label, ascending inside a label
-    n_iter: Tensor  # [...] int64: assignments made, the one that changed nothing included
-    converged: Tensor  # [...] bool: the last assignment changed nothing, and centroids are the means it started from
+    order: Tensor  # [..., L] int64: positions sorted by label, ascending within a label
+    n_iter: Tensor  # [...] int64: number of assignments, including the last one, which may change nothing
+    converged: Tensor  # [...] bool: the last assignment changed no label, and used these means as centroids
 
 
 @torch.no_grad()
@@ -41,34 +41,34 @@ def kmeans(
     keys: Tensor, n_clusters: int, *, metric: str = "cosine", max_iter: int = 20, init: str = "random", seed: int = 0,
     relaxation: float = 1.0,
 ) -> Clusters:  # fmt: skip
-    """Clusters of `keys`, found by Lloyd's algorithm, until no label changes or for `max_iter` iterations.
+    """Clusters of `keys` by Lloyd's algorithm, until no label changes or for `max_iter` iterations.
 
-    keys: [..., L, D], any float dtype, any device; computed in float32. Every head is clustered on its own: alone or in
-    a batch, it gets the same clusters. Where initial keys are equal, and so their centroids, which of these a key joins
-    is open: the last bit of a matrix product decides, and that depends on where its operands lie in memory.
+    keys: [..., L, D], any float dtype, any device; computed in float32. Each head is clustered separately: alone or in
+    a batch, it gets the same clusters. If initial keys, and so their centroids, are equal, it is undefined which of
+    them a key joins: the last bit of a matrix product decides, and depends on the place of the operands in memory.
 
-    metric: how the nearest centroid is found: "cosine", "l2" or "ip" (largest inner product). A new centroid is the
-    plain mean of its keys for all of them. A key of zeros has cosine 0 to every centroid and joins the first.
+    metric: the similarity to the centroids: "cosine", "l2" or "ip" (largest inner product). The new centroid is the
+    plain mean of its keys for all metrics. A key of zeros has cosine 0 to all centroids and joins the first.
     init: "random", the keys at `initial_positions(L, n_clusters, seed)`.
-    relaxation: in [1, 2). Each iteration moves a centroid by this many times the way to its keys' mean. 1 is Lloyd's
-    algorithm, as in the papers. Above 1 (over-relaxation; 1.8 is a good choice) fewer iterations reach the same
-    inertia, the sum of squared distances to the centroids: with L2 on keys of SmolLM2 at L = 8,192, 5 or 6 for 10 of
-    Lloyd's at C = 102, and 4 or 5 at C = 400. Other labels are found than Lloyd's, and single iterations may raise the
-    inertia. Once an iteration changes no label of a head, that head goes on with 1, so that it too ends at a fixed
-    point; the centroids returned are means here too.
+    relaxation: in [1, 2), the step of a centroid as a multiple of its way to its keys' mean. 1 is Lloyd's algorithm, as
+    in the papers. Above 1 (over-relaxation; 1.8 is a good choice), fewer iterations reach the same inertia, the sum of
+    squared distances to the centroids: with L2 on keys of SmolLM2 at L = 8,192, 5 or 6 instead of 10 at C = 102, and 4
+    or 5 at C = 400. The labels differ from Lloyd's, and single iterations may raise the inertia. Once an iteration
+    changes no label of a head, that head goes on with 1, so that it too ends at a fixed point. The centroids returned
+    are means in any case.
 
     Raises InvalidInputError for n_clusters outside 1 to L, max_iter below 1, relaxation outside [1, 2), keys that are
     not finite or not [..., L, D] floats; UnknownNameError for an unknown metric or init.
 
-    Source: ClusterKV (arXiv 2412.03213, section III-B): cosine assignment, mean as the new centroid, random keys as
-    initial ones, until labels stop changing. The cap on the iterations is that of its code (20); the other metrics are
-    its ablation. Over-relaxation is in none of the papers; for this kind of algorithm: Salakhutdinov and Roweis,
-    "Adaptive overrelaxed bound optimization methods" (ICML 2003).
+    Source: ClusterKV (arXiv 2412.03213, section III-B): cosine assignment, mean as the new centroid, random initial
+    keys, until the labels stop changing. The maximum of 20 iterations is from its code; the other metrics are from its
+    ablation. Over-relaxation is in none of the papers; for such algorithms see Salakhutdinov and Roweis, "Adaptive
+    overrelaxed bound optimization methods" (ICML 2003).
     """
     _check(keys, n_clusters, metric, max_iter, init, relaxation)
     batch, length, width = keys.shape[:-2], keys.shape[-2], keys.shape[-1]
     rows = keys.reshape(math.prod(batch), length, width)  # [B, L, D]
-    if not (rows.is_cuda and has_triton()):  # the fused kernels read any dtype; the plain ones convert at every call
+    if not (rows.is_cuda and has_triton()):  # the fused kernels read any dtype; the plain ones convert at each call
         rows = rows.float()
     centroids, labels, n_iter, converged = _search(rows, n_clusters, metric, max_iter, relaxation, seed)
     order, sizes = sort_by_label(labels, n_clusters)
@@ -88,8 +88,8 @@ def _search(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Means [B, C, D], labels [B, L], iterations [B] and whether they converged [B], for rows [B, L, D].
 
-    Between two looks at which heads still run, one that has converged is computed along: the same labels give the same
-    sums, so nothing of it changes but n_iter, which counts only while it runs.
+    A converged head takes part until the next check. The same labels give the same sums, so it does not change, and
+    n_iter only counts while a head is running.
     """
     device = rows.device
     centroids = rows[:, initial_positions(rows.shape[1], n_clusters, seed).to(device)].float()
@@ -100,23 +100,23 @@ def _search(
     plain = torch.full_like(running, relaxation == 1)  # heads whose centroids are means
     active, active_rows = torch.arange(len(rows), device=device), rows
     for iteration in range(max_iter):
-        found = kmeans_assign(active_rows, centroids[active], metric=metric)
+        new_labels = kmeans_assign(active_rows, centroids[active], metric=metric)
         n_iter += running
-        changed = (found != labels[active]).any(-1)
+        changed = (new_labels != labels[active]).any(-1)
         running[active] &= changed | ~plain[active]
         plain[active] |= ~changed
         if _looks(iteration, device) and not running[active].all():
-            still = running[active]
-            active, found, active_rows = active[still], found[still], active_rows[still]
+            unfinished = running[active]
+            active, new_labels, active_rows = active[unfinished], new_labels[unfinished], active_rows[unfinished]
         if not len(active):
             break
-        labels[active] = found
-        sums, sizes = kmeans_update(active_rows, found, n_clusters)
+        labels[active] = new_labels
+        sums, sizes = kmeans_update(active_rows, new_labels, n_clusters)
         before = centroids[active]
         after = torch.where(sizes[..., None] > 0, sums / sizes[..., None], before)
         means[active] = after
         if relaxation != 1:
-            # a product and a sum of their own: fused ones (torch.lerp) round by where an element lies in the batch
+            # product, then sum: the rounding of a fused form (torch.lerp) depends on the element's place in the batch
             after = torch.where(plain[active, None, None], after, after + (after - before) * (relaxation - 1))
         centroids[active] = after
     return means, labels, n_iter, ~running
@@ -129,7 +129,7 @@ def _looks(iteration: int, device: torch.device) -> bool:
 def initial_positions(length: int, n_clusters: int, seed: int) -> Tensor:
     """Distinct positions of the keys that are the initial centroids, int64 [C] on the CPU.
 
-    The same for every head and device, so that a head's clusters depend on its keys and the seed alone.
+    They are the same for all heads and devices, so that a head's clusters depend only on its keys and the seed.
     """
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed))[:n_clusters]
 

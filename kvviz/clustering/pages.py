@@ -12,7 +12,7 @@ from ..errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Pages:
-    """Channel-wise bounds of every page: `low`, `high` and `mean`, each [..., P, D]; the last page may be short."""
+    """Channel-wise bounds of each page: `low`, `high` and `mean`, each [..., P, D]; the last page may be shorter."""
 
     page_size: int
     length: int

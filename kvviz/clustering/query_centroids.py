@@ -1,4 +1,4 @@
-"""Query centroids: some of the prompt's queries, each with the list of the keys that it attends most (qcIVF)."""
+"""Query centroids (qcIVF): some of the prompt's queries, each with a list of the keys that it attends to most."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ CHOICES = ("final", "init", "random", "equidistant")
 
 @dataclass(frozen=True, eq=False)
 class QueryCentroidIndex:
-    """Query centroids and, for each, the positions of the keys that it attends most.
+    """Query centroids and, for each, the positions of the keys that it attends to most.
 
-    R rows of lists: one a KV head, or one a query head where group="each".
+    R rows of lists: one per KV head or, with group="each", one per query head.
     """
 
     centroids: Tensor  # [..., Q, C, D]: the queries themselves, in their dtype
-    lists: Tensor  # [..., R, C, rho] int32: positions, the most attended first, -1 pads at the end
-    positions: Tensor  # [C] int64: where the centroids stand, ascending
+    lists: Tensor  # [..., R, C, rho] int32: positions, the largest weight first, -1 pads at the end
+    positions: Tensor  # [C] int64: positions of the centroids, ascending
 
 
 class UnionOfLists(NamedTuple):
-    """The distinct entries of some lists: a row each, ascending, -1 pads at the end.
+    """The distinct entries of some lists, in one ascending row, -1 pads at the end.
 
-    `tokens` [..., U] are the positions, `first` [..., U] int64 the place among the entries where each occurs first (0
-    for a pad), `counts` [...] how many there are; U is the largest of them, at least 1.
+    `tokens` [..., U] are the positions, `first` [..., U] int64 the index of the first entry of each (0 for a pad), and
+    `counts` [...] their numbers; U is the largest count, at least 1.
     """
 
     tokens: Tensor
@@ -67,35 +67,35 @@ def query_centroids(
 ) -> QueryCentroidIndex:
     """The query-centroid inverted file of a prompt: its last `n_centroids` queries and their `list_length` best keys.
 
-    queries [..., Q, L, D] and keys [..., H, L, D] after RoPE, floats of any dtype; computed in float32. Every
-    centroid's softmax weights over all keys are reduced over the query heads of a KV head (`group`, max in the paper),
-    and the largest are listed; equal weights go to the earlier key. Each prompt of a batch gets what it gets alone.
+    queries [..., Q, L, D] and keys [..., H, L, D] after RoPE, floats of any dtype; computed in float32. Each centroid's
+    softmax weights over all keys are reduced over the query heads of a KV head (`group`, max in the paper), and the
+    keys with the largest weights are listed; ties go to the earlier key. A prompt gets the same lists alone or in a
+    batch.
 
-    choice: "final" the last queries, "init" the first, "equidistant" at even distances up to the last, "random" those
-    of `seed`. within: the positions (start, stop) that lists may name, all by default; the softmax is over all keys
-    either way. causal: a centroid at position p sees the keys up to p only, and lists are padded with -1 where it sees
-    fewer than `list_length`. The default is the paper's: its softmax is over the full key cache, without a mask, and
-    so with "init" lists of the whole prompt come from queries that never saw it. scale: of the logits, D^-0.5 by
-    default; softcap bounds them as Gemma 2 does.
+    choice: "final" the last queries, "init" the first, "equidistant" at even distances up to the last, "random" by
+    `seed`. within: the positions (start, stop) that lists may name, all by default; the softmax is over all keys in any
+    case. causal: a centroid at position p sees only the keys up to p, and a list is padded with -1 if these are fewer
+    than `list_length`. The default is the paper's: its softmax is over the full key cache, without a mask, so that with
+    "init" the lists cover the whole prompt although their queries have not seen it. scale: of the logits, D^-0.5 by
+    default; softcap limits them as in Gemma 2.
 
-    Operations: 2·Q·C·L·D for the logits, 5·Q·C·L for softmax and maximum, and a partial sort of H·C·L weights. One
-    pass, no iteration. k-means of the same keys into K clusters takes 2·T·H·K·L·D for T iterations: the ratio is
-    T·K·H / (C·Q) in its disfavour, which is T / (5·G) for C = L/16, K = L/80 and G query heads a KV head, and T / G
-    for K = C. While C grows with L both are quadratic in L; from L = 16·2048 on, where C stays at 2,048, this one is
-    linear. Memory: the lists, and blocks of weights, a few at a time; never [Q, C, L]. A block is of one KV head on the
-    CPU, at most max(½ Mi, 16·G·L) weights; on a GPU with Triton at most 64 Mi reduced weights, and no logits are kept:
-    they are computed twice, so that the product counts twice.
+    Operations: 2·Q·C·L·D for the logits, 5·Q·C·L for softmax and maximum, and a partial sort of H·C·L weights, in one
+    pass. k-means of the same keys into K clusters takes 2·T·H·K·L·D for T iterations, T·K·H / (C·Q) times as many; this
+    is T / (5·G) for C = L/16, K = L/80 and G query heads per KV head, and T / G for K = C. While C grows with L, both
+    are quadratic in L; from L = 16·2048 on, C stays at 2,048 and this function is linear. Memory: the lists and a few
+    blocks of weights, never [Q, C, L]. On the CPU a block is for one KV head, at most max(½ Mi, 16·G·L) weights; on a
+    GPU with Triton it has at most 64 Mi reduced weights, and the logits are computed twice instead of stored.
 
-    What that allows: 131,072 tokens, 32 query heads of 128 numbers and C = 2,048 are 2.2·10¹² operations a layer for
-    one product, 2.2 ms at 989·10¹² a second, which is an H200's peak in bfloat16 by its data sheet. One ms a layer is
-    out of reach there; two products at half of the peak allow it up to C = 230. Table 9 of the paper has 0.43 ms at 128
-    Ki tokens and names no C: at its C = 1,024 (appendix C.2) one product in that time would be 2.6·10¹⁵ operations a
-    second, at C = 320 (where accuracy levels off, table 14) 0.8·10¹⁵. So that time is not of a whole layer at these C,
-    or not of the finished computation.
+    Time: 131,072 tokens, 32 query heads of dimension 128 and C = 2,048 take 2.2·10¹² operations per layer for one
+    product, or 2.2 ms at 989·10¹² per second, an H200's peak in bfloat16 by its data sheet. So one ms per layer is out
+    of reach; two products at half of the peak reach it up to C = 230. Table 9 of the paper has 0.43 ms at 128 Ki tokens
+    and gives no C. At its C = 1,024 (appendix C.2), one product in that time would take 2.6·10¹⁵ operations per second,
+    at C = 320 (where accuracy levels off, table 14) 0.8·10¹⁵. So this time is not for a whole layer at these C, or not
+    for the finished computation.
 
-    Raises InvalidInputError for shapes that do not fit, keys or queries that are not finite, n_centroids outside 1 to
-    L, a range `within` that is empty or beyond the keys, list_length outside 1 to the keys it covers; UnknownNameError
-    for an unknown group or choice.
+    Raises InvalidInputError for shapes that do not match, keys or queries that are not finite, n_centroids outside 1 to
+    L, a range `within` that is empty or beyond the keys, list_length outside 1 to the length of that range;
+    UnknownNameError for an unknown group or choice.
 
     Source: CTkvr (arXiv 2512.15550), `qcIVF`, section 3.1.1 and algorithm 1; table 4 for the choices.
     """
@@ -120,8 +120,8 @@ def centroid_positions(length: int, n_centroids: int, choice: str, *, seed: int 
     """Positions of the queries that become centroids, distinct and ascending, int64 [C] on the CPU.
 
     Raises UnknownNameError for a choice that is not in CHOICES. Source: CTkvr (arXiv 2512.15550), section 4.3.1,
-    "Position of C maintained centroids". Where evenly spaced ones stand is not in the paper: here the last token of
-    each of C runs of nearly equal length.
+    "Position of C maintained centroids". The paper does not give the positions for "equidistant": here they are the
+    last tokens of C runs of nearly equal length.
     """
     if choice == "final":
         return torch.arange(length - n_centroids, length)
@@ -130,16 +130,16 @@ def centroid_positions(length: int, n_centroids: int, choice: str, *, seed: int 
     if choice == "equidistant":
         return (torch.arange(n_centroids) + 1) * length // n_centroids - 1
     if choice == "random":
-        every = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
-        return every[:n_centroids].sort().values
+        shuffled = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+        return shuffled[:n_centroids].sort().values
     raise UnknownNameError("query_centroids: choice", choice, CHOICES)
 
 
 def union_of_lists(entries: Tensor, length: int, *, width: int | None = None) -> UnionOfLists:
-    """The distinct positions among entries [..., N], an int tensor of positions below `length`, -1 pads ignored.
+    """The distinct positions among entries [..., N], integers below `length`; -1 pads are ignored.
 
-    Waits for the device, since the widest row says how wide the result is, unless `width` says it (see
-    `kvviz.kernels.ivf_union`).
+    `width` is that of the result (see `kvviz.kernels.ivf_union`). Without it, the widest row determines the width, for
+    which this function waits for the device.
     """
     return UnionOfLists(*ivf_union(entries, length, width=width))
 
@@ -154,7 +154,7 @@ def _check(
     within: tuple[int, int],
 ) -> None:
     shapes = f"queries {list(queries.shape)} and keys {list(keys.shape)}"
-    fit = (
+    matching = (
         queries.dim() == keys.dim() >= 3
         and queries.shape[:-3] == keys.shape[:-3]
         and queries.shape[-2:] == keys.shape[-2:]
@@ -162,7 +162,7 @@ def _check(
         and queries.shape[-3] % keys.shape[-3] == 0
         and math.prod(queries.shape) > 0
     )
-    if not fit:
+    if not matching:
         wanted = "queries [..., Q, L, D] and keys [..., H, L, D] with Q a multiple of H"
         raise InvalidInputError("query_centroids: queries and keys", shapes, wanted)
     for name, tensor in (("queries", queries), ("keys", keys)):
@@ -176,7 +176,7 @@ def _check(
     if not 1 <= n_centroids <= length:
         raise InvalidInputError("query_centroids: n_centroids", n_centroids, f"1 to {length}, the number of queries")
     if not 0 <= start < stop <= length:
-        raise InvalidInputError("query_centroids: within", within, f"a range of the {length} keys, not empty")
+        raise InvalidInputError("query_centroids: within", within, f"a non-empty range of the {length} keys")
     if not 1 <= list_length <= stop - start:
         wanted = f"1 to {stop - start}, the keys that a list may name"
         raise InvalidInputError("query_centroids: list_length", list_length, wanted)
