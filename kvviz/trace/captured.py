@@ -23,11 +23,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """Post-RoPE queries, keys and values of one prefill, on the host.
+    """Post-RoPE queries, keys and values of one prefill, in host memory.
 
     `queries[layer]` is float16 [Q, L, D]; `keys[layer]` and `values[layer]` are float16 [H, L, D]; `token_ids` is
     int64 [L] and `tokens` has the L tokens as text. The model multiplies its logits by `scale` (None: head_dim ** -0.5)
-    and bounds them by `softcap` (None: not at all). Made by `kvviz.capture`, kept by `save`, read by `load`.
+    and limits them by `softcap` (None: not at all). Made by `kvviz.capture`, written by `save`, read by `load`.
     """
 
     KIND = "kvviz.trace"
@@ -45,13 +45,13 @@ class Trace:
 
     def __post_init__(self) -> None:
         geometry, length = self.geometry, len(self.tokens)
-        wanted = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
-        for name, heads in wanted.items():
+        head_counts = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
+        for name, heads in head_counts.items():
             for layer, array in getattr(self, name).items():
                 check_shape(f"Trace.{name}[{layer}]", array, (heads, length, geometry.head_dim), np.float16)
         check_shape("Trace.token_ids", self.token_ids, (length,), np.int64)
         if not set(self.queries) == set(self.keys) == set(self.values):
-            raise IncompatibleFileError("Trace", "other layers of queries than of keys or values", "the same of each")
+            raise IncompatibleFileError("Trace", "queries, keys and values of different layers", "the same layers")
         check_layers("Trace", self.keys, geometry)
 
     @property
@@ -63,21 +63,21 @@ class Trace:
         return len(self.tokens)
 
     def check_layer(self, layer: int) -> int:
-        """`layer` if it was captured; raises InvalidInputError otherwise."""
+        """`layer`, if it was captured. Raises InvalidInputError otherwise."""
         if layer not in self.keys:
             raise InvalidInputError("layer of a trace", layer, f"a captured layer: {self.layers}")
         return layer
 
     def check_recording(self, operation: str, recording: Recording, tokens: int) -> None:
-        """Raise InvalidInputError where the trace does not begin with the recording's first `tokens` tokens.
+        """Raise InvalidInputError unless the trace begins with the recording's first `tokens` tokens.
 
-        A recording of another model fails too. `operation` names what needs both, in the error.
+        A recording of another model fails too. `operation` names the caller in the error.
         """
         if (self.model, self.geometry) != (recording.model, recording.geometry):
             wanted = f"one of the trace's model, {self.model} ({self.geometry})"
             raise InvalidInputError(operation, f"one of {recording.model} ({recording.geometry})", wanted)
         if not np.array_equal(self.token_ids[:tokens], recording.token_ids[:tokens]):
-            got = f"one of another text ({tokens:,} tokens of it; the trace has {len(self):,})"
+            got = f"one of another text (in its first {tokens:,} tokens; the trace has {len(self):,})"
             raise InvalidInputError(operation, got, "one whose text the trace begins with: capture the same prompt")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -91,7 +91,7 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
-        """Open a saved trace; its arrays are memory-mapped, so that only what is touched is read.
+        """Open a saved trace; its arrays are memory-mapped, so that only the parts in use are read.
 
         Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
         """

@@ -1,6 +1,6 @@
-"""What data say of their methods that were written before recordings and tables told it themselves.
+"""Group names and styles of methods, for data written before recordings and tables stored them.
 
-Closed: these are the methods of that time. Every method declares `group_name` and `style`, and its data carry them now.
+The lists are closed: each method now declares its `group_name` and `style`, and its data carry them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LayerEvents: what one layer did at every decode step."""
+"""LayerEvents: what one layer did at each decode step."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class LayerEvents:
-    """What one layer did at every decode step.
+    """The events of one layer at each decode step: selections, exact attention, errors, bytes and times.
 
-    T steps, R rows (key/value heads, or query heads where the method chooses for each), S slots, N tokens in all.
+    T steps, R selection heads (KV heads, or query heads if the method selects for each), S slots, N tokens in all.
 
-    `members` and `members_of_step` are None together: where nothing was merged, and where it is not known what.
-    Membership changes only when tokens are merged again, so that M is far smaller than T.
+    `members` and `members_of_step` are both None if nothing was merged, or if the members are unknown. Members change
+    only when tokens are merged again, so that M is far smaller than T.
     """
 
     indices: NDArray[np.int32]  # [T, R, S] attended positions, ascending, -1 pads
-    groups: NDArray[np.int32]  # [T, R, S] cluster or page of each, -1 where it was attended without being chosen
-    scores: NDArray[np.float32]  # [T, R, S] what the method ranked by, NaN where nothing was ranked
-    attention: NDArray[np.float32]  # [T, R, N] exact attention weights (mean over the row's query heads), 0 ahead
-    merged: NDArray[np.int32]  # [T, H] merged centroids attended beside the indices, each for several tokens
+    groups: NDArray[np.int32]  # [T, R, S] cluster or page of each, -1 for sinks, recent and generated tokens
+    scores: NDArray[np.float32]  # [T, R, S] the method's ranking scores, NaN if nothing was ranked
+    attention: NDArray[np.float32]  # [T, R, N] exact attention weights, mean over query heads; 0 for later tokens
+    merged: NDArray[np.int32]  # [T, H] number of merged centroids attended to, each for several tokens
     output_error: NDArray[np.float32]  # [T] relative error of the attention output, mean over query heads
-    read_bytes: NDArray[np.int64]  # [T] keys and values attended
-    moved_bytes: NDArray[np.int64]  # [T] keys and values fetched from another tier
+    read_bytes: NDArray[np.int64]  # [T] bytes of the attended keys and values
+    moved_bytes: NDArray[np.int64]  # [T] bytes of keys and values fetched from another tier
     select_s: NDArray[np.float32]  # [T] seconds of selection
-    members: NDArray[np.int32] | None = None  # [M, H, N] centroid of each token, in the order merged; -1 in none
-    members_of_step: NDArray[np.int32] | None = None  # [T] which of the M held at each step, -1 where nothing is merged
+    members: NDArray[np.int32] | None = None  # [M, H, N] centroid of each token after each merge; -1 for none
+    members_of_step: NDArray[np.int32] | None = None  # [T] which of the M applies at each step, -1 if nothing is merged
 
     FIELDS: ClassVar[Mapping[str, Any]] = {
         "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32, "merged": np.int32,
@@ -45,12 +45,12 @@ class LayerEvents:
     MERGED_FIELDS: ClassVar[Mapping[str, Any]] = {"members": np.int32, "members_of_step": np.int32}
 
     def arrays(self) -> dict[str, Array]:
-        """Every array by name, `members` and `members_of_step` only where they are known."""
-        every = {name: getattr(self, name) for name in (*self.FIELDS, *self.MERGED_FIELDS)}
-        return {name: array for name, array in every.items() if array is not None}
+        """All arrays by name; `members` and `members_of_step` only if they are known."""
+        arrays = {name: getattr(self, name) for name in (*self.FIELDS, *self.MERGED_FIELDS)}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def cut(self, start: int, stop: int, length: int) -> LayerEvents:
-        """The steps `start` to `stop` - 1, `length` tokens in all, without slots that only other steps needed."""
+        """The events of the steps `start` to `stop` - 1, with `length` tokens, without slots used only by others."""
         parts = {name: getattr(self, name)[start:stop] for name in self.FIELDS}
         used = np.flatnonzero((parts["indices"] >= 0).any((0, 1)))  # pads may lie between used slots
         slots = used[-1] + 1 if used.size else 0
@@ -58,15 +58,15 @@ class LayerEvents:
             parts[name] = parts[name][..., :slots]
         parts["attention"] = parts["attention"][..., :length]
         if self.members is not None and self.members_of_step is not None:
-            own = self.members_of_step[start:stop]
-            kept = np.unique(own[own >= 0])
-            if kept.size:
-                places = np.where(own < 0, -1, np.searchsorted(kept, own)).astype(np.int32)
-                parts |= {"members": self.members[kept][..., :length], "members_of_step": places}
+            of_step = self.members_of_step[start:stop]
+            merges = np.unique(of_step[of_step >= 0])
+            if merges.size:
+                renumbered = np.where(of_step < 0, -1, np.searchsorted(merges, of_step)).astype(np.int32)
+                parts |= {"members": self.members[merges][..., :length], "members_of_step": renumbered}
         return LayerEvents(**parts)
 
     def check(self, name: str, steps: int, length: int, geometry: Geometry) -> None:
-        """Raise IncompatibleFileError where shapes, dtypes or positions do not fit `steps` steps, `length` tokens."""
+        """Raise IncompatibleFileError if shapes, dtypes or positions do not match `steps` steps, `length` tokens."""
         rows, slots = (*self.indices.shape, 0, 0, 0)[1:3]
         shapes = {"attention": (steps, rows, length), "merged": (steps, geometry.n_kv_heads)} | dict.fromkeys(
             ("indices", "groups", "scores"), (steps, rows, slots)
@@ -74,12 +74,12 @@ class LayerEvents:
         for key, dtype in self.FIELDS.items():
             check_shape(f"{name}.{key}", getattr(self, key), shapes.get(key, (steps,)), dtype)
         if rows not in (geometry.n_kv_heads, geometry.n_heads):
-            wanted = f"{geometry.n_kv_heads} (key/value heads) or {geometry.n_heads} (query heads)"
+            wanted = f"{geometry.n_kv_heads} (KV heads) or {geometry.n_heads} (query heads)"
             raise IncompatibleFileError(f"{name}: rows", rows, wanted)
-        seen = (length - steps + 1 + np.arange(steps))[:, None, None]  # tokens that each step can see
-        if ((self.indices < -1) | (self.indices >= seen)).any():
+        visible = (length - steps + 1 + np.arange(steps))[:, None, None]  # tokens that each step can see
+        if ((self.indices < -1) | (self.indices >= visible)).any():
             raise IncompatibleFileError(
-                f"{name}.indices", "positions outside the visible tokens", "-1 or a visible one"
+                f"{name}.indices", "positions outside the visible tokens", "-1 or a visible position"
             )
         before, after = self.indices[..., :-1], self.indices[..., 1:]
         if ((before >= after) & (after >= 0)).any():
@@ -91,17 +91,17 @@ class LayerEvents:
         if members is None and of_step is None:
             return
         if members is None or of_step is None:
-            raise IncompatibleFileError(name, "members without members_of_step, or the reverse", "both or neither")
+            raise IncompatibleFileError(name, "members without members_of_step, or vice versa", "both or neither")
         count = (*members.shape, 0)[0]
         check_shape(f"{name}.members", members, (count, geometry.n_kv_heads, length), np.int32)
         check_shape(f"{name}.members_of_step", of_step, (steps,), np.int32)
         if ((of_step < -1) | (of_step >= count)).any():
-            raise IncompatibleFileError(f"{name}.members_of_step", "numbers outside members", f"-1 to {count - 1}")
-        # Of each membership, and last of none: the centroids it names [M+1, H] and the end of the merged tokens [M+1].
-        named = np.pad(members.max(-1, initial=-1) + 1, ((0, 1), (0, 0)))
+            raise IncompatibleFileError(f"{name}.members_of_step", "indices outside members", f"-1 to {count - 1}")
+        # For each merge, and last for none: the number of its centroids [M+1, H] and the end of its tokens [M+1].
+        centroids = np.pad(members.max(-1, initial=-1) + 1, ((0, 1), (0, 0)))
         merged = np.any(members >= 0, axis=1)
         ends = np.pad(np.where(merged.any(-1), length - merged[:, ::-1].argmax(-1), 0), (0, 1))
-        seen = length - steps + 1 + np.arange(steps)
-        if (members < -1).any() or (named[of_step] > self.merged).any() or (ends[of_step] > seen).any():
-            wanted = "-1 or a centroid attended, of tokens visible"
-            raise IncompatibleFileError(f"{name}.members", "centroids that were not attended", wanted)
+        visible = length - steps + 1 + np.arange(steps)
+        if (members < -1).any() or (centroids[of_step] > self.merged).any() or (ends[of_step] > visible).any():
+            wanted = "-1, or an attended centroid of visible tokens"
+            raise IncompatibleFileError(f"{name}.members", "centroids that were not attended to", wanted)

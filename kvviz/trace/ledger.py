@@ -1,4 +1,4 @@
-"""Where a cache's tokens and bytes went, so that methods can be compared at an honest equal budget."""
+"""Ledger: how a cache spent its tokens and bytes, so that methods can be compared at an equal budget."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Ledger:
-    """Tokens attended per KV head at the last decode step (means over the layers that select), and bytes in all.
+    """Tokens attended to per KV head at the last decode step (means over the layers that select), and bytes in all.
 
     `sinks`, `recent`, `selected`, `merged` (centroids that stand for several tokens) and `generated` add up to
-    `attended`. `metadata_bytes` is what the method keeps beside keys and values, `auxiliary_bytes` the part of it that
-    is keys kept a second time; `kept_bytes` the memory of keys and values on each tier, spare room and merged tokens
-    included. `host_metadata_bytes` is the part of the metadata in host memory.
+    `attended`. `metadata_bytes` counts what the method stores in addition to keys and values; `auxiliary_bytes` is its
+    part that is a second copy of keys, `host_metadata_bytes` its part in host memory. `kept_bytes` is the memory of
+    keys and values on each tier, spare room and merged tokens included.
 
-    `moved_bytes` is what was fetched from another tier, `filled_bytes` the part of it that no step had asked for yet
-    (PQCache's blocks), `prefetched_bytes` the metadata that was fetched besides. `hit_rate` is the share of the sought
-    tokens, sinks and newest left out, that had a copy on the device; `group_hit_rate` the share of the clusters, pages
-    or blocks that needed no fetch, where selections carry details. Both are NaN where nothing was sought.
+    `moved_bytes` counts what was fetched from another tier, `filled_bytes` the part of it that no step had needed yet
+    (PQCache's blocks), `prefetched_bytes` the metadata that was also fetched. `hit_rate` is the share of the looked-up
+    tokens, without sinks and newest, that had a copy on the device; `group_hit_rate` the share of the clusters, pages
+    or blocks that needed no fetch, if selections carry details. Both are NaN if nothing was looked up.
 
-    `extra_bytes` is what one step reads to choose, beside the attended tokens, in all layers; `extra_share` the same as
-    a share of all keys of the layers that select: the extra communication of PQCache (arXiv 2407.12820, section 4.1).
-    `dense_layers` attend everything by the method's choice, `exact_layers` because no method serves them.
+    `extra_bytes` is what one step reads for the selection, in all layers, in addition to the attended tokens;
+    `extra_share` is its share of all keys of the layers that select: the extra communication of PQCache (arXiv
+    2407.12820, section 4.1). `dense_layers` attend to all tokens by the method's choice, `exact_layers` because no
+    method serves them.
     """
 
     sinks: float = 0.0
@@ -47,7 +48,7 @@ class Ledger:
 
     @property
     def attended(self) -> float:
-        """Tokens attended per KV head."""
+        """Tokens attended to per KV head."""
         return self.sinks + self.recent + self.selected + self.merged + self.generated
 
     @property

@@ -1,4 +1,4 @@
-"""Recording: what a method attended at every decode step of a run."""
+"""Recording: what a method attended to at each decode step of a run."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _RECORDING_METADATA = {
     "tokens": "texts", "next_tokens": "texts", "prompt_length": "integer", "question_length": "integer",
     "dense_layers": "integers", "exact_layers": "integers", "answer": "text",
 }  # fmt: skip
-_LOOKS = {"group_name": "text", "style": "object"}  # of the method; files written before it was recorded have neither
+_LOOKS = {"group_name": "text", "style": "object"}  # of the method; older files have neither
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a method attended at every layer, head and decode step, beside the exact attention weights.
+    """The tokens a method attended to at each layer, head and decode step, with the exact attention weights.
 
     Positions count from the first prompt token. Step `s` feeds token `prompt_length + s` and sees
-    `prompt_length + s + 1` tokens. The first `question_length` steps feed the question; the rest feed what the model
-    wrote. `dense_layers` attended everything by the method's choice, `exact_layers` because it cannot serve them.
-    `ledgers[layer]` says where that layer's tokens and bytes went, after the last step; `save` leaves them out, so that
-    a recording read from a file has none. Made by `kvviz.generate(..., record=True)` and `kvviz.replay`.
+    `prompt_length + s + 1` tokens. The first `question_length` steps feed the question; the rest feed the generated
+    tokens. `dense_layers` attended to all tokens by the method's choice, `exact_layers` because it cannot serve them.
+    `ledgers[layer]` is that layer's ledger after the last step; `save` leaves the ledgers out, so that a recording read
+    from a file has none. Made by `kvviz.generate(..., record=True)` and `kvviz.replay`.
     """
 
     KIND = "kvviz.recording"
@@ -48,20 +48,20 @@ class Recording:
     method: str  # registry name
     title: str  # the method's name in print
     config: Mapping[str, Any]  # the method's fields
-    budget: int  # tokens a head may attend, generated ones aside
+    budget: int  # tokens that a head may attend to, without generated ones
     model: str
     geometry: Geometry
     tokens: list[str] = field(repr=False)  # prompt and fed tokens, N = prompt_length + steps
     token_ids: NDArray[np.int64] = field(repr=False)  # [N]
-    next_tokens: list[str] = field(repr=False)  # [T] what each step predicted
+    next_tokens: list[str] = field(repr=False)  # [T] the token that each step predicted
     prompt_length: int
     events: Mapping[int, LayerEvents] = field(repr=False)
     question_length: int = 0
     dense_layers: tuple[int, ...] = ()
     exact_layers: tuple[int, ...] = ()
     answer: str = ""
-    group_name: str = "cluster"  # what the method's groups are called: one of them
-    style: Style | None = None  # how the method is drawn; None: as its name says
+    group_name: str = "cluster"  # the name of one of the method's groups
+    style: Style | None = None  # how the method is drawn; None: the style of its name
     ledgers: Mapping[int, Ledger] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Recording:
             )
         if self.prompt_length < 1 or not 0 <= self.question_length <= steps:
             got = f"a prompt of {self.prompt_length} and a question of {self.question_length} tokens"
-            raise IncompatibleFileError("Recording", got, f"a prompt, and a question of 0 to {steps}")
+            raise IncompatibleFileError("Recording", got, f"a prompt of at least 1 token, a question of 0 to {steps}")
         check_shape("Recording.token_ids", self.token_ids, (length,), np.int64)
         check_layers("Recording", [*self.events, *self.dense_layers, *self.exact_layers], self.geometry)
         for layer, events in self.events.items():
@@ -80,7 +80,7 @@ class Recording:
 
     @property
     def steps(self) -> int:
-        """Decode steps recorded."""
+        """Number of decode steps."""
         return len(self.next_tokens)
 
     @property
@@ -90,11 +90,11 @@ class Recording:
 
     @property
     def description(self) -> str:
-        """What was run, for titles: method, budget, model, prompt length."""
+        """Method, budget, model and prompt length, for titles."""
         return f"{self.method} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
 
     def visible(self, step: int) -> int:
-        """Tokens that step `step` can see, itself included."""
+        """Number of tokens that a step can see, including the one it feeds."""
         return self.prompt_length + self._check(step) + 1
 
     def indices(self, step: int, layer: int) -> NDArray[np.int64]:
@@ -106,7 +106,7 @@ class Recording:
         return np.asarray(self._at(layer).groups[self._check(step)])
 
     def scores(self, step: int, layer: int) -> NDArray[np.float32]:
-        """What the method ranked each attended position by, float32 [R, S]; NaN where nothing was ranked."""
+        """The method's ranking score of each attended position, float32 [R, S]; NaN if nothing was ranked."""
         return np.asarray(self._at(layer).scores[self._check(step)])
 
     def attention(self, step: int, layer: int) -> NDArray[np.float32]:
@@ -114,49 +114,49 @@ class Recording:
         return np.asarray(self._at(layer).attention[self._check(step), :, : self.visible(step)])
 
     def oracle(self, step: int, layer: int) -> NDArray[np.int64]:
-        """The tokens with the largest exact weights, as many as the method attended, int64 [R, S], -1 pads."""
-        chosen = self.indices(step, layer)
-        counts = (chosen >= 0).sum(-1, keepdims=True)
-        ranked = metrics.ranked_tokens(self.attention(step, layer), chosen.shape[-1])
-        found: NDArray[np.int64] = np.full_like(chosen, -1)  # [R, S]: there may be more slots than visible tokens
-        found[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
-        return found
+        """The tokens with the largest exact weights, as many as the method attended to, int64 [R, S], -1 pads."""
+        attended = self.indices(step, layer)
+        counts = (attended >= 0).sum(-1, keepdims=True)
+        ranked = metrics.ranked_tokens(self.attention(step, layer), attended.shape[-1])
+        best: NDArray[np.int64] = np.full_like(attended, -1)  # [R, S]: there may be more slots than visible tokens
+        best[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
+        return best
 
     def agreement(self, step: int, layer: int) -> NDArray[np.uint8]:
-        """What became of each visible token, uint8 [R, visible] of `metrics.Verdict`: agreed, missed, wasted."""
+        """The verdict on each visible token, uint8 [R, visible] of `metrics.Verdict`: agreed, missed, wasted."""
         visible = self.visible(step)
         attended, oracle = self.indices(step, layer), self.oracle(step, layer)
         return metrics.agreement(metrics.member_mask(attended, visible), metrics.member_mask(oracle, visible))
 
     def attended_tokens(self, step: int, layer: int) -> NDArray[np.int64]:
-        """Different tokens that each KV head attended, all its query heads together, merged ones included, [H]."""
+        """Number of different tokens that each KV head's query heads attended to, merged centroids included, [H]."""
         attended = metrics.member_mask(self.indices(step, layer), self.visible(step))
         by_head = attended.reshape(self.geometry.n_kv_heads, -1, attended.shape[-1])
         return np.asarray(by_head.any(1).sum(-1) + self._at(layer).merged[step], dtype=np.int64)
 
     def recall(self, step: int, layer: int) -> NDArray[np.float64]:
-        """Share of the oracle's tokens that were attended, [R]."""
+        """Share of the oracle's tokens that were attended to, [R]."""
         return metrics.recall(self.indices(step, layer), self.oracle(step, layer))
 
     def attention_mass(self, step: int, layer: int) -> NDArray[np.float64]:
-        """Share of the exact attention on the attended tokens, [R]."""
+        """Share of the exact attention weights on the attended tokens, [R]."""
         return metrics.attention_mass(self.attention(step, layer), self.indices(step, layer))
 
     def members(self, step: int, layer: int) -> NDArray[np.int32] | None:
         """The centroid that each visible token was merged into at a step, int32 [R, visible], -1 for none.
 
-        Centroids are numbered for each KV head, in the order of the sequence; as many tokens as name one are its
-        degree. Numbers hold until tokens are merged again, and then anew. None where tokens were merged and the
-        recording does not say which: files written before it did, and methods that do not tell (`Merged.members`).
+        Centroids are numbered per KV head, in the order of the sequence; the number of tokens that name a centroid is
+        its degree. The numbers are valid until tokens are merged again. None if tokens were merged but the recording
+        does not say which, as in older files and for methods that give no `Merged.members`.
         """
         events, visible = self._at(layer), self.visible(step)
         rows, heads = events.indices.shape[1], self.geometry.n_kv_heads
         if events.members is None or events.members_of_step is None:
             return None if events.merged[step].any() else np.full((rows, visible), -1, np.int32)
-        held = events.members_of_step[step]
-        if held < 0:
+        merge = events.members_of_step[step]
+        if merge < 0:
             return np.full((rows, visible), -1, np.int32)
-        return np.repeat(events.members[held, :, :visible], rows // heads, axis=0)
+        return np.repeat(events.members[merge, :, :visible], rows // heads, axis=0)
 
     def summary(self) -> dict[str, float]:
         """Means over steps, layers and rows, by name; moved_bytes is the sum over steps and layers."""
@@ -178,9 +178,9 @@ class Recording:
         return replace(self, **changes)
 
     def cut(self, start: int, stop: int) -> Recording:
-        """A copy with the steps `start` to `stop` - 1 alone; tokens fed before them count as prompt, later ones go.
+        """A copy with only the steps `start` to `stop` - 1; tokens fed before count as prompt, later ones are dropped.
 
-        `question_length` then counts what is left of the question, and `ledgers`, which are of all steps, are left out.
+        `question_length` counts the rest of the question; `ledgers` are left out, because they are for all steps.
         Raises InvalidInputError unless 0 <= start < stop <= steps.
         """
         if not 0 <= start < stop <= self.steps:
@@ -225,7 +225,7 @@ class Recording:
         for name in LayerEvents.MERGED_FIELDS:
             columns[name] = by_layer(arrays, name, path)
             if not layers.issuperset(columns[name]):
-                raise IncompatibleFileError(f"read {path}", f"{name} of another layer", f"layers {sorted(layers)}")
+                raise IncompatibleFileError(f"read {path}", f"{name} of other layers", f"layers {sorted(layers)}")
         events = {
             layer: LayerEvents(**{name: column[layer] for name, column in columns.items() if layer in column})
             for layer in layers

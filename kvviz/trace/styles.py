@@ -1,4 +1,4 @@
-"""How a method is drawn. A method declares its style, its recordings carry it, figures and widgets read it."""
+"""Styles of methods. A method declares its style, its recordings carry it, and figures and widgets read it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from ..errors import IncompatibleFileError, InvalidInputError
 from .earlier import STYLES
 
-NEUTRAL = ("foreground", "muted")  # colours of the page's own theme
+NEUTRAL = ("foreground", "muted")  # colours of the page's theme
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
-# A method that declares no colour has the muted tone of its kind.
+# A method that declares no colour gets the muted colour of its kind.
 _TONES = {"retrieval": "#7A8CA3", "eviction": "#A3877A", "merging": "#93839F", "prefill": "#86957E"}
 _SYMBOLS = ("pentagon", "hexagon", "star", "cross", "hourglass", "bowtie", "star-diamond")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn in every figure and widget; what is None follows from its kind and its name.
+    """The style of a method in all figures and widgets; fields that are None follow from its kind and name.
 
     `color` is "#rrggbb", or "foreground" or "muted", the neutral colours of the light or dark theme. `dash` and
-    `symbol` are plotly's names, and tell methods apart without colour. Raises InvalidInputError for anything else.
+    `symbol` are plotly's names, and distinguish methods without colour. Raises InvalidInputError for other values.
     """
 
     color: str | None = None
@@ -37,10 +37,10 @@ class Style:
         if self.dash is not None and self.dash not in DASHES:
             raise InvalidInputError("Style: dash", repr(self.dash), f"one of {', '.join(DASHES)}")
         if self.symbol is not None and not re.fullmatch("[a-z]+(-[a-z]+)*", self.symbol):
-            raise InvalidInputError("Style: symbol", repr(self.symbol), "the name of a plotly marker, as circle-open")
+            raise InvalidInputError("Style: symbol", repr(self.symbol), "the name of a plotly marker, like circle-open")
 
     def completed(self, name: str, kind: str | None = None) -> Style:
-        """The style without a None: the tone of the `kind`, a dash and symbol that depend on nothing but the `name`."""
+        """The complete style: the colour of the `kind`, and a dash and symbol that depend only on the `name`."""
         number = zlib.crc32(name.encode())  # hash() differs from one process to the next
         return Style(
             self.color or _TONES.get(kind or "", "muted"),
@@ -53,16 +53,16 @@ _declared: dict[str, Style] = {}
 
 
 def declare(name: str, style: Style) -> None:
-    """Note the complete style of a method, when its class is made."""
+    """Register the complete style of a method when its class is defined."""
     _declared[name] = style
 
 
 def style_of(name: str, kind: str | None = None) -> Style:
     """The complete style of a method by its registry name.
 
-    Where its class is loaded, what the class declares. A process that only draws loads none: there it is what the data
-    tell (`Recording.style`, `table.attrs["styles"]`), and this what was fixed before data told it, or else the tone of
-    the `kind`.
+    If its class is loaded, this is the style that the class declares. A process that only draws loads no methods and
+    uses the style in the data (`Recording.style`, `table.attrs["styles"]`); for data without styles, this is the fixed
+    style of the methods of that time, or else the colour of the `kind`.
     """
     if name in _declared:
         return _declared[name]
@@ -70,8 +70,8 @@ def style_of(name: str, kind: str | None = None) -> Style:
 
 
 def load_style(values: object, operation: str) -> Style:
-    """The style whose fields a file or a table's attrs hold; raises IncompatibleFileError where they hold none."""
-    wanted = 'an object with "color", "dash" and "symbol", or some of them'
+    """The style stored in a file or a table's attrs. Raises IncompatibleFileError if the values are no style."""
+    wanted = 'an object with "color", "dash" or "symbol"'
     if not isinstance(values, Mapping) or not all(isinstance(value, str) for value in values.values()):
         raise IncompatibleFileError(operation, repr(values), wanted)
     fields: dict[str, Any] = dict(values)
