@@ -1,6 +1,6 @@
-"""Figures: pure functions, data in, `plotly.graph_objects.Figure` out; nothing is shown and no model is loaded.
+"""Figures: pure functions from data to a `plotly.graph_objects.Figure`; they show nothing and load no model.
 
-Importing this package registers the plotly templates "kvviz_light" and "kvviz_dark". Every figure takes `dark=True`.
+Importing this package registers the plotly templates "kvviz_light" and "kvviz_dark". Every figure accepts `dark=True`.
 """
 
 from __future__ import annotations

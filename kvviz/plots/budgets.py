@@ -1,10 +1,10 @@
-"""Where a budget goes: how many tokens each layer and head attends."""
+"""Budgets by layer and head: how many tokens each of them attends to."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import plotly.graph_objects as go
@@ -19,12 +19,9 @@ from .panels import name_panel, tiles
 from .score_curves import curve
 from .theme import MAP, method_style, recorded_style, template_name
 
-if TYPE_CHECKING:
-    pass
-
 Budgets: TypeAlias = "Recording | NDArray[Any]"
 
-_CURVES, _ROW, _GAP, _BELOW = 150, 26, 40, 96  # pixels: the curves, a head, between panels, axis and legend
+_CURVES, _ROW, _GAP, _BELOW = 150, 26, 40, 96  # pixels: curves, row of a head, gap of panels, axis and legend
 
 
 def layer_budgets(
@@ -33,15 +30,15 @@ def layer_budgets(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Tokens attended by each layer and KV head: a map layer × head a method, and above them each one's mean a layer.
+    """Tokens attended to by each layer and KV head: one map of layer × head per method, and their means per layer.
 
-    Shows the shape of PyramidKV (arXiv 2406.02069) fig. 1 beside methods that give every layer the same. `source`: a
-    Recording, several of them, an array [layers, heads] of tokens, or {label: either}. Of a recording the mean over its
-    steps is shown, merged tokens and those generated after the prompt included; layers that were not recorded, and
-    those that attend everything, stay empty, as does NaN in an array. All maps share one colour scale.
+    Shows the shape of PyramidKV (arXiv 2406.02069) fig. 1 next to methods with the same budget in every layer.
+    `source`: a Recording, several of them, an array [layers, heads] of tokens, or {label: Recording or array}. A
+    recording is shown by its mean over the steps, including merged and generated tokens. Layers that were not recorded
+    or attend to all tokens stay empty, as does NaN in an array. All maps share one colour scale.
 
-    Raises InvalidInputError for no source, an array that is not [layers, heads] of tokens 0 or more, or a recording
-    without steps or layers.
+    Raises InvalidInputError for no source, an array that is not [layers, heads] of tokens >= 0, or a recording without
+    steps or layers.
 
     >>> figure = layer_budgets({"pyramidkv": np.array([[30.0, 30.0], [20.0, 20.0], [10.0, 10.0]])})
     >>> figure.data[0].y.tolist(), figure.data[1].marker.color.tolist()
@@ -77,12 +74,12 @@ def layer_budgets(
     below = 1 - (heights[0] + _GAP) / inside
     figure.update_layout(template=template_name(dark), hovermode="closest", barmode="overlay", coloraxis={
         "colorscale": MAP, "cmin": 0, "cmax": max(float(np.nanmax(grid, initial=1)) for grid in grids.values()),
-        "colorbar": {"title": {"text": "tokens attended", "side": "right"}, "thickness": 10, "outlinewidth": 0,
+        "colorbar": {"title": {"text": "attended tokens", "side": "right"}, "thickness": 10, "outlinewidth": 0,
                      "xpad": 4, "len": max(below, 0.3), "y": 0, "yanchor": "bottom"},
     })  # fmt: skip
     steps = {item.steps for item in named.values() if isinstance(item, Recording)}
     mean = f"mean of {steps.pop()} steps" if len(steps) == 1 else ""
-    set_title(figure, runs_title(title, "Tokens attended by layer and head", list(named.values()), mean))
+    set_title(figure, runs_title(title, "Attended tokens by layer and head", list(named.values()), mean))
     figure.update_layout(height=figure.layout.margin.t + inside + _BELOW)
     return figure
 
@@ -105,7 +102,7 @@ def _labelled(source: Budgets | Sequence[Recording] | Mapping[str, Budgets]) -> 
 
 
 def _attended(label: str, item: Budgets) -> NDArray[np.float64]:
-    """Tokens [layers, heads], NaN where nothing is known."""
+    """Attended tokens [layers, heads], NaN if unknown."""
     if not isinstance(item, Recording):
         grid = np.asarray(item, np.float64)
         if grid.ndim != 2 or not grid.size or not (np.isnan(grid) | ((grid >= 0) & np.isfinite(grid))).all():
@@ -113,7 +110,7 @@ def _attended(label: str, item: Budgets) -> NDArray[np.float64]:
         return grid
     if not item.steps or not item.layers:
         got = f"{item.steps} steps of {len(item.layers)} layers"
-        raise InvalidInputError(f"layer_budgets: {label}", got, "a recording with at least one of both")
+        raise InvalidInputError(f"layer_budgets: {label}", got, "at least one step and one layer")
     grid = np.full((item.geometry.n_layers, item.geometry.n_kv_heads), np.nan)
     for layer in item.layers:
         grid[layer] = np.mean([item.attended_tokens(step, layer) for step in range(item.steps)], axis=0)
@@ -122,16 +119,16 @@ def _attended(label: str, item: Budgets) -> NDArray[np.float64]:
 
 def _panel_name(label: str, item: Budgets, grid: NDArray[np.float64]) -> str:
     dense = [*item.dense_layers, *item.exact_layers] if isinstance(item, Recording) else []
-    empty = f"all tokens in layers {', '.join(map(str, dense))}" if dense else ""
-    return join([label, f"mean {np.nanmean(grid):,.0f}" if np.isfinite(grid).any() else "", empty])
+    dense_note = f"all tokens in layers {', '.join(map(str, dense))}" if dense else ""
+    return join([label, f"mean {np.nanmean(grid):,.0f}" if np.isfinite(grid).any() else "", dense_note])
 
 
-def runs_title(given: str | None, what: str, items: Sequence[Budgets], *more: str) -> str:
-    """The title given, or what is drawn, what the recordings among `items` agree in, and `more`."""
+def runs_title(title: str | None, what: str, items: Sequence[Budgets], *more: str) -> str:
+    """`title`, or if it is None: `what` is drawn, what all recordings among `items` share, and `more`."""
     runs = [item for item in items if isinstance(item, Recording)]
     models, lengths = {run.model for run in runs}, {run.prompt_length for run in runs}
     budgets = {run.budget for run in runs}
-    return heading(given, [
+    return heading(title, [
         what, ", ".join(sorted(models)),
         f"{lengths.pop():,} tokens" if len(lengths) == 1 else "",
         f"budget {budgets.pop():,}" if len(budgets) == 1 else "",

@@ -1,4 +1,4 @@
-"""What methods cost: tokens a second by batch, and building by length."""
+"""Costs of methods: throughput by batch, and the time to build an index by length."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def throughput_by_batch(
     table: pd.DataFrame, *, hardware: str | None = None, title: str | None = None, dark: bool = False
 ) -> go.Figure:
-    """A curve a method: tokens a second against the batch, until memory ends.
+    """Throughput in tokens per second against the batch, one curve per method, until memory runs out.
 
-    As in CTkvr figure 7; CentroidKV table 12 gives the best throughput alone. `table` has the columns method, batch and
-    tokens_per_s; a row without a number is a batch that ran out of memory, or would have, and is marked at 0. Rows that
-    repeat a method and batch become their mean. Where "full" is among the methods, the legend says how many times its
-    best throughput and its largest measured batch the others reach. `hardware` as for `latency`.
+    As in CTkvr figure 7; CentroidKV table 12 gives only the best throughput. `table` has the columns method, batch and
+    tokens_per_s. A row without a number is a batch that ran, or would run, out of memory; it is marked at 0. Rows that
+    repeat a method and batch become their mean. If "full" is among the methods, the legend gives each method's best
+    throughput and largest measured batch as multiples of those of "full". `hardware` as for `latency`.
 
-    Raises InvalidInputError for missing columns, no row with a number, or negative ones.
+    Raises InvalidInputError for missing columns, no row with a number, or negative numbers.
 
     >>> import pandas as pd
     >>> rows = {"method": ["full"] * 2 + ["quest"], "batch": [1, 2, 2], "tokens_per_s": [10.0, None, 30.0]}
@@ -41,20 +41,20 @@ def throughput_by_batch(
     one_value("throughput_by_batch", table, "length")
     best = rows.dropna().groupby("method").agg({"tokens_per_s": "max", "batch": "max"})
     figure, style = go.Figure(), styles_of(table, dark)
-    ended = False
+    explained = False
     for method in rows["method"].unique():
         means = rows[rows["method"] == method].groupby("batch")["tokens_per_s"].mean()
-        fitted = means.dropna()
-        if len(fitted):
+        measured = means.dropna()
+        if len(measured):
             figure.add_trace(curve(
-                escape(str(method)) + _beside_full(best, method), fitted.index.to_numpy(float),
-                fitted.to_numpy(float), style(str(method)), "batch %{x}: %{y:,.1f} tokens/s",
+                escape(str(method)) + _relative_to_full(best, method), measured.index.to_numpy(float),
+                measured.to_numpy(float), style(str(method)), "batch %{x}: %{y:,.1f} tokens/s",
             ))  # fmt: skip
         failed = means.index[means.isna()]
         if len(failed):
             color = style(str(method))["color"]
-            figure.add_traces(_memory_ended(str(method), color, fitted, failed.min(), not ended, dark))
-            ended = True
+            figure.add_traces(_out_of_memory(str(method), color, measured, failed.min(), not explained, dark))
+            explained = True
     size_axis(figure, rows["batch"], "batch (sequences)")
     figure.update_layout(template=template_name(dark), height=500, hovermode="closest")
     figure.update_yaxes(title_text="throughput (tokens/s)", rangemode="tozero")
@@ -65,11 +65,11 @@ def throughput_by_batch(
 def index_build_time(
     table: pd.DataFrame, *, hardware: str | None = None, title: str | None = None, dark: bool = False
 ) -> go.Figure:
-    """A line an index: seconds to build it against the length, both logarithmic, with the slope in the legend.
+    """Time to build an index against the length, one line per index, both axes logarithmic, slopes in the legend.
 
     As in CTkvr figure 8 and table 9. `table` has the columns index (a method or any name), length and seconds; rows
     that repeat an index and length become their mean. The slope is the exponent of the power law that
-    `kvviz.metrics.growth_exponent` fits: 1 is linear growth, 2 quadratic. Marks are measured, lines are fitted.
+    `kvviz.metrics.growth_exponent` fits: 1 is linear growth, 2 is quadratic. Marks are measured, lines are fitted.
     `hardware` as for `latency`.
 
     Raises InvalidInputError for missing columns, no rows, or numbers that are not above 0.
@@ -96,7 +96,7 @@ def index_build_time(
 
 
 def _growth(index: str, seconds: pd.Series[Any], scale: float, unit: str, style: dict[str, str]) -> list[go.Scatter]:
-    """Marks of what was measured, and the line of the power law fitted to them where there are two lengths or more."""
+    """Marks at the measured times, and the line of the power law fitted to them if there are at least two lengths."""
     name, lengths = escape(index), seconds.index.to_numpy(float)
     hover = f"%{{x:,}} tokens: %{{y:.3g}} {unit}"
     if len(lengths) == 1:
@@ -106,25 +106,25 @@ def _growth(index: str, seconds: pd.Series[Any], scale: float, unit: str, style:
     ends = lengths[[0, -1]]
     line = curve(name, ends, at_1 * ends**exponent / scale, style, hover, markers=False, show_legend=False)
     return [
-        curve(name, np.array([np.nan]), np.array([np.nan]), style, hover),  # the legend shows line and mark together
+        curve(name, np.array([np.nan]), np.array([np.nan]), style, hover),  # shows line and mark together in the legend
         line.update(hoverinfo="skip", hovertemplate=None),
         curve(name, lengths, seconds.to_numpy() / scale, style, hover, lines=False, show_legend=False),
     ]
 
 
-def _beside_full(best: pd.DataFrame, method: Any) -> str:
-    """How a method's best compares with that of "full", for the legend."""
+def _relative_to_full(best: pd.DataFrame, method: Any) -> str:
+    """A method's best throughput and largest batch as multiples of those of "full", for the legend."""
     if method == "full" or "full" not in best.index or method not in best.index:
         return ""
     ratio = best.loc[method] / best.loc["full"]
     return f": {ratio['tokens_per_s']:.2g}× full, batch {ratio['batch']:.3g}×"
 
 
-def _memory_ended(
-    method: str, color: str, fitted: Any, batch: float, in_legend: bool, dark: bool
+def _out_of_memory(
+    method: str, color: str, measured: Any, batch: float, in_legend: bool, dark: bool
 ) -> list[go.Scatter]:
-    """A fall from the last batch that fitted to a cross at the one that did not."""
-    last = ([float(fitted.index[-1])], [float(fitted.iloc[-1])]) if len(fitted) else ([], [])
+    """A line that falls from the last measured batch to a cross at `batch`, which did not fit into memory."""
+    last = ([float(measured.index[-1])], [float(measured.iloc[-1])]) if len(measured) else ([], [])
     fall = go.Scatter(
         x=[*last[0], float(batch)], y=[*last[1], 0.0], mode="lines", line={"color": color, "width": 1, "dash": "dot"},
         showlegend=False, hoverinfo="skip",

@@ -1,4 +1,4 @@
-"""A tiny recording for the examples in docstrings: two steps after a prompt of two tokens."""
+"""A tiny recording for the examples in docstrings: two decode steps after a prompt of two tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..trace import Geometry, LayerEvents, Recording
 
 
 def example_recording() -> Recording:
-    """One layer, one head; Quest attends tokens 0 and 1 at both steps, the oracle once 0 and 1, then 1 and 2."""
+    """A recording of one layer and head: Quest attends to tokens 0 and 1 twice, the oracle to 0 and 1, then 1 and 2."""
     attention = np.array([[[0.6, 0.3, 0.1, 0.0]], [[0.1, 0.5, 0.3, 0.1]]])  # [T, R, N]
     indices = np.array([[[0, 1]], [[0, 1]]], np.int32)  # [T, R, S]
     zeros = np.zeros(2, np.int64)

@@ -1,4 +1,4 @@
-"""Figures as files for print: vector PDF and SVG at a paper's width, PNG at 300 dpi or what is asked for."""
+"""Figures as files for print: vector PDF and SVG at a paper's width, PNG at 300 dpi or another resolution."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .labels import title_pad, top_margin, wrap
 
 WIDTHS = {"column": 3.3, "page": 7.0}  # inches
 SUFFIXES = (".pdf", ".svg", ".png")
-_PIXELS = 96  # CSS pixels an inch
+_PIXELS = 96  # CSS pixels per inch
 _FONT_POINTS = 8
-_SHRINK = 0.75  # a figure on a screen is made for 13-pixel type; on paper 8 points are 10.7 pixels
+_SHRINK = 0.75  # from the 13-pixel type of a figure on a screen to 8 points on paper, which are 10.7 pixels
 
 
 def save(
@@ -29,16 +29,16 @@ def save(
 ) -> Path:
     """Write a figure to `path` (.pdf, .svg or .png) for print; returns the path.
 
-    `width`: "column" (3.3 inches), "page" (7 inches), or inches; `height`: inches, by default in proportion to the
-    figure's own. Type is 8 points, titles are broken to fit. PDF and SVG are vectors, and a PDF embeds its fonts; an
-    SVG names them (Arial or a metric-alike), since plotly writes text as text. Only the cells of a heat map
-    (`key_similarity`, `page_fragmentation`) are a picture: lossless, one pixel a cell, enlarged without smoothing, and
-    so sharp at any size. PNG has `dpi` dots an inch, 50 to 1,200: 300 for print, 150 for a page on a screen. Layers
-    that only answer to the mouse are left out. The file appears whole or not at all, and `fig` stays as it is.
+    `width`: "column" (3.3 inches), "page" (7 inches), or inches. `height`: inches, by default in proportion to the
+    height of `fig`. Type is 8 points; titles are wrapped to fit. PDF and SVG are vector graphics. A PDF embeds its
+    fonts; an SVG names them (Arial or a font of the same widths), since plotly writes text as text. Only the cells of a
+    heat map (`key_similarity`, `page_fragmentation`) are a bitmap: lossless, one pixel per cell, enlarged without
+    smoothing, so sharp at any size. A PNG has `dpi` dots per inch, 50 to 1,200: 300 for print, 150 for a page on a
+    screen. Layers that serve only hovering are left out. The file is written completely or not at all, and `fig` is not
+    changed.
 
-    Raises InvalidInputError for another suffix, a size that is no number of inches or a `dpi` out of range,
-    MissingDependencyError without kaleido, KVVizError where kaleido finds no Chromium or Chrome, or where the browser
-    fails.
+    Raises InvalidInputError for another suffix, a size outside 0.5 to 100 inches or a `dpi` out of range;
+    MissingDependencyError without kaleido; KVVizError if kaleido finds no Chromium or Chrome, or the browser fails.
 
     >>> save(go.Figure(), "figure.gif")
     Traceback (most recent call last):
@@ -50,10 +50,10 @@ def save(
     inches = WIDTHS.get(width) if isinstance(width, str) else width
     for name, size in (("width", inches), ("height", height)):
         if (size is None and name == "width") or (size is not None and not 0.5 <= size <= 100):
-            given = width if name == "width" else height
-            raise InvalidInputError(f"plots.save: {name}", repr(given), f"{', '.join(WIDTHS)} or 0.5 to 100 inches")
+            argument = width if name == "width" else height
+            raise InvalidInputError(f"plots.save: {name}", repr(argument), f"{', '.join(WIDTHS)} or 0.5 to 100 inches")
     if not 50 <= dpi <= 1200:
-        raise InvalidInputError("plots.save: dpi", repr(dpi), "50 to 1,200 dots an inch")
+        raise InvalidInputError("plots.save: dpi", repr(dpi), "50 to 1,200 dots per inch")
     assert inches is not None  # checked above
     image = _render(_for_print(fig, inches, height), path.suffix.lower()[1:], dpi)
     with replacing(path) as partial:
@@ -62,11 +62,11 @@ def save(
 
 
 def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure:
-    """A copy of the figure at its printed size: type of 8 points, titles that fit, nothing that only hovers."""
+    """A copy of the figure at its printed size: 8-point type, wrapped titles, no layers for hovering."""
     page = go.Figure(fig)
     page.data = [trace for trace in page.data if (trace.meta or {}) != {"role": "hover"}]
     type_size = _FONT_POINTS * _PIXELS / 72
-    letters = int(inches * _PIXELS / (0.5 * type_size))  # a letter is about half as wide as its size
+    letters = int(inches * _PIXELS / (0.5 * type_size))  # a letter is about half as wide as its type size
     text = wrap(page.layout.title.text or "", letters)
     panel_titles = any(note.yanchor == "bottom" and note.y == 1 for note in page.layout.annotations)
     page.update_layout(
@@ -83,7 +83,7 @@ def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure
 
 
 def _long_title(text: str, type_size: float) -> float:
-    """Pixels that a title of more than two lines adds, so that the plot below keeps its height."""
+    """Extra pixels for a title of more than two lines, so that the plot below keeps its height."""
     return max(top_margin(text, type_size) - top_margin("<br>", type_size), 0.0)
 
 
@@ -103,12 +103,12 @@ def _render(fig: go.Figure, image_format: str, dpi: int) -> bytes:
         "scale": dpi / _PIXELS if image_format == "png" else 1,
     }  # fmt: skip
     try:
-        with warnings.catch_warnings():  # a server that the user started keeps its own options, and kaleido says so
+        with warnings.catch_warnings():  # kaleido warns that a running server keeps its options
             warnings.filterwarnings("ignore", message=".*kopts.*", category=UserWarning)
             image: Any = kaleido.calc_fig_sync(fig.to_dict(), opts=options, kopts={"mathjax": False})  # else from a CDN
     except ChromeNotFoundError as error:
         wanted = "Chromium or Chrome (BROWSER_PATH, or on the PATH): apt-get install chromium, or kaleido_get_chrome"
         raise KVVizError(operation, "no browser that kaleido can drive", wanted) from error
     except (BrowserFailedError, BrowserClosedError) as error:
-        raise KVVizError(operation, f"a browser that failed ({error})", "a Chromium or Chrome that starts") from error
+        raise KVVizError(operation, f"a browser that failed ({error})", "a Chromium or Chrome that works") from error
     return bytes(image)

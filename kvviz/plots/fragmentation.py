@@ -1,4 +1,4 @@
-"""How the important tokens lie on pages of consecutive tokens, and what fetching whole pages wastes."""
+"""Page fragmentation: how important tokens are spread over pages, and what fetching whole pages wastes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .importance import observe, one_head
 from .labels import heading, set_title
 from .theme import LIGHT, MAP, attention_scale, ink, template_name
 
-_PAGES, _ROWS = 4, 16  # of the map, by default: a token is then 3 pixels wide in a paper's column
+_PAGES, _ROWS = 4, 16  # of the map by default, so that a token is 3 pixels wide in a paper's column
 _MAX_COLUMNS = 256
 _MAP_HEIGHT, _BARS_HEIGHT, _GAP, _BELOW = 200, 150, 84, 84  # pixels
 
@@ -36,17 +36,17 @@ def page_fragmentation(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """A map of exact attention cut into pages, important tokens marked, over a histogram of important tokens a page.
+    """A map of exact attention on pages, with important tokens marked, above a histogram of important tokens per page.
 
-    As in ClusterKV (arXiv 2412.03213) fig. 3b. The important tokens of a step are the `top` with the largest weight
-    between the first `sinks` and the last `recent` tokens, which every method attends without choosing (`sinks=0,
-    recent=0`: of all tokens). The histogram counts every page that holds one, over all steps; the diamonds are what as
-    many tokens, drawn at random, would give. The title says how much of those pages is wasted.
+    As in ClusterKV (arXiv 2412.03213) fig. 3b. The important tokens of a step are the `top` tokens by weight, without
+    the first `sinks` and the last `recent` tokens, which every method attends to anyway (`sinks=0, recent=0`: of all
+    tokens). The histogram counts all pages with an important token, over all steps; the diamonds show what is expected
+    if as many tokens are drawn at random. The title gives the share of those pages that is wasted.
 
-    `source`: a recording, or a trace whose last positions play the decode steps. `head` counts key/value heads, the
-    weights of whose query heads are averaged. `steps`: the last so many, by default 64 or as many as there are; the map
-    shows the last 16 of them. `pages`: the half-open range of pages that the map shows, by default 4 typical ones in a
-    row: those whose important tokens a page come nearest to the mean of all.
+    `source`: a recording, or a trace whose last positions serve as decode steps. `head` counts key/value heads; the
+    weights of its query heads are averaged. `steps`: how many of the last steps, by default 64 or all if there are
+    fewer; the map shows the last 16 of them. `pages`: the half-open range of pages in the map, by default 4 consecutive
+    ones with a typical number of important tokens per page: the nearest to the mean of all pages.
 
     Raises InvalidInputError for a layer, head, page size, range or number of tokens or steps that does not fit.
 
@@ -55,26 +55,26 @@ def page_fragmentation(
     >>> figure.layout.title.text.split(" · ")[-1]
     '25% of their tokens wasted'
     """
-    seen = observe("page_fragmentation", source, layer, steps)
-    weights = one_head("page_fragmentation", seen, head)
-    fewest = int(seen.visible[0]) - sinks - recent
-    if min(sinks, recent) < 0 or not 1 <= top <= fewest:
+    observed = observe("page_fragmentation", source, layer, steps)
+    weights = one_head("page_fragmentation", observed, head)
+    candidates = int(observed.visible[0]) - sinks - recent
+    if min(sinks, recent) < 0 or not 1 <= top <= candidates:
         got = f"{top} between {sinks} sinks and {recent} recent tokens"
-        raise InvalidInputError("page_fragmentation: top", got, f"1 to the tokens between them, here {fewest}")
-    place = np.arange(weights.shape[1])
-    between = (place >= sinks) & (place < seen.visible[:, None] - recent)
+        raise InvalidInputError("page_fragmentation: top", got, f"1 to {candidates}, the number of tokens between them")
+    positions = np.arange(weights.shape[1])
+    between = (positions >= sinks) & (positions < observed.visible[:, None] - recent)
     important = metrics.top_tokens(np.where(between, weights, -1.0), top)  # [T, top]
-    spread = metrics.page_fragmentation(important, weights.shape[1], page_size)
-    window = _window(pages, spread)
+    fragmentation = metrics.page_fragmentation(important, weights.shape[1], page_size)
+    window = _window(pages, fragmentation)
     figure = make_subplots(2, 1, row_heights=[_MAP_HEIGHT, _BARS_HEIGHT], vertical_spacing=_gap())
     first = (source.steps if isinstance(source, Recording) else len(weights)) - min(_ROWS, len(weights))
     for trace in _map(weights[-_ROWS:], important[-_ROWS:], window, page_size, first):
         figure.add_trace(trace, 1, 1)
-    for trace in _histogram(spread, top, int(between.sum(-1).mean()), page_size, dark):
+    for trace in _histogram(fragmentation, top, int(between.sum(-1).mean()), page_size, dark):
         figure.add_trace(trace, 2, 1)
     for edge in range(window[0], window[1] + 1):
         figure.add_vline(x=edge * page_size - 0.5, line={"width": 1.5, "color": ink(dark).background}, row=1, col=1)
-    mean = spread.tokens_per_page.mean()
+    mean = fragmentation.tokens_per_page.mean()
     panels = (
         f"pages {window[0]:,} to {window[1] - 1:,}" + (", typical ones" if pages is None else ""),
         f"on average {mean:.1f} of a page's {page_size} tokens",
@@ -85,9 +85,10 @@ def page_fragmentation(
             yanchor="bottom", row=row, col=1,
         )  # fmt: skip
     text = heading(title, [
-        "Important tokens by page", *seen.about,
-        f"KV head {head}", f"{len(weights)} steps", f"top {top:,} tokens lie on {spread.pages.mean():.0f} "
-        f"pages where {spread.least.mean():.0f} would do", f"{spread.wasted.mean():.0%} of their tokens wasted",
+        "Important tokens by page", *observed.about,
+        f"KV head {head}", f"{len(weights)} steps",
+        f"top {top:,} on {fragmentation.pages.mean():.0f} pages, {fragmentation.least.mean():.0f} would suffice",
+        f"{fragmentation.wasted.mean():.0%} of their tokens wasted",
     ])  # fmt: skip
     set_title(figure, text, panel_titles=True)
     height = figure.layout.margin.t + _MAP_HEIGHT + _GAP + _BARS_HEIGHT + _BELOW
@@ -96,10 +97,10 @@ def page_fragmentation(
         title_text="position", showgrid=False, tickformat=",", row=1, col=1,
         range=[window[0] * page_size - 0.5, window[1] * page_size - 0.5],
     )  # fmt: skip
-    figure.update_yaxes(title_text=seen.axis.split(" (")[0], showgrid=False, nticks=5, row=1)
+    figure.update_yaxes(title_text=observed.axis.split(" (")[0], showgrid=False, nticks=5, row=1)
     figure.update_yaxes(range=[first + min(_ROWS, len(weights)) - 0.5, first - 0.5], row=1)
     figure.update_xaxes(
-        title_text="important tokens in a page that holds one", range=[0.4, page_size + 0.6], tick0=1,
+        title_text="important tokens on a page (at least one)", range=[0.4, page_size + 0.6], tick0=1,
         dtick=max(1, round(page_size / 8)), row=2, col=1,
     )  # fmt: skip
     figure.update_yaxes(title_text="share of pages", tickformat=".0%", rangemode="tozero", row=2, col=1)
@@ -110,18 +111,18 @@ def _gap() -> float:
     return _GAP / (_MAP_HEIGHT + _GAP + _BARS_HEIGHT)
 
 
-def _window(pages: tuple[int, int] | None, spread: PageFragmentation) -> tuple[int, int]:
-    """The pages of the map; by default consecutive ones with a typical number of important tokens a page."""
-    counts, n_pages = spread.counts[-_ROWS:], spread.counts.shape[1]  # of the steps that the map shows
-    most = max(1, _MAX_COLUMNS // spread.page_size)
+def _window(pages: tuple[int, int] | None, fragmentation: PageFragmentation) -> tuple[int, int]:
+    """The pages of the map; by default consecutive ones with a typical number of important tokens per page."""
+    counts, n_pages = fragmentation.counts[-_ROWS:], fragmentation.counts.shape[1]  # of the steps in the map
+    most = max(1, _MAX_COLUMNS // fragmentation.page_size)
     if pages is None:
         run = np.ones(min(_PAGES, n_pages, most), np.int64)
-        tokens, holding, held = (
-            np.convolve(of_page, run, "valid")  # of every run of pages
-            for of_page in (counts.sum(0), (counts > 0).sum(0), counts.any(0).astype(np.int64))
+        tokens, occurrences, occupied = (
+            np.convolve(per_page, run, "valid")  # sums over every run of pages
+            for per_page in (counts.sum(0), (counts > 0).sum(0), counts.any(0).astype(np.int64))
         )
-        distance = np.abs(tokens / np.maximum(holding, 1) - spread.tokens_per_page.mean())
-        start = int(np.where(held == held.max(), distance, np.inf).argmin())  # no page without any, where possible
+        distance = np.abs(tokens / np.maximum(occurrences, 1) - fragmentation.tokens_per_page.mean())
+        start = int(np.where(occupied == occupied.max(), distance, np.inf).argmin())  # as few empty pages as possible
         return start, start + len(run)
     start, stop = pages
     if not 0 <= start < stop <= n_pages or stop - start > most:
@@ -133,7 +134,7 @@ def _window(pages: tuple[int, int] | None, spread: PageFragmentation) -> tuple[i
 def _map(
     weights: NDArray[np.float32], important: NDArray[np.int64], window: tuple[int, int], page_size: int, first: int
 ) -> list[Any]:  # fmt: skip
-    """Attention [T, N] on the pages of the window, and a dot on every important token; the same in both themes."""
+    """Attention [T, N] on the pages of the window, with a dot on every important token; the same in both themes."""
     start, stop = window[0] * page_size, min(window[1] * page_size, weights.shape[1])
     shown = weights[:, start:stop]
     decades = int(np.clip(np.ceil(-np.log10(np.quantile(shown[shown > 0], 0.05))), 2, 8)) if shown.any() else 2
@@ -159,14 +160,14 @@ def _map(
     return [heat, dots, bar]
 
 
-def _histogram(spread: PageFragmentation, top: int, length: int, page_size: int, dark: bool) -> list[Any]:
-    """Share of the pages that hold 1, 2 … important tokens, and what chance would give."""
-    held = spread.tokens_per_page
+def _histogram(fragmentation: PageFragmentation, top: int, length: int, page_size: int, dark: bool) -> list[Any]:
+    """Share of the pages that hold 1, 2 … important tokens, and the shares expected by chance."""
+    per_page = fragmentation.tokens_per_page
     counts = np.arange(1, page_size + 1)
-    found = np.bincount(held, minlength=page_size + 1)[1:] / len(held)
+    shares = np.bincount(per_page, minlength=page_size + 1)[1:] / len(per_page)
     hover = "%{x} important of " + str(page_size) + ": %{y:.1%} of the pages<extra></extra>"
     bars = go.Bar(
-        x=counts, y=found, marker={"color": ink(dark).muted}, showlegend=False, hovertemplate=hover
+        x=counts, y=shares, marker={"color": ink(dark).muted}, showlegend=False, hovertemplate=hover
     )  # fmt: skip
     if page_size > length:
         return [bars]

@@ -100,7 +100,7 @@ def test_layer_budgets_of_nothing_or_of_other_shapes_are_refused(source):
 def test_two_recordings_under_one_label_are_refused(recording):
     with pytest.raises(InvalidInputError, match="tell them apart"):
         plots.layer_budgets([recording, recording, recording])
-    with pytest.raises(InvalidInputError, match="at least one of both"):
+    with pytest.raises(InvalidInputError, match="at least one step and one layer"):
         plots.layer_budgets(recording.replace(events={}))
 
 

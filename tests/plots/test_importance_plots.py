@@ -99,7 +99,7 @@ def test_page_fragmentation_counts_the_pages_of_the_most_attended_tokens(recordi
     assert set(zip(marks.x, marks.y, strict=True)) == {dot for dot in dots if start <= dot[0] < stop}
     for step in range(6):
         np.testing.assert_allclose(heat.customdata[step], recording.events[2].attention[step, 1, start:stop])
-    assert f"lie on {np.mean(pages):.0f} pages where 2 would do" in words(figure)
+    assert f"on {np.mean(pages):.0f} pages, 2 would suffice" in words(figure)
     wasted = np.mean([1 - 12 / (8 * number) for number in pages])  # the last page, short, is all recent tokens
     assert f"{wasted:.0%} of their tokens wasted" in words(figure)
     assert f"average {12 * 6 / sum(pages):.1f} of a page's 8" in figure.layout.annotations[1].text
@@ -193,7 +193,7 @@ def test_a_layer_or_steps_that_are_not_there_are_refused(request, name, kind):
         ("importance_drift", {"top": 9, "tokens": [57]}, "positions 0 to 56"),
         ("importance_drift", {"top": 9, "tokens": [-1]}, "positions 0 to 56"),
         ("page_fragmentation", {"head": -1}, "head: got -1"),
-        ("page_fragmentation", {"top": 42}, "here 41"),
+        ("page_fragmentation", {"top": 42}, "1 to 41, the number of tokens"),
         ("page_fragmentation", {"top": 9, "sinks": -1}, "-1 sinks"),
         ("page_fragmentation", {"top": 9, "page_size": 0}, "page_size: got 0"),
         ("page_fragmentation", {"top": 9, "pages": (3, 3)}, r"pages: got \(3, 3\)"),
