@@ -87,7 +87,7 @@ def page_fragmentation(
     text = heading(title, [
         "Important tokens by page", *observed.about,
         f"KV head {head}", f"{len(weights)} steps",
-        f"top {top:,} on {fragmentation.pages.mean():.0f} pages, {fragmentation.least.mean():.0f} would suffice",
+        f"top {top:,} tokens on {fragmentation.pages.mean():.0f} pages, {fragmentation.least.mean():.0f} would suffice",
         f"{fragmentation.wasted.mean():.0%} of their tokens wasted",
     ])  # fmt: skip
     set_title(figure, text, panel_titles=True)

@@ -1,4 +1,4 @@
-"""How attention is spread over the tokens, and how the important ones change from step to step."""
+"""Importance of tokens: how attention is distributed over them, and how their ranks change from step to step."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from .powers import power_of_ten
 from .theme import cluster_color, ink, template_name, translucent
 
 Array = NDArray[Any]
-STEPS = 64  # as ClusterKV's fig. 3a, and as many as `kvviz.replay` plays by default
+STEPS = 64  # as in ClusterKV's fig. 3a; also the default of `kvviz.replay`
 _SYMBOLS = ("circle", "diamond-open", "square", "triangle-up-open")  # dashes would hide single steps
-_MAX_RANKS = 300  # points a curve, evenly spaced on the logarithmic axis
+_MAX_RANKS = 300  # points per curve, evenly spaced on the logarithmic axis
 _SHARES = {0.5: "dash", 0.9: "dot"}
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Exact attention of the last T steps of a trace or a recording: R rows over N tokens, 0 where a step can't see."""
+    """Exact attention of the last T steps of a trace or recording: R rows over N tokens, 0 after the query."""
 
     weights: NDArray[np.float32]  # [R, T, N]
-    visible: NDArray[np.int64]  # [T] tokens that each step sees, itself included
+    visible: NDArray[np.int64]  # [T] tokens that each step can attend to, itself included
     tokens: Sequence[str]  # N
     about: tuple[str, ...]  # what was run, for the title
-    axis: str  # what the steps are
-    row_name: str  # what a row is
+    axis: str  # label of the axis of steps
+    row_name: str  # "KV head" or "query head"
 
 
 def observe(
     operation: str, source: Trace | Recording, layer: int, steps: int | None, *, by_query_head: bool = False
 ) -> Observed:
-    """The exact attention of the last `steps` steps (None: 64, or as many as there are) in one layer.
+    """The exact attention of the last `steps` steps (None: 64, or all if there are fewer) in one layer.
 
-    Rows are key/value heads, query heads of a group averaged; with `by_query_head` a trace's query heads, and a
-    recording's rows as they were recorded. Raises InvalidInputError for a layer or number of steps that isn't there.
+    Rows are key/value heads: means over the query heads of a group. With `by_query_head`, they are a trace's query
+    heads, or a recording's rows as recorded. Raises InvalidInputError for a layer or number of steps out of range.
     """
     length = len(source.tokens)
     most = length if isinstance(source, Trace) else source.steps
@@ -50,7 +50,7 @@ def observe(
     if not 1 <= count <= most:
         raise InvalidInputError(f"{operation}: steps", count, f"1 to {most}")
     positions = np.arange(length - count, length)
-    rows = "query head"
+    row_name = "query head"
     if isinstance(source, Trace):
         queries, keys = source.queries[source.check_layer(layer)], source.keys[layer]
         weights = metrics.attention_weights(
@@ -59,23 +59,23 @@ def observe(
         )  # fmt: skip
         tokens, axis = length, f"step (the last {count} positions)"
     else:
-        source.attention(0, layer)  # raises where the layer was not recorded
+        source.attention(0, layer)  # raises if the layer was not recorded
         weights = source.events[layer].attention[-count:].swapaxes(0, 1)  # [R, T, N]
         tokens, axis = source.prompt_length, "decode step"
         heads = source.geometry.n_kv_heads
         if by_query_head and len(weights) == heads < source.geometry.n_heads:
-            rows = "KV head"
+            row_name = "KV head"
         if not by_query_head:
             weights = weights.reshape(heads, -1, count, length).mean(1)
     about = (source.model, f"{tokens:,} tokens", f"layer {layer}")
-    return Observed(weights, positions + 1, source.tokens, about, axis, rows if by_query_head else "KV head")
+    return Observed(weights, positions + 1, source.tokens, about, axis, row_name if by_query_head else "KV head")
 
 
-def one_head(operation: str, seen: Observed, head: int) -> NDArray[np.float32]:
-    """Attention [T, N] of one row; raises InvalidInputError for a head that isn't there."""
-    if not 0 <= head < len(seen.weights):
-        raise InvalidInputError(f"{operation}: head", head, f"0 to {len(seen.weights) - 1}")
-    row: NDArray[np.float32] = seen.weights[head]
+def one_head(operation: str, observed: Observed, head: int) -> NDArray[np.float32]:
+    """Attention [T, N] of one row; raises InvalidInputError for a head out of range."""
+    if not 0 <= head < len(observed.weights):
+        raise InvalidInputError(f"{operation}: head", head, f"0 to {len(observed.weights) - 1}")
+    row: NDArray[np.float32] = observed.weights[head]
     return row
 
 
@@ -91,18 +91,18 @@ def importance_drift(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """The rank of a few tokens by exact attention over the decode steps, on a logarithmic axis, rank 1 on top.
+    """Ranks of a few tokens by exact attention over the decode steps, on a logarithmic axis with rank 1 at the top.
 
     As in ClusterKV (arXiv 2412.03213) fig. 3a. A token above the dotted line is among the `top` most important of its
-    step. The title says how many of those a later step shares with the first one shown, on average: what a method that
-    chose once would still have. Deviation: ranks are among the tokens that lie more than `recent` before the first
-    step, since recent tokens lose weight by their distance alone and are kept by every method (`recent=0`: all tokens
-    that the first step sees).
+    step. The title gives the mean share of these tokens that a later step has in common with the first step shown: what
+    a method that selects only once would still have. Deviation: ranks are among the tokens more than `recent` before
+    the first step, since recent tokens lose weight by distance alone and every method keeps them (`recent=0`: among all
+    tokens that the first step can attend to).
 
-    `source`: a recording, or a trace whose last positions play the decode steps. `head` counts key/value heads, the
-    weights of whose query heads are averaged. `tokens`: positions of such tokens; by default the three that move most
-    (`metrics.drifting_tokens`): extremes, not typical tokens. `steps`: the last so many, by default 64 or as many as
-    there are.
+    `source`: a recording, or a trace whose last positions serve as decode steps. `head` counts key/value heads; the
+    weights of its query heads are averaged. `tokens`: positions of such tokens; by default the three whose ranks change
+    most (`metrics.drifting_tokens`), which are extremes, not typical tokens. `steps`: how many of the last steps, by
+    default 64 or all if there are fewer.
 
     Raises InvalidInputError for a layer, head, position, number of steps (at least 2), `recent` or `top` that does not
     fit.
@@ -111,41 +111,41 @@ def importance_drift(
     >>> importance_drift(example_recording(), 0, top=2, recent=0).data[0].name
     'rises: “b” (1)'
     """
-    seen = observe("importance_drift", source, layer, steps)
-    weights = one_head("importance_drift", seen, head)
-    count, older = len(weights), int(seen.visible[0]) - recent
+    observed = observe("importance_drift", source, layer, steps)
+    weights = one_head("importance_drift", observed, head)
+    count, older = len(weights), int(observed.visible[0]) - recent
     if count < 2:
         raise InvalidInputError("importance_drift: steps", count, "2 or more")
     if recent < 0 or not 1 <= top <= older:
-        got, wanted = f"top {top} with {recent} recent tokens", f"1 to the {older} tokens before them"
+        got, wanted = f"top {top} with {recent} recent tokens", f"1 to {older}, the number of older tokens"
         raise InvalidInputError("importance_drift: top", got, wanted)
     ranks = metrics.token_ranks(weights[:, :older])
     chosen = _chosen(tokens, ranks, top)
-    numbers = np.arange(count) + (source.steps - count if isinstance(source, Recording) else 0)
+    step_numbers = np.arange(count) + (source.steps - count if isinstance(source, Recording) else 0)
     figure = go.Figure()
     for index, (position, how) in enumerate(chosen.items()):
         name = f"{how}: " if how else ""
         figure.add_scatter(
-            x=numbers, y=ranks[:, position] + 1, mode="lines+markers",
-            name=f"{name}“{escape(seen.tokens[position])}” ({position:,})",
+            x=step_numbers, y=ranks[:, position] + 1, mode="lines+markers",
+            name=f"{name}“{escape(observed.tokens[position])}” ({position:,})",
             line={"color": cluster_color(index, 1.0, dark), "width": 1.5},
             marker={"symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 4},
             customdata=weights[:, position],
             hovertemplate="%{fullData.name}<br>step %{x}: rank %{y:,}, weight %{customdata:.2g}<extra></extra>",
         )  # fmt: skip
-    edges = [numbers[0] - 0.5, numbers[-1] + 0.5]
+    edges = [step_numbers[0] - 0.5, step_numbers[-1] + 0.5]
     figure.add_scatter(
         x=edges, y=[top, top], mode="lines", name=f"top {top:,}", hoverinfo="name",
         line={"width": 1.5, "dash": "dot", "color": ink(dark).foreground},
     )  # fmt: skip
-    kept = metrics.top_kept(ranks, top)[1:].mean()
+    shared = metrics.top_kept(ranks, top)[1:].mean()
     text = heading(title, [
-        "Rank of tokens by step", *seen.about, f"KV head {head}", f"{count} steps",
-        f"a later step shares {kept:.0%} of its top {top:,} with the first",
+        "Rank of tokens by step", *observed.about, f"KV head {head}", f"{count} steps",
+        f"a later step shares {shared:.0%} of its top {top:,} with the first",
     ])  # fmt: skip
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
     set_title(figure, text)
-    figure.update_xaxes(title_text=seen.axis, range=edges)
+    figure.update_xaxes(title_text=observed.axis, range=edges)
     lowest = np.log10(max(ranks[:, list(chosen)].max() + 1, top))
     figure.update_yaxes(
         title_text="rank of the token by weight", type="log", dtick=1, tickformat=",", showgrid=True,
@@ -164,17 +164,18 @@ def attention_distribution(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Attention weights from the largest to the smallest, both axes logarithmic, with a power-law fit.
+    """Attention weights in descending order, both axes logarithmic, with a power-law fit.
 
-    As in PQCache (arXiv 2407.12820) fig. 6. Each thin line is one head: at every rank the geometric mean over the
-    steps of the weight at that rank. The thick line is their geometric mean, the dashed one the power law fitted to it
-    (`metrics.power_law`), with its exponent and R². The vertical lines are the fewest tokens that hold 50% and 90%
-    of the attention: medians over the steps of each head, then over the heads, with the lowest and the highest head.
+    As in PQCache (arXiv 2407.12820) fig. 6. Each thin line is one head: at every rank, the geometric mean over the
+    steps of the weight at that rank. The thick line is the geometric mean of the heads. The dashed line is the power
+    law fitted to it (`metrics.power_law`), with its exponent and R². The vertical lines mark the fewest tokens that
+    hold 50% and 90% of the attention: the median over each head's steps, then over the heads, with the lowest and the
+    highest head.
 
-    `source`: a trace, whose lines are query heads and whose last positions play the decode steps; or a recording,
-    whose lines are its rows: where these are key/value heads, means over the group, and the legend says so. `heads`
-    picks some. `steps`: the last so many, by default 64 or as many as there are. `ranks`: first and last rank of the
-    fits, counted from 1, both included; by default all that every step sees and where no weight is 0.
+    `source`: a trace, with one line per query head and its last positions as decode steps; or a recording, with one
+    line per row: if these are key/value heads (means over their group), the legend says so. `heads` selects some.
+    `steps`: how many of the last steps, by default 64 or all if there are fewer. `ranks`: first and last rank of the
+    fits, from 1, both included; by default all ranks that every step has, up to the first weight of 0.
 
     Raises InvalidInputError for a layer, head, number of steps or range of ranks that does not fit.
 
@@ -182,26 +183,27 @@ def attention_distribution(
     >>> [trace.name for trace in attention_distribution(example_recording(), 0).data][:2]
     ['one query head (1)', 'geometric mean of the heads']
     """
-    seen = observe("attention_distribution", source, layer, steps, by_query_head=True)
-    picked = list(range(len(seen.weights))) if heads is None else list(heads)
-    weights = np.stack([one_head("attention_distribution", seen, head) for head in picked] or [seen.weights[:0]])
+    observed = observe("attention_distribution", source, layer, steps, by_query_head=True)
+    picked = list(range(len(observed.weights))) if heads is None else list(heads)
+    rows = [one_head("attention_distribution", observed, head) for head in picked]
+    weights = np.stack(rows or [observed.weights[:0]])
     if not picked:
-        raise InvalidInputError("attention_distribution: heads", "none", f"some of 0 to {len(seen.weights) - 1}")
-    curves = _curves(metrics.sorted_mass(weights)[0][..., : seen.visible[0]])
+        raise InvalidInputError("attention_distribution: heads", "none", f"some of 0 to {len(observed.weights) - 1}")
+    curves = _curves(metrics.sorted_mass(weights)[0][..., : observed.visible[0]])
     overall = np.exp(np.log(curves).mean(0))
     first, last = ranks or (1, len(overall))
     laws = [metrics.power_law(curve, first=first, last=last) for curve in [overall, *curves]]
     shown = np.unique(np.geomspace(1, len(overall), _MAX_RANKS).round().astype(np.int64))
     neutral, figure = ink(dark), go.Figure()
     exponents = sorted(law.exponent for law in laws[1:])
-    group = f"one {seen.row_name} ({len(picked)})" + (
+    legend_name = f"one {observed.row_name} ({len(picked)})" + (
         f": exponents {exponents[0]:.2f} to {exponents[-1]:.2f}" if len(picked) > 1 else ""
     )
     for head, curve, law in zip(picked, curves, laws[1:], strict=True):
         figure.add_scatter(
-            x=shown, y=curve[shown - 1], mode="lines", name=group, legendgroup="heads", showlegend=head == picked[0],
-            line={"width": 1, "color": translucent(neutral.muted, 0.7)},
-            hovertemplate=f"{seen.row_name} {head}: exponent {law.exponent:.2f}, R² {law.r_squared:.3f}"
+            x=shown, y=curve[shown - 1], mode="lines", name=legend_name, legendgroup="heads",
+            showlegend=head == picked[0], line={"width": 1, "color": translucent(neutral.muted, 0.7)},
+            hovertemplate=f"{observed.row_name} {head}: exponent {law.exponent:.2f}, R² {law.r_squared:.3f}"
             "<br>rank %{x:,}: weight %{y:.2g}<extra></extra>",
         )  # fmt: skip
     color = cluster_color(2, 1.0, dark)
@@ -223,7 +225,7 @@ def attention_distribution(
             line={"width": 1.2, "dash": dash, "color": cluster_color(0, 1.0, dark)}, hoverinfo="name",
         )  # fmt: skip
     figure.update_layout(template=template_name(dark), height=460, hovermode="closest")
-    set_title(figure, heading(title, ["Attention by rank", *seen.about, f"{weights.shape[1]} steps"]))
+    set_title(figure, heading(title, ["Attention by rank", *observed.about, f"{weights.shape[1]} steps"]))
     figure.update_xaxes(
         title_text="rank of the token by weight", type="log", dtick=1, tickformat=",",
         range=[-0.06, np.log10(len(overall)) + 0.03],
@@ -238,10 +240,10 @@ def attention_distribution(
 
 
 def _chosen(tokens: Sequence[int] | None, ranks: NDArray[np.int64], top: int) -> dict[int, str]:
-    """Positions and how their ranks move, "" where the caller chose them; `ranks` [T, L] of the tokens to choose of."""
+    """How the rank of each token changes, by position; "" if the caller chose it. `ranks` [T, L] of candidates."""
     if tokens is None:
         if ranks.shape[1] < 3:
-            raise InvalidInputError("importance_drift", f"{ranks.shape[1]} tokens to choose of", "3 or more")
+            raise InvalidInputError("importance_drift", f"{ranks.shape[1]} tokens to choose from", "3 or more")
         return {position: how for how, position in metrics.drifting_tokens(ranks, top).items()}
     chosen = [int(position) for position in tokens]
     if not chosen or min(chosen) < 0 or max(chosen) >= ranks.shape[1]:
@@ -251,16 +253,16 @@ def _chosen(tokens: Sequence[int] | None, ranks: NDArray[np.int64], top: int) ->
 
 
 def _curves(ordered: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Geometric mean over the steps at each rank, [R, N]; cut before the first rank where any weight is 0."""
+    """Geometric mean over the steps at each rank, [R, N], cut before the first rank at which any weight is 0."""
     lowest = ordered.min((0, 1))
-    stop = int(np.count_nonzero(lowest))  # descending, so all before the first 0
+    stop = int(np.count_nonzero(lowest))  # weights descend, so zeros come last
     return np.asarray(np.exp(np.log(ordered[..., :stop]).mean(1)), np.float64)
 
 
 def _holders(share: float, counts: NDArray[np.float64]) -> str:
-    """How many tokens hold a share of the attention, in words."""
+    """How many tokens hold a share of the attention, as text."""
     middle, low, high = (
         f"{value:,.{int(value < 10)}f}".removesuffix(".0") for value in (np.median(counts), counts.min(), counts.max())
-    )  # half a token, from a median of an even number, matters among the first few only
+    )  # half a token, from a median of an even number, matters only below 10
     spread = f" (heads: {low} to {high})" if low != high else ""
     return f"{share:.0%} of the attention: {middle} token{'' if middle == '1' else 's'}{spread}"

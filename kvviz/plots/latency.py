@@ -1,4 +1,4 @@
-"""Where the time of a run goes, by part."""
+"""Latency: the time of a run by part."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _OVER = ("method", "length", "batch")
-_LOG_FROM = 50  # times that lie further apart than this would crowd at the bottom of a linear axis
+_LOG_FROM = 50  # times that differ by a larger factor would crowd at the bottom of a linear axis
 
 
 class Cost(NamedTuple):
-    """Seconds of one part of a method's time, at a length or batch where the figure has such an axis."""
+    """Seconds of one part of a method's time; `x` is the length or batch if the figure has such an axis."""
 
     method: str
     part: str
@@ -41,25 +41,25 @@ def latency(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Time by method: bars stacked by part, or a curve a method over length or batch.
+    """Time by method: bars stacked by part, or one curve per method over length or batch.
 
     As in ClusterKV (arXiv 2412.03213) figures 12 and 13, PQCache (arXiv 2407.12820) figures 11 and 12, CentroidKV
-    tables 6 and 7, CTkvr table 13. `table` has the columns method, part and seconds, and length or batch where there
-    are several; rows that repeat all of them become their mean. Parts that kvviz knows: "prefill", "attention",
-    "select", "transfer", "store", "build", "rest"; others are drawn too. The part "end to end" is
-    what was measured as a whole: parts that ran at the same time add up to more, and unmeasured work to less.
+    tables 6 and 7, CTkvr table 13. `table` has the columns method, part and seconds, and length or batch if there are
+    several; rows that repeat all of these become their mean. Known parts: "prefill", "attention", "select", "transfer",
+    "store", "build", "rest"; others are drawn too. The part "end to end" is the whole time as measured: the sum of the
+    parts is larger if some ran at the same time, and smaller if some work was not measured.
 
-    `table` may also map methods to the timelines of their runs (`generate(..., timeline=True)`): then the parts of
-    `phase` are drawn, a decode step's as the mean over all steps; "rest" is the model's projections and FFNs, "store"
-    putting keys and values into their places.
+    `table` may also map methods to the timelines of their runs (`generate(..., timeline=True)`). Then the parts of
+    `phase` are drawn, for "decode" as means over all steps. "rest" is the model's projections and FFNs, "store" the
+    writing of keys and values.
 
-    `over`: "method" draws bars, "length" and "batch" curves, of the whole time. By default curves where the table has
-    several lengths, or several batches, bars otherwise. A vertical axis is logarithmic where times are more than 50
-    times apart. `hardware` names the machine, by default `table.attrs["hardware"]`; "model", "prompt_length", "budget"
-    and "seed" are looked for there as well.
+    `over`: "method" draws bars; "length" and "batch" draw curves of the whole time. By default curves if the table has
+    several lengths or batches, otherwise bars. The time axis of curves is logarithmic if times differ by a factor of
+    more than 50. `hardware` names the machine, by default `table.attrs["hardware"]`; "model", "prompt_length", "budget"
+    and "seed" are read from there too.
 
-    Raises InvalidInputError for missing columns, no rows, negative times, several lengths or batches that the figure
-    has no axis for, or timelines without a pass of that phase; UnknownNameError for an unknown `over` or `phase`.
+    Raises InvalidInputError for missing columns, no rows, negative times, several lengths or batches without an axis
+    for them, or timelines without a pass of that phase; UnknownNameError for an unknown `over` or `phase`.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"method": ["quest"] * 2, "part": ["select", "attention"], "seconds": [0.001, 0.004]})
@@ -73,8 +73,8 @@ def latency(
             raise UnknownNameError("latency: phase", str(phase), PHASES)
         if over not in (None, "method"):
             raise InvalidInputError("latency: over", repr(over), 'a table, or over="method" with timelines')
-        costs, what = _of_timelines(table, phase), "Time a decode step" if phase == "decode" else "Time of the prefill"
-        text = heading(title, [f"{what}, by part", *_shared(table), hardware or ""])
+        costs, what = _of_timelines(table, phase), "a decode step" if phase == "decode" else "the prefill"
+        text = heading(title, [f"Time of {what}, by part", *_shared(table), hardware or ""])
         figure = _bars(costs, dark)
     else:
         axis: str = over or next((name for name in _OVER[1:] if several(table, name)), "method")
@@ -88,18 +88,18 @@ def latency(
 
 
 def _of_table(table: pd.DataFrame, over: str) -> list[Cost]:
-    """Means of the rows that repeat a method, part and place on the axis."""
+    """Costs in a table: means over the rows that repeat a method, part and length or batch."""
     one_value("latency", table, *(name for name in _OVER[1:] if name != over))
     keys = ["method", "part"] if over == "method" else ["method", "part", over]
     rows = amounts("latency", table, keys, "seconds")
     means = rows.groupby(keys, sort=False)["seconds"].mean().reset_index()
     places = [0.0] * len(means) if over == "method" else means[over].astype(float)
-    found = zip(means["method"], means["part"], places, means["seconds"], strict=True)
-    return [Cost(str(method), str(part), float(place), float(seconds)) for method, part, place, seconds in found]
+    columns = zip(means["method"], means["part"], places, means["seconds"], strict=True)
+    return [Cost(str(method), str(part), float(place), float(seconds)) for method, part, place, seconds in columns]
 
 
 def _of_timelines(timelines: Mapping[str, Timeline], phase: str) -> list[Cost]:
-    """The parts of a phase, and its passes as the part "end to end"; a decode step's are means over the steps."""
+    """Costs of a phase: its parts, and its passes as the part "end to end"; for "decode", means over the steps."""
     if not timelines:
         raise InvalidInputError("latency", "no timeline", "at least one")
     costs = []
@@ -107,29 +107,29 @@ def _of_timelines(timelines: Mapping[str, Timeline], phase: str) -> list[Cost]:
         events = [event for event in timeline.events if event.phase == phase]
         passes = sum(event.stream == "pass" for event in events)
         if not passes:
-            raise InvalidInputError("latency", f"no {phase} pass in the timeline of {method}", "one or more")
+            raise InvalidInputError("latency", f"no {phase} pass in the timeline of {method}", "at least one")
         seconds: dict[str, float] = {}
         for event in events:
             part = part_of(event) or END_TO_END
             seconds[part] = seconds.get(part, 0.0) + event.end_s - event.start_s
-        share = passes if phase == "decode" else 1  # a prompt's passes are chunks of one prefill
-        costs += [Cost(str(method), part, 0.0, total / share) for part, total in seconds.items()]
+        runs = passes if phase == "decode" else 1  # a prompt's passes are chunks of one prefill
+        costs += [Cost(str(method), part, 0.0, total / runs) for part, total in seconds.items()]
     return costs
 
 
 def _shared(timelines: Mapping[str, Timeline]) -> list[str]:
-    """What the descriptions of all timelines say."""
-    said = [timeline.description.split(SEPARATOR) for timeline in timelines.values()]
-    return [part for part in said[0] if all(part in other for other in said)]
+    """The parts that the descriptions of all timelines share."""
+    descriptions = [timeline.description.split(SEPARATOR) for timeline in timelines.values()]
+    return [part for part in descriptions[0] if all(part in description for description in descriptions)]
 
 
 def _whole(costs: list[Cost]) -> dict[tuple[str, float], float]:
-    """Seconds of every method and place: measured end to end where that was done, the sum of the parts otherwise."""
-    found: dict[tuple[str, float], float] = {}
+    """Total seconds of each method and x: measured end to end if available, otherwise the sum of the parts."""
+    sums: dict[tuple[str, float], float] = {}
     for cost in costs:
         if cost.part != END_TO_END:
-            found[cost.method, cost.x] = found.get((cost.method, cost.x), 0.0) + cost.seconds
-    return found | {(cost.method, cost.x): cost.seconds for cost in costs if cost.part == END_TO_END}
+            sums[cost.method, cost.x] = sums.get((cost.method, cost.x), 0.0) + cost.seconds
+    return sums | {(cost.method, cost.x): cost.seconds for cost in costs if cost.part == END_TO_END}
 
 
 def _bars(costs: list[Cost], dark: bool) -> go.Figure:

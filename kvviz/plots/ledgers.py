@@ -1,4 +1,4 @@
-"""Where a budget goes: the tokens and bytes of a ledger."""
+"""Budget ledgers: how many tokens and bytes each method uses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .theme import MAP, ink, template_name
 if TYPE_CHECKING:
     import pandas as pd
 
-_BAR, _LINE, _AXIS = 28, 18, 36  # pixels: a method, a line of text above a set of bars, the axis below it
-_LETTERS = 44  # in a line, at the width of a column in print
+_BAR, _LINE, _AXIS = 28, 18, 36  # pixels: a method's bar, a line of text above a set of bars, the axis below
+_LETTERS = 44  # per line, in a printed column
 _TOKEN_PARTS = ("sinks", "recent", "selected", "merged", "generated")
 _BYTE_COUNTS = ("metadata_bytes", "host_metadata_bytes", "moved_bytes", "prefetched_bytes")
 _SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
@@ -39,19 +39,19 @@ def budget_ledger(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Stacked bars a method: the tokens that its last step attended, the bytes it keeps, and the bytes it moved.
+    """Stacked bars per method: tokens attended to at the last step, bytes kept, and bytes moved.
 
-    `ledgers`: {label: ledger}, a ledger being what `Generation.ledger` is, or a mapping with its names: sinks, recent,
-    selected, merged and generated (tokens a KV head), kept_bytes ({tier: bytes of keys and values}), metadata_bytes,
-    host_metadata_bytes (the part of them in host memory), moved_bytes and prefetched_bytes (in all steps); names
-    left out count 0. A table has a column method, and a column each. Bytes are those of all layers.
+    `ledgers`: {label: ledger}. A ledger is a `Generation.ledger`, or a mapping with its names: sinks, recent, selected,
+    merged and generated (tokens per KV head), kept_bytes ({tier: bytes of keys and values}), metadata_bytes,
+    host_metadata_bytes (the part of these in host memory), moved_bytes and prefetched_bytes (over all steps). Missing
+    names count as 0. A table has a column method and one column per name. Bytes are totals over all layers.
 
-    Where `recordings` has one under a ledger's label, the tokens that the oracle would have left out at the last step
-    are hatched (`metrics.wasted_tokens`, mean over the recorded layers), each in the part that they lie in. Merged
-    tokens are never hatched: they stand for several. Bytes moved have bars only where something moved.
+    If `recordings` has a recording under a ledger's label, the tokens that the oracle would not select at the last step
+    are hatched in the part they belong to (`metrics.wasted_tokens`, mean over the recorded layers). Merged tokens are
+    never hatched, since each stands for several. Bytes moved are drawn only if there are any.
 
-    Raises InvalidInputError for no ledger, one without tokens, negative or infinite numbers, and a recording under a
-    label that no ledger has or of another run.
+    Raises InvalidInputError for no ledger, one without tokens, negative or infinite numbers, and a recording whose
+    label no ledger has or that belongs to another run.
 
     >>> figure = budget_ledger({"quest": {"sinks": 4, "selected": 28, "kept_bytes": {"device": 2048}}})
     >>> [(trace.name, trace.x.tolist()) for trace in figure.data]
@@ -60,12 +60,12 @@ def budget_ledger(
     entries = _entries(ledgers)
     extra = set(recordings or {}) - set(entries)
     if extra:
-        raise InvalidInputError("budget_ledger: recordings", f"one of {', '.join(sorted(extra))}", "labels of ledgers")
+        raise InvalidInputError("budget_ledger: recordings", f"also {', '.join(sorted(extra))}", "labels of ledgers")
     wasted = {label: _wasted(run, entries[label]) for label, run in (recordings or {}).items()}
     size, unit = next(pair for pair in _SIZES if _largest(entries) >= pair[0] or pair[0] == 1)
     tokens = {part: [entry[part] for entry in entries.values()] for part in _TOKEN_PARTS}
     moved = _moved(entries, size)
-    sets = [("tokens attended a KV head, last step", tokens), (f"{unit} kept, all layers", _kept(entries, size))]
+    sets = [("tokens attended to per KV head, last step", tokens), (f"{unit} kept, all layers", _kept(entries, size))]
     sets += [(f"{unit} moved, all layers and steps", moved)] if any(map(any, moved.values())) else []
     keys = [_key(name, parts, bool(wasted) and row == 0, dark) for row, (name, parts) in enumerate(sets)]
     above = [_LINE * (key.count("<br>") + 1) + 6 for key in keys]
@@ -82,51 +82,51 @@ def budget_ledger(
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
     figure.update_layout(template=template_name(dark), barmode="stack", bargap=0.3, showlegend=False)
-    hatched = "wasted: what the oracle leaves out" if wasted else ""
+    hatched = "wasted: not selected by the oracle" if wasted else ""
     set_title(figure, _title(ledgers, list((recordings or {}).values()), title, hatched))
     figure.update_layout(height=figure.layout.margin.t + inside + _AXIS)
     return figure
 
 
 def _title(
-    ledgers: Mapping[str, Any] | pd.DataFrame, recordings: list[Recording], given: str | None, hatched: str
+    ledgers: Mapping[str, Any] | pd.DataFrame, recordings: list[Recording], title: str | None, hatched: str
 ) -> str:
-    """The title given, or what the table's attrs or the recordings know of the run."""
+    """`title`, or if it is None, the properties of the run from the table's attrs or from the recordings."""
     if isinstance(ledgers, Mapping) or not ledgers.attrs:
-        return runs_title(given, "Budget ledger", recordings, hatched)
+        return runs_title(title, "Budget ledger", recordings, hatched)
     budgets = set(ledgers["budget"]) if "budget" in ledgers.columns else set()
-    return about(ledgers, given, "Budget ledger", f"budget {budgets.pop():,}" if len(budgets) == 1 else "", hatched)
+    return about(ledgers, title, "Budget ledger", f"budget {budgets.pop():,}" if len(budgets) == 1 else "", hatched)
 
 
 def _entries(ledgers: Mapping[str, Any] | pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Each ledger as a mapping of numbers, and of the tiers' bytes, checked."""
+    """Each ledger by label, checked: a mapping of its numbers and its tiers' bytes."""
     if isinstance(ledgers, Mapping):
-        given = dict(ledgers)
+        by_label = dict(ledgers)
     else:
         if "method" not in ledgers.columns:
             raise InvalidInputError("budget_ledger: columns", list(ledgers.columns), "also method")
-        given = {str(row["method"]): row for row in ledgers.to_dict("records")}
-        if len(given) < len(ledgers):
-            raise InvalidInputError("budget_ledger: method", "a method twice", "one row a method")
-    if not given:
+        by_label = {str(row["method"]): row for row in ledgers.to_dict("records")}
+        if len(by_label) < len(ledgers):
+            raise InvalidInputError("budget_ledger: method", "a method twice", "one row per method")
+    if not by_label:
         raise InvalidInputError("budget_ledger", "no ledger", "at least one")
-    return {str(label): _entry(str(label), ledger) for label, ledger in given.items()}
+    return {str(label): _entry(str(label), ledger) for label, ledger in by_label.items()}
 
 
 def _entry(label: str, ledger: Any) -> dict[str, Any]:
-    found = asdict(ledger) if is_dataclass(ledger) and not isinstance(ledger, type) else ledger
-    if not isinstance(found, Mapping):
+    fields = asdict(ledger) if is_dataclass(ledger) and not isinstance(ledger, type) else ledger
+    if not isinstance(fields, Mapping):
         raise InvalidInputError(
             f"budget_ledger: {label}", type(ledger).__name__, "a ledger or a mapping of its numbers"
         )
-    tiers = found.get("kept_bytes", {})
-    entry = {name: float(found.get(name, 0.0)) for name in (*_TOKEN_PARTS, *_BYTE_COUNTS)}
-    if "outer_metadata_bytes" in found:  # the name in tables written before
-        entry["host_metadata_bytes"] = float(found["outer_metadata_bytes"])
+    tiers = fields.get("kept_bytes", {})
+    entry = {name: float(fields.get(name, 0.0)) for name in (*_TOKEN_PARTS, *_BYTE_COUNTS)}
+    if "outer_metadata_bytes" in fields:  # the former name, in older tables
+        entry["host_metadata_bytes"] = float(fields["outer_metadata_bytes"])
     kept = {str(tier): float(count) for tier, count in dict(tiers).items()}
     for name, value in [*entry.items(), *kept.items()]:
         if not (math.isfinite(value) and value >= 0):
-            raise InvalidInputError(f"budget_ledger: {label}: {name}", value, "a number 0 or more")
+            raise InvalidInputError(f"budget_ledger: {label}: {name}", value, "a number >= 0")
     if entry["host_metadata_bytes"] > entry["metadata_bytes"]:
         got, most = entry["host_metadata_bytes"], entry["metadata_bytes"]
         raise InvalidInputError(f"budget_ledger: {label}: host_metadata_bytes", got, f"at most metadata_bytes, {most}")
@@ -136,14 +136,14 @@ def _entry(label: str, ledger: Any) -> dict[str, Any]:
 
 
 def _kept(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:
-    """Memory by part and ledger: keys and values on each tier, metadata on the device and in host memory."""
+    """Memory by part, one value per ledger: keys and values on each tier, metadata on the device and in host memory."""
     tiers = dict.fromkeys(tier for entry in entries.values() for tier in entry["kept_bytes"])
     parts = {
         f"KV on {tier}": [entry["kept_bytes"].get(tier, 0.0) / size for entry in entries.values()] for tier in tiers
     }
     device = [(entry["metadata_bytes"] - entry["host_metadata_bytes"]) / size for entry in entries.values()]
     host = [entry["host_metadata_bytes"] / size for entry in entries.values()]
-    return parts | {"metadata on device": device, "metadata elsewhere": host}
+    return parts | {"metadata on device": device, "metadata on host": host}
 
 
 def _moved(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:
@@ -161,7 +161,7 @@ def _largest(entries: Mapping[str, dict[str, Any]]) -> float:
 
 
 def _wasted(run: Recording, entry: Mapping[str, Any]) -> dict[str, float]:
-    """Wasted tokens by part at the last step; the windows are the ledger's, which are attended whole."""
+    """Wasted tokens by part at the last step, with the ledger's numbers of sinks and recent tokens."""
     step = run.steps - 1
     counts = [
         metrics.wasted_tokens(
@@ -172,19 +172,19 @@ def _wasted(run: Recording, entry: Mapping[str, Any]) -> dict[str, float]:
     ]  # fmt: skip
     means = {part: float(np.mean([count[part] for count in counts])) for part in counts[0]} if counts else {}
     for part, count in means.items():
-        if count > entry[part] + 1:  # windows are whole tokens, the ledger's means are not
+        if count > entry[part] + 1:  # window sizes were rounded to whole tokens
             got = f"a recording with {count:.1f} wasted of {entry[part]:.1f} tokens"
             raise InvalidInputError(f"budget_ledger: {part}", got, "the recording of the ledger's own run")
     return means
 
 
 def _shades(count: int, dark: bool) -> list[str]:
-    """Colours of a set's parts: steps of cividis that stand out from the page."""
+    """Colours of a set's parts: steps of cividis that contrast with the page."""
     return list(sample_colorscale(MAP, np.linspace(0.3 if dark else 0.1, 0.95, max(count, 2))))[:count]
 
 
 def _key(name: str, parts: Mapping[str, list[float]], hatched: bool, dark: bool) -> str:
-    """What a set of bars counts, and the colours of its parts: print has no room for three legends beside the bars."""
+    """What a set of bars counts, and the colours of its parts: a printed column has no room for three legends."""
     drawn = [escape(part) for part, values in parts.items() if any(values)]
     signs = zip([f'<span style="color:{shade}">■</span>' for shade in _shades(len(drawn), dark)], drawn, strict=True)
     items = [*signs, *([("///", "wasted")] if hatched else [])]
@@ -200,15 +200,15 @@ def _key(name: str, parts: Mapping[str, list[float]], hatched: bool, dark: bool)
 def _bars(
     labels: list[str], parts: Mapping[str, list[float]], wasted: Mapping[str, Mapping[str, float]], dark: bool
 ) -> list[go.Bar]:
-    """The bars of one set: a part's own, then what was wasted of it, hatched."""
+    """The bars of one set: each part, followed by its wasted tokens, hatched."""
     drawn = {part: np.array(values) for part, values in parts.items() if any(values)}
     bars = []
     for (part, values), shade in zip(drawn.items(), _shades(len(drawn), dark), strict=True):
-        lost = np.minimum([wasted.get(label, {}).get(part, 0.0) for label in labels], values)
-        bars.append(_bar(labels, values - lost, part, shade, dark))
-        if lost.any():
+        hatched = np.minimum([wasted.get(label, {}).get(part, 0.0) for label in labels], values)
+        bars.append(_bar(labels, values - hatched, part, shade, dark))
+        if hatched.any():
             pattern = {"shape": "/", "fillmode": "replace", "fgcolor": shade, "size": 5, "solidity": 0.35}
-            bars.append(_bar(labels, lost, f"{part}, wasted", shade, dark).update(marker_pattern=pattern))
+            bars.append(_bar(labels, hatched, f"{part}, wasted", shade, dark).update(marker_pattern=pattern))
     return bars
 
 

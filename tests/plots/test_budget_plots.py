@@ -133,7 +133,7 @@ def test_the_ledgers_bars_add_up_to_the_ledger(ledgers, recording):
     })  # fmt: skip
     assert sums(figure, "x2") == pytest.approx({
         ("clusterkv", "KV on device"): 1, ("clusterkv", "KV on host"): 8, ("clusterkv", "metadata on device"): 2,
-        ("clusterkv", "metadata elsewhere"): 1, ("centroidkv", "KV on device"): 2,
+        ("clusterkv", "metadata on host"): 1, ("centroidkv", "KV on device"): 2,
     })  # fmt: skip
     assert sums(figure, "x3") == pytest.approx({("clusterkv", "KV fetched"): 5, ("clusterkv", "metadata fetched"): 0.5})
     before = asdict(ledgers["clusterkv"])
@@ -141,7 +141,8 @@ def test_the_ledgers_bars_add_up_to_the_ledger(ledgers, recording):
     older = plots.budget_ledger({**ledgers, "clusterkv": before}, recordings={"clusterkv": recording})
     assert sums(older, "x2") == sums(figure, "x2")
     names = [note.text.split("<br>")[0] for note in figure.layout.annotations]
-    assert names == ["tokens attended a KV head, last step", "MiB kept, all layers", "MiB moved, all layers and steps"]
+    assert names == ["tokens attended to per KV head, last step", "MiB kept, all layers",
+                     "MiB moved, all layers and steps"]  # fmt: skip
 
 
 def test_what_the_oracle_leaves_out_is_hatched_in_its_part(ledgers, recording):
@@ -185,7 +186,7 @@ def test_ledgers_that_cannot_be_drawn_are_refused(source, message):
 
 
 def test_a_recording_of_no_ledger_or_of_another_run_is_refused(ledgers, recording):
-    with pytest.raises(InvalidInputError, match="one of mine"):
+    with pytest.raises(InvalidInputError, match="also mine"):
         plots.budget_ledger(ledgers, recordings={"mine": recording})
     with pytest.raises(InvalidInputError, match="the ledger's own run"):
         plots.budget_ledger({"clusterkv": {"sinks": 4}}, recordings={"clusterkv": recording})
