@@ -1,4 +1,4 @@
-"""How cells look: the three marks of agreement, attention in cividis, clusters by hue; and what explains them."""
+"""How cells are drawn: three marks of agreement, attention in cividis, or clusters by hue; hover text and legend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .theme import MAP, attention_scale, hue_color, ink, recorded_style
 DECADES = 4  # attention weights from 1e-4 to 1, on a logarithmic scale
 _NAMES = {AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method"}
 _CLEAR = "rgba(0,0,0,0)"
-_TONES, _LEVELS = 4, 12  # lightnesses of a cluster's hue, levels of the attention map
+_TONES, _LEVELS = 4, 12  # of lightness per cluster's hue, of the attention map
 
 
 def level(weight: NDArray[Any]) -> NDArray[np.float64]:
@@ -28,7 +28,7 @@ def level(weight: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def paint(grid: Cells, run: Recording, color: str, dark: bool) -> list[go.Scatter]:
-    """The marks of one recording, one path a colour: vectors, in print too."""
+    """The marks of one recording, one path per colour: vector graphics, in print too."""
     missed = _lines(*rectangles(grid.mark == MISSED, grid, closed=True), _outline(color, dark))
     if color != "agreement":
         return [*(_area(grid, mask, shade) for shade, mask in _shades(grid, color, dark)), missed]
@@ -47,13 +47,13 @@ def _lines(x: NDArray[Any], y: NDArray[Any], line: dict[str, Any]) -> go.Scatter
 
 
 def _outline(color: str, dark: bool) -> dict[str, Any]:
-    """Misses are half of what agreement shows, and in the background elsewhere."""
+    """The outline of missed tokens: prominent in a map of agreement, faint in other maps."""
     agreement, neutral = color == "agreement", ink(dark)
     return {"width": 0.8 if agreement else 0.5, "color": neutral.foreground if agreement else neutral.muted}
 
 
 def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Fill colours and the attended cells that have them."""
+    """Fill colours, each with the mask of the attended cells that it fills."""
     attended = (grid.mark == AGREED) | (grid.mark == WASTED)
     if color == "attention":
         step = np.rint(level(grid.weight) * (_LEVELS - 1)).astype(int)
@@ -69,13 +69,13 @@ def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.b
 
 
 def hover(grid: Cells, run: Recording) -> go.Heatmap:
-    """An unseen layer that answers to the mouse; `plots.save` leaves it out, since print has none."""
+    """An invisible layer with the hover text; `plots.save` leaves it out of print."""
     marked = grid.mark != BLANK
-    facts, column = [grid.position[..., None]], ""
+    facts, pooled = [grid.position[..., None]], ""
     if grid.width > 1:
         facts.append(grid.counts)
-        column = f"<br>of {grid.width} tokens %{{customdata[1]}} agreed, %{{customdata[2]}} missed, "
-        column += "%{customdata[3]} wasted"
+        pooled = f"<br>{grid.width} tokens: %{{customdata[1]}} agreed, %{{customdata[2]}} missed, "
+        pooled += "%{customdata[3]} wasted"
     cells = zip(grid.position.tolist(), grid.mark.tolist(), grid.group.tolist(), strict=True)
     text = [[_words(run, *cell) for cell in zip(*line, strict=True)] for line in cells]
     numbers = np.concatenate(facts, -1)
@@ -86,7 +86,7 @@ def hover(grid: Cells, run: Recording) -> go.Heatmap:
         text=text, customdata=numbers.astype(small), hoverongaps=False, showscale=False, meta={"role": "hover"},
         colorscale=[[0, _CLEAR], [1, _CLEAR]],
         hovertemplate="step %{y} · position %{customdata[0]} %{text}<br>attention %{z:.2g}"
-        f"{column}<extra></extra>",
+        f"{pooled}<extra></extra>",
     )  # fmt: skip
 
 
@@ -94,11 +94,11 @@ def _words(run: Recording, position: int, mark: int, group: int) -> str:
     if mark == BLANK:
         return ""
     verdict = f"“{escape(run.tokens[position])}”: {Verdict(mark).name.lower()}"
-    return f"{verdict}, of group {group}" if group >= 0 else verdict
+    return f"{verdict}, in group {group}" if group >= 0 else verdict
 
 
 def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bool, dark: bool) -> list[go.Scatter]:
-    """Traces without data that explain what `paint` drew."""
+    """Traces without data, as the legend of what `paint` drew."""
     neutral = ink(dark)
     tone = recorded_style(runs[0], dark)["color"] if len({run.method for run in runs}) == 1 else neutral.muted
     drawn = {mark for grid in grids for mark in np.unique(grid.mark).tolist()}
@@ -110,7 +110,7 @@ def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bo
     explained = symbols if color == "agreement" else [MISSED]
     entries = [_entry(_NAMES[mark], symbols[mark]) for mark in explained if mark in drawn]
     if color == "group":
-        entries.append(_entry("attended, of no group", {"symbol": "square", "color": neutral.muted}))
+        entries.append(_entry("attended, in no group", {"symbol": "square", "color": neutral.muted}))
     if color == "attention":
         scale = {"color": [0], "showscale": True, **attention_scale(DECADES)}
         entries.append(go.Scatter(x=[None], y=[None], mode="markers", marker=scale, showlegend=False, hoverinfo="skip"))

@@ -1,4 +1,4 @@
-"""What lies where: how often a cache on the device has what is sought, and how large keys and values are."""
+"""Memory: hit rates of caches on the device, and the size of keys and values."""
 
 from __future__ import annotations
 
@@ -26,48 +26,49 @@ if TYPE_CHECKING:
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
 _POLICIES = {"lru": ("solid", "circle"), "lfu": ("dot", "square-open")}
-_OTHER = ("dashdot", "diamond")  # a policy that kvviz does not have
+_UNKNOWN_POLICY = ("dashdot", "diamond")  # one that kvviz does not have
 _PREFIXES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 class Shape(Protocol):
-    """What the size of a model's keys and values depends on: a `kvviz.Geometry`, or anything with these numbers."""
+    """What determines the size of a model's keys and values: a `kvviz.Geometry`, or any object with these numbers."""
 
     @property
     def n_layers(self) -> int:
-        """Layers."""
+        """Number of layers."""
 
     @property
     def n_kv_heads(self) -> int:
-        """Key/value heads of a layer."""
+        """Key/value heads per layer."""
 
     @property
     def head_dim(self) -> int:
-        """Channels of a head."""
+        """Channels per head."""
 
 
 class Link(Protocol):
-    """What moves bytes: a `kvviz.offload.LinkModel`."""
+    """A link between tiers of memory: a `kvviz.offload.LinkModel`."""
 
     @property
     def label(self) -> str:
-        """Name, and where the numbers come from."""
+        """Name, and the source of the numbers."""
 
     def seconds(self, moved_bytes: ArrayLike, transfers: ArrayLike = 1) -> Any:
-        """Seconds for so many bytes in so many transfers."""
+        """Seconds to move so many bytes in so many transfers."""
 
 
 def hit_rate(
     table: pd.DataFrame, *, hardware: str | None = None, title: str | None = None, dark: bool = False
 ) -> go.Figure:
-    """How often an attended token is on the device already: caches of recent steps above caches of blocks.
+    """Hit rates of caches on the device: one panel for caches of recent steps, one for caches of blocks.
 
     As in ClusterKV (arXiv 2412.03213) section V-C, "Effectiveness of caching", and PQCache (arXiv 2407.12820) figure
-    11(c) and (d). `table` has the columns cache (what a curve is called) and hit_rate (0 to 1), and in each row either
-    recent_steps (ClusterKV's R: a `StepCache`) or policy ("lru", "lfu"), capacity_tokens and blocks_a_step (a
-    `BlockCache`). A panel without rows is left out. Rows that repeat all of these become their mean. A column paper
-    holds what a paper reports for the same setting, of other models and texts: hollow marks. `hardware` names the
-    machine, by default `table.attrs["hardware"]`.
+    11(c) and (d). The hit rate is the share of the tokens attended to that are already on the device. `table` has the
+    columns cache (the name of a curve) and hit_rate (0 to 1), and in each row either recent_steps (ClusterKV's R: a
+    `StepCache`) or policy ("lru", "lfu"), capacity_tokens and blocks_a_step (a `BlockCache`). A panel without rows is
+    left out. Rows that repeat all of these become their mean. A column paper, drawn as hollow marks, holds what a paper
+    reports for the same setting with other models and texts. `hardware` names the machine, by default
+    `table.attrs["hardware"]`.
 
     Raises InvalidInputError for missing columns, rows of neither kind, or rates outside 0 to 1.
 
@@ -82,7 +83,7 @@ def hit_rate(
     for column in ("hit_rate", "paper"):
         outside = rows[~rows[column].between(0, 1) & rows[column].notna()]
         if len(outside):
-            raise InvalidInputError(f"hit_rate: {column}", outside[column].iloc[0], "shares of 0 to 1")
+            raise InvalidInputError(f"hit_rate: {column}", outside[column].iloc[0], "shares from 0 to 1")
     steps = rows[rows["recent_steps"].notna()]
     blocks = rows[rows["recent_steps"].isna()]
     if blocks[["policy", "capacity_tokens", "blocks_a_step"]].isna().any(axis=None):
@@ -107,7 +108,7 @@ def hit_rate(
         if x == "recent_steps":
             figure.update_xaxes(title_text="recent steps kept (R)", dtick=1, row=row, col=1)
         else:
-            size_axis(figure, part[x], "blocks added a step", row=row, col=1)
+            size_axis(figure, part[x], "blocks added per step", row=row, col=1)
         figure.update_yaxes(title_text="hit rate (share)", range=[-0.04, 1.04], row=row, col=1)
     set_title(figure, run_title(table, title, "Hit rate of caches on the device", hardware), panel_titles=True)
     return figure
@@ -124,13 +125,13 @@ def kv_memory(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Bytes of all keys and values against the length, by model and batch; under them the time to move them on a link.
+    """Bytes of all keys and values against the length, by model and batch; below, the time to move them over a link.
 
-    As in PQCache (arXiv 2407.12820) figure 1. Arithmetic (`kvviz.metrics.kv_bytes`), nothing is measured. `models` maps
-    names to geometries. `link` is a `kvviz.offload.LinkModel`; its latency counts once a layer. `memory_bytes` draws a
-    line at the memory of a device.
+    As in PQCache (arXiv 2407.12820) figure 1. The bytes are calculated (`kvviz.metrics.kv_bytes`), not measured.
+    `models` maps names to geometries. `link` is a `kvviz.offload.LinkModel`; its latency counts once per layer.
+    `memory_bytes` draws a line at the memory of a device.
 
-    Raises InvalidInputError for no model, length or batch, and for what `kv_bytes` refuses.
+    Raises InvalidInputError for no model, length or batch, and as `kv_bytes`.
 
     >>> from kvviz.trace.geometry import Geometry
     >>> models = {"Llama 3 8B": Geometry(n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128, max_positions=8192)}
@@ -139,20 +140,20 @@ def kv_memory(
     """
     if not (len(models) and len(lengths) and len(batches)) or min(*lengths, *batches) < 1:
         got = f"{len(models)} models, lengths {list(lengths)}, batches {list(batches)}"
-        raise InvalidInputError("kv_memory", got, "one of each at least, lengths and batches above 0")
+        raise InvalidInputError("kv_memory", got, "at least one of each, lengths and batches above 0")
     figure = _stacked(2 if link else 1, 220, 30, dark)
     tones = dict(zip(sorted(batches), _tones(len(batches), dark), strict=True))
     looks = {name: (_DASHES[n % len(_DASHES)], _SYMBOLS[n % len(_SYMBOLS)]) for n, name in enumerate(models)}
     x, sizes = np.array(sorted(lengths), float), []
     for (name, shape), (batch, tone) in itertools.product(models.items(), tones.items()):
-        held = kv_bytes(shape.n_layers, shape.n_kv_heads, shape.head_dim, sorted(lengths), batch, bytes_per_value)
-        sizes.append(held)
+        size = kv_bytes(shape.n_layers, shape.n_kv_heads, shape.head_dim, sorted(lengths), batch, bytes_per_value)
+        sizes.append(size)
         style = {"color": tone, "dash": looks[name][0], "symbol": looks[name][1]}
-        label, texts = f"{escape(name)}, batch {batch:,}", np.array([bytes_text(size) for size in held])
+        label, texts = f"{escape(name)}, batch {batch:,}", np.array([bytes_text(number) for number in size])
         hover = "%{x:,} tokens: %{customdata}"
-        figure.add_trace(curve(label, x, held.astype(float), style, hover, texts, show_legend=False), 1, 1)
+        figure.add_trace(curve(label, x, size.astype(float), style, hover, texts, show_legend=False), 1, 1)
         if link is not None:
-            times, hover = np.asarray(link.seconds(held, shape.n_layers), float), "%{x:,} tokens: %{y:.3g} s"
+            times, hover = np.asarray(link.seconds(size, shape.n_layers), float), "%{x:,} tokens: %{y:.3g} s"
             figure.add_trace(curve(label, x, times, style, hover, show_legend=False), 2, 1)
     for name, (dash, symbol) in looks.items():
         style = {"color": ink(dark).foreground, "dash": dash, "symbol": symbol}
@@ -165,60 +166,60 @@ def kv_memory(
         sizes.append(np.array([memory_bytes]))
         style = {"color": ink(dark).foreground, "dash": "dashdot", "symbol": "line-ns"}
         level, name = np.full(2, float(memory_bytes)), f"{bytes_text(memory_bytes)} of memory"
-        figure.add_trace(curve(name, x[[0, -1]], level, style, "of a device", markers=False), 1, 1)
+        figure.add_trace(curve(name, x[[0, -1]], level, style, "of the device", markers=False), 1, 1)
     figure.update_yaxes(type="log", title_text="keys and values", **_byte_ticks(np.concatenate(sizes)), row=1, col=1)
     size_axis(figure, lengths, "length (tokens)")
     if link is not None:
         figure.update_xaxes(title_text="", showticklabels=False, row=1, col=1)
-        log_ticks(figure, "time to move (s)", row=2, col=1)
-    parts = ["Keys and values of all layers", f"{bytes_per_value} bytes a value", link.label if link else ""]
+        log_ticks(figure, "transfer time (s)", row=2, col=1)
+    parts = ["Keys and values of all layers", f"{bytes_per_value} bytes per value", link.label if link else ""]
     set_title(figure, heading(title, parts))
     return figure
 
 
 def bytes_text(size: float) -> str:
-    """A number of bytes in print, in the largest binary unit of which it holds one.
+    """A number of bytes as text, in the largest binary unit that is not larger.
 
     >>> bytes_text(17179869184)
     '16 GiB'
     """
-    unit, sign = next(((unit, sign) for unit, sign in _PREFIXES if size >= unit), _PREFIXES[-1])
-    return f"{size / unit:.4g} {sign}"
+    unit, symbol = next(((unit, symbol) for unit, symbol in _PREFIXES if size >= unit), _PREFIXES[-1])
+    return f"{size / unit:.4g} {symbol}"
 
 
 def _by_steps(rows: pd.DataFrame, style_in: Callable[[str], dict[str, str]]) -> list[go.Scatter]:
-    """A curve a name over R; names that begin with a method ("clusterkv, budget 256") have its colour."""
+    """One curve per name over R; a name that begins with a method ("clusterkv, budget 256") has its colour."""
     curves = []
-    seen: list[str] = []
+    methods: list[str] = []
     for name in rows["cache"].unique():
         means = rows[rows["cache"] == name].groupby("recent_steps")["hit_rate"].mean()
         method = str(name).partition(",")[0]
         style = style_in(method)
-        if method in seen:  # a method's second curve keeps its colour
-            number = seen.count(method)
+        if method in methods:  # a method's second curve keeps its colour
+            number = methods.count(method)
             style |= {"dash": _DASHES[number % len(_DASHES)], "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open"}
-        seen.append(method)
+        methods.append(method)
         x, y = means.index.to_numpy(float), means.to_numpy(float)
         curves.append(curve(escape(str(name)), x, y, style, "R = %{x}: %{y:.1%}"))
     return curves
 
 
 def _by_blocks(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
-    """A curve a name, policy and capacity over the blocks of a step: lightness by capacity, dash by policy."""
+    """One curve per name, policy and capacity over the blocks per step: lightness by capacity, dash by policy."""
     curves = []
     capacities = sorted(rows["capacity_tokens"].unique())
     tones = dict(zip(capacities, _tones(len(capacities), dark), strict=False))
     several = rows["cache"].nunique() > 1
-    for (name, policy, capacity), own in rows.groupby(["cache", "policy", "capacity_tokens"], sort=False):
-        means = own.groupby("blocks_a_step")["hit_rate"].mean()
-        dash, symbol = _POLICIES.get(str(policy).lower(), _OTHER)
+    for (name, policy, capacity), curve_rows in rows.groupby(["cache", "policy", "capacity_tokens"], sort=False):
+        means = curve_rows.groupby("blocks_a_step")["hit_rate"].mean()
+        dash, symbol = _POLICIES.get(str(policy).lower(), _UNKNOWN_POLICY)
         label = f"{escape(str(name))}, " if several else ""
         label += f"{escape(str(policy)).upper()}, {capacity:,.0f} tokens"
         style = {"color": tones[capacity], "dash": dash, "symbol": symbol}
         x, y = means.index.to_numpy(float), means.to_numpy(float)
         line = curve(label, x, y, style, "%{x} blocks: %{y:.1%}", show_legend=False)
         curves.append(line.update(marker_size=11 if symbol.endswith("-open") else 7))  # the two policies often coincide
-    policies = {str(policy): _POLICIES.get(str(policy).lower(), _OTHER) for policy in rows["policy"].unique()}
+    policies = {str(policy): _POLICIES.get(str(policy).lower(), _UNKNOWN_POLICY) for policy in rows["policy"].unique()}
     for policy, (dash, symbol) in policies.items():
         curves.append(_entry(escape(policy).upper(), {"color": ink(dark).foreground, "dash": dash, "symbol": symbol}))
     for capacity, tone in tones.items():
@@ -229,7 +230,7 @@ def _by_blocks(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
 
 
 def _paper(rows: pd.DataFrame, x: str, show_legend: bool, dark: bool) -> go.Scatter:
-    """Hollow marks at what papers report, once each."""
+    """Hollow marks at the values that papers report, without repetitions."""
     points = rows[[x, "paper"]].dropna().drop_duplicates()
     return go.Scatter(
         x=points[x].to_numpy(float), y=points["paper"].to_numpy(float), mode="markers", name="as the paper reports",
@@ -240,26 +241,26 @@ def _paper(rows: pd.DataFrame, x: str, show_legend: bool, dark: bool) -> go.Scat
 
 
 def _entry(name: str, style: dict[str, str], markers: bool = True) -> go.Scatter:
-    """A line of the legend that no curve has alone."""
+    """A legend entry that no single curve has."""
     return curve(name, np.array([np.nan]), np.array([np.nan]), style, "", markers=markers)
 
 
 def _stacked(count: int, height: float, gap: float, dark: bool) -> go.Figure:
-    """Panels of `height` pixels under each other, `gap` apart, with room for the title, the axis and the legend."""
+    """Panels of `height` pixels below each other, `gap` apart, with room for the title, the axis and the legend."""
     inside = height * count + gap * (count - 1)
     figure = make_subplots(count, 1, vertical_spacing=gap / inside)
     return figure.update_layout(template=template_name(dark), height=inside + 180, hovermode="closest")
 
 
 def _tones(count: int, dark: bool) -> list[str]:
-    """Steps of cividis that stand out from the page, for values that have an order."""
+    """Steps of cividis that contrast with the page, for ordered values."""
     ends = (0.4, 1.0) if dark else (0.0, 0.8)
     return list(sample_colorscale(MAP, np.linspace(*ends, count))) if count > 1 else [sample_colorscale(MAP, [0.4])[0]]
 
 
 def _byte_ticks(sizes: Any) -> dict[str, Any]:
-    """Ticks of a logarithmic axis at powers of two, eight at most."""
+    """At most eight ticks of a logarithmic axis, at powers of two."""
     first, last = int(np.floor(np.log2(sizes.min()))), int(np.ceil(np.log2(sizes.max())))
-    apart = max(1, -(-(last - first) // 7))
-    ticks = [2.0**power for power in range(first, last + 1, apart)]
+    step = max(1, -(-(last - first) // 7))
+    ticks = [2.0**power for power in range(first, last + 1, step)]
     return {"tickvals": ticks, "ticktext": [bytes_text(tick) for tick in ticks]}

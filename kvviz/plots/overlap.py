@@ -1,4 +1,4 @@
-"""How far two queries agree about the keys that matter, by how similar the queries are."""
+"""Query overlap: how many of their top-k keys two queries share, by how similar the queries are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .powers import raised
 from .similarity import line
 from .theme import BLUE, PURPLE, SKY, ink, template_name, translucent
 
-_BOUND_QUERIES = 32  # over which a bound is averaged
+_BOUND_QUERIES = 32  # queries over which a bound is averaged
 
 
 def query_overlap(
@@ -26,12 +26,12 @@ def query_overlap(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Overlap of two queries' top-k keys against the queries' cosine: a dot a pair, the trend, what is guaranteed.
+    """Overlap of two queries' top-k keys against the queries' cosine: one dot per pair, the trend, and two bounds.
 
     As in CTkvr fig. 2b with the bound of its appendix A. The pairs are those of `metrics.topk_overlap`, over all query
-    heads of a captured `layer`; at most 5,000. The legend has the trend's Pearson correlation, the overlap of
-    unrelated choices, and from which cosine each of the two bounds of `metrics.overlap_bound` says anything: Theorem 1
-    as it stands and the sharper one. The bounds are means over 32 of the queries.
+    heads of a captured `layer`; at most 5,000. The legend gives the trend's Pearson correlation, the mean overlap of
+    unrelated choices, and the cosine from which each bound of `metrics.overlap_bound` exceeds 0: Theorem 1 as published
+    and a sharper bound. The bounds are means over 32 of the queries.
 
     Raises InvalidInputError for a layer that was not captured, `pairs` outside 2 to 5,000, and a `k` outside 1 to half
     the tokens.
@@ -45,23 +45,23 @@ def query_overlap(
     if not 2 <= pairs <= 5000:
         raise InvalidInputError("query_overlap: pairs", pairs, "2 to 5,000")
     queries, keys = trace.queries[trace.check_layer(layer)], trace.keys[layer]
-    found = metrics.topk_overlap(queries, keys, k, pairs, seed)
-    trend = metrics.linear_fit(found.cosine, found.overlap)
-    ends = np.array([found.cosine.min(), found.cosine.max()])
-    chance = float((k / (found.first + 1)).mean())
+    drawn = metrics.topk_overlap(queries, keys, k, pairs, seed)
+    trend = metrics.linear_fit(drawn.cosine, drawn.overlap)
+    ends = np.array([drawn.cosine.min(), drawn.cosine.max()])
+    chance = float((k / (drawn.first + 1)).mean())
     neutral, color = ink(dark), PURPLE
     figure = go.Figure(go.Scatter(
-        x=found.cosine, y=found.overlap, mode="markers", name="pair of queries",
-        customdata=np.stack([found.head, found.first, found.second], -1),
+        x=drawn.cosine, y=drawn.overlap, mode="markers", name="pair of queries",
+        customdata=np.stack([drawn.head, drawn.first, drawn.second], -1),
         hovertemplate="query head %{customdata[0]}, positions %{customdata[1]:,} and %{customdata[2]:,}<br>"
         "cosine %{x:.3f}, overlap %{y:.2f}<extra></extra>",
         marker={"size": 4, "color": translucent(color, 0.35)},
     ))  # fmt: skip
-    rising = f"trend, r = {trend.correlation:.2f}"
-    figure.add_trace(line(ends, trend.slope * ends + trend.intercept, rising, neutral.foreground, width=2.5))
+    label = f"trend, r = {trend.correlation:.2f}"
+    figure.add_trace(line(ends, trend.slope * ends + trend.intercept, label, neutral.foreground, width=2.5))
     figure.add_trace(line(np.array([-1.0, 1.0]), np.full(2, chance), f"unrelated choices, {chance:.2f}",
                            neutral.muted, width=1, dash="dash"))  # fmt: skip
-    for trace_line in _bounds(trace, layer, k, found, dark):
+    for trace_line in _bounds(trace, layer, k, drawn, dark):
         figure.add_trace(trace_line)
     text = heading(title, [
         f"Overlap of top-{k} keys", trace.model, f"{len(trace):,} tokens", f"layer {layer}",
@@ -76,9 +76,9 @@ def query_overlap(
 
 
 def _bounds(trace: Trace, layer: int, k: int, pairs: metrics.QueryPairs, dark: bool) -> list[go.Scatter]:
-    """The two bounds against the cosine; near 1 the axis of cosines is too coarse, so that the legend has the place."""
+    """The two bounds against the cosine. Near 1 the axis is too coarse, so the legend says where each bound begins."""
     gaps = np.geomspace(1e-9, 1.0, 91)  # 1 − cosine
-    spread = np.linspace(0, len(pairs.head) - 1, _BOUND_QUERIES).astype(np.int64)
+    chosen = np.linspace(0, len(pairs.head) - 1, _BOUND_QUERIES).astype(np.int64)
     lines = []
     for sharp, name, dash in ((False, "Theorem 1", "dot"), (True, "sharper bound", "solid")):
         bound = np.mean([
@@ -86,7 +86,7 @@ def _bounds(trace: Trace, layer: int, k: int, pairs: metrics.QueryPairs, dark: b
                 trace.queries[layer][head, first], trace.keys[layer][head // trace.geometry.group_size, : first + 1],
                 k, 1.0 - gaps, sharp=sharp,
             )
-            for head, first in zip(pairs.head[spread], pairs.first[spread], strict=True)
+            for head, first in zip(pairs.head[chosen], pairs.first[chosen], strict=True)
         ], axis=0)  # fmt: skip
         useful = gaps[bound > 0]
         begins = f"above 0 from {_near_one(useful[-1])}" if len(useful) else "0 everywhere"
@@ -96,7 +96,7 @@ def _bounds(trace: Trace, layer: int, k: int, pairs: metrics.QueryPairs, dark: b
 
 
 def _near_one(gap: float) -> str:
-    """A cosine of 1 − gap in print.
+    """A cosine of 1 − `gap` as text.
 
     >>> _near_one(0.02), _near_one(2e-7), _near_one(1e-4)
     ('0.980', '1 − 2×10⁻⁷', '1 − 10⁻⁴')

@@ -12,18 +12,18 @@ from plotly.subplots import make_subplots
 from ..errors import InvalidInputError
 from .theme import ink, template_name
 
-_BETWEEN = 64  # pixels from a panel to the one below: tick labels and the lower one's name
+_BETWEEN = 64  # pixels from a panel to the one below: tick labels and the lower panel's name
 _AROUND = 120  # pixels for the title, the lowest axis and the legend
 _SIDE = 0.1  # share of the width from a panel to the next: tick labels
 
 
 def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tuple[go.Figure, list[dict[str, int]]]:
-    """A figure with a panel of `height` pixels a name, `across` in a row, and the row and col of each.
+    """A figure with one panel of `height` pixels per name, `across` in a row, and the row and col of each panel.
 
-    Names are escaped text; an empty one leaves its panel without a name. Raises InvalidInputError for no panel a row.
+    Names are escaped text; a panel may have an empty name. Raises InvalidInputError for `across` below 1.
     """
     if across < 1:
-        raise InvalidInputError("panels: across", across, "1 or more in a row")
+        raise InvalidInputError("panels: across", across, "1 or more panels per row")
     across = min(across, len(names))
     rows = -(-len(names) // across)
     inside = height * rows + _BETWEEN * (rows - 1)
@@ -35,7 +35,7 @@ def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tupl
     for name, place in zip(names, places, strict=True):
         if name:
             name_panel(figure, name, **place)
-    for number in range(len(names), rows * across):  # the grid's last places may be empty
+    for number in range(len(names), rows * across):  # the last cells of the grid may be empty
         empty = {"row": number // across + 1, "col": number % across + 1}
         figure.update_xaxes(visible=False, **empty)
         figure.update_yaxes(visible=False, **empty)
@@ -51,10 +51,10 @@ def name_panel(figure: go.Figure, text: str, row: int, col: int) -> None:
 
 
 def tiles(values: NDArray[np.float64], hover: str, dark: bool, text: list[list[str]] | None = None) -> go.Bar:
-    """A map of `values` [rows, columns] on the figure's colour axis: a bar a cell, none for NaN.
+    """A map of `values` [rows, columns] on the figure's colour axis: one bar per cell, none for NaN.
 
-    Bars, since plotly puts a heat map into a PDF as a picture. `hover`: a template that may use x (the column),
-    customdata[0] (the row), marker.color and text; `text`: what to write into the cells.
+    It consists of bars because plotly puts a heat map into a PDF as a bitmap. `hover`: a template that may use x (the
+    column), customdata[0] (the row), marker.color and text. `text`: what to write into the cells.
     """
     row, column = np.nonzero(~np.isnan(values))
     words = [text[line][place] for line, place in zip(row, column, strict=True)] if text is not None else None

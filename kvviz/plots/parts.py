@@ -1,4 +1,4 @@
-"""What the parts of a run's time are called, their order and their colours: grey for the model's own work."""
+"""Parts of a run's time: their names, order and colours, with grey for the model's own work."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..trace.timeline import Event
 from .theme import cluster_color, ink, oklch
 
 END_TO_END = "end to end"
-# From the bottom of a stack: what every method has first, so that the rest can be compared.
+# From the bottom of a stack: first what all methods have, so that the rest can be compared.
 ORDER = ("prefill", "rest", "attention", "select", "transfer", "store", "build")
-# Blue and yellow keep apart for every kind of colour vision, and lightness does in greyscale: (lightness on a light
-# page, on a dark one, chroma, hue).
+# Blue and yellow can be told apart with every kind of colour vision, and in greyscale by their lightness: (lightness on
+# a light page, on a dark page, chroma, hue).
 _TONES = {
     "prefill": (0.78, 0.50, 0.0, 0.0),
     "rest": (0.87, 0.40, 0.0, 0.0),
@@ -24,7 +24,7 @@ _TONES = {
 
 
 def part_of(event: Event) -> str | None:
-    """The part of the time that an event of a Timeline belongs to; None for a forward pass, which holds the others."""
+    """The part of the time that a Timeline's event belongs to; None for a forward pass, which contains the others."""
     if event.stream == "pass":
         return None
     if event.stream in ("clustering", "transfer"):
@@ -33,20 +33,20 @@ def part_of(event: Event) -> str | None:
 
 
 def in_order(parts: list[str]) -> list[str]:
-    """Every part once, the known ones from the bottom of a stack up, others after them as they came."""
-    found = list(dict.fromkeys(parts))
-    return [part for part in ORDER if part in found] + [part for part in found if part not in ORDER]
+    """The distinct parts: known ones from the bottom of a stack up, then the others in their order in `parts`."""
+    distinct = list(dict.fromkeys(parts))
+    return [part for part in ORDER if part in distinct] + [part for part in distinct if part not in ORDER]
 
 
-def part_marker(part: str, others: int = 0, dark: bool = False) -> dict[str, Any]:
-    """Colour and hatching of a part's bars; a part without a colour of its own gets that of number `others`."""
+def part_marker(part: str, number: int = 0, dark: bool = False) -> dict[str, Any]:
+    """Colour and hatching of a part's bars; an unknown part gets the colour of cluster `number`."""
     if part not in _TONES:
-        return {"color": cluster_color(others, 0.7, dark)}
+        return {"color": cluster_color(number, 0.7, dark)}
     on_light, on_dark, chroma, hue = _TONES[part]
     color = oklch(on_dark if dark else on_light, chroma, hue)
     if part != "store":
         return {"color": color}
-    stroke = ink(dark).background  # hatched, since it is one more grey
+    stroke = ink(dark).background  # hatched, to differ from the other greys
     return {
         "color": color,
         "pattern": {"shape": "/", "size": 5, "solidity": 0.3, "fillmode": "overlay", "fgcolor": stroke},

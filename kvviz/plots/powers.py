@@ -1,10 +1,10 @@
-"""Powers of ten in print."""
+"""Powers of ten as text."""
 
 from __future__ import annotations
 
 
 def power_of_ten(exponent: int) -> str:
-    """A power of ten in print: as a decimal number from 0.0001 to 10,000, with an exponent beyond.
+    """A power of ten as text: a decimal number from 0.0001 to 10,000, otherwise with an exponent.
 
     >>> power_of_ten(-2), power_of_ten(-6)
     ('0.01', '10⁻⁶')
@@ -13,7 +13,7 @@ def power_of_ten(exponent: int) -> str:
 
 
 def raised(number: int) -> str:
-    """A whole number as an exponent in print.
+    """An integer in superscript digits.
 
     >>> raised(-12)
     '⁻¹²'

@@ -1,4 +1,4 @@
-"""How much a method keeps at each budget."""
+"""Recall, attention mass and output error by budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _AXES = {
-    "recall": "recall (share of the oracle's)",
+    "recall": "recall (share of the oracle's tokens)",
     "attention_mass": "attention mass kept (share)",
     "output_error": "relative error of the attention output",
 }
@@ -33,17 +33,17 @@ def recall_by_budget(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """A curve a method: the mean of a metric against the budget, on a logarithmic axis (base 2).
+    """The mean of a metric against the budget, one curve per method, on a logarithmic axis (base 2).
 
-    As in ClusterKV (arXiv 2412.03213) fig. 11. `table` has the columns method, budget and the metric, as
-    `kvviz.compare` returns it; rows that repeat a method and budget (other prompts, other seeds) become a mean with a
-    band from their minimum to their maximum ("range") or of one standard deviation either side ("std"). Rows without a
-    value are left out. `budget` counts tokens a key/value head, or is a share of the prompt where all are below 1.
+    As in ClusterKV (arXiv 2412.03213) fig. 11. `table` has the columns method, budget and the metric, as returned by
+    `kvviz.compare`. Rows that repeat a method and budget (other prompts, other seeds) become a mean with a band: from
+    minimum to maximum ("range"), or one standard deviation to either side ("std"). Rows without a value are left out.
+    `budget` is in tokens per key/value head, or a share of the prompt if all budgets are below 1.
 
-    Methods are drawn as their classes say (`Method.style`), or `table.attrs["styles"]`: {"mymethod": {"color":
-    "#0072B2", "dash": "dot", "symbol": "star"}}. `kinds` gives methods that are not known their tone: {"mymethod":
-    "eviction"}. `title` says what was run; by default it is made from `table.attrs`, where "model", "prompt_length" and
-    "seed" are looked for.
+    Methods have the style of their classes (`Method.style`) or of `table.attrs["styles"]`: {"mymethod": {"color":
+    "#0072B2", "dash": "dot", "symbol": "star"}}. `kinds` gives unknown methods the tone of a kind: {"mymethod":
+    "eviction"}. `title` says what was run; by default it is made from "model", "prompt_length" and "seed" in
+    `table.attrs`.
 
     Raises UnknownNameError for an unknown metric or band, InvalidInputError for missing columns, no rows, or budgets
     that are not positive.

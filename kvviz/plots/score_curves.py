@@ -1,4 +1,4 @@
-"""What figures of scores share: tables checked, a curve with a band or bars, the axis of budgets."""
+"""Shared parts of figures of scores: checks of tables, a curve with a band or bars, the axis of budgets."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MAX_TICKS = 8
 def rows_of(
     operation: str, table: pd.DataFrame, columns: Sequence[str], levels: Collection[str] | None = None
 ) -> pd.DataFrame:
-    """Those columns of the rows that have a value in each of them.
+    """The chosen columns of the rows that have a value in each of them.
 
-    With `levels`, the budget may be missing in rows of the methods that `ignoring_budget` returns. Raises
-    InvalidInputError where a column is missing or no row is left.
+    With `levels`, the methods that `ignoring_budget` returns may lack a budget. Raises InvalidInputError for a missing
+    column, or if no row is left.
     """
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -44,26 +44,26 @@ def rows_of(
 
 def ignoring_budget(rows: pd.DataFrame, levels: Collection[str]) -> set[Any]:
     """The methods in `levels`, and those whose rows all lack a budget."""
-    return {name for name, own in rows.groupby("method") if name in levels or own["budget"].isna().all()}
+    return {name for name, group in rows.groupby("method") if name in levels or group["budget"].isna().all()}
 
 
 def numbers(operation: str, rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The rows with that column as finite float64; raises InvalidInputError where it is no such thing."""
+    """The rows with that column as finite float64; raises InvalidInputError for other values."""
     try:
-        found = rows[column].astype(float)
+        values = rows[column].astype(float)
     except (TypeError, ValueError):
         raise InvalidInputError(f"{operation}: {column}", f"values of type {rows[column].dtype}", "numbers") from None
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         raise InvalidInputError(f"{operation}: {column}", "an infinite value", "finite numbers")
-    return rows.assign(**{column: found})
+    return rows.assign(**{column: values})
 
 
 def check_positive(operation: str, values: pd.Series[Any], name: str) -> None:
-    """Raise InvalidInputError for a value that is not a finite number above 0, which no logarithmic axis can show."""
-    found = values.to_numpy(float)
-    wrong = found[~(np.isfinite(found) & (found > 0))]
-    if len(wrong):
-        raise InvalidInputError(operation, wrong[0], f"{name} above 0")
+    """Raise InvalidInputError for a value that is not finite and above 0, since a logarithmic axis cannot show it."""
+    array = values.to_numpy(float)
+    invalid = array[~(np.isfinite(array) & (array > 0))]
+    if len(invalid):
+        raise InvalidInputError(operation, invalid[0], f"{name} above 0")
 
 
 def curve(
@@ -91,7 +91,7 @@ def band(line: go.Scatter, low: Array, high: Array) -> go.Scatter:
 
 
 def error_bars(line: go.Scatter, low: Array, high: Array) -> go.Scatter:
-    """The curve itself, with bars from `low` to `high`."""
+    """The same curve with bars from `low` to `high`."""
     return line.update(error_y={
         "type": "data", "symmetric": False, "array": np.maximum(high - line.y, 0),
         "arrayminus": np.maximum(line.y - low, 0), "color": line.line.color, "thickness": 1.2, "width": 3,
@@ -99,45 +99,43 @@ def error_bars(line: go.Scatter, low: Array, high: Array) -> go.Scatter:
 
 
 def spread_aside(count: int) -> Array:
-    """Factors close to 1 that set `count` curves on a logarithmic axis beside each other, so that bars can be told."""
+    """Factors close to 1 that shift `count` curves apart on a logarithmic axis, so that their bars do not overlap."""
     return np.asarray(2.0 ** (0.035 * (np.arange(count) - (count - 1) / 2)))
 
 
 def budget_text(budget: float) -> str:
-    """A budget in print: tokens, or a share of the prompt where it is below 1."""
+    """A budget as text: tokens, or a share of the prompt if it is below 1."""
     return f"{budget:.3g}" if budget < 1 else f"{budget:,.0f}"
 
 
 def budget_axis(budgets: Array) -> dict[str, Any]:
-    """A logarithmic axis with ticks at the budgets: tokens a KV head, or shares where all are below 1."""
+    """A logarithmic axis with ticks at the budgets: tokens per KV head, or shares if all are below 1."""
     budgets = np.unique(np.asarray(budgets, float))
     ticks = spread_ticks(budgets)
     return {
         "type": "log", "tickvals": ticks, "ticktext": [budget_text(tick) for tick in ticks],
-        "title_text": "budget (share of the prompt)" if (budgets < 1).all() else "budget (tokens a KV head)",
+        "title_text": "budget (share of the prompt)" if (budgets < 1).all() else "budget (tokens per KV head)",
     }  # fmt: skip
 
 
 def spread_ticks(values: Array) -> list[float]:
-    """The values themselves, ascending; where they crowd, only those far enough from the one before to be read."""
+    """The values, ascending; if they are crowded, only those far enough from the previous one to be legible."""
     if len(values) <= 1:
         return [float(value) for value in values]
-    apart = np.log2(values[-1] / values[0]) / _MAX_TICKS
+    spacing = np.log2(values[-1] / values[0]) / _MAX_TICKS
     ticks = [float(values[0])]
     for value in values[1:]:
-        if np.log2(value / ticks[-1]) >= apart:
+        if np.log2(value / ticks[-1]) >= spacing:
             ticks.append(float(value))
     return ticks
 
 
-def about(table: pd.DataFrame, given: str | None, what: str, *more: str) -> str:
-    """The title: `given`, or what is drawn, of which model, length, layers, budget and seed (from `table.attrs`), and
-    `more`.
-    """
+def about(table: pd.DataFrame, title: str | None, what: str, *more: str) -> str:
+    """A title: `title`, or if it is None, `what` is drawn, of which run (from `table.attrs` and "seed"), and `more`."""
     known = dict(table.attrs)
-    if "seed" in table.columns and table["seed"].nunique() == 1:  # of a table with several, one may be picked
+    if "seed" in table.columns and table["seed"].nunique() == 1:  # the rows of one seed may have been selected
         known["seed"] = table["seed"].iloc[0]
-    return heading(given, [
+    return heading(title, [
         what,
         str(known.get("model", "")),
         f"{known['prompt_length']:,} tokens" if "prompt_length" in known else "",

@@ -1,4 +1,4 @@
-"""How well a model does its tasks with each method: scores and perplexity."""
+"""Scores of tasks and perplexity, by method."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from .theme import styles_of, template_name
 if TYPE_CHECKING:
     import pandas as pd
 
-_POINTS = 200  # of a curve of perplexity by position
-_FIRST = 32  # tokens that its first point is of: fewer say little
+_POINTS = 200  # per curve of perplexity by position
+_FIRST = 32  # tokens in its first point, since fewer say little
 
 
 def score_by_budget(
@@ -47,23 +47,23 @@ def score_by_budget(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """A curve a method: the mean score of a task against the budget, with bootstrap intervals; one panel a task.
+    """Mean score against the budget with bootstrap intervals: one curve per method, one panel per task.
 
     As in ClusterKV (arXiv 2412.03213) fig. 9, CentroidKV (OpenReview T3EeupQhGj) fig. 4 and 5, CTkvr fig. 9 and
     PQCache (arXiv 2407.12820) fig. 10. `table` has the columns method, budget and `score` (numbers; booleans become a
-    share), and may have task and sample. The bars are the interval of the mean over samples that holds `confidence` of
-    the resamples drawn with `seed` (`metrics.bootstrap_interval`); several rows of one sample (a method's other seeds)
-    are averaged first. Without a column sample every row is a sample. Rows without a value are left out. The table of
-    `kvviz.load_results` is such a table: a sample's seeds, lengths, placements and turns are averaged; to see one of
-    them, give its rows alone. There, tasks of likelihood have nats per token as their score: lower is better.
+    share), and may have task and sample. The bars are bootstrap intervals of the mean over samples: they hold the share
+    `confidence` of the resamples drawn with `seed` (`metrics.bootstrap_interval`). Several rows of one sample (other
+    seeds of a method) are averaged first. Without a column sample, every row is a sample. Rows without a value are left
+    out. The table of `kvviz.load_results` has this form. A sample's seeds, lengths, placements and turns are averaged;
+    to see only one of them, pass its rows. Tasks of likelihood have nats per token as their score: lower is better.
 
     Methods in `levels`, and those whose budget is NaN in all rows, ignore the budget: each is a horizontal line at its
-    mean in the task. `budget` counts tokens a key/value head, or is a share of the prompt where all are below 1; points
-    stand a little aside, so that bars can be told apart. `across` panels stand in a row. `kinds` and `title` as for
+    mean in the task. `budget` is in tokens per key/value head, or a share of the prompt if all budgets are below 1.
+    Points are shifted slightly, so that bars do not overlap. `across`: panels per row. `kinds` and `title` as for
     `recall_by_budget`.
 
     Raises InvalidInputError for missing columns, scores that are not finite numbers, no method with budgets, or budgets
-    that are not positive, or are tokens in some rows and shares in others.
+    that are not positive or mix tokens and shares.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"method": ["full", "quest", "quest"], "budget": [900, 128, 256], "score": [1, 0.3, 0.4]})
@@ -74,30 +74,30 @@ def score_by_budget(
     columns = [*optional, "method", "budget", score]
     rows = numbers("score_by_budget", rows_of("score_by_budget", table, columns, levels), score)
     levels = ignoring_budget(rows, levels)
-    of_budget = rows[~rows["method"].isin(levels)]
-    if of_budget.empty:
-        raise InvalidInputError("score_by_budget: method", sorted(set(rows["method"])), "one beside those in levels")
-    check_positive("score_by_budget: budget", of_budget["budget"], "budgets")
-    budgets = of_budget["budget"].to_numpy(float)
+    with_budget = rows[~rows["method"].isin(levels)]
+    if with_budget.empty:
+        raise InvalidInputError("score_by_budget: method", sorted(set(rows["method"])), "at least one not in levels")
+    check_positive("score_by_budget: budget", with_budget["budget"], "budgets")
+    budgets = with_budget["budget"].to_numpy(float)
     if (budgets < 1).any() and (budgets >= 1).any():
-        raise InvalidInputError("score_by_budget: budget", "tokens and shares of the prompt", "rows of one kind")
+        raise InvalidInputError("score_by_budget: budget", "tokens and shares of the prompt", "only one of them")
     tasks = list(rows["task"].unique()) if "task" in rows else [""]
     figure, places = panels([escape(str(task)) for task in tasks], across, 260 if len(tasks) > 1 else 300, dark)
     methods = sorted(rows["method"].unique(), key=lambda method: method in levels)  # levels are drawn over the others
-    aside = dict(zip(methods, spread_aside(len(set(of_budget["method"]))), strict=False))
+    shifts = dict(zip(methods, spread_aside(len(set(with_budget["method"]))), strict=False))
     explained: set[str] = set()
     style_in = styles_of(table, dark, kinds)
-    most = 0
+    most_samples = 0
     for task, place in zip(tasks, places, strict=True):
-        here = rows[rows["task"] == task] if "task" in rows else rows
-        for method in (name for name in methods if name in set(here["method"])):
+        task_rows = rows[rows["task"] == task] if "task" in rows else rows
+        for method in (name for name in methods if name in set(task_rows["method"])):
             style, show = style_in(str(method)), method not in explained
-            samples = _samples(here[here["method"] == method], score, [] if method in levels else ["budget"])
+            samples = _samples(task_rows[task_rows["method"] == method], score, [] if method in levels else ["budget"])
             if method in levels:
                 trace = _level(str(method), float(samples.mean()), budgets, style, show)
             else:
-                most = max(most, int(samples.groupby("budget").size().max()))
-                trace = _score_curve(str(method), samples, aside[method], style, confidence, seed, show)
+                most_samples = max(most_samples, int(samples.groupby("budget").size().max()))
+                trace = _score_curve(str(method), samples, shifts[method], style, confidence, seed, show)
             figure.add_trace(trace, **place)
             explained.add(method)
     share = bool(rows[score].isin([0, 1]).all())
@@ -107,9 +107,9 @@ def score_by_budget(
     figure.update_yaxes(title_text=_axis_name(score, share), col=1)
     if share:
         figure.update_yaxes(range=[-0.03, 1.05])
-    sure = f"mean of {most} samples, bars: {confidence:.0%} bootstrap interval" if most > 1 else ""
+    spread = f"mean of {most_samples} samples, bars: {confidence:.0%} bootstrap interval" if most_samples > 1 else ""
     what = f"{score.replace('_', ' ').capitalize()} by budget"
-    set_title(figure, about(table, title, what, sure), panel_titles=tasks != [""])
+    set_title(figure, about(table, title, what, spread), panel_titles=tasks != [""])
     return figure
 
 
@@ -120,35 +120,36 @@ def perplexity_by_length(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """A curve a method: perplexity against the length of the text, or of the text so far against the position in it.
+    """Perplexity against the length of the text, or up to each position against the position: one curve per method.
 
-    As in ClusterKV (arXiv 2412.03213) fig. 10. `table` has the columns method, perplexity, and one of two. `length`
+    As in ClusterKV (arXiv 2412.03213) fig. 10. `table` has the columns method and perplexity, and one of two. `length`
     (tokens): the perplexity of a text of that length; texts of one length become their geometric mean, with a band from
     the lowest to the highest. `position`: the perplexity of the one token there, the exponential of its negative log
-    likelihood; drawn is the perplexity of all tokens up to there, the geometric mean of theirs, from the 32nd token on.
-    The axis of perplexity is logarithmic where it spans more than a decade. Where "full" is among the methods, the
-    legend says how far above it the others get: at most over the lengths, or at the last position. `kinds` and `title`
-    as for `recall_by_budget`.
+    likelihood. The curve shows the geometric mean over all tokens up to there, from the 32nd token on. The axis of
+    perplexity is logarithmic if the values span more than a decade. If "full" is among the methods, the legend gives
+    the difference to it: the largest over the lengths, or that at the last position. `kinds` and `title` as for
+    `recall_by_budget`.
 
     Raises InvalidInputError for missing columns, both length and position, a perplexity that is not above 0, or several
-    budgets in a column budget, NaN aside.
+    budgets other than NaN in a column budget.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"method": ["full", "quest"], "length": [512, 512], "perplexity": [10.0, 10.5]})
     >>> [trace.name for trace in perplexity_by_length(table).data]
     ['full', 'quest (up to +0.50 against full)']
     """
-    given = [name for name in ("length", "position") if name in table.columns]
-    if len(given) == 2:
+    axes = [name for name in ("length", "position") if name in table.columns]
+    if len(axes) == 2:
         raise InvalidInputError("perplexity_by_length: columns", "both length and position", "one of the two")
     one_value("perplexity_by_length", table, "budget")
-    by = given[0] if given else "length"
+    by = axes[0] if axes else "length"
     rows = rows_of("perplexity_by_length", table, ["method", by, "perplexity"])
     rows = numbers("perplexity_by_length", numbers("perplexity_by_length", rows, "perplexity"), by)
     check_positive("perplexity_by_length: perplexity", rows["perplexity"], "numbers")
-    logs = {str(name): np.log(own.set_index(by)["perplexity"]) for name, own in rows.groupby("method", sort=False)}
-    groups = {method: own.groupby(level=0) for method, own in logs.items()}
-    means = {method: np.exp(own.mean() if by == "length" else _so_far(own.mean())) for method, own in groups.items()}
+    logs = {str(name): np.log(part.set_index(by)["perplexity"]) for name, part in rows.groupby("method", sort=False)}
+    groups = {method: log.groupby(level=0) for method, log in logs.items()}
+    log_means = {method: group.mean() for method, group in groups.items()}
+    means = {method: np.exp(log if by == "length" else _so_far(log)) for method, log in log_means.items()}
     figure, style_in = go.Figure(), styles_of(table, dark, kinds)
     for method, mean in means.items():
         line = curve(
@@ -162,11 +163,11 @@ def perplexity_by_length(
     values = np.concatenate([mean.to_numpy(float) for mean in means.values()])
     wide = bool(values.max() > 10 * values.min())
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
-    of_what = {"length": "length of the text (tokens)", "position": "position (tokens)"}[by]
-    figure.update_xaxes(title_text=of_what, tickformat=",", nticks=8)
+    x_name = {"length": "length of the text (tokens)", "position": "position (tokens)"}[by]
+    figure.update_xaxes(title_text=x_name, tickformat=",", nticks=8)
     y_name = "perplexity" if by == "length" else "perplexity so far"
     figure.update_yaxes(title_text=y_name, type="log" if wide else "linear", dtick="D2" if wide else None)
-    texts = max(int(own.size().max()) for own in groups.values())
+    texts = max(int(group.size().max()) for group in groups.values())
     spread = f"geometric mean of {texts} texts" + (", band: lowest to highest" if by == "length" else "")
     set_title(figure, about(table, title, f"Perplexity by {by}", spread if texts > 1 else ""))
     return figure
@@ -177,7 +178,7 @@ def _axis_name(score: str, share: bool) -> str:
 
 
 def _samples(rows: pd.DataFrame, score: str, keys: list[str]) -> pd.Series[Any]:
-    """One score a sample, indexed by `keys` first."""
+    """One score per sample, indexed by `keys` first."""
     if "sample" in rows:
         means: pd.Series[Any] = rows.groupby([*keys, "sample"])[score].mean()
         return means
@@ -188,7 +189,7 @@ def _level(
     method: str, mean: float, budgets: NDArray[np.float64], style: dict[str, str], show_legend: bool
 ) -> go.Scatter:
     ends = np.array([budgets.min(), budgets.max()])
-    ends = ends * [0.9, 1.1] if ends[0] == ends[1] else ends  # a line has a length
+    ends = ends * [0.9, 1.1] if ends[0] == ends[1] else ends  # a line needs two different ends
     return curve(
         escape(method), ends, np.full(2, mean), style, "at any budget: %{y:.3f}",
         markers=False, show_legend=show_legend,
@@ -196,24 +197,24 @@ def _level(
 
 
 def _score_curve(
-    method: str, samples: pd.Series[Any], aside: float, style: dict[str, str], confidence: float, seed: int,
+    method: str, samples: pd.Series[Any], shift: float, style: dict[str, str], confidence: float, seed: int,
     show_legend: bool,
 ) -> go.Scatter:  # fmt: skip
     groups = samples.groupby("budget")
     mean, count = groups.mean(), groups.size().to_numpy()
     y, budgets = mean.to_numpy(float), mean.index.to_numpy(float)
     line = curve(
-        escape(method), budgets * aside, y, style, "budget %{customdata[0]:,}: %{y:.3f}<br>"
+        escape(method), budgets * shift, y, style, "budget %{customdata[0]:,}: %{y:.3f}<br>"
         "%{customdata[1]} samples, %{customdata[2]:.3f} to %{customdata[3]:.3f}", show_legend=show_legend,
     )  # fmt: skip
-    ends = [metrics.bootstrap_interval(own.to_numpy(float), level=confidence, seed=seed) for _, own in groups]
+    ends = [metrics.bootstrap_interval(group.to_numpy(float), level=confidence, seed=seed) for _, group in groups]
     low, high = np.array(ends).T
     line.customdata = np.stack([budgets, count, low, high], -1)
     return error_bars(line, low, high) if count.max() > 1 else line
 
 
 def _so_far(logs: pd.Series[Any]) -> pd.Series[Any]:
-    """The mean up to each position, thinned out evenly."""
+    """The mean up to each position, at evenly spaced positions."""
     running = logs.expanding().mean()
     first = min(_FIRST, len(running)) - 1
     shown = np.unique(np.linspace(first, len(running) - 1, _POINTS).astype(int))
@@ -223,7 +224,7 @@ def _so_far(logs: pd.Series[Any]) -> pd.Series[Any]:
 def _above_full(means: Mapping[str, pd.Series[Any]], method: str, by: str) -> str:
     if method == "full" or "full" not in means:
         return ""
-    apart = (means[method] - means["full"]).dropna()  # where both have a value
-    if apart.empty:
+    gap = (means[method] - means["full"]).dropna()  # at lengths or positions that both have
+    if gap.empty:
         return ""
-    return f" (up to {apart.max():+.2f} against full)" if by == "length" else f" ({apart.iloc[-1]:+.2f} against full)"
+    return f" (up to {gap.max():+.2f} against full)" if by == "length" else f" ({gap.iloc[-1]:+.2f} against full)"

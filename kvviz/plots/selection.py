@@ -1,4 +1,4 @@
-"""Which tokens a method attended, decode step by decode step."""
+"""Selection maps: the tokens that a method attends to at each decode step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .theme import ink, template_name
 
 MAX_COLUMNS = 512
 _COLORS = ("agreement", "attention", "group")
-_PANEL_GAP = 34  # pixels between panels: the lower one's title
+_PANEL_GAP = 34  # pixels between panels: the title of the lower one
 _BELOW = 84  # pixels for the axis and the legend
 
 
@@ -35,19 +35,19 @@ def selection_map(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """A map of decode steps × positions: the tokens that each method attended, beside the oracle's.
+    """A map of decode steps × positions: the tokens that each method attends to, compared with the oracle's.
 
-    As in ClusterKV (arXiv 2412.03213) fig. 1 and CTkvr fig. 1, drawn from what a model did. Agreed tokens are filled,
-    missed ones outlined, wasted ones hatched; the oracle takes as many tokens as the method did, by exact attention.
+    As in ClusterKV (arXiv 2412.03213) fig. 1 and CTkvr fig. 1, drawn from recorded runs. Agreed tokens are filled,
+    missed ones outlined, wasted ones hatched. The oracle selects as many tokens as the method, by exact attention.
 
-    `recordings`: one recording or several of the same model and prompt, one panel each, sharing the position axis.
-    `head` counts key/value heads; where one of several recordings has a row per query head, that panel shows the first
-    query head of the group, and says so. `color`: "agreement" (the three marks), "attention" (attended tokens in
+    `recordings`: one recording, or several of the same model and prompt, with one panel each and a shared position
+    axis. `head` counts key/value heads; if one of several recordings has one row per query head, its panel shows the
+    first query head of the group, and says so. `color`: "agreement" (the three marks), "attention" (attended tokens in
     cividis, by the logarithm of their exact weight) or "group" (hue by cluster or page, lightness by weight). `steps`
     and `positions` are half-open ranges. More than `columns` positions (at most 512) are pooled: a column then shows
     the most attended of its marked tokens, and the axis says so.
 
-    Recall and attention mass above each panel are exact: means over the steps shown, every position counted.
+    Recall and attention mass above each panel are exact: means over the steps shown, over all positions.
 
     Raises InvalidInputError for recordings of different models or prompts, a layer that was not recorded, or a head,
     range or number of columns that does not fit; UnknownNameError for an unknown `color`.
@@ -113,7 +113,7 @@ def _same_prompt(runs: list[Recording]) -> list[Recording]:
         if run.steps == 0:
             raise InvalidInputError("selection_map", f"a recording of {run.method} without steps", "at least one step")
         if (run.model, run.geometry) != (first.model, first.geometry):
-            raise InvalidInputError("selection_map", f"recordings of {first.model} and {run.model}", "one model's")
+            raise InvalidInputError("selection_map", f"recordings of {first.model} and {run.model}", "one model")
         ends = run.prompt_length, first.prompt_length
         if ends[0] != ends[1] or not np.array_equal(run.token_ids[: ends[0]], first.token_ids[: ends[1]]):
             raise InvalidInputError(
@@ -122,12 +122,12 @@ def _same_prompt(runs: list[Recording]) -> list[Recording]:
     return runs
 
 
-def _range(name: str, given: tuple[int, int] | None, length: int) -> tuple[int, int]:
-    if given is None:
+def _range(name: str, bounds: tuple[int, int] | None, length: int) -> tuple[int, int]:
+    if bounds is None:
         return 0, length
-    start, stop = given
+    start, stop = bounds
     if not 0 <= start < stop <= length:
-        raise InvalidInputError(f"selection_map: {name}", given, f"(start, stop) with 0 <= start < stop <= {length}")
+        raise InvalidInputError(f"selection_map: {name}", bounds, f"(start, stop) with 0 <= start < stop <= {length}")
     return start, stop
 
 
@@ -139,10 +139,10 @@ def _panel_title(run: Recording, layer: int, row: int, steps: range, of_query_he
 
 
 def _about(runs: list[Recording], layer: int, row_name: str, steps: tuple[int, int], color: str) -> list[str]:
-    """What was run and what is shown."""
+    """Parts of the title: what was run and what is shown."""
     seeds = {run.config["seed"] for run in runs if "seed" in run.config}
     return [
-        "Tokens attended by step",
+        "Attended tokens by step",
         runs[0].model, f"{runs[0].prompt_length:,} tokens", f"layer {layer}", row_name, f"steps {length_range(*steps)}",
         f"seed {seeds.pop()}" if len(seeds) == 1 else "",
         "hue: cluster or page, strength: attention" if color == "group" else "",

@@ -1,4 +1,4 @@
-"""Keys in two dimensions: which tokens lie together in the semantic space."""
+"""Semantic space: the keys of one head in two dimensions, to see which tokens are close together."""
 
 from __future__ import annotations
 
@@ -50,23 +50,22 @@ def semantic_space(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """A 2-D map of one head's keys: a dot a token, rings for centroids, a star for the query.
+    """A 2-D map of one head's keys: one dot per token, rings for centroids, a star for the query.
 
-    As in ClusterKV (arXiv 2412.03213) fig. 2 and 4. The dots' colour is the cluster (hue; lightness by attention where
-    weights are known too), else the attention weight (cividis, logarithmic), else neutral.
+    As in ClusterKV (arXiv 2412.03213) fig. 2 and 4. Dots are coloured by cluster (hue; lightness by attention if the
+    weights are known too), else by attention weight (cividis, logarithmic), else neutral.
 
-    `source`: a Trace, of which `layer` and key/value `head` are shown, or keys [L, D] (`layer` and `head` then only
-    name them). `clusters`: int [L], -1 for tokens in none. `centroids`: [C, D]. `query`: [D], drawn at the keys' mean
-    length, since its own length changes no ranking. `weights`: attention [L]. `recording` with `step`: takes the
-    weights from the recording where none are given, and sets off the tokens that its method attended at that step.
-    `tokens`: L texts for hovering, taken from the trace where there is one.
+    `source`: a Trace, of which `layer` and key/value `head` are shown, or keys [L, D] (then `layer` and `head` only
+    say which they are). `clusters`: int [L], -1 for tokens in no cluster. `centroids`: [C, D]. `query`: [D], drawn at
+    the keys' mean length, since its length changes no ranking. `weights`: attention [L]. `recording` with `step`:
+    highlights the tokens that its method attends to at that step, and is the source of the weights if there are no
+    `weights`. `tokens`: L texts for hovering, by default those of the trace.
 
-    `projection`: "pca" (fitted on all keys) or "tsne" (cosine, on the keys shown). More than `max_points` tokens are
-    thinned out, and the title says so: a quarter of the places goes to the most attended, the rest is drawn with
-    `seed`.
+    `projection`: "pca" (fitted on all keys) or "tsne" (cosine, on the keys shown). Of more than `max_points` tokens, a
+    sample is shown, and the title says so: a quarter are the most attended ones, the rest is drawn with `seed`.
 
-    Raises InvalidInputError for a layer or head that is not there, shapes that do not fit, values that are not finite,
-    or a recording of another model or text than the trace; UnknownNameError for an unknown projection.
+    Raises InvalidInputError for a missing layer or head, shapes that do not fit, values that are not finite, or a
+    recording of another model or text than the trace; UnknownNameError for an unknown projection.
 
     >>> keys = np.random.default_rng(0).normal(size=(20, 4))
     >>> figure = semantic_space(keys, clusters=np.arange(20) % 3, query=keys[0])
@@ -97,7 +96,7 @@ def semantic_space(
     figure = go.Figure(_traces(scene, shown, places, dark))
     model = source.model if isinstance(source, Trace) else recording.model if recording is not None else ""
     text = heading(title, [
-        "Keys in two dimensions" + (", a hue a cluster" if clusters is not None else ""),
+        "Keys in two dimensions" + (", one hue per cluster" if clusters is not None else ""),
         model, f"{len(keys):,} tokens", f"layer {layer}, KV head {head}" if layer is not None else "",
         f"{recording.method}, budget {recording.budget:,}, step {step}" if recording is not None else "",
         f"{len(shown):,} shown" if len(shown) < len(keys) else "",
@@ -106,7 +105,7 @@ def semantic_space(
     figure.update_layout(template=template_name(dark), height=520, hovermode="closest")
     set_title(figure, text)
     figure.update_xaxes(title_text=axes[0], showgrid=False)
-    figure.update_yaxes(title_text=axes[1], showgrid=False, scaleanchor="x")  # one unit is as long both ways
+    figure.update_yaxes(title_text=axes[1], showgrid=False, scaleanchor="x")  # a unit has the same length on both axes
     return figure
 
 
@@ -118,26 +117,26 @@ def _keys(
             raise InvalidInputError("semantic_space: layer", None, f"a captured layer: {source.layers}")
         if not 0 <= head < source.geometry.n_kv_heads:
             raise InvalidInputError("semantic_space: head", head, f"0 to {source.geometry.n_kv_heads - 1}")
-        found: Array = source.keys[source.check_layer(layer)][head]
+        array: Array = source.keys[source.check_layer(layer)][head]
         tokens = source.tokens if tokens is None else tokens
     else:
-        found = np.asarray(source)
-    if found.ndim != 2 or min(found.shape) < 2:
+        array = np.asarray(source)
+    if array.ndim != 2 or min(array.shape) < 2:
         raise InvalidInputError(
-            "semantic_space: keys", list(found.shape), "[L, D] with at least 2 tokens and 2 dimensions"
+            "semantic_space: keys", list(array.shape), "[L, D] with at least 2 tokens and 2 dimensions"
         )
-    keys = found.astype(np.float64)
+    keys = array.astype(np.float64)
     if not np.isfinite(keys).all():
         raise InvalidInputError("semantic_space: keys", "NaN or infinity", "finite keys")
     if tokens is not None and len(tokens) != len(keys):
-        raise InvalidInputError("semantic_space: tokens", f"{len(tokens)} tokens", f"{len(keys)}, one a key")
+        raise InvalidInputError("semantic_space: tokens", f"{len(tokens)} tokens", f"{len(keys)}, one per key")
     return keys, tokens, layer
 
 
 def _step(
     recording: Recording, layer: int | None, head: int, step: int, length: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Attended [L] and exact attention [L] of a key/value head; rows of query heads are joined over their group."""
+    """Attended tokens [L] and exact attention [L] of a key/value head; rows of its query heads are combined."""
     if layer is None:
         raise InvalidInputError("semantic_space: layer", None, f"a recorded layer: {recording.layers}")
     chosen, exact = recording.indices(step, layer), recording.attention(step, layer)
@@ -145,10 +144,10 @@ def _step(
     if not 0 <= head < recording.geometry.n_kv_heads:
         raise InvalidInputError("semantic_space: head", head, f"0 to {recording.geometry.n_kv_heads - 1}")
     group = slice(head * rows, (head + 1) * rows)
-    seen = exact.shape[-1]
-    attended, weights = np.zeros(max(length, seen), bool), np.zeros(max(length, seen))
-    attended[:seen] = metrics.member_mask(chosen[group], seen).any(0)
-    weights[:seen] = exact[group].mean(0)
+    visible = exact.shape[-1]
+    attended, weights = np.zeros(max(length, visible), bool), np.zeros(max(length, visible))
+    attended[:visible] = metrics.member_mask(chosen[group], visible).any(0)
+    weights[:visible] = exact[group].mean(0)
     return attended[:length], weights[:length]
 
 
@@ -166,23 +165,23 @@ def _labels(clusters: Array | None, length: int) -> NDArray[np.int64] | None:
 def _vectors(name: str, vectors: Array | None, dimensions: int) -> NDArray[np.float64]:
     if vectors is None:
         return np.zeros((0, dimensions))
-    found = np.asarray(vectors, dtype=np.float64)
-    if found.ndim != 2 or found.shape[1] != dimensions or not np.isfinite(found).all():
+    array = np.asarray(vectors, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != dimensions or not np.isfinite(array).all():
         raise InvalidInputError(
-            f"semantic_space: {name}", list(found.shape), f"finite vectors of {dimensions} dimensions"
+            f"semantic_space: {name}", list(array.shape), f"finite vectors of {dimensions} dimensions"
         )
-    return found
+    return array
 
 
 def _weights(weights: Array | None, length: int) -> NDArray[np.float64] | None:
     if weights is None:
         return None
-    found = np.asarray(weights, dtype=np.float64)
-    if found.shape != (length,) or not (np.isfinite(found) & (found >= 0)).all():
+    array = np.asarray(weights, dtype=np.float64)
+    if array.shape != (length,) or not (np.isfinite(array) & (array >= 0)).all():
         raise InvalidInputError(
-            "semantic_space: weights", list(found.shape), f"finite weights [{length}], none negative"
+            "semantic_space: weights", list(array.shape), f"finite weights [{length}], none negative"
         )
-    return found
+    return array
 
 
 def _thin_out(length: int, most: int, weights: NDArray[np.float64] | None, seed: int) -> NDArray[np.int64]:
@@ -219,7 +218,7 @@ def _traces(scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64]
 
 
 def _dots(name: str, scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64], dark: bool) -> go.Scatter:
-    """One dot a token, the most attended drawn last, so that none hides it."""
+    """One dot per token, the most attended drawn last, so that no other dot hides them."""
     if scene.weights is not None:
         order = np.argsort(scene.weights[shown], kind="stable")
         shown, places = shown[order], places[order]

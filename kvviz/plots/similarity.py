@@ -1,4 +1,4 @@
-"""How similar keys and queries are along the sequence, by layer and head."""
+"""Similarity of keys and of queries along the sequence, by layer and head."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def key_similarity(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Maps of the cosine between the keys of every two positions, a row a layer, a column a key/value head.
+    """Maps of the cosine between the keys of every two positions: one row per layer, one column per key/value head.
 
-    As in CentroidKV fig. 2. `source`: a Trace, or {layer: keys [H, L, D]}. `layers` and `heads`: which to show; left
-    out, all, but of more than four evenly spaced four. More than `size` (1 to 256) positions are pooled into the mean
-    cosine of blocks of tokens, and the title says so. All maps share one scale; it begins at the lowest 1% of all
+    As in CentroidKV fig. 2. `source`: a Trace, or {layer: keys [H, L, D]}. `layers` and `heads`: which to show, by
+    default all, or four evenly spaced ones if there are more. More than `size` (1 to 256) positions are pooled into the
+    mean cosine of blocks of tokens, and the title says so. All maps share one scale. It begins at the lowest 1% of all
     values, so that a few outliers (the first token's keys) do not flatten the rest, and its label says so.
 
-    Raises InvalidInputError for a layer or head that is not there, more than 48 maps, a size out of range, and values
-    that are not finite.
+    Raises InvalidInputError for a missing layer or head, more than 48 maps, a size out of range, and values that are
+    not finite.
 
     >>> figure = key_similarity({0: np.eye(4)[None]})
     >>> figure.data[0].z.tolist()[0]
@@ -52,7 +52,7 @@ def key_similarity(
     keys = _layers("key_similarity", source, "keys", layers, most=4)
     shown = _heads("key_similarity", keys, heads, most=4)
     if len(keys) * len(shown) > _MAX_PANELS:
-        raise InvalidInputError("key_similarity", f"{len(keys)} layers × {len(shown)} heads", f"{_MAX_PANELS} maps")
+        raise InvalidInputError("key_similarity", f"{len(keys)} layers × {len(shown)} heads", f"≤ {_MAX_PANELS} maps")
     length = next(iter(keys.values())).shape[1]
     maps = {layer: metrics.similarity_map(array[shown], size) for layer, array in keys.items()}
     lowest = min(float(np.floor(10 * np.quantile(np.stack(list(maps.values())), 0.01)) / 10), 0.9)
@@ -60,14 +60,14 @@ def key_similarity(
         len(maps), len(shown), shared_xaxes="all", shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=0.03
     )
     count = min(size, length)
-    # Even, though blocks may differ by a token: plotly draws uneven cells as a picture of the screen's pixels.
+    # Evenly spaced, though blocks may differ by a token: plotly draws uneven cells at the screen's resolution.
     centers = (np.arange(count) + 0.5) * length / count - 0.5
     for row, (layer, grids) in enumerate(maps.items(), start=1):
         for column, grid in enumerate(grids, start=1):
-            where = f"layer {layer}, KV head {shown[column - 1]}<br>positions %{{x:,.0f}} and %{{y:,.0f}}"
+            panel = f"layer {layer}, KV head {shown[column - 1]}<br>positions %{{x:,.0f}} and %{{y:,.0f}}"
             figure.add_trace(go.Heatmap(
                 z=grid, x=centers, y=centers, coloraxis="coloraxis",
-                hovertemplate=f"{where}<br>cosine %{{z:.3f}}<extra></extra>",
+                hovertemplate=f"{panel}<br>cosine %{{z:.3f}}<extra></extra>",
             ), row, column)  # fmt: skip
         figure.update_yaxes(title_text=f"layer {layer}", row=row, col=1)
     for column, head in enumerate(shown, start=1):
@@ -94,16 +94,16 @@ def similarity_by_distance(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """Mean cosine of two keys against their distance, a curve a layer, each with its nearest convex decreasing curve.
+    """Mean cosine of two keys against their distance: one curve per layer, with its convex, non-increasing fit.
 
-    As in CentroidKV fig. 3, which looks at distances up to 256: its theorem needs the curve to fall and to be convex
-    within a chunk. `source`: a Trace, or {layer: keys [H, L, D]}. `layers`: which to show; left out, all, but of more
-    than five evenly spaced five. Curves are means over `heads`, left out over all key/value heads, at distances on a
-    logarithmic scale up to `max_distance` (left out: half the tokens). The legend has the fit's root mean square error,
-    in cosine; hovering over the fit shows the share R² of the curve's variance that it explains. A single layer gets a
-    band from the 10% to the 90% quantile of the pairs, the mean of the heads' quantiles.
+    As in CentroidKV fig. 3, which shows distances up to 256; its theorem assumes that the curve falls and is convex
+    within a chunk. `source`: a Trace, or {layer: keys [H, L, D]}. `layers`: which to show, by default all, or five
+    evenly spaced ones if there are more. Curves are means over `heads` (by default all key/value heads) at distances on
+    a logarithmic scale up to `max_distance` (by default half the tokens). The legend gives the fit's root mean square
+    error in cosine. Hovering over the fit shows R², the share of the curve's variance that it explains. A single layer
+    gets a band from the 10% to the 90% quantile of the pairs, averaged over the heads.
 
-    Raises InvalidInputError for a layer or head that is not there, a `max_distance` outside 3 to the tokens less one,
+    Raises InvalidInputError for a missing layer or head, a `max_distance` outside 3 to the number of tokens minus 1,
     and values that are not finite.
 
     >>> figure = similarity_by_distance({0: np.random.default_rng(0).normal(size=(1, 64, 8))})
@@ -141,13 +141,13 @@ def query_similarity_by_distance(
 ) -> go.Figure:
     """Mean cosine of two queries after RoPE against their distance, with the values at 1, 64 and 1,024 tokens.
 
-    As in CTkvr fig. 2a; the dotted line at 0.8 is what the paper reports to be exceeded within 1,000 tokens on most of
-    its data. `source`: a Trace, or {layer: queries [Q, L, D]}. `layers`: which to show; left out, all, but of more than
-    five evenly spaced five. Curves are means over `heads`, left out over all query heads, at distances on a logarithmic
-    scale up to half the tokens. With several layers the heavy line, whose values are written out, is their mean; a
-    single layer gets a band from the 10% to the 90% quantile of the pairs, the mean of the heads' quantiles.
+    As in CTkvr fig. 2a. The dotted line at 0.8 is the value that the paper reports to be exceeded within 1,000 tokens
+    on most of its data. `source`: a Trace, or {layer: queries [Q, L, D]}. `layers`: which to show, by default all, or
+    five evenly spaced ones if there are more. Curves are means over `heads` (by default all query heads) at distances
+    on a logarithmic scale up to half the tokens. With several layers, the thick line with the written values is their
+    mean. A single layer gets a band from the 10% to the 90% quantile of the pairs, averaged over the heads.
 
-    Raises InvalidInputError for a layer or head that is not there and values that are not finite.
+    Raises InvalidInputError for a missing layer or head and values that are not finite.
 
     >>> figure = query_similarity_by_distance({0: np.ones((1, 128, 8))})
     >>> [note.text for note in figure.layout.annotations]
@@ -200,7 +200,7 @@ def _layers(
     layers = _spread(known, most) if layers is None else layers
     unknown = [layer for layer in layers if layer not in arrays]
     if unknown or not layers:
-        raise InvalidInputError(f"{operation}: layers", unknown or "none", f"of those captured: {known}")
+        raise InvalidInputError(f"{operation}: layers", unknown or "none", f"captured layers: {known}")
     chosen = {layer: np.asarray(arrays[layer]) for layer in layers}
     shapes = {array.shape for array in chosen.values()}
     if len(shapes) > 1 or len(next(iter(shapes))) != 3:
@@ -219,20 +219,20 @@ def _heads(
 
 
 def _spread(known: Sequence[int], most: int) -> list[int]:
-    """All of `known`, or `most` of them at even steps from the first to the last."""
+    """All of `known`, or `most` of them, evenly spaced from the first to the last."""
     return [known[place] for place in np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int)]
 
 
 def _distances(operation: str, length: int, most: int | None) -> NDArray[np.int64]:
-    """Distances on a logarithmic scale, those that are marked among them."""
+    """Distances on a logarithmic scale, including those that are marked."""
     most = length // 2 if most is None else most
     if not 3 <= most < length:
-        raise InvalidInputError(f"{operation}: longest distance", most, f"3 to {length - 1}, of {length} tokens")
+        raise InvalidInputError(f"{operation}: longest distance", most, f"3 to {length - 1}, for {length} tokens")
     return np.union1d(metrics.log_distances(2 * most), [mark for mark in _MARKED if mark <= most])
 
 
 def _square_axes(figure: go.Figure, length: int) -> None:
-    """Make every map square, the first position at its top left, with ticks that do not run into the next map's."""
+    """Make all maps square, the first position at the top left, with ticks that do not run into the next map's."""
     most = max(0.8 * length, 1.0)
     power = 10 ** int(np.log10(most))
     ticks = {"tickvals": [0, power * max(step for step in (1, 2, 5) if step * power <= most)], "tickformat": "~s"}
@@ -245,7 +245,7 @@ def _square_axes(figure: go.Figure, length: int) -> None:
 def line(
     x: Array, y: Array, name: str, color: str, *, width: float, dash: str = "solid", legend: bool = True
 ) -> go.Scatter:
-    """A named curve; hovering names it and its point."""
+    """A named curve; hovering shows its name and the point."""
     return go.Scatter(
         x=x, y=y, mode="lines", name=name, showlegend=legend, line={"color": color, "width": width, "dash": dash},
         hovertemplate="%{fullData.name}<br>%{x:,}: %{y:.3f}<extra></extra>",
@@ -266,7 +266,7 @@ def _band(curve: metrics.DistanceCurve, color: str) -> go.Scatter:
 
 
 def _layer_color(place: int, count: int, dark: bool) -> str:
-    """`#rrggbb` from cividis, early layers at its dark end; cut off where it would vanish into the page."""
+    """`#rrggbb` from the part of cividis that contrasts with the page; early layers at its dark end."""
     first, last = (0.3, 1.0) if dark else (0.0, 0.8)
     at = first + (last - first) * place / (count - 1) if count > 1 else (first + last) / 2
     red, green, blue = sample_colorscale(MAP, [at], colortype="tuple")[0]

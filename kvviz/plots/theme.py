@@ -1,4 +1,4 @@
-"""One look for every figure: light and dark templates, the style of each method, a hue for each cluster."""
+"""One look for all figures: light and dark templates, the style of each method, a hue for each cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ink(NamedTuple):
 LIGHT = Ink(foreground="#1a1a1a", muted="#6e6e6e", grid="#e4e4e4", background="#ffffff")
 DARK = Ink(foreground="#ececec", muted="#9a9a9a", grid="#333333", background="#111111")
 
-# Okabe and Ito's palette, which colour-blind readers tell apart.
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 
 
@@ -62,9 +62,9 @@ def attention_scale(decades: int) -> dict[str, Any]:
 def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict[str, str]:
     """`color`, `dash` and `symbol` of a method, the same in every figure: those that its class declares.
 
-    `name` is the registry name. A method that kvviz does not know gets the muted tone of its `kind` ("retrieval",
-    "eviction", "merging", "prefill"; neutral otherwise) and a dash and symbol that depend on nothing but its name. So
-    does, in a process that has not loaded it, a method younger than the data that come without styles.
+    `name` is the registry name. An unknown method gets the muted tone of its `kind` ("retrieval", "eviction",
+    "merging", "prefill"; otherwise neutral) and a dash and symbol that depend only on its name. So does a method whose
+    class is not loaded, if it is newer than the first data with styles.
 
     >>> method_style("clusterkv")
     {'color': '#0072B2', 'dash': 'solid', 'symbol': 'circle'}
@@ -73,7 +73,7 @@ def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict
 
 
 def recorded_style(run: Recording, dark: bool = False) -> dict[str, str]:
-    """`color`, `dash` and `symbol` of a recording's method: those recorded, otherwise those of its name."""
+    """`color`, `dash` and `symbol` of a recording's method: as recorded, otherwise by its name."""
     return _drawn((run.style or style_of(run.method)).completed(run.method), dark)
 
 
@@ -82,22 +82,22 @@ def styles_of(
 ) -> Callable[[str], dict[str, str]]:
     """A function from a method's name to its `color`, `dash` and `symbol`, for a table's figure.
 
-    They are those in `table.attrs["styles"]`, {method: {"color", "dash", "symbol"}}, otherwise those of `method_style`
-    with the method's kind in `kinds`. Raises IncompatibleFileError for attrs that are no styles.
+    They come from `table.attrs["styles"]`, {method: {"color", "dash", "symbol"}}, otherwise from `method_style` with
+    the method's kind in `kinds`. Raises IncompatibleFileError for attrs that do not hold styles.
     """
-    told = table.attrs.get("styles", {})
+    styles = table.attrs.get("styles", {})
 
     def style(name: str) -> dict[str, str]:
         kind = (kinds or {}).get(name)
-        if name not in told:
+        if name not in styles:
             return method_style(name, dark, kind)
-        return _drawn(load_style(told[name], f"draw a table: styles of {name}").completed(name, kind), dark)
+        return _drawn(load_style(styles[name], f"draw a table: styles of {name}").completed(name, kind), dark)
 
     return style
 
 
 def _drawn(style: Style, dark: bool) -> dict[str, str]:
-    """A complete style with the theme's neutral colours in place of their names."""
+    """A complete style, with names of neutral colours replaced by the theme's colours."""
     assert style.color is not None
     assert style.dash is not None
     assert style.symbol is not None
@@ -106,9 +106,9 @@ def _drawn(style: Style, dark: bool) -> dict[str, str]:
 
 
 def cluster_hue(cluster: int) -> float:
-    """Hue of a cluster in degrees, 0 <= hue < 360; it depends on the cluster's number alone.
+    """Hue of a cluster in degrees, 0 <= hue < 360; it depends only on the cluster's number.
 
-    24 hues, the same as in the widgets; clusters with neighbouring numbers lie 105° apart.
+    There are 24 hues, the same as in the widgets; those of clusters with neighbouring numbers are 105° apart.
 
     >>> [cluster_hue(cluster) for cluster in range(4)]
     [0.0, 105.0, 210.0, 315.0]
@@ -117,15 +117,15 @@ def cluster_hue(cluster: int) -> float:
 
 
 def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
-    """`#rrggbb` of a cluster: hue by cluster, lightness by `weight` in 0..1 (more weight, more contrast to the page).
+    """`#rrggbb` of a cluster: hue by cluster, lightness by `weight` in 0..1 (more weight, more contrast with the page).
 
-    The colours are OKLCH, so that all hues of one weight look equally light.
+    The colours are defined in OKLCH, so that all hues of one weight look equally light.
     """
     return hue_color(int(hue(cluster)), weight, dark)
 
 
 def hue_color(step: int, weight: float = 1.0, dark: bool = False) -> str:
-    """`cluster_color` of the clusters that have this step of the colour circle (`kvviz.trace.hues.hue`)."""
+    """The `cluster_color` of clusters with this step of the colour circle (`kvviz.trace.hues.hue`)."""
     weight = min(max(weight, 0.0), 1.0)
     lightness = 0.40 + 0.38 * weight if dark else 0.90 - 0.32 * weight
     return oklch(lightness, 0.05 + 0.08 * weight, step * 360.0 / HUES)
@@ -190,6 +190,6 @@ def _template(colors: Ink) -> Any:
 
 
 def register() -> None:
-    """Register the templates "kvviz_light" and "kvviz_dark" with plotly; the default template stays what it was."""
+    """Register the templates "kvviz_light" and "kvviz_dark" with plotly; the default template is not changed."""
     pio.templates["kvviz_light"] = _template(LIGHT)
     pio.templates["kvviz_dark"] = _template(DARK)

@@ -1,4 +1,4 @@
-"""When compute, clustering, transfers and the host's work ran."""
+"""Timelines: when compute, clustering, transfers and the host's work ran."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .theme import ink, template_name
 
 MAX_BARS = 4000
 _STREAMS = ("compute", "clustering", "transfer", "host")
-_PIXELS = 1500  # gaps that are narrower than this share of the window cannot be seen
-_START = 0.01  # a share of the window before which it is said to begin at 0
-_HEIGHT, _GAP, _AROUND = 92, 30, 150  # pixels: a panel, between two, title with axis and legend
-_MOST_PASSES = 12  # forward passes whose beginnings are marked
+_PIXELS = 1500  # across the window: narrower gaps cannot be seen
+_START = 0.01  # a window that begins before this share of its length is labelled as if it began at 0
+_HEIGHT, _GAP, _AROUND = 92, 30, 150  # pixels: a panel, between two panels, title with axis and legend
+_MOST_PASSES = 12  # for more forward passes, their beginnings are not marked
 
 
 class Box(NamedTuple):
-    """Events of one part and layer, with gaps too narrow to see between them."""
+    """Events of one part and layer, joined across gaps that are too narrow to see."""
 
     start_s: float
     end_s: float
@@ -46,20 +46,21 @@ def timeline(
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
-    """A Gantt chart of a run: a panel a stream (compute, clustering, transfer, host), a row a layer, colours by part.
+    """A Gantt chart of a run: one panel per stream (compute, clustering, transfer, host), one row per layer.
 
     As in ClusterKV (arXiv 2412.03213) figure 6 and PQCache (arXiv 2407.12820) figures 7 and 8, of a measured run
-    (`generate(..., timeline=True).timeline`). What lies below it ran at the same time. Above each panel stands the
-    share of its stream's time in which compute ran too (`Timeline.overlap`), of the whole of each phase that is seen.
+    (`generate(..., timeline=True).timeline`). Colours show the part of the time. Bars below each other ran at the same
+    time. Above each panel is the share of its stream's time during which compute ran too (`Timeline.overlap`), over the
+    whole of each phase shown.
 
-    One of three picks the window, by default everything: `phase`; `steps`, a half-open range of decode steps, from 0;
-    or `seconds`, (start, stop) since the timeline began. Upright lines are beginnings of forward passes, where
-    these are 12 at most. Events of one layer and part that lie closer together than 1/1500 of the window are drawn as
-    one bar, or farther apart where there would be more than 4,000 bars; the axis then says up to which gap. Bars are
-    a pixel wide at least. `hardware` names the machine.
+    One of three arguments selects the window, by default the whole run: `phase`; `steps`, a half-open range of decode
+    steps, from 0; or `seconds`, (start, stop) since the timeline began. Vertical lines mark the beginnings of up to 12
+    forward passes. Events of one layer and part less than 1/1500 of the window apart are joined into one bar; if there
+    are still more than 4,000 bars, wider gaps are closed too. The axis gives the widest closed gap. Bars are at least
+    one pixel wide. `hardware` names the machine.
 
-    Raises UnknownNameError for an unknown phase, InvalidInputError for two windows, a range that holds nothing, or a
-    timeline without events.
+    Raises UnknownNameError for an unknown phase; InvalidInputError for two windows, an empty range, or a timeline
+    without events.
 
     >>> from kvviz.trace.timeline import Timeline
     >>> run = Timeline("two streams")
@@ -71,19 +72,19 @@ def timeline(
     events = timeline.events
     start_s, stop_s = _window(events, phase, steps, seconds)
     passes = [event for event in events if event.stream == "pass" and start_s <= event.start_s < stop_s]
-    seen = [_cut(event, start_s, stop_s) for event in events if event.stream != "pass"]
-    seen = [event for event in seen if event.end_s > event.start_s]
-    if not seen:
+    shown = [_cut(event, start_s, stop_s) for event in events if event.stream != "pass"]
+    shown = [event for event in shown if event.end_s > event.start_s]
+    if not shown:
         raise InvalidInputError("timeline", f"nothing between {start_s:g} and {stop_s:g} s", "a window with events")
-    boxes, gap_s = _boxes(seen, stop_s - start_s)
-    streams = [stream for stream in _STREAMS if any(event.stream == stream for event in seen)]
+    boxes, gap_s = _boxes(shown, stop_s - start_s)
+    streams = [stream for stream in _STREAMS if any(event.stream == stream for event in shown)]
     inside = _HEIGHT * len(streams) + _GAP * (len(streams) - 1)
     figure = make_subplots(len(streams), 1, shared_xaxes=True, vertical_spacing=_GAP / inside)
     scale, unit = unit_of(stop_s - start_s)
     figure.add_traces(*_bars(boxes, streams, start_s, (scale, unit), dark))
-    layers = [event.layer for event in seen]
+    layers = [event.layer for event in shown]
     for row, stream in enumerate(streams, start=1):
-        name_panel(figure, join([stream, _overlap(timeline, stream, seen)]), row, 1)
+        name_panel(figure, join([stream, _overlap(timeline, stream, shown)]), row, 1)
         figure.update_yaxes(range=[max(layers) + 0.7, min(layers) - 0.7], nticks=4, title_text="layer", row=row, col=1)
     if len(passes) <= _MOST_PASSES:
         line = {"width": 1, "color": ink(dark).grid}
@@ -96,17 +97,17 @@ def timeline(
     figure.update_layout(
         template=template_name(dark), height=inside + _AROUND, barmode="overlay", legend_traceorder="normal"
     )
-    set_title(figure, heading(title, ["What ran when", timeline.description, hardware or ""]), panel_titles=True)
+    set_title(figure, heading(title, ["Timeline", timeline.description, hardware or ""]), panel_titles=True)
     return figure
 
 
 def _window(
     events: tuple[Event, ...], phase: str | None, steps: tuple[int, int] | None, seconds: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Start and end of what is drawn, in seconds since the timeline began."""
-    given = [name for name, value in (("phase", phase), ("steps", steps), ("seconds", seconds)) if value is not None]
-    if len(given) > 1:
-        raise InvalidInputError("timeline", " and ".join(given), "one of phase, steps and seconds")
+    """Start and end of the window, in seconds since the timeline began."""
+    names = [name for name, value in (("phase", phase), ("steps", steps), ("seconds", seconds)) if value is not None]
+    if len(names) > 1:
+        raise InvalidInputError("timeline", " and ".join(names), "one of phase, steps and seconds")
     if phase is not None and phase not in PHASES:
         raise UnknownNameError("timeline: phase", str(phase), PHASES)
     if seconds is not None:
@@ -130,7 +131,7 @@ def _cut(event: Event, start_s: float, stop_s: float) -> Event:
 
 
 def _boxes(events: list[Event], window_s: float) -> tuple[dict[tuple[str, str], list[Box]], float]:
-    """What is drawn, by stream and part, and the widest gap that was closed: 0 where every event has its own bar."""
+    """Boxes by stream and part, and the widest gap that was closed: 0 if every event has its own box."""
     gap_s = window_s / _PIXELS
     while True:
         boxes = _joined(events, gap_s)
@@ -141,7 +142,7 @@ def _boxes(events: list[Event], window_s: float) -> tuple[dict[tuple[str, str], 
 
 
 def _joined(events: list[Event], gap_s: float) -> dict[tuple[str, str], list[Box]]:
-    """Events by stream and part, those of a layer joined where less than `gap_s` lies between them."""
+    """Boxes by stream and part: events of a layer are joined if at most `gap_s` lies between them."""
     open_boxes: dict[tuple[str, str, int], Box] = {}
     boxes: dict[tuple[str, str], list[Box]] = {}
     for event in sorted(events):
@@ -166,9 +167,9 @@ def _joined(events: list[Event], gap_s: float) -> dict[tuple[str, str], list[Box
 def _bars(
     boxes: dict[tuple[str, str], list[Box]], streams: list[str], start_s: float, unit: tuple[float, str], dark: bool
 ) -> tuple[list[go.Bar], list[int], list[int]]:
-    """A trace a stream and part, and the rows and columns that they belong into."""
+    """One trace per stream and part, and the rows and columns of their panels."""
     bars: list[go.Bar] = []
-    scale, sign = unit
+    scale, symbol = unit
     parts = in_order([part for _, part in boxes])
     explained: set[str] = set()
     rows = []
@@ -176,23 +177,23 @@ def _bars(
         for number, part in enumerate(parts):
             if (stream, part) not in boxes:
                 continue
-            own, marker = boxes[stream, part], part_marker(part, number, dark)
+            part_boxes, marker = boxes[stream, part], part_marker(part, number, dark)
             line = {"width": 1, "color": marker["color"]}
             rows.append(streams.index(stream) + 1)
             bars.append(go.Bar(
-                base=[(box.start_s - start_s) / scale for box in own],
-                x=[(box.end_s - box.start_s) / scale for box in own],
-                y=[box.layer for box in own], orientation="h", width=0.9, name=escape(part), legendgroup=part,
+                base=[(box.start_s - start_s) / scale for box in part_boxes],
+                x=[(box.end_s - box.start_s) / scale for box in part_boxes],
+                y=[box.layer for box in part_boxes], orientation="h", width=0.9, name=escape(part), legendgroup=part,
                 showlegend=part not in explained, marker={**marker, "line": line},
-                text=[_words(box) for box in own], textposition="none",
-                hovertemplate=f"{stream}, layer %{{y}}<br>%{{text}}<br>from %{{base:.4g}} {sign}<extra></extra>",
+                text=[_words(box) for box in part_boxes], textposition="none",
+                hovertemplate=f"{stream}, layer %{{y}}<br>%{{text}}<br>from %{{base:.4g}} {symbol}<extra></extra>",
             ))  # fmt: skip
             explained.add(part)
     return bars, rows, [1] * len(rows)
 
 
 def _words(box: Box) -> str:
-    """What a bar stands for, for the mouse."""
+    """The hover text of a bar."""
     many = f"{box.events} events, " if box.events > 1 else ""
     return f"{escape(box.what)}: {many}{_brief(box.busy_s)}"
 
@@ -202,9 +203,9 @@ def _brief(time_s: float) -> str:
     return f"{time_s / scale:.3g} {unit}"
 
 
-def _overlap(timeline: Timeline, stream: str, seen: list[Event]) -> str:
-    """How much of a stream compute covered, in every phase that is seen; nothing for compute itself."""
+def _overlap(timeline: Timeline, stream: str, shown: list[Event]) -> str:
+    """The share of a stream that overlaps with compute, in every phase shown; "" for compute itself."""
     if stream == "compute":
         return ""
-    phases = [phase for phase in PHASES if any((event.stream, event.phase) == (stream, phase) for event in seen)]
-    return f"beside compute: {', '.join(f'{timeline.overlap(phase)[stream]:.0%} in {phase}' for phase in phases)}"
+    phases = [phase for phase in PHASES if any((event.stream, event.phase) == (stream, phase) for event in shown)]
+    return f"overlap with compute: {', '.join(f'{timeline.overlap(phase)[stream]:.0%} in {phase}' for phase in phases)}"

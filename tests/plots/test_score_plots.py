@@ -96,7 +96,7 @@ def test_score_by_budget_of_right_and_wrong_is_a_share_without_bars_for_one_samp
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"budget": 0}, "budgets above 0"), ({"score": "good"}, "wanted numbers"), ({"score": np.inf}, "finite"),
-     ({"score": np.nan}, "no row"), ({"method": "full"}, "one beside those in levels")],
+     ({"score": np.nan}, "no row"), ({"method": "full"}, "at least one not in levels")],
 )  # fmt: skip
 def test_scores_that_cannot_be_drawn_are_refused(scores, change, message):
     with pytest.raises(InvalidInputError, match=message):

@@ -110,7 +110,7 @@ def test_a_recording_of_another_model_or_text_given_to_a_traces_plot_is_refused(
      ({"layer": 2, "clusters": np.zeros(68)}, "integers"),
      ({"layer": 2, "centroids": np.zeros((3, 5))}, "64 dimensions"), ({"layer": 2, "query": np.zeros(5)}, "query"),
      ({"layer": 2, "query": np.full(64, np.nan)}, "finite"), ({"layer": 2, "weights": np.zeros(5)}, "weights"),
-     ({"layer": 2, "tokens": ["a"]}, "one a key"), ({"layer": 2, "max_points": 3}, "8 or more")],
+     ({"layer": 2, "tokens": ["a"]}, "one per key"), ({"layer": 2, "max_points": 3}, "8 or more")],
 )  # fmt: skip
 def test_what_does_not_fit_a_trace_is_refused(recording, arguments, message):
     with pytest.raises(InvalidInputError, match=message):

@@ -139,7 +139,7 @@ def test_titles_are_escaped_and_layers_thinned_evenly(trace):
 
 def test_what_is_not_there_is_refused(trace):
     for call, message in (
-        (lambda: plots.key_similarity(trace, layers=[1]), r"layers: got \[1\]; wanted of those captured: \[0, 3, 5\]"),
+        (lambda: plots.key_similarity(trace, layers=[1]), r"layers: got \[1\]; wanted captured layers: \[0, 3, 5\]"),
         (lambda: plots.key_similarity(trace, heads=[2]), "heads: got"),
         (lambda: plots.key_similarity(trace, size=257), "1 to 256"),
         (lambda: plots.key_similarity({}), "layers: got none"),

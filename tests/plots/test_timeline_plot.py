@@ -43,10 +43,11 @@ def test_every_event_stands_in_its_stream_and_layer_and_panels_say_what_overlapp
         ("build", "y2"): [(1, 2, 0)], ("transfer", "y3"): [(3.5, 1, 1)], ("attention", "y4"): [(5.4, 0.6, 0)],
     }  # fmt: skip
     titles = [note.text for note in figure.layout.annotations]
-    assert titles == ["compute", "clustering · beside compute: 100% in prefill",
-                      "transfer · beside compute: 50% in prefill", "host · beside compute: 0% in decode"]  # fmt: skip
+    assert titles == ["compute", "clustering · overlap with compute: 100% in prefill",
+                      "transfer · overlap with compute: 50% in prefill",
+                      "host · overlap with compute: 0% in decode"]  # fmt: skip
     assert [line.x0 for line in figure.layout.shapes][::4] == [0, 5, 6]  # a line a panel and pass
-    assert figure.layout.title.text == "What ran when · a run"
+    assert figure.layout.title.text == "Timeline · a run"
 
 
 def test_windows_cut_what_is_drawn():
@@ -57,7 +58,7 @@ def test_windows_cut_what_is_drawn():
     figure = plots.timeline(RUN, phase="decode", hardware="a machine")
     assert figure.layout.xaxis2.title.text == "time (s) from 5 s on"
     assert figure.layout.xaxis.range == (0, 2)
-    assert figure.layout.title.text == "What ran when · a run · a machine"
+    assert figure.layout.title.text == "Timeline · a run · a machine"
     for wrong in ({"steps": (0, 3)}, {"steps": (1, 1)}, {"seconds": (2, 1)}, {"seconds": (4.6, 4.9)},
                   {"phase": "decode", "steps": (0, 1)}):  # fmt: skip
         with pytest.raises(InvalidInputError, match="timeline"):
