@@ -33,7 +33,7 @@ def save(
     height of `fig`. Type is 8 points; titles are wrapped to fit. PDF and SVG are vector graphics. A PDF embeds its
     fonts; an SVG names them (Arial or a font of the same widths), since plotly writes text as text. Only the cells of a
     heat map (`key_similarity`, `page_fragmentation`) are a bitmap: lossless, one pixel per cell, enlarged without
-    smoothing, so sharp at any size. A PNG has `dpi` dots per inch, 50 to 1,200: 300 for print, 150 for a page on a
+    smoothing, hence sharp at any size. A PNG has `dpi` dots per inch, 50 to 1,200: 300 for print, 150 for a page on a
     screen. Layers that serve only hovering are left out. The file is written completely or not at all, and `fig` is not
     changed.
 

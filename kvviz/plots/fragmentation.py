@@ -38,7 +38,7 @@ def page_fragmentation(
 ) -> go.Figure:
     """A map of exact attention on pages, with important tokens marked, above a histogram of important tokens per page.
 
-    As in ClusterKV (arXiv 2412.03213) fig. 3b. The important tokens of a step are the `top` tokens by weight, without
+    As in ClusterKV (arXiv 2412.03213) fig. 3b. The important tokens of a step are the `top` by weight, not counting
     the first `sinks` and the last `recent` tokens, which every method attends to anyway (`sinks=0, recent=0`: of all
     tokens). The histogram counts all pages with an important token, over all steps; the diamonds show what is expected
     if as many tokens are drawn at random. The title gives the share of those pages that is wasted.
