@@ -60,7 +60,7 @@ def budget_ledger(
     entries = _entries(ledgers)
     extra = set(recordings or {}) - set(entries)
     if extra:
-        raise InvalidInputError("budget_ledger: recordings", f"also {', '.join(sorted(extra))}", "labels of ledgers")
+        raise InvalidInputError("budget_ledger: recordings", f"labels {', '.join(sorted(extra))}", "labels of ledgers")
     wasted = {label: _wasted(run, entries[label]) for label, run in (recordings or {}).items()}
     size, unit = next(pair for pair in _SIZES if _largest(entries) >= pair[0] or pair[0] == 1)
     tokens = {part: [entry[part] for entry in entries.values()] for part in _TOKEN_PARTS}

@@ -186,7 +186,7 @@ def test_ledgers_that_cannot_be_drawn_are_refused(source, message):
 
 
 def test_a_recording_of_no_ledger_or_of_another_run_is_refused(ledgers, recording):
-    with pytest.raises(InvalidInputError, match="also mine"):
+    with pytest.raises(InvalidInputError, match="labels mine"):
         plots.budget_ledger(ledgers, recordings={"mine": recording})
     with pytest.raises(InvalidInputError, match="the ledger's own run"):
         plots.budget_ledger({"clusterkv": {"sinks": 4}}, recordings={"clusterkv": recording})
