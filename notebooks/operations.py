@@ -1,4 +1,4 @@
-"""Counts the multiply-adds of torch code and the largest tensors it computes with or copies."""
+"""Counters for torch code: its MACs (multiply-adds), and the largest tensors that it computes with or copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-# These move numbers and compute none: what counts is how many they write, not how many they could have read.
+# These move numbers without computing: their cost is what they write, not what they could read.
 MOVES = frozenset({
     "gather", "index", "index_select", "take", "embedding", "clone", "copy_", "_to_copy", "cat", "stack", "repeat",
     "repeat_interleave", "constant_pad_nd", "roll", "flip", "scatter", "scatter_", "index_put", "index_put_",
@@ -21,16 +21,16 @@ MOVES = frozenset({
 
 
 class OperationCounter(TorchDispatchMode):
-    """A context in which torch's operations on floating-point numbers are counted, those on integers left out.
+    """A context that counts torch's operations on floating-point numbers, but not those on integers.
 
-    `multiply_adds`: of all matrix products, by torch's own formulas. `largest_operand`: elements of the largest tensor
-    that took part in arithmetic; broadcast elements count, as each costs an operation. `largest_copy`: elements of the
-    largest tensor that was written without arithmetic (gathered, copied, concatenated). `operand_of` and `copy_of` name
-    those operations. Views cost nothing. Code outside torch (NumPy, faiss) is not seen.
+    `multiply_adds`: MACs of all matrix products, by torch's formulas. `largest_operand`: elements of the largest tensor
+    in an arithmetic operation, including broadcast elements, since each costs an operation. `largest_copy`: elements of
+    the largest tensor written without arithmetic (gathered, copied, concatenated). `operand_of` and `copy_of` name the
+    two operations. Views cost nothing. Code outside torch (NumPy, faiss) is not counted.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self.multiply_adds = 0
         self.largest_operand = 0
         self.operand_of = ""
@@ -70,7 +70,7 @@ def _add_matrix_vector(bias: Tensor, matrix: Tensor, *args: Any, **kwargs: Any) 
     return 2 * matrix.numel()
 
 
-# Products that torch's registry has no formula for: two operations a multiply-add, as there.
+# Products without a formula in torch's registry; like there, one MAC is two operations.
 PRODUCTS: Mapping[str, Callable[..., int]] = {
     "mv": _matrix_vector,
     "dot": _matrix_vector,
@@ -80,7 +80,7 @@ PRODUCTS: Mapping[str, Callable[..., int]] = {
 
 
 def _sizes(value: object) -> Iterator[int]:
-    """Elements of every floating-point tensor in nested lists, tuples and dicts."""
+    """Number of elements of each floating-point tensor in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
             yield value.numel()
@@ -92,7 +92,7 @@ def _sizes(value: object) -> Iterator[int]:
 
 
 def counted(call: Callable[[], Any]) -> OperationCounter:
-    """What `call()` cost, without gradients."""
+    """The counts of `call()`, run without gradients."""
     counter = OperationCounter()
     with torch.no_grad(), counter:
         call()

@@ -1,6 +1,6 @@
-"""Pictures of a notebook's figures and widgets, for viewers that run no scripts.
+"""Pictures of a notebook's figures and widgets, for viewers that do not run scripts.
 
-They need what `make setup` brings (kaleido, playwright) and a Chromium on the machine.
+This needs kaleido and playwright, which `make setup` installs, and a Chromium on the machine.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import plotly.io
 from playwright.sync_api import sync_playwright
 
 FIGURE_WIDTH, WIDGET_WIDTH = 760, 960  # CSS pixels
-DRAWN_MS = 120_000  # until a page's first token is painted, on a busy machine
+DRAWN_MS = 120_000  # until a page paints its first token, on a busy machine
 
 
 def add(outputs: list[nbformat.NotebookNode], figure_type: str, pages: Mapping[int, Path]) -> list[bytes]:
-    """Put a PNG in place of each plotly figure and beside each widget among the outputs; returns the widgets' PNGs.
+    """Replace each plotly figure among the outputs by a PNG, and add one to each widget; returns the widgets' PNGs.
 
-    JupyterLab shows the PNG of a saved notebook even where it has the figure too, which can take half a megabyte.
-    `pages` holds the page without a kernel of the output at each index that is a widget.
+    JupyterLab shows the PNG of a saved notebook even if the figure is there too, which can take half a megabyte.
+    `pages` maps the index of a widget's output to its page without a kernel.
     """
-    taken = []
+    widget_pictures = []
     for index, output in enumerate(outputs):
         picture = None
         if figure_type in output.data:
@@ -33,14 +33,14 @@ def add(outputs: list[nbformat.NotebookNode], figure_type: str, pages: Mapping[i
             picture = plotly.io.to_image(figure, format="png", width=FIGURE_WIDTH, validate=False)
         elif index in pages:
             picture = of_page(pages[index])
-            taken.append(picture)
+            widget_pictures.append(picture)
         if picture:
             output.data["image/png"] = base64.b64encode(picture).decode()
-    return taken
+    return widget_pictures
 
 
 def of_page(path: Path, scheme: str = "light") -> bytes:
-    """PNG of a widget's page once its text is painted, in a "light" or "dark" browser; its script's errors raise."""
+    """PNG of a widget's painted page in a "light" or "dark" browser. Raises RuntimeError if its script fails."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])

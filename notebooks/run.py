@@ -1,13 +1,13 @@
-"""Run notebooks from top to bottom and keep what they showed.
+"""Run notebooks from top to bottom and save their outputs.
 
     python notebooks/run.py 00_quickstart --html build/quickstart.html    a page that needs neither kernel nor network
     python notebooks/run.py 00_quickstart --inplace                       outputs saved in the notebook, with pictures
     python notebooks/run.py --recorded                                    all of them, without the model
 
-A bar shows the cells done. At the end come the output of the cell tagged `result-table`, the seconds taken and the
-kernel's peak memory. A cell that raises ends the run with its traceback, and nothing is written. With --recorded, which
-is what Binder runs, a kernel that takes more than Binder leaves it fails the command. Saved outputs hold no widget
-state; of some notebooks the first widget's picture becomes the README's.
+A bar shows the progress. At the end the command prints the output of the cell tagged `result-table`, the time and the
+kernel's peak memory. If a cell raises, the run ends with its traceback, and nothing is written. With --recorded, as on
+Binder, the command fails if a kernel needs more memory than Binder gives it. Saved outputs hold no widget state. For
+some notebooks, the picture of the first widget is also saved for the README.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from nbconvert import HTMLExporter
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
-CELL_TIMEOUT_S = 3600  # for a cell that hangs: on a busy machine one of 25 s takes over 600
-BINDER_GIB = 2.0  # mybinder.org restarts what takes more
-SERVER_GIB = 0.25  # of it for JupyterLab's server, which tests/repository/test_binder.py measures
+CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 25 s can take over 600 s
+BINDER_GIB = 2.0  # mybinder.org restarts a container that uses more
+SERVER_GIB = 0.25  # of it, used by JupyterLab's server; measured by tests/repository/test_binder.py
 PICTURES = HERE.parent / "data" / "pictures"
-# Notebooks whose first widget's picture the README shows.
+# Notebooks whose first widget is shown in the README.
 README_PICTURES = {
     "00_quickstart": "decode_stepper.png", "04_clusterkv": "cluster_inspector.png", "06_pqcache": "budget_explorer.png",
     "10_compare_methods": "method_comparer.png",
@@ -43,20 +43,20 @@ README_PICTURES = {
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
 
-# Runs in the kernel after the last cell: each widget that can writes itself as a page, and the memory is read.
+# Runs in the kernel after the last cell: writes a page per widget that has to_html, and prints the peak memory.
 AFTERWARDS = """
 import pathlib, resource, sys
 from ipywidgets.widgets.widget import _instances
 for _key, _widget in list(_instances.items()):
     if type(_widget).__module__.startswith("kvviz.") and hasattr(_widget, "to_html"):
         _widget.to_html({folder!r} + "/" + _key + ".html")
-_status = pathlib.Path("/proc/self/status")  # getrusage also counts what the process held that started the kernel
+_status = pathlib.Path("/proc/self/status")  # getrusage also counts the parent process's memory
 _lines = _status.read_text().splitlines() if _status.exists() else []
 _peak = [int(_line.split()[1]) * 1024 for _line in _lines if _line.startswith("VmHWM")]
 print(*_peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)])
 """
 
-# nbconvert's page without the scripts that it would fetch from elsewhere.
+# nbconvert's page without the scripts that it would fetch from other hosts.
 PAGE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js -%}{%- endblock -%}
 {%- block html_head_js_mathjax -%}{%- endblock -%}
@@ -66,8 +66,8 @@ PAGE = """{%- extends 'lab/index.html.j2' -%}
 
 def main() -> int:
     """Run the notebooks named on the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Run notebooks from top to bottom and keep what they showed.")
-    parser.add_argument("notebooks", nargs="*", help="their names, with or without .ipynb; all of them by default")
+    parser = argparse.ArgumentParser(description="Run notebooks from top to bottom and save their outputs.")
+    parser.add_argument("notebooks", nargs="*", help="names, with or without .ipynb; default: all")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the executed notebook as one HTML page")
     parser.add_argument("--inplace", action="store_true", help="save the outputs in the notebooks themselves")
     parser.add_argument("--recorded", action="store_true", help="from the recorded runs in data/, without the model")
@@ -91,16 +91,16 @@ def main() -> int:
 
 
 def fits_binder(peaks: dict[str, int], limit_gib: float) -> int:
-    """Print the largest of the kernels' peak bytes and what Binder leaves to one; returns 1 if it leaves less."""
+    """Compare the largest kernel's peak memory with Binder's limit and print both; returns 1 if it is above."""
     name, peak_gib = max(((name, peak / 2**30) for name, peak in peaks.items()), key=lambda pair: pair[1])
-    whole = f"{peak_gib:.2f} GiB + {SERVER_GIB} GiB for JupyterLab's server"
+    usage = f"{peak_gib:.2f} GiB + {SERVER_GIB} GiB for JupyterLab's server"
     fits = peak_gib + SERVER_GIB <= limit_gib
-    print(f"Largest: {Path(name).name}, {whole}: {'within' if fits else 'MORE THAN'} Binder's {limit_gib:g} GiB.")
+    print(f"Largest: {Path(name).name}, {usage}: {'within' if fits else 'MORE THAN'} Binder's {limit_gib:g} GiB.")
     return 0 if fits else 1
 
 
 def run(path: Path, options: argparse.Namespace) -> tuple[str, int]:
-    """Run one notebook, write what was asked for, print its result table; returns a line on the cost and peak bytes."""
+    """Run one notebook, write the requested files, print its result table; returns a summary line and peak bytes."""
     notebook = nbformat.read(path, as_version=4)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ def run(path: Path, options: argparse.Namespace) -> tuple[str, int]:
 
 
 def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = False) -> int:
-    """Fill in the outputs of every cell and put one page a widget into `folder`; returns the kernel's peak bytes."""
+    """Run all cells of the notebook and write one page per widget to `folder`; returns the kernel's peak bytes."""
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
@@ -137,7 +137,7 @@ def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = Fa
 
 
 def measure(name: str, *, recorded: bool = False) -> dict[str, float]:
-    """Seconds and the kernel's peak GiB of a run that keeps nothing."""
+    """Seconds and the kernel's peak GiB of a run whose outputs are discarded."""
     notebook = nbformat.read(HERE / f"{name}.ipynb", as_version=4)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -146,22 +146,22 @@ def measure(name: str, *, recorded: bool = False) -> dict[str, float]:
 
 
 def is_progress_bar(output: nbformat.NotebookNode) -> bool:
-    """Whether an output is a bar of tqdm, of which a saved notebook would keep the empty start."""
+    """Whether an output is a tqdm bar, which a saved notebook would show empty."""
     data = output.get("data", {})
     return WIDGET_VIEW in data and re.match(r".*\d+%\|", data.get("text/plain", "")) is not None
 
 
 def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> None:
-    """Put a PNG in place of figures and beside widgets, and the first widget's where the README shows it."""
-    import pictures  # beside this file; needs a browser, which only --inplace does
+    """Replace figures by PNGs, add PNGs to widgets, and save the first widget's PNG if the README shows it."""
+    import pictures  # next to this file; needs a browser, so only with --inplace
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
     views = {index: output.data.get(WIDGET_VIEW) for index, output in enumerate(outputs)}
     pages = {index: folder / f"{view['model_id']}.html" for index, view in views.items() if view}
-    taken = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
-    if taken and name in README_PICTURES:
+    shots = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
+    if shots and name in README_PICTURES:
         PICTURES.mkdir(exist_ok=True)
-        (PICTURES / README_PICTURES[name]).write_bytes(taken[0])
+        (PICTURES / README_PICTURES[name]).write_bytes(shots[0])
 
 
 def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
@@ -175,10 +175,10 @@ def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
 def without_kernel(
     notebook: nbformat.NotebookNode, folder: Path, framed: Callable[[Path], str], plotly_script: bool | str
 ) -> nbformat.NotebookNode:
-    """A copy whose outputs live in HTML: each of kvviz's widgets as `framed` shows its page, and plotly's figures.
+    """A copy of the notebook with HTML outputs: kvviz's widgets as `framed` returns them, and plotly's figures.
 
-    `folder` holds the widgets' pages. `plotly_script` is how the first figure brings plotly's 5 MB of JavaScript, as
-    plotly.io.to_html takes it; the others find it there.
+    `folder` holds the widgets' pages. `plotly_script` says how the first figure includes plotly's 5 MB of JavaScript
+    (see plotly.io.to_html); the other figures use the same script.
     """
     notebook = nbformat.from_dict(json.loads(json.dumps(notebook)))
     for output in (output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output):
@@ -195,7 +195,7 @@ def without_kernel(
 
 
 def framed_inline(path: Path) -> str:
-    """A frame that holds the page at `path` itself."""
+    """An HTML frame with the content of the page at `path`."""
     content = html.escape(path.read_text(encoding="utf-8"))
     return f'<iframe srcdoc="{content}" style="width: 100%; height: 52rem; border: 0"></iframe>'
 
@@ -208,7 +208,7 @@ def result_table(notebook: nbformat.NotebookNode) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")
     partial.write_text(text, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Install packages with uv into the environment of the Python that runs this, from where pip would take them.
+"""Install packages with uv into the environment of this Python, from the package sources of pip's configuration.
 
     .venv/bin/python requirements/install.py -c requirements/constraints.txt -e ".[lab]"
 
-uv needs a quarter of pip's processor time but reads none of pip's settings. A mirror, a folder of wheels (CPU builds of
-torch, say) or a certificate that pip is set to use is handed on; a variable of uv that is set already stays.
+uv needs a quarter of pip's processor time but does not read pip's settings. This script passes on pip's mirror, folder
+of wheels (such as CPU builds of torch) and certificate; uv's environment variables that are already set have priority.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-# What uv calls pip's settings. uv separates several folders by commas, everything else by spaces.
+# uv's variables for pip's settings. uv separates folders by commas, all other lists by spaces.
 VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -22,13 +22,13 @@ VARIABLES = {
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
 }
-SECTIONS = ("global.", "install.", ":env:.")  # the later wins
+SECTIONS = ("global.", "install.", ":env:.")  # later ones have priority
 
 
 def uv_variables(pip_config: str, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that give uv pip's settings, without those already in `environment`.
 
-    `pip_config` is what `pip config list` printed.
+    `pip_config` is the output of `pip config list`.
     """
     settings = dict(line.partition("=")[::2] for line in pip_config.splitlines())
     variables = {}
@@ -37,7 +37,7 @@ def uv_variables(pip_config: str, environment: Mapping[str, str]) -> dict[str, s
         if values and variable not in environment:
             separator = "," if variable == "UV_FIND_LINKS" else " "
             variables[variable] = separator.join(str(ast.literal_eval(values[-1])).split())
-    if "UV_INDEX" in variables:  # pip takes the best release of all indexes, uv by default the first index's
+    if "UV_INDEX" in variables:  # pip takes the best release of all indexes, uv that of the first index
         variables |= {"UV_INDEX_STRATEGY": environment.get("UV_INDEX_STRATEGY", "unsafe-best-match")}
     return variables
 

@@ -1,6 +1,6 @@
-"""Runs that every notebook draws: live where the model is there, otherwise recorded by `make data`.
+"""The runs that the notebooks draw: live if the model is installed, otherwise recorded by `make data`.
 
-Both come from the same recipes: `make data` writes to files what a live notebook computes.
+Both come from the same recipes: `make data` writes the results of a live notebook to files.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["Runs", "names", "open_runs"]
 class Runs:
     """Traces, recordings, timelines and tables by name, live or recorded; made by `open_runs`.
 
-    `live` says which, `origin` the same as a line for people. Every method raises UnknownNameError for a name that is
-    not there, and, of recorded data, IncompatibleFileError for a file that is missing or damaged.
+    `live` says which; `origin` says it in a sentence. Every method raises UnknownNameError for an unknown name and, for
+    recorded data, IncompatibleFileError if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path | None, origin: str) -> None:
@@ -44,12 +44,12 @@ class Runs:
 
     @property
     def live(self) -> bool:
-        """Whether results are computed by the model, now."""
+        """Whether the model computes the results now."""
         return self._folder is None
 
     @property
     def lm(self) -> LanguageModel:
-        """The LanguageModel. Raises KVVizError where the data is recorded."""
+        """The LanguageModel. Raises KVVizError if the data is recorded."""
         if not self.live:
             wanted = "the live model: set KVVIZ_OFFLINE=0, or open_runs(live=True)"
             raise KVVizError("runs.lm", self.origin.rstrip("."), wanted)
@@ -68,13 +68,13 @@ class Runs:
         return dict(self._result("timelines", name))
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table of that name with its attrs; a copy, so that changes stay the caller's."""
+        """A copy of the table of that name, with its attrs."""
         table: pd.DataFrame = self._result("table", name)[""]
         return table.copy()
 
     def _result(self, kind: Kind, name: str) -> dict[str, Any]:
         """The recordings or timelines by label; a trace or table under the empty label."""
-        known = [other for other, recipe in RECIPES.items() if recipe.kind == kind]
+        known = [key for key, recipe in RECIPES.items() if recipe.kind == kind]
         if name not in known:
             raise UnknownNameError(f"runs.{kind}", str(name), known)
         if self._folder is None:
@@ -88,16 +88,16 @@ class Runs:
 
 
 def open_runs(data: str | os.PathLike[str] | None = None, live: bool | None = None) -> Runs:
-    """The runs to draw, after a printed line that says whether they are live or recorded.
+    """The runs to draw. Prints a line that says whether they are live or recorded.
 
-    `live`: True computes with the model, False reads the files; left out, the environment variable KVVIZ_OFFLINE says
-    so (1: recorded, 0: live). Where that is not set either, they are recorded on Binder, which sets
-    BINDER_SERVICE_HOST, and where the model is not installed, and live anywhere else. `data` is the folder of the
-    recorded files; left out, it is the one that KVVIZ_DATA names, the repository's data/, ./data or ../data. Live
-    results are kept in memory until the process ends; they take seconds to minutes, see `names`.
+    `live`: True computes with the model, False reads the files. By default the environment variable KVVIZ_OFFLINE
+    decides (1: recorded, 0: live). If it is not set, runs are recorded on Binder, which sets BINDER_SERVICE_HOST, and
+    if the model is not installed; otherwise they are live. `data` is the folder of the recorded files; by default
+    the one in KVVIZ_DATA, the repository's data/, ./data or ../data. Live results take seconds to minutes (see
+    `names`) and stay in memory until the process ends.
 
-    Raises InvalidInputError where recorded data is wanted and no folder holds it, or for another KVVIZ_OFFLINE, and
-    whatever `kvviz.load` raises where the live model is wanted.
+    Raises InvalidInputError if no folder holds the recorded data, or for other values of KVVIZ_OFFLINE. For live runs
+    it raises the errors of `kvviz.load`.
     """
     live, why = _choice(live)
     if live:
@@ -115,12 +115,12 @@ def open_runs(data: str | os.PathLike[str] | None = None, live: bool | None = No
 
 
 def names() -> dict[str, str]:
-    """What there is: each name with its kind and a line about it, such as {"prose": "trace: 2,048 tokens of ..."}."""
+    """All names, with their kind and a description, such as {"prose": "trace: 2,048 tokens of ..."}."""
     return {name: f"{recipe.kind}: {recipe.description}" for name, recipe in RECIPES.items()}
 
 
 def _choice(live: bool | None) -> tuple[bool, str]:
-    """Whether to run the model, and why not."""
+    """Whether to run the model and, if not, why."""
     if live is not None:
         return live, "live=False"
     offline = os.environ.get("KVVIZ_OFFLINE", "")
@@ -149,5 +149,5 @@ def _model() -> LanguageModel:
 @cache
 def _live_result(name: str) -> dict[str, Any]:
     recipe = RECIPES[name]
-    made = recipe.make(_model())
-    return made if recipe.kind in SEVERAL else {"": made}
+    result = recipe.make(_model())
+    return result if recipe.kind in SEVERAL else {"": result}

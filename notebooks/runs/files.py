@@ -1,4 +1,4 @@
-"""The recorded files: data/card.json, which says of each where it comes from, and checksums that are verified."""
+"""The recorded files, described in data/card.json with their origins and checksums, which are verified."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CARD = "card.json"
 CARD_VERSION, TABLE_VERSION, TABLE_KIND = 1, 1, "kvviz.table"
-TIMES = ("select_s",)  # a recording's measured seconds: the only content that differs from one run to the next
+TIMES = ("select_s",)  # measured seconds: the only content of a recording that differs between runs
 STORED: dict[Kind, type[Trace | Recording | Timeline]] = {
     "trace": Trace, "recordings": Recording, "timelines": Timeline,
 }  # fmt: skip
@@ -29,18 +29,18 @@ REMAKE = "the files that `make data` wrote; run it again, or get the folder anew
 _ENTRY = ("path", "recipe", "label", "kind", "made", "model", "bytes", "sha256", "content_sha256")
 
 
-def find_folder(given: str | os.PathLike[str] | None) -> Path:
-    """The folder of the recorded data: `given`, KVVIZ_DATA, the repository's data/, ./data or ../data.
+def find_folder(data: str | os.PathLike[str] | None) -> Path:
+    """The folder of the recorded data: `data`, KVVIZ_DATA, the repository's data/, ./data or ../data.
 
-    Raises InvalidInputError where none of them holds a card.json.
+    Raises InvalidInputError if none of them holds a card.json.
     """
-    named = given or os.environ.get("KVVIZ_DATA")
+    named = data or os.environ.get("KVVIZ_DATA")
     repository = Path(__file__).resolve().parents[2]
-    tried = [Path(named)] if named else [repository / "data", Path("data"), Path("../data")]
-    for folder in tried:
+    candidates = [Path(named)] if named else [repository / "data", Path("data"), Path("../data")]
+    for folder in candidates:
         if (folder / CARD).is_file():
             return folder
-    where = ", ".join(map(str, tried))
+    where = ", ".join(map(str, candidates))
     wanted = (
         "the data folder of kvviz's repository: name it with open_runs(data=...) or the environment variable "
         "KVVIZ_DATA, make it with `make data`, or use the live model: open_runs(live=True)"
@@ -49,7 +49,7 @@ def find_folder(given: str | os.PathLike[str] | None) -> Path:
 
 
 def read_card(folder: Path) -> list[dict[str, Any]]:
-    """The entries of card.json, one a file. Raises IncompatibleFileError for a damaged card or another version."""
+    """The entries of card.json, one per file. Raises IncompatibleFileError for a damaged card or another version."""
     path = folder / CARD
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
@@ -67,14 +67,14 @@ def read_card(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_card(folder: Path, files: list[dict[str, Any]]) -> None:
-    """Write card.json, whole or not at all."""
+    """Write card.json atomically."""
     with replacing(folder / CARD) as partial:
         text = json.dumps({"version": CARD_VERSION, "files": files}, indent=2, ensure_ascii=False)
         partial.write_text(text + "\n", encoding="utf-8")
 
 
 def load(folder: Path, entry: Mapping[str, Any]) -> Trace | Recording | Timeline | pd.DataFrame:
-    """What a file of the card holds; raises IncompatibleFileError where it is missing or not what the card says."""
+    """The content of a file in the card. Raises IncompatibleFileError if it is missing or does not match the card."""
     path = folder / entry["path"]
     if not path.is_file():
         raise IncompatibleFileError(f"read {path}", "no such file", REMAKE)
@@ -84,7 +84,7 @@ def load(folder: Path, entry: Mapping[str, Any]) -> Trace | Recording | Timeline
 
 
 def save(path: Path, value: Trace | Recording | Timeline | pd.DataFrame) -> None:
-    """Write a result to its file, whole or not at all."""
+    """Write a result to its file atomically."""
     if isinstance(value, Trace | Recording | Timeline):
         value.save(path)
     else:
@@ -92,13 +92,13 @@ def save(path: Path, value: Trace | Recording | Timeline | pd.DataFrame) -> None
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a table and its attrs as JSON; numbers come back exactly, a missing one as null.
+    """Write a table and its attrs as JSON. Numbers are stored exactly, missing ones as null.
 
-    Raises InvalidInputError for a column that is neither numbers, texts, truth values nor mappings, and for infinity.
+    Raises InvalidInputError for infinity and for columns other than numbers, texts, truth values or mappings.
     """
     columns = []
     for name in table.columns:
-        values = [None if value != value else value for value in table[name].tolist()]  # NaN alone is not itself
+        values = [None if value != value else value for value in table[name].tolist()]  # only NaN differs from itself
         kind = {"i": "int64", "f": "float64", "b": "bool"}.get(table[name].dtype.kind, "object")
         if kind == "object" and not all(isinstance(value, str | dict | None) for value in values):
             raise InvalidInputError(f"write {path}: column", str(name), "numbers, texts, truth values or mappings")
@@ -136,9 +136,9 @@ def sha256(path: Path) -> str:
 
 
 def content_sha256(path: Path, kind: Kind) -> str:
-    """The checksum of what a file says, whatever order it is written in and without a recording's measured times.
+    """The checksum of a file's content, independent of the order of its parts and of a recording's measured times.
 
-    A timeline is nothing but times: another run is another content.
+    A timeline consists of times, so that every run has another checksum.
     """
     if kind == "table":
         return sha256(path)

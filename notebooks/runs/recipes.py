@@ -1,4 +1,4 @@
-"""What is recorded: one function for each, which `make data` and a live notebook both call."""
+"""The recorded data: one function per result, which `make data` and live notebooks call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvviz.trace.timeline import Timeline
 
 Kind = Literal["trace", "recordings", "timelines", "table"]
-SEVERAL: tuple[Kind, ...] = ("recordings", "timelines")  # a recipe of these makes several, by label
+SEVERAL: tuple[Kind, ...] = ("recordings", "timelines")  # their recipes return several, by label
 
 MODEL = "smollm2-135m"
 MODEL_LICENCE = "Apache-2.0"
@@ -28,8 +28,8 @@ SEED = 0
 
 PROSE_TOKENS, PROSE_LAYERS = 2048, (14,)
 LAYERS_TOKENS, LAYERS = 640, (2, 8, 20, 26)
-# Layers 21 and 23 hold query heads that put most of their attention on the hidden number while it is written. The steps
-# before the first token of the answer are left out, so that a file stays below 5 MB.
+# In layers 21 and 23, some query heads give most of their attention to the hidden number while the model writes it.
+# Steps before the first token of the answer are left out, to keep the files below 5 MB.
 NEEDLE_LAYERS, NEEDLE_BUDGET, NEEDLE_STEPS, NEEDLE_NEW_TOKENS = (21, 23), 256, 15, 16
 NEEDLE_METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "clusterkv, 400 clusters": ("clusterkv", {"preset": "official"}),
@@ -51,7 +51,7 @@ OVERLAP_METHODS, OVERLAP_TOKENS, OVERLAP_BUDGET, OVERLAP_STEPS = ("clusterkv", "
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one result is made: its kind, what it is in one line, the text it comes from, and the function."""
+    """A recipe of one result: its kind, a one-line description, its source text, and its function."""
 
     kind: Kind
     description: str
@@ -63,7 +63,7 @@ RECIPES: dict[str, Recipe] = {}
 
 
 def recipe(kind: Kind, text: str = TEXT) -> Callable[[Callable[[LanguageModel], Any]], Callable[[LanguageModel], Any]]:
-    """A decorator that puts a function under its name into RECIPES; its docstring's first line describes it."""
+    """A decorator that adds a function to RECIPES by its name; the first line of its docstring describes it."""
 
     def add(make: Callable[[LanguageModel], Any]) -> Callable[[LanguageModel], Any]:
         RECIPES[make.__name__] = Recipe(kind, (make.__doc__ or "").splitlines()[0].rstrip("."), text, make)
@@ -95,8 +95,8 @@ def layers(lm: LanguageModel) -> Trace:
 def needle(lm: LanguageModel) -> dict[str, Recording]:
     """A number hidden in 1,800 tokens of prose, seven methods at a budget of 256, layers 21 and 23.
 
-    The question is fed after the prompt was compressed. What is kept are the steps from the last token of the question
-    on: `prompt_length` counts the question's other tokens too, `question_length` is 1.
+    The question follows the compressed prompt. Only the steps from the last token of the question on are kept, so that
+    `prompt_length` includes the question's other tokens, and `question_length` is 1.
     """
     from kvviz import methods
     from kvviz.generation.comparing import compare
@@ -111,7 +111,7 @@ def needle(lm: LanguageModel) -> dict[str, Recording]:
 
 @recipe("recordings")
 def decode(lm: LanguageModel) -> dict[str, Recording]:
-    """ClusterKV and Quest over 48 decode steps behind 976 tokens of prose, budget 128, layer 14."""
+    """ClusterKV and Quest over 48 decode steps after 976 tokens of prose, budget 128, layer 14."""
     from kvviz.generation.replaying import replay
 
     trace = _trace(lm, DECODE_TOKENS, DECODE_LAYERS)
@@ -125,7 +125,7 @@ def decode(lm: LanguageModel) -> dict[str, Recording]:
 def overlap(lm: LanguageModel) -> dict[str, Timeline]:
     """When ClusterKV and PQCache computed, clustered and moved: 2,048 tokens and 8 steps, keys in host memory.
 
-    The times are those of one run on one machine, which each description names.
+    The times are from one run on one machine, named in each description.
     """
     import torch
 
@@ -133,21 +133,21 @@ def overlap(lm: LanguageModel) -> dict[str, Timeline]:
 
     threads = f", threads: {torch.get_num_threads()}" if lm.device.type == "cpu" else ""
     where = f"{hardware(lm.device.type)}{threads}"
-    ids, found = lm.encode(manual())[:, :OVERLAP_TOKENS], {}
+    ids, timelines = lm.encode(manual())[:, :OVERLAP_TOKENS], {}
     for name in OVERLAP_METHODS:
         out = generate(lm, ids, name, OVERLAP_BUDGET, max_new_tokens=OVERLAP_STEPS + 1, store="host", timeline=True)
         assert out.timeline is not None
         out.timeline.description += f" · {where}"
-        found[name] = out.timeline
-    return found
+        timelines[name] = out.timeline
+    return timelines
 
 
 @recipe("table", text=f"{TEXT}; the hidden sentences are kvviz's own")
 def needles(lm: LanguageModel) -> pd.DataFrame:
     """Needles found at 500 and 1,000 tokens, six depths each: five methods at budgets 64, 128 and 256, and `full`.
 
-    One row a sample, method and budget; the question is fed after the context was compressed. Budgets below what a
-    method's sinks and window take (CentroidKV: 81 tokens, CTkvr: 129) have no rows.
+    One row per sample, method and budget; the question follows the compressed context. Budgets that are too small for a
+    method's sinks and window (CentroidKV: 81 tokens, CTkvr: 129) have no rows.
     """
     from kvviz.generation.comparing import compare
     from kvviz.tasks import needle_samples
@@ -157,21 +157,21 @@ def needles(lm: LanguageModel) -> pd.DataFrame:
     for place, length in enumerate(NEEDLES_LENGTHS):
         first = SEED + place * NEEDLES_SAMPLES
         for sample in needle_samples(lm, manual(), count=NEEDLES_SAMPLES, tokens=length, seed=first):
-            found = compare(
+            results = compare(
                 lm, sample.context, cells, (), sample.question, sample.answer, max_new_tokens=NEEDLES_NEW_TOKENS,
                 recordings=False,
             )  # fmt: skip
             about = {"sample": sample.seed, "length": length, "depth": sample.depth}
-            for label, budget, correct in zip(found["method"], found["budget"], found["correct"], strict=True):
+            for label, budget, correct in zip(results["method"], results["budget"], results["correct"], strict=True):
                 rows.append({"method": cells[label].name, "budget": int(budget), **about, "correct": bool(correct)})
     return table_of(rows, lm)
 
 
 @recipe("table")
 def perplexity(lm: LanguageModel) -> pd.DataFrame:
-    """Perplexity of each of 383 tokens of prose behind a prompt of 768, four methods at a budget of 128, and `full`.
+    """Perplexity of each of 383 tokens of prose after a prompt of 768, four methods at a budget of 128, and `full`.
 
-    The tokens are fed one by one, whatever the model would have written; `position` is that of the token predicted.
+    The text's tokens are fed one by one, whatever the model predicts; `position` is that of the predicted token.
     """
     import torch
 
@@ -198,7 +198,7 @@ def perplexity(lm: LanguageModel) -> pd.DataFrame:
 
 
 def _needle_cells() -> dict[str, Method]:
-    """`full`, and every method at every budget that it takes, by label."""
+    """`full`, and every method at every budget that it accepts, by label."""
     from kvviz import methods
 
     cells = {"full": methods.create("full")}
@@ -211,7 +211,7 @@ def _needle_cells() -> dict[str, Method]:
 
 
 def needle_prompt(lm: LanguageModel) -> tuple[str, str]:
-    """The quickstart's prompt, with a sentence that does not belong there, and the question for its number."""
+    """The quickstart's prompt, which hides a sentence with a number, and the question about that number."""
     from pydoc_data.topics import topics
 
     reference = "\n".join(topics[name] for name in ("assignment", "numbers", "with", "yield"))[:7600]
@@ -221,13 +221,13 @@ def needle_prompt(lm: LanguageModel) -> tuple[str, str]:
 
 
 def answer_steps(recording: Recording, steps: int) -> Recording:
-    """The steps from the last token of the question on, at most `steps`; the tokens before them become the prompt."""
+    """The steps from the last token of the question on, at most `steps`; earlier tokens become part of the prompt."""
     first = recording.question_length - 1
     return recording.cut(first, min(first + steps, recording.steps))
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], lm: LanguageModel, **attrs: Any) -> pd.DataFrame:
-    """A DataFrame with what its figures put into their titles as attrs: the model, the seed, and `attrs`."""
+    """A DataFrame whose attrs hold the values for figure titles: the model, the seed, and `attrs`."""
     import pandas as pd
 
     table = pd.DataFrame([dict(row) for row in rows])

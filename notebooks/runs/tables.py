@@ -1,4 +1,4 @@
-"""The recipes of tables: every one replays stored queries, keys and values, so that only the capture takes a model."""
+"""The recipes of tables. They replay stored queries, keys and values, so that only the capture needs a model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 BUDGETS = (128, 256, 512, 1024)
 BUDGET_METHODS = ("oracle", "clusterkv", "pqcache", "ctkvr", "centroidkv", "quest", "snapkv", "streaming_llm")
-ABLATION_SEEDS: Mapping[str, tuple[int, ...]] = {"clusterkv": (0, 1, 2), "pqcache": (0, 1, 2)}  # the others draw none
-# By method and what is varied: the values of the fields. Two fields are varied together where a row has two.
+ABLATION_SEEDS: Mapping[str, tuple[int, ...]] = {"clusterkv": (0, 1, 2), "pqcache": (0, 1, 2)}  # others have no seed
+# By method and varied field: its values. A name with two fields varies both together.
 ABLATIONS: Mapping[str, Mapping[str, list[dict[str, Any]]]] = {
     "clusterkv": {
         "n_clusters": [{"n_clusters": count} for count in (25, 50, 100, 200, 400)],
@@ -47,7 +47,7 @@ LAYER_TOKENS, LAYER_METHODS = 1024, ("pyramidkv", "snapkv", "centroidkv", "clust
 def budgets(lm: LanguageModel) -> pd.DataFrame:
     """Recall, attention mass and output error of eight methods at budgets 128 to 1,024, means of layers 5, 15, 25.
 
-    What CentroidKV merged counts in output_error alone: its recall and attention mass are those of its single tokens.
+    CentroidKV's merged tokens count in output_error only: its recall and attention mass are those of single tokens.
     """
     from kvviz.generation.replaying import replay
 
@@ -56,16 +56,16 @@ def budgets(lm: LanguageModel) -> pd.DataFrame:
         {"method": name, "budget": budget, **replay(trace, create(name, budget=budget), TABLE_STEPS).summary()}
         for name in BUDGET_METHODS
         for budget in BUDGETS
-        if budget >= create(name).reserved  # sinks and window of CTkvr take more than 128
+        if budget >= create(name).reserved  # CTkvr's sinks and window need more than 128
     ]
     return table_of(rows, lm, prompt_length=len(trace) - TABLE_STEPS, steps=TABLE_STEPS, layers=list(TABLE_LAYERS))
 
 
 @recipe("table")
 def ablations(lm: LanguageModel) -> pd.DataFrame:
-    """One choice of a method varied at a time (clusters, page size, m×b, chunks), over seeds where they matter.
+    """One setting of a method varied at a time (clusters, page size, m×b, chunks), over seeds if they matter.
 
-    `varied` names the fields; each field is a column, empty in the rows that vary another one.
+    `varied` names the fields; each field has a column, empty in rows that vary another field.
     """
     from kvviz.generation.replaying import replay
 
@@ -75,8 +75,8 @@ def ablations(lm: LanguageModel) -> pd.DataFrame:
         for varied, settings in choices.items():
             for fields in settings:
                 for seed in ABLATION_SEEDS.get(name, (SEED,)):
-                    drawn = {"seed": seed} if name in ABLATION_SEEDS else {}
-                    method = create(name, budget=TABLE_BUDGET, **fields, **drawn)
+                    seeded = {"seed": seed} if name in ABLATION_SEEDS else {}
+                    method = create(name, budget=TABLE_BUDGET, **fields, **seeded)
                     recording = replay(trace, method, TABLE_STEPS)
                     summary, ledgers = recording.summary(), recording.ledgers
                     metadata = sum(ledger.metadata_bytes for ledger in ledgers.values())
@@ -95,7 +95,7 @@ def ablations(lm: LanguageModel) -> pd.DataFrame:
 def offload(lm: LanguageModel) -> pd.DataFrame:
     """Hit rates and bytes moved from host memory: ClusterKV with R = 0, 1, 2 and PQCache with its block cache.
 
-    Bytes are sums over three layers and 64 steps, hit rates their means. `paper` is ClusterKV's own number.
+    Bytes are sums over three layers and 64 steps, hit rates are means. `paper` is the number in ClusterKV's paper.
     """
     from kvviz.offload import BlockCache, StepCache
 
@@ -130,8 +130,8 @@ def offload(lm: LanguageModel) -> pd.DataFrame:
 def ledgers(lm: LanguageModel) -> pd.DataFrame:
     """Where the tokens and bytes of eight methods go at a budget of 256, keys and values in host memory.
 
-    Tokens are those of a KV head at the last step, a mean over three layers; bytes are sums over the layers, and
-    `kept_bytes` is a mapping by tier, as `plots.budget_ledger` takes it. Methods that drop tokens stay on the device.
+    Tokens are counts per KV head at the last step, averaged over three layers; bytes are sums over the layers, and
+    `kept_bytes` maps tiers to bytes, as `plots.budget_ledger` expects. Methods that drop tokens stay on the device.
     """
     trace = trace_of(lm)
     rows = [
@@ -143,7 +143,7 @@ def ledgers(lm: LanguageModel) -> pd.DataFrame:
 
 @recipe("table")
 def layer_budgets(lm: LanguageModel) -> pd.DataFrame:
-    """Tokens that every layer and KV head attends at the first step behind 1,023 tokens, four methods, budget 256."""
+    """Tokens that each layer and KV head attends to in the first step after 1,023 tokens, four methods, budget 256."""
     from kvviz.generation.capturing import capture
     from kvviz.generation.replaying import replay
 
@@ -172,25 +172,25 @@ _BYTES = (
 
 
 def _played(trace: Any, method: Any, steps: int, cache: Any = None) -> dict[str, Any]:
-    """Ledger and quality of one replay from host memory; tokens, rates and quality are means over layers."""
+    """Ledger and quality of one replay from host memory; tokens, rates and quality are means over the layers."""
     from kvviz.generation.replaying import replay
     from kvviz.offload import KVStore
 
     store = KVStore("device" if method.drops_tokens else "host", cache)
     recording = replay(trace, method, steps, store=store)
-    found = list(recording.ledgers.values())
-    means = {name: float(np.mean([getattr(ledger, name) for ledger in found])) for name in _TOKENS}
+    ledgers = list(recording.ledgers.values())
+    means = {name: float(np.mean([getattr(ledger, name) for ledger in ledgers])) for name in _TOKENS}
     rates = {
-        name: float(np.mean([getattr(ledger, name) for ledger in found])) for name in ("hit_rate", "group_hit_rate")
+        name: float(np.mean([getattr(ledger, name) for ledger in ledgers])) for name in ("hit_rate", "group_hit_rate")
     }
-    sums = {name: sum(int(getattr(ledger, name)) for ledger in found) for name in _BYTES}
-    kept = {tier: sum(ledger.kept_bytes.get(tier, 0) for ledger in found) for tier in ("device", "host")}
+    sums = {name: sum(int(getattr(ledger, name)) for ledger in ledgers) for name in _BYTES}
+    kept = {tier: sum(ledger.kept_bytes.get(tier, 0) for ledger in ledgers) for tier in ("device", "host")}
     quality = {name: value for name, value in recording.summary().items() if name != "moved_bytes"}
     return {**means, **sums, "kept_bytes": kept, **rates, **quality}
 
 
 def _cache_columns(cache: Any) -> dict[str, Any]:
-    """What tells one cache from another; a column that does not apply is empty."""
+    """The columns that identify a cache; those that do not apply are empty."""
     steps = getattr(cache, "recent_steps", None)
     if steps is not None:
         return {"policy": "", "recent_steps": float(steps)}
