@@ -10,9 +10,9 @@ from playwright.sync_api import Locator
 TIMEOUT_S = 300
 SETTLE_MS = 50  # after which the picture may not have changed again
 
-# New content is known by the Python line that would show it or the reason why it can't be shown, and where there is no
-# such line by the first pixels of the canvas. A frame is on the screen once the task after its animation callback runs:
-# style, layout and paint come between the two.
+# New content means that the Python line or the reason for a refusal changed; if there is no such text, that the first
+# pixels of the canvas changed. A frame is on the screen when the task after its animation callback runs: style, layout
+# and paint come between the two.
 WATCH = """() => {
     const frames = (window.kvvizFrames = []);
     const texts = document.querySelectorAll(".kvviz .kv-sheet code, .kvviz .kv-explorer-refusal");
@@ -26,16 +26,16 @@ WATCH = """() => {
     window.kvvizWatched?.abort();
     window.kvvizWatched = new AbortController();
     const changed = (event) => {
-        if (event.type === "input" && event.target.tagName !== "SELECT") return; // a slider's key has been seen already
+        if (event.type === "input" && event.target.tagName !== "SELECT") return; // a slider's keydown came before
         const before = content();
         requestAnimationFrame(function look() {
             if (content() === before) return requestAnimationFrame(look);
-            const after = new MessageChannel();
-            after.port1.onmessage = () => {
+            const painted = new MessageChannel();
+            painted.port1.onmessage = () => {
                 const ms = performance.now() - event.timeStamp;
                 frames.push({ ms, content: content(), picture: window.kvvizPicture() });
             };
-            after.port2.postMessage(null);
+            painted.port2.postMessage(null);
         });
     };
     const options = { capture: true, signal: window.kvvizWatched.signal };
@@ -47,7 +47,7 @@ STOPS = """node => node.tagName === "SELECT"
 
 
 class Frame(NamedTuple):
-    """A frame with new content: milliseconds since the event, what names the content, and all that it shows."""
+    """A frame with new content: milliseconds since the event, the text that identifies it, and its whole picture."""
 
     ms: float
     content: str
@@ -55,10 +55,10 @@ class Frame(NamedTuple):
 
 
 def frames(control: Locator, changes: Iterable[str | int]) -> list[Frame]:
-    """The frame that each change of `control` caused, a key or the index of an option, one after the other.
+    """The frame that each change of `control` causes. A change is a key or the index of an option.
 
-    Raises TimeoutError of playwright for a change that nothing shows, RuntimeError for a frame whose picture was not
-    complete: its time would be too short.
+    Raises playwright's TimeoutError if a change has no visible effect, RuntimeError if a frame was not complete: its
+    time would be too short.
     """
     page = control.page
     control.focus()
@@ -76,7 +76,7 @@ def frames(control: Locator, changes: Iterable[str | int]) -> list[Frame]:
 
 
 def tour(control: Locator) -> list[str | int]:
-    """The changes that visit each other value of a slider or select once: up to its end, then from its start."""
+    """The changes that visit all other values of a slider or select once: up to the end, then from the start."""
     last, at, select = control.evaluate(STOPS)
     if select:
         return [*range(at + 1, last + 1), *range(at)]

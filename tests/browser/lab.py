@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_BROWSER = os.environ.get("KVVIZ_NO_BROWSER") == "1"
-NO_BROWSER_REASON = "KVVIZ_NO_BROWSER=1: real-browser tests switched off by hand"
+NO_BROWSER_REASON = "KVVIZ_NO_BROWSER=1: real-browser tests switched off"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync")  # fmt: skip
 PLACES = {
@@ -37,23 +37,23 @@ READY = """() => {
     const session = window.jupyterapp?.shell?.currentWidget?.sessionContext;
     return session?.isReady && session.session?.kernel?.status === "idle";
 }"""
-START_S = 300  # a wait, not a bound: machines are busy
+START_S = 300  # generous: machines may be busy
 
 
 def chromium_arguments() -> dict[str, Any]:
-    """Launch arguments of the Chromium on this machine; RuntimeError, saying what to do, where there is none."""
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    """Launch arguments of the system's Chromium. Raises RuntimeError, with what to install, if there is none."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
         raise RuntimeError(
             "real-browser tests: no chromium on the PATH; install it (Debian: apt-get install chromium), or set "
             "KVVIZ_NO_BROWSER=1 to leave them out"
         )
-    return {"executable_path": found, "args": list(FLAGS)}
+    return {"executable_path": chromium, "args": list(FLAGS)}
 
 
 @contextmanager
 def jupyterlab(folder: Path, private: Path, env: Mapping[str, str]) -> Iterator[str]:
-    """A JupyterLab over `folder`, its own settings and caches under `private`; gives its address, token included."""
+    """The address, with its token, of a JupyterLab in `folder`, with settings and caches under `private`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -82,9 +82,9 @@ def jupyterlab(folder: Path, private: Path, env: Mapping[str, str]) -> Iterator[
 
 @contextmanager
 def lab_page(notebook: Path, browser: Browser, private: Path, env: Mapping[str, str] | None = None) -> Iterator[Page]:
-    """`notebook`, a file that may be written to, open and with its kernel ready in a JupyterLab of its own.
+    """The page of `notebook`, open in a new JupyterLab with its kernel ready. The file may be written to.
 
-    Raises AssertionError at the end where a script failed or an error was logged to the browser's console meanwhile.
+    Raises AssertionError at the end if a script failed or the browser's console logged an error.
     """
     with jupyterlab(notebook.parent, private, {"PYTHONPATH": str(ROOT), **(env or {})}) as address:
         context = browser.new_context(viewport={"width": 1400, "height": 1000})
@@ -92,18 +92,18 @@ def lab_page(notebook: Path, browser: Browser, private: Path, env: Mapping[str, 
         page.set_default_timeout(START_S * 1000)
         page.goto(address.format(name=notebook.name))
         page.wait_for_function(READY)
-        troubles: list[str] = []
-        page.on("pageerror", lambda error: troubles.append(error.stack or str(error)))
-        page.on("console", lambda line: troubles.append(line.text) if line.type == "error" else None)
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
         try:
             yield page
-            assert not troubles, "\n".join(troubles)
+            assert not errors, "\n".join(errors)
         finally:
             context.close()
 
 
 def run_all(page: Page) -> None:
-    """Run every cell and wait for the last; AssertionError with the traceback where a cell failed."""
+    """Run all cells and wait for the last; AssertionError with the traceback if a cell failed."""
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")  # resolves after the last cell
     errors = page.evaluate("""() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
         .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === "error")
@@ -112,19 +112,19 @@ def run_all(page: Page) -> None:
 
 
 def set_theme(page: Page, theme: str) -> None:
-    """Change JupyterLab's theme, as its settings menu does."""
+    """Change JupyterLab's theme, like its settings menu."""
     page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
     page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
-    # JupyterLab takes its splash away once for each change, and fails where two share one.
+    # JupyterLab removes its splash screen once per change, and fails if two changes share one.
     page.wait_for_selector("#jupyterlab-splash", state="detached")
 
 
 def write_notebook(path: Path, *cells: str) -> Path:
-    """A notebook of these code cells."""
+    """Write a notebook with these code cells; returns its path."""
     empty = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
-    made = [empty | {"id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)]
+    code_cells = [empty | {"id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    path.write_text(json.dumps({"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(json.dumps({"cells": code_cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
     return path
 
 

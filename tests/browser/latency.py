@@ -1,8 +1,7 @@
 """Time from a key press to the new frame of every widget: `python -m tests.browser.latency --live` prints ms.
 
-The press is the browser's own time of the event, the frame the first that shows what the press changed. On a page
-without a kernel that is the widget's JavaScript alone; in JupyterLab it is all that a person waits for, the kernel's
-work and the messages included.
+The time runs from the browser's time stamp of the event to the first frame that shows the change. On a page without a
+kernel it is the time of the widget's JavaScript; in JupyterLab it includes the kernel's work and the messages.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ SHOW = """source => {
 def measure(
     browser: Browser, sizes: Sizes, names: Iterable[str] = WIDGETS, *, live: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """One row for each control of each widget, first on a page without a kernel, then, if `live`, in JupyterLab.
+    """One row per control and widget, first on a page without a kernel, then, if `live`, in JupyterLab.
 
-    A row is JSON-able: what was pressed (widget, change, place, size), milliseconds (limit_ms, median_ms, worst_ms and
-    all of them as ms, in the order of the changes), and the `pictures` seen, of which no two are the same.
-    Raises what `frames.frames` raises.
+    A row can be stored as JSON: the control (widget, change, place, size), milliseconds (limit_ms, median_ms, worst_ms,
+    and `ms` with all of them in order), and `pictures`, the number of different pictures.
+    Raises the errors of `frames.frames`.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -62,25 +61,25 @@ def _empty_lab(browser: Browser, folder: Path) -> Any:
 
 def _press_all(page: Page, scene: Scene, controls: Iterable[Control], place: str) -> Iterator[dict[str, Any]]:
     for control in controls:
-        found = page.locator(control.selector)
-        changes = tour(found) if control.key is None else repeat(control.key)
-        yield _row(scene, control, place, frames(found, islice(changes, control.times)))
+        element = page.locator(control.selector)
+        changes = tour(element) if control.key is None else repeat(control.key)
+        yield _row(scene, control, place, frames(element, islice(changes, control.times)))
 
 
-def _row(scene: Scene, control: Control, place: str, seen: list[Frame]) -> dict[str, Any]:
-    times = [frame.ms for frame in seen]
+def _row(scene: Scene, control: Control, place: str, shown: list[Frame]) -> dict[str, Any]:
+    times = [frame.ms for frame in shown]
     return {
         "widget": scene.widget, "change": control.change, "place": place, "size": scene.size,
         "limit_ms": scene.limit_ms, "median_ms": statistics.median(times), "worst_ms": max(times),
         "changes": len(times), "ms": times,
-        "pictures": len({frame.picture for frame in seen}),
+        "pictures": len({frame.picture for frame in shown}),
     }  # fmt: skip
 
 
 def measure_all(
     names: Iterable[str] = WIDGETS, *, live: bool = True, trace_tokens: int = TRACE_TOKENS, **sizes: int
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `measure` in a browser of their own, over a trace of the model's that is captured for them."""
+    """The rows of `measure` in a new browser, with a trace captured from the model for them."""
     import kvviz
     from notebooks.runs.recipes import MODEL, manual
 
@@ -93,9 +92,9 @@ def measure_all(
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("widgets", nargs="*", default=[*WIDGETS], help=f"of {', '.join(WIDGETS)}; all without any")
+    parser.add_argument("widgets", nargs="*", default=[*WIDGETS], help=f"some of {', '.join(WIDGETS)}; default: all")
     parser.add_argument("--tokens", type=int, default=Sizes.tokens, help="of the stepper's and comparer's recordings")
     parser.add_argument(
         "--trace-tokens", type=int, default=TRACE_TOKENS, help="of the explorer's and inspector's trace"
@@ -109,8 +108,8 @@ def main() -> None:
 
 def _line(row: dict[str, Any]) -> str:
     over = f", OVER {row['limit_ms']} ms" if row["worst_ms"] > row["limit_ms"] else ""
-    what = f"{row['widget']}, {row['size']}, {row['place']}: {row['change']}"
-    return f"{what}: median {row['median_ms']:.0f} ms, worst {row['worst_ms']:.0f} ms, n={row['changes']}{over}"
+    label = f"{row['widget']}, {row['size']}, {row['place']}: {row['change']}"
+    return f"{label}: median {row['median_ms']:.0f} ms, worst {row['worst_ms']:.0f} ms, n={row['changes']}{over}"
 
 
 if __name__ == "__main__":

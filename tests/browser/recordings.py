@@ -1,4 +1,4 @@
-"""Recordings to look at and to time: over real English with clusters that hang together, and over hostile tokens."""
+"""Recordings to look at and to time: real English with coherent clusters, and hostile tokens."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def prose_recording(
     sinks: int = 16,
     seed: int = 0,
 ) -> Recording:
-    """Attention in bursts that move slowly from step to step; clusters of nearby words; the best clusters recalled."""
-    random = np.random.default_rng(seed)
+    """A recording whose attention drifts slowly; clusters are nearby words, and each step selects the best clusters."""
+    rng = np.random.default_rng(seed)
     fed = re.findall(r" ?\w{1,7}|[^\w]", ANSWER * (1 + steps // 50))[: steps + 1]
     tokens = words(prompt_length) + fed[:steps]
     length, n_clusters = len(tokens), max(4, prompt_length // 80)
@@ -60,26 +60,27 @@ def prose_recording(
         groups, scores = np.full_like(indices, -1), np.full(indices.shape, np.nan, np.float32)
         attention = np.zeros((steps, heads, length), np.float32)
         for head in range(heads):
-            topic = np.arange(prompt_length) // 9 % n_clusters + random.normal(scale=0.3, size=prompt_length)
+            topic = np.arange(prompt_length) // 9 % n_clusters + rng.normal(scale=0.3, size=prompt_length)
             order = np.argsort(topic, kind="stable")
             clusters = np.empty(prompt_length, np.int64)
             clusters[order] = np.arange(prompt_length) * n_clusters // prompt_length
-            base, drift = random.gumbel(size=length) * 1.3, random.normal(size=n_clusters)
+            base, drift = rng.gumbel(size=length) * 1.3, rng.normal(size=n_clusters)
             base[:sinks] += 2.5
             for step in range(steps):
-                drift += random.normal(scale=0.35, size=n_clusters)
+                drift += rng.normal(scale=0.35, size=n_clusters)
                 visible = prompt_length + step + 1
                 logits = base[:visible] + np.linspace(-1.5, 1.5, visible)
                 logits[:prompt_length] += 1.6 * drift[clusters]
                 attention[step, head, :visible] = np.exp(logits - logits.max())
                 attention[step, head] /= attention[step, head].sum()
-                score = drift + random.normal(scale=0.4, size=n_clusters)
-                inner = np.arange(sinks, prompt_length)
-                taken = np.sort(inner[np.argsort(-score[clusters[inner]], kind="stable")][: budget - sinks])
-                own = np.concatenate([np.arange(sinks), taken, np.arange(prompt_length, visible)])
-                indices[step, head, : len(own)] = own
-                groups[step, head, sinks : sinks + len(taken)] = clusters[taken]
-                scores[step, head, sinks : sinks + len(taken)] = score[clusters[taken]]
+                score = drift + rng.normal(scale=0.4, size=n_clusters)
+                candidates = np.arange(sinks, prompt_length)
+                ranked = candidates[np.argsort(-score[clusters[candidates]], kind="stable")]
+                chosen = np.sort(ranked[: budget - sinks])
+                attended = np.concatenate([np.arange(sinks), chosen, np.arange(prompt_length, visible)])
+                indices[step, head, : len(attended)] = attended
+                groups[step, head, sinks : sinks + len(chosen)] = clusters[chosen]
+                scores[step, head, sinks : sinks + len(chosen)] = score[clusters[chosen]]
         count = (indices >= 0).sum((1, 2))
         events[layer] = LayerEvents(
             indices=indices,
@@ -87,9 +88,9 @@ def prose_recording(
             scores=scores,
             attention=attention,
             merged=np.zeros((steps, heads), np.int32),
-            output_error=random.uniform(0.05, 0.3, steps).astype(np.float32),
+            output_error=rng.uniform(0.05, 0.3, steps).astype(np.float32),
             read_bytes=(count * 512).astype(np.int64),
-            moved_bytes=(random.integers(20, 160, steps) * 512).astype(np.int64),
+            moved_bytes=(rng.integers(20, 160, steps) * 512).astype(np.int64),
             select_s=np.full(steps, 1e-4, np.float32),
         )
     return Recording(
@@ -110,6 +111,6 @@ def prose_recording(
 
 
 def hostile_recording() -> Recording:
-    """The synthetic recording over tokens that would break a careless page."""
+    """The synthetic recording with tokens that would break a page that does not escape them."""
     tokens = [HOSTILE[position % len(HOSTILE)] if position % 3 == 0 else f" word{position}" for position in range(126)]
     return recording(tokens=tokens)

@@ -1,4 +1,4 @@
-"""What tests.browser.latency measures: each widget with something in it, and the controls that are used."""
+"""The scenes that tests.browser.latency measures: each widget with data, and the controls to use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLIDERS = {
     "ctkvr": ("tokens a centroid", "list length ρ/ρ′"), "centroidkv": ("chunk size", "merge ratio"),
     "streaming_llm": ("sinks",),
 }  # fmt: skip
-# A host for CanvasMatrix as anywidget is one, without a kernel: a key press puts another matrix into its model.
+# A host for CanvasMatrix that acts like anywidget, without a kernel: a key press puts another matrix into its model.
 CANVAS_HOST = """async ([source, size]) => {
     const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
     const noise = () => new DataView(Uint8Array.from({ length: size * size }, () => Math.random() * 256).buffer);
@@ -43,7 +43,7 @@ CANVAS_HOST = """async ([source, size]) => {
         heard["change:values"]();
     });
 }"""
-# From the press to the kernel, which makes the next matrix, and back.
+# A key press goes to the kernel, which computes the next matrix and sends it back.
 CANVAS_CELL = """
 import ipywidgets, numpy as np
 from kvviz.widgets import CanvasMatrix
@@ -59,12 +59,12 @@ ipywidgets.VBox([slider, canvas])
 
 @dataclass(frozen=True)
 class Control:
-    """A control: what it changes, where it is, and how often it is used at most."""
+    """A control: what it changes, its selector, and the largest number of uses."""
 
     change: str
     selector: str
     times: int = 30
-    key: str | None = None  # pressed again and again; without one, every other value is visited once
+    key: str | None = None  # pressed repeatedly; None: all other values are visited once
 
 
 def _labelled(change: str, label: str) -> Control:
@@ -76,9 +76,9 @@ STEP, LAYER, HEAD = _labelled("step", "decode step"), _labelled("layer", "layer"
 
 @dataclass(frozen=True)
 class Scene:
-    """A widget with something in it, the milliseconds that a change may take, and the controls that are used.
+    """A widget with data, the limit in milliseconds for a change, and the controls to use.
 
-    `open` shows it on a page without a kernel, for which it may use a folder; `cell` shows it in JupyterLab.
+    `open` shows it on a page without a kernel, and may write into a folder; `cell` shows it in JupyterLab.
     """
 
     widget: str
@@ -92,7 +92,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large what is measured is; the trace in the file `trace` is what the explorer and the inspector show."""
+    """The sizes of the scenes; the explorer and the inspector show the trace in the file `trace`."""
 
     trace: Path
     tokens: int = 8192
@@ -141,7 +141,7 @@ def explorer(sizes: Sizes) -> Iterator[Scene]:
 
 
 def inspector(sizes: Sizes) -> Iterator[Scene]:
-    """The inspector, its slider from ClusterKV's own number of clusters on."""
+    """The inspector; its slider starts at ClusterKV's number of clusters."""
     trace = Trace.load(sizes.trace)
     label = "number of clusters C"
     yield Scene(
@@ -152,7 +152,7 @@ def inspector(sizes: Sizes) -> Iterator[Scene]:
 
 
 def canvas(sizes: Sizes) -> Iterator[Scene]:
-    """A matrix of noise on a canvas, replaced by another."""
+    """A matrix of noise on a canvas, replaced by another one."""
     size = sizes.canvas
     another = partial(Control, "another matrix", key="ArrowRight")
     yield Scene(
@@ -161,14 +161,14 @@ def canvas(sizes: Sizes) -> Iterator[Scene]:
     )  # fmt: skip
 
 
-# Each gives its scenes one by one: a scene's recordings are made when its turn comes.
+# Each function yields its scenes one by one, so that recordings are made only when needed.
 WIDGETS: dict[str, Callable[[Sizes], Iterator[Scene]]] = {
     "stepper": stepper, "comparer": comparer, "explorer": explorer, "inspector": inspector, "canvas": canvas,
 }  # fmt: skip
 
 
 def _file(write: Callable[[Path], object]) -> Callable[[Page, Path], None]:
-    """Opens the page that `write` writes to a file."""
+    """A function that opens the page that `write` writes to a file."""
 
     def open_file(page: Page, folder: Path) -> None:
         write(folder / "page.html")
