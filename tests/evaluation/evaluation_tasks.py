@@ -1,4 +1,4 @@
-"""Tasks and a tiny model for the tests of grids; a module of its own, so that worker processes can import it."""
+"""Tasks and a tiny model for the tests of grids, in a separate module that worker processes can import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCORED: Counter[str] = Counter()  # of this process
 
 @dataclass
 class Letters(Task):
-    """Random letters, two questions; the score is the share of distinct letters in what was written."""
+    """Random letters and two questions; the score is the share of distinct letters in the answer."""
 
     title = "Letters"
     source = "made for a test"
@@ -35,9 +35,9 @@ class Letters(Task):
     name: ClassVar[str] = "letters"
 
     def sample(self, lm, length, index, seed):
-        drawn = self.drawn(length, index, seed)
-        context = "".join(drawn.choices(LETTERS, k=length - 10))
-        depth = drawn.random()
+        rng = self.drawn(length, index, seed)
+        context = "".join(rng.choices(LETTERS, k=length - 10))
+        depth = rng.random()
         return Sample(context, (Turn(" what?", ("a",), max_new_tokens=3), Turn("so?", ("b",), max_new_tokens=2)),
                       {"depth": depth, "kind": "letters"})  # fmt: skip
 
@@ -47,7 +47,7 @@ class Letters(Task):
 
 @dataclass
 class Guessing(Task):
-    """As a likelihood task: the nats of the letters that follow."""
+    """A likelihood task: the nats of the letters that follow."""
 
     title = "Guessing"
     source = "made for a test"
@@ -63,7 +63,7 @@ class Guessing(Task):
 
 @dataclass
 class Deadly(Letters):
-    """Sends its own process a signal when it has scored so many answers; once, of which the file `mark` tells."""
+    """Sends a signal to its process after scoring `after` answers; only once, as the file `mark` records."""
 
     name: ClassVar[str] = "deadly"
     mark: str = ""
@@ -72,7 +72,7 @@ class Deadly(Letters):
 
     def score(self, turn, text):
         SCORED[self.mark] += 1
-        with open(f"{self.mark}.scored", "a") as scored:  # a line for each answer of any process
+        with open(f"{self.mark}.scored", "a") as scored:  # one line per answer, of all processes
             scored.write(f"{os.getpid()}\n")
         if SCORED[self.mark] >= self.after:
             with suppress(FileExistsError):
@@ -83,7 +83,7 @@ class Deadly(Letters):
 
 @dataclass
 class Wrong(Letters):
-    """Scores the first samples, and gives `result` for those from number `first` on."""
+    """Scores the first samples with 1, and from sample `first` on with `result`."""
 
     name: ClassVar[str] = "wrong"
     result: float = 2.0
@@ -99,41 +99,41 @@ class Wrong(Letters):
 
 
 def methods() -> dict[str, Method]:
-    """Eight methods that leave room to choose in 40 tokens, by label."""
-    own = {
+    """Eight methods by label, with fields that leave a choice in 40 tokens."""
+    fields_of = {
         "quest": {"page_size": 4}, "clusterkv": {"tokens_per_cluster": 8}, "pqcache": {}, "ctkvr": {}, "snapkv": {},
         "infinigen": {}, "centroidkv": {"chunk_size": 16}, "streaming_llm": {},
     }  # fmt: skip
-    return {name: create(name, budget=20, **FIELDS, **fields) for name, fields in own.items()}
+    return {name: create(name, budget=20, **FIELDS, **fields) for name, fields in fields_of.items()}
 
 
 def few(*names: str) -> dict[str, Method]:
-    """Some of these methods by label; without names one that retrieves and one that evicts."""
+    """Some of these methods by label; by default one retrieval and one eviction method."""
     return {name: methods()[name] for name in names or ("clusterkv", "snapkv")}
 
 
 def interrupt_after(monkeypatch, finished: int) -> None:
-    """Ctrl-C at the moment when the cell after so many is to be written."""
+    """Simulate Ctrl-C after `finished` cells, when the next one is about to be written."""
     appended = []
 
     def append(path, data):
         if len(appended) == finished:
             raise KeyboardInterrupt
         appended.append(path)
-        own(path, data)
+        original(path, data)
 
-    own = results._append
+    original = results._append
     monkeypatch.setattr(results, "_append", append)
 
 
 def save_model(folder: Path, seed: int = 0) -> str:
-    """A directory that `kvviz.load` takes: a Llama of four layers that reads letters."""
+    """Save a four-layer Llama whose tokens are letters, for `kvviz.load`; returns its folder."""
     tiny_models.make("llama", seed).save_pretrained(folder)
     tiny_models.letters_tokenizer().save_pretrained(folder)
     return str(folder)
 
 
-@patch("kvviz.evaluation.run.commit", lambda: "a commit")  # which may change between two processes of a test
+@patch("kvviz.evaluation.run.commit", lambda: "a commit")  # the commit may change during a test
 def run_grid(folder: str, out: Path, jobs: int = 1) -> pd.DataFrame:
     """A grid of 56 cells: two tasks, two lengths, two samples, four methods."""
     some = few("clusterkv", "infinigen", "snapkv") | {"full": "full"}

@@ -1,4 +1,4 @@
-"""The command `kvviz`: what it passes on, what it refuses, and a grid that is stopped in two ways and goes on."""
+"""The command `kvviz`: the calls that it makes, its refusals, and grids that resume after Ctrl-C and after a kill."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ CELLS = SAMPLES * (1 + 2 * len(BUDGETS))
 
 @dataclass
 class Letters(Task):
-    """A task that notes each scored answer in a file, and takes its time."""
+    """A slow task that writes a line to a file for each scored answer."""
 
     title, source, metric = "letters", "here", "share"
     letter: str = "e"
     times: int = 1
 
     def sample(self, lm: kvviz.LanguageModel, length: int, index: int, seed: int) -> Sample:
-        drawn = self.drawn(length, index, seed)
-        return Sample("".join(drawn.choices("abcdefgh ", k=length - 2)), (Turn("?", ("e",), max_new_tokens=8),))
+        rng = self.drawn(length, index, seed)
+        return Sample("".join(rng.choices("abcdefgh ", k=length - 2)), (Turn("?", ("e",), max_new_tokens=8),))
 
     def score(self, turn: Turn, text: str) -> float:
         if note := os.environ.get("LETTERS_SCORED"):
@@ -51,7 +51,7 @@ class Letters(Task):
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Letters` under a name, for one test: the registry is shared with all others."""
+    """Register `Letters` for one test; the registry is shared with all other tests."""
     monkeypatch.setattr(Letters, "name", "letters", raising=False)
     monkeypatch.setitem(REGISTRY, "letters", Letters)
 
@@ -73,12 +73,12 @@ def arguments(model: Path, out: Path) -> list[str]:
 
 
 def run(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(command.group(), list(words))
-    return done.exit_code, done.stdout, done.stderr
+    result = CliRunner().invoke(command.group(), list(words))
+    return result.exit_code, result.stdout, result.stderr
 
 
 @given(st.decimals(0, 1, places=4))
-def test_a_share_and_its_percentage_are_one_budget(share: object) -> None:
+def test_a_share_and_its_percentage_are_the_same_budget(share: object) -> None:
     assert command.budget(f"{share * 100}%") == command.budget(str(share)) == float(share)
 
 
@@ -90,7 +90,7 @@ def test_budgets_and_tasks_are_read_as_written(letters: None) -> None:
     assert read == Letters(letter="a,b", times=5, placement="last")
 
 
-def test_evaluate_is_what_the_function_gives(letters: None, model: Path, tmp_path: Path) -> None:
+def test_the_command_gives_the_same_as_the_function(letters: None, model: Path, tmp_path: Path) -> None:
     code, printed, errors = run(*arguments(model, tmp_path / "one.parquet"))
     assert (code, printed.count("\n")) == (0, 1 + len(METHODS)), errors
     lm, chosen = kvviz.load(model), [Letters(letter="a")]
@@ -106,11 +106,11 @@ def test_evaluate_is_what_the_function_gives(letters: None, model: Path, tmp_pat
     assert run("report", str(tmp_path / "one.parquet")) == (0, report(table), "")
 
 
-def test_all_is_every_method_once(monkeypatch: pytest.MonkeyPatch, letters: None) -> None:
-    asked: list[list[str]] = []
+def test_all_names_every_method_once(monkeypatch: pytest.MonkeyPatch, letters: None) -> None:
+    requested: list[list[str]] = []
 
     def evaluate(lm: str, tasks: list[Task], methods: list[str], *rest: object) -> None:
-        asked.append(methods)
+        requested.append(methods)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kvviz.evaluation.evaluate", evaluate)
@@ -118,11 +118,11 @@ def test_all_is_every_method_once(monkeypatch: pytest.MonkeyPatch, letters: None
     code, _, errors = run("evaluate", "--task", "letters", "--length", "9", *words)
     assert (code, errors.count("\n")) == (130, 1)
     assert "run the same command again to go on" in errors
-    assert sorted(asked[0]) == sorted([*kvviz.methods.names(), "pqcache:official"])
+    assert sorted(requested[0]) == sorted([*kvviz.methods.names(), "pqcache:official"])
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         (["--method", "clusterk"], "did you mean 'clusterkv'"),
         (["--method", "pqcache:offical"], "'official'"),
@@ -135,12 +135,12 @@ def test_all_is_every_method_once(monkeypatch: pytest.MonkeyPatch, letters: None
         (["--model", "/no/model.gguf"], "no file /no/model.gguf"),
     ],
 )
-def test_what_is_refused_is_one_line(letters: None, model: Path, tmp_path: Path, changed: list[str], said: str) -> None:
-    given = {"--model": str(model), "--task": "letters", "--method": "quest", "--budget": "64", "--length": "200"}
-    given |= {changed[0]: changed[1], "--out": str(tmp_path / "results.parquet")}
-    code, printed, errors = run("evaluate", *(word for pair in given.items() for word in pair))
+def test_a_refusal_is_one_line(letters: None, model: Path, tmp_path: Path, changed: list[str], message: str) -> None:
+    options = {"--model": str(model), "--task": "letters", "--method": "quest", "--budget": "64", "--length": "200"}
+    options |= {changed[0]: changed[1], "--out": str(tmp_path / "results.parquet")}
+    code, printed, errors = run("evaluate", *(word for pair in options.items() for word in pair))
     assert (code, printed) == (2, "")
-    assert said in errors.splitlines()[-1]  # transformers may have shown a bar before
+    assert message in errors.splitlines()[-1]  # transformers may have shown a progress bar first
     assert "Traceback" not in errors
     assert not list(tmp_path.iterdir())
 
@@ -159,26 +159,26 @@ def test_a_report_of_no_file_is_refused(tmp_path: Path) -> None:
     assert "no file" in errors
 
 
-def test_lists_are_the_registries() -> None:
+def test_lists_are_the_tables_of_the_registries() -> None:
     assert run("methods") == (0, kvviz.methods.table() + "\n", "")
     assert run("tasks") == (0, kvviz.tasks.table() + "\n", "")
 
 
-def test_help_needs_nothing_heavy_and_click_is_asked_for() -> None:
+def test_help_loads_nothing_heavy_and_a_missing_click_is_named() -> None:
     lists = "print(*sys.modules)"
     start = "import sys; from kvviz.evaluation.command import main"
     code = f"{start}\ntry: main(['evaluate', '--help'])\nfinally: {lists}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "transformers", "pandas", "numpy"} & set(done.stdout.split())
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "pandas", "numpy"} & set(process.stdout.split())
     code = "import sys; sys.modules['click'] = None; from kvviz.evaluation.command import main; main([])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert 'pip install "kvviz[evaluate]"' in done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1)
+    assert 'pip install "kvviz[evaluate]"' in process.stderr
 
 
-def test_a_grid_goes_on_after_ctrl_c_and_after_a_kill(letters: None, model: Path, tmp_path: Path) -> None:
+def test_a_grid_resumes_after_ctrl_c_and_after_a_kill(letters: None, model: Path, tmp_path: Path) -> None:
     out, scored = tmp_path / "results.parquet", tmp_path / "scored"
-    # Where tests run in the background of a shell, Ctrl-C is ignored, and so it would be in what they start.
+    # If tests run in the background of a shell, they and their subprocesses ignore Ctrl-C by default.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from tests.evaluation import test_command as here; from kvviz.evaluation import command\n"
     code += "here.Letters.name = 'letters'; here.REGISTRY['letters'] = here.Letters; command.main()"
@@ -202,15 +202,15 @@ def test_a_grid_goes_on_after_ctrl_c_and_after_a_kill(letters: None, model: Path
     assert "Traceback" not in errors
     assert stopped_by(signal.SIGKILL)[0] == -signal.SIGKILL
     assert 0 < len(kvviz.load_results(out)) < CELLS
-    done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    # No cell twice: what was scored beyond the cells are the two that were cut off.
+    process = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    # No cell runs twice, except for the two that were interrupted.
     assert CELLS <= len(scored.read_text().split()) <= CELLS + 2
     whole = kvviz.evaluate(kvviz.load(model), [Letters(letter="a")], METHODS, [80, 0.5], [200], SAMPLES, 3)
     pd.testing.assert_frame_equal(kvviz.load_results(out), whole)
 
 
-def test_what_an_error_notes_is_said_in_the_same_line(capsys):
+def test_the_notes_of_an_error_are_on_its_line(capsys):
     error = InvalidInputError("score of task mine", 2.0, "a number from 0 to 1")
     error.add_note("In sample 3 of mine.")
     with pytest.raises(click.exceptions.Exit), command._one_line():

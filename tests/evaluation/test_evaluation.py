@@ -1,4 +1,4 @@
-"""Grids in one process: what is run, what rows say, and what a file is continued with."""
+"""Grids in one process: which cells run, the contents of rows, and how a file is continued."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def out(tmp_path):
 
 
 def ran(monkeypatch):
-    """The (label, budget, sample) of every cell that is run from now on."""
-    seen = []
+    """A list that collects (label, budget, sample) of every cell that runs from now on."""
+    ran_cells = []
 
-    def run_unit(lm, one, wanted, *args):
-        seen.extend((cell.label, cell.budget, one.index) for cell in wanted)
-        return own(lm, one, wanted, *args)
+    def run_unit(lm, example, cells, *args):
+        ran_cells.extend((cell.label, cell.budget, example.index) for cell in cells)
+        return original(lm, example, cells, *args)
 
-    own = unit.run_unit
+    original = unit.run_unit
     monkeypatch.setattr(run, "run_unit", run_unit)
-    return seen
+    return ran_cells
 
 
-def test_a_sample_is_prefilled_once_for_all(tiny, monkeypatch):
+def test_a_sample_is_prefilled_once_for_all_cells(tiny, monkeypatch):
     passes, prefills = [], []
     monkeypatch.setattr(run, "run_unit", lambda *args: prefills.append(unit.run_unit(*args)))
     hook = tiny.model.register_forward_pre_hook(
@@ -74,18 +74,18 @@ def test_a_sample_is_prefilled_once_for_all(tiny, monkeypatch):
     assert len(table) == 8 * 4 * 2
 
 
-def test_rows_are_what_generate_and_the_task_give(tiny, out):
-    """Against generation by hand, token by token through plain `generate`, and likelihood through the whole model."""
+def test_rows_equal_generate_and_the_tasks_score(tiny, out):
+    """Answers are compared with `generate`, likelihoods with one pass through the model."""
     table = evaluate(tiny, [Letters(), Guessing()], few() | {"full": "full"}, BUDGETS, [60], samples=2, seed=5, out=out)
     assert len(table) == 2 * 5 * 3
     for row in table[(table.task == "letters") & (table.turn == 0)].itertuples():
         sample = Letters().sample(tiny, 60, row.sample, 5)
-        made = few().get(row.method) or create("full")
+        method = few().get(row.method) or create("full")
         budget = {} if row.method == "full" else {"budget": 20 if row.budget == 20 else 0.75}
-        fields = {**made.config, **budget}
-        whole = kvviz.generate(tiny, sample.context, row.method, question=" what?", max_new_tokens=3, **fields)
-        assert row.text == whole.text
-        assert row.score == len(set(whole.text)) / len(whole.text)
+        fields = {**method.config, **budget}
+        answer = kvviz.generate(tiny, sample.context, row.method, question=" what?", max_new_tokens=3, **fields)
+        assert row.text == answer.text
+        assert row.score == len(set(answer.text)) / len(answer.text)
         assert (row.depth, row.kind, row.prompt_tokens) == (sample.details["depth"], "letters", 50)
         assert json.loads(row.method_config) == fields
     for row in table[(table.task == "guessing") & (table.method == "full")].itertuples():
@@ -97,8 +97,8 @@ def test_rows_are_what_generate_and_the_task_give(tiny, out):
     assert list(table[table.method == "full"].budget.isna().unique()) == [True]
 
 
-def test_nothing_but_the_cells_asked_for_decides_the_rows(tiny, folder, tmp_path):
-    """Order of arguments, a grid run in parts, one interrupted: the same bytes."""
+def test_only_the_requested_cells_decide_the_rows(tiny, folder, tmp_path):
+    """The order of arguments does not change the bytes, nor does running a grid in parts."""
     tasks = [Letters(), Guessing(), Letters(placement="last")]
     evaluate(tiny, tasks, few(), BUDGETS, LENGTHS, samples=2, out=tmp_path / "one.parquet")
     whole = (tmp_path / "one.parquet").read_bytes()
@@ -106,24 +106,24 @@ def test_nothing_but_the_cells_asked_for_decides_the_rows(tiny, folder, tmp_path
     evaluate(folder, tasks[::-1], backwards, BUDGETS[::-1], LENGTHS[::-1], samples=2, out=tmp_path / "two.parquet")
     assert (tmp_path / "two.parquet").read_bytes() == whole
     parts = tmp_path / "parts.parquet"
-    for asked in (
+    for grid in (
         ([tasks[0]], few("snapkv"), BUDGETS[:1], LENGTHS[1:], 1),
         (tasks, few("snapkv"), BUDGETS, LENGTHS[1:], 1),
         (tasks, few(), BUDGETS, LENGTHS, 2),
     ):
-        table = evaluate(tiny, *asked[:4], samples=asked[4], out=parts)
+        table = evaluate(tiny, *grid[:4], samples=grid[4], out=parts)
     assert parts.read_bytes() == whole
     pd.testing.assert_frame_equal(table, load_results(tmp_path / "one.parquet"), check_exact=True)
     assert not (tmp_path / "parts.parquet.cells").exists()
 
 
-def test_a_larger_grid_runs_only_what_is_new(tiny, out, monkeypatch):
-    seen = ran(monkeypatch)
+def test_a_larger_grid_runs_only_the_new_cells(tiny, out, monkeypatch):
+    ran_cells = ran(monkeypatch)
 
     def more(labels, budgets, samples):
-        seen.clear()
+        ran_cells.clear()
         evaluate(tiny, [Letters()], few(*labels), budgets, [40], samples=samples, out=out)
-        return sorted(seen)
+        return sorted(ran_cells)
 
     assert more(["snapkv"], [20], 1) == [("snapkv", 20, 0)]
     assert more(["snapkv", "clusterkv"], [20], 1) == [("clusterkv", 20, 0)]
@@ -135,39 +135,39 @@ def test_a_larger_grid_runs_only_what_is_new(tiny, out, monkeypatch):
     assert len(load_results(out)) == 2 * 4
 
 
-def test_a_prompt_is_no_metadata_of_a_method(tiny):
-    asked = few("quest", "streaming_llm") | {"full": "full", "oracle": "oracle"}
-    table = evaluate(tiny, [Letters()], asked, [20], [60], samples=1)
-    found = table.groupby("method")["metadata_bytes"].max()
-    assert found.drop("quest").eq(0).all()
-    assert found["quest"] > 0
+def test_the_prompt_does_not_count_as_metadata(tiny):
+    chosen = few("quest", "streaming_llm") | {"full": "full", "oracle": "oracle"}
+    table = evaluate(tiny, [Letters()], chosen, [20], [60], samples=1)
+    metadata = table.groupby("method")["metadata_bytes"].max()
+    assert metadata.drop("quest").eq(0).all()
+    assert metadata["quest"] > 0
 
 
-def test_an_interrupted_grid_can_be_read_and_goes_on(tiny, out, monkeypatch):
-    asked = (tiny, [Letters()], few(), BUDGETS, [40])
-    whole = evaluate(*asked, samples=2)
+def test_an_interrupted_grid_can_be_read_and_resumed(tiny, out, monkeypatch):
+    grid = (tiny, [Letters()], few(), BUDGETS, [40])
+    whole = evaluate(*grid, samples=2)
     with monkeypatch.context() as patched:
         interrupt_after(patched, 3)
         with pytest.raises(KeyboardInterrupt):
-            evaluate(*asked, samples=1, out=out)
+            evaluate(*grid, samples=1, out=out)
     assert not out.exists()
     partly = load_results(out)
     assert len(partly) == 3 * 2
     assert partly.attrs["model_hash"] == kvviz.models.provenance.model_hash(tiny.model)
-    seen = ran(monkeypatch)
-    evaluate(*asked, samples=1, out=out)
-    assert len(seen) == 1
+    ran_cells = ran(monkeypatch)
+    evaluate(*grid, samples=1, out=out)
+    assert len(ran_cells) == 1
     with monkeypatch.context() as patched:  # the next sample: a file and a journal
         interrupt_after(patched, 2)
         with pytest.raises(KeyboardInterrupt):
-            evaluate(*asked, samples=2, out=out)
+            evaluate(*grid, samples=2, out=out)
     assert len(load_results(out)) == (4 + 2) * 2
-    pd.testing.assert_frame_equal(evaluate(*asked, samples=2, out=out), whole, check_exact=True)
+    pd.testing.assert_frame_equal(evaluate(*grid, samples=2, out=out), whole, check_exact=True)
 
 
 @pytest.fixture
 def ctrl_c():
-    """Ctrl-C interrupts, even where tests run in the background of a shell, which ignores it."""
+    """Make Ctrl-C interrupt, even if the tests run in the background of a shell, which ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -183,21 +183,21 @@ def test_ctrl_c_while_a_model_computes(tiny, out, tmp_path):
 
 
 def test_presets_are_named(tiny):
-    given = {"mine": create("clusterkv", budget=20, **FIELDS), "theirs": "clusterkv", "other": create("clusterkv")}
-    table = evaluate(tiny, [Letters()], given, [64], [40], samples=1)
+    chosen = {"mine": create("clusterkv", budget=20, **FIELDS), "theirs": "clusterkv", "other": create("clusterkv")}
+    table = evaluate(tiny, [Letters()], chosen, [64], [40], samples=1)
     assert dict(zip(table.method, table.preset, strict=True)) == {"mine": "own", "theirs": "paper", "other": "paper"}
 
 
-def test_one_thread_computes_whatever_the_caller_uses(tiny, monkeypatch):
-    seen = []
-    monkeypatch.setattr(Letters, "score", lambda *_: seen.append(torch.get_num_threads()) or 1.0)
+def test_cells_run_on_one_thread_whatever_the_caller_uses(tiny, monkeypatch):
+    thread_counts = []
+    monkeypatch.setattr(Letters, "score", lambda *_: thread_counts.append(torch.get_num_threads()) or 1.0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         evaluate(tiny, [Letters()], few(), [20], [40], samples=1)
         with joblib.parallel_config(backend="threading"):
             evaluate(tiny, [Letters()], few(), [20], [40], samples=4, jobs=2)
-        assert seen == [1] * 20
+        assert thread_counts == [1] * 20
         with ThreadPoolExecutor(1) as pool:
             assert (torch.get_num_threads(), pool.submit(torch.get_num_threads).result()) == (2, 2)
     finally:
@@ -205,17 +205,17 @@ def test_one_thread_computes_whatever_the_caller_uses(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_one_line_counts_the_cells(tiny, monkeypatch, jobs):
-    written = io.StringIO()
+def test_one_progress_bar_counts_the_cells(tiny, monkeypatch, jobs):
+    output = io.StringIO()
     bars = []
 
     def shown(*args, **named):
-        bars.append(tqdm(*args, **{**named, "disable": False, "file": written, "mininterval": 0}))
+        bars.append(tqdm(*args, **{**named, "disable": False, "file": output, "mininterval": 0}))
         return bars[-1]
 
     monkeypatch.setattr(run, "tqdm", shown)
     with joblib.parallel_config(backend="threading"):
         evaluate(tiny, [Letters()], few(), [20, 24], [40], samples=3, jobs=jobs)
     assert [(bar.n, bar.total) for bar in bars] == [(12, 12)]
-    assert written.getvalue().count("\n") == 1
-    assert re.search(r"8/12 \[\d+:\d+<\d+:\d+", written.getvalue()), "with the time left"
+    assert output.getvalue().count("\n") == 1
+    assert re.search(r"8/12 \[\d+:\d+<\d+:\d+", output.getvalue()), "with the time left"

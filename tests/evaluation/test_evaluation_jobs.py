@@ -1,4 +1,4 @@
-"""Grids in several processes, threads, and on a cluster: the same bytes, whoever dies."""
+"""Grids in several processes, threads, and on a cluster give the same bytes, even if a worker dies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_two_processes_write_the_same_bytes(folder, undisturbed, out):
 
 
 def test_an_error_in_a_process_reaches_the_caller(folder, out):
-    """Sample 4 fails; one of two processes starts it when at least three of the four before it are done."""
+    """Sample 4 fails; when a process starts it, at least three of the four samples before it are finished."""
     with pytest.raises(InvalidInputError, match=r"score of task wrong: got 2\.0; wanted a number from 0 to 1") as found:
         evaluate(folder, [Wrong(first=4)], few(), [20], [40], samples=6, out=out, jobs=2)
     assert "By clusterkv at budget 20." in found.value.__notes__
@@ -54,7 +54,7 @@ def test_an_error_in_a_process_reaches_the_caller(folder, out):
 
 
 class NoGenerator(ThreadingBackend):
-    """As the backend "multiprocessing": results come when all is done."""
+    """Like the backend "multiprocessing": results arrive when all of them are ready."""
 
     supports_return_generator = False
 
@@ -67,8 +67,8 @@ def test_threads_write_the_same_bytes(folder, undisturbed, out, backend):
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_leaves_what_is_finished(folder, out, tmp_path):
-    """loky gives the rest up; the same call goes on."""
+def test_a_process_that_dies_keeps_the_finished_cells(folder, out, tmp_path):
+    """loky abandons the rest; the same call continues."""
     mark = tmp_path / "mark"
     with pytest.raises(RuntimeError, match="unexpectedly terminated"):
         deadly_grid(folder, out, mark, 2)
@@ -85,47 +85,47 @@ def test_a_process_that_dies_leaves_what_is_finished(folder, out, tmp_path):
 
 @pytest.mark.slow
 def test_a_cluster_whose_worker_is_killed(folder, tmp_path):
-    """Two processes of dask; one dies with three cells of a sample on disk, and the other takes the rest over."""
+    """Two processes of dask; one dies with three cells of a sample on disk, and the other runs the rest."""
     distributed = pytest.importorskip("distributed")
-    mark, there, here = tmp_path / "mark", tmp_path / "there.parquet", tmp_path / "here.parquet"
+    mark, remote, local_out = tmp_path / "mark", tmp_path / "remote.parquet", tmp_path / "local.parquet"
     local = distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)
     )
     with local as cluster, distributed.Client(cluster), joblib.parallel_config(backend="dask"):
-        table = deadly_grid(folder, there, mark, 2)
+        table = deadly_grid(folder, remote, mark, 2)
         with pytest.raises(InvalidInputError, match=r"score of task wrong: got 2\.0; wanted") as found:
             evaluate(folder, [Wrong(first=0)], {"full": "full"}, [], [40], samples=2, jobs=2)
     assert mark.exists()
     assert table.key.nunique() == 24
     assert not table.duplicated(["key", "turn"]).any()
-    assert answers_scored(mark) == 48 + 1, "the first answer of the cell that the worker died in, and no other, twice"
+    assert answers_scored(mark) == 48 + 1, "only the first answer of the cell in which the worker died is scored twice"
     assert "of wrong at 40 tokens, seed 0." in found.value.__notes__[-1]
-    deadly_grid(folder, here, mark, 1)
-    assert there.read_bytes() == here.read_bytes()
+    deadly_grid(folder, local_out, mark, 1)
+    assert remote.read_bytes() == local_out.read_bytes()
 
 
 @pytest.mark.slow
 def test_ray_whose_worker_is_killed(folder, tmp_path, monkeypatch):
-    """Ray gives the rest up, as loky does; the same call on Ray goes on and writes the same bytes."""
+    """Ray abandons the rest, like loky; the same call on Ray continues and writes the same bytes."""
     ray = pytest.importorskip("ray")
     register = pytest.importorskip("ray.util.joblib").register_ray
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # or it writes a token into the home folder
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # or it tells its makers of the run
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # or its workers, at 15, wait minutes for a processor that is shared
-    mark, there, here = tmp_path / "mark", tmp_path / "there.parquet", tmp_path / "here.parquet"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else it writes a token to the home folder
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # else it reports the run to its makers
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else its workers, at 15, wait minutes on a busy machine
+    mark, remote, local_out = tmp_path / "mark", tmp_path / "remote.parquet", tmp_path / "local.parquet"
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         register()
         with joblib.parallel_config(backend="ray"):
             with pytest.raises(ray.exceptions.ActorDiedError):
-                deadly_grid(folder, there, mark, 2)
-            finished, scored = load_results(there).key.nunique(), answers_scored(mark)
-            table = deadly_grid(folder, there, mark, 2)
+                deadly_grid(folder, remote, mark, 2)
+            finished, scored = load_results(remote).key.nunique(), answers_scored(mark)
+            table = deadly_grid(folder, remote, mark, 2)
     finally:
         ray.shutdown()
     assert 3 <= finished < 24
     again = answers_scored(mark) - scored - 2 * (24 - finished)
-    assert abs(again) <= 1, "nothing is computed twice but in the cell that Ray stopped the other worker in"
+    assert abs(again) <= 1, "nothing is computed twice, except in the cell where Ray stopped the other worker"
     assert table.key.nunique() == 24
-    deadly_grid(folder, here, mark, 1)
-    assert there.read_bytes() == here.read_bytes()
+    deadly_grid(folder, local_out, mark, 1)
+    assert remote.read_bytes() == local_out.read_bytes()

@@ -1,4 +1,4 @@
-"""Grids that cannot be: bad arguments, files of others, scores that are none, and what is said about them."""
+"""Refused grids: bad arguments, files of other models, invalid scores; and their messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def out(tmp_path):
     return tmp_path / "results.parquet"
 
 
-def test_a_refused_budget_has_its_row(tiny):
+def test_a_refused_budget_has_a_row(tiny):
     refusing = few("quest", "snapkv")
     table = evaluate(tiny, [Letters()], refusing, [12, 0.5, 30], [40], samples=1)
     rows = table[table.refused != ""]
@@ -46,14 +46,14 @@ def test_a_refused_budget_has_its_row(tiny):
 
 
 @pytest.mark.parametrize("score", [2.0, -0.1, float("nan")])
-def test_a_score_that_is_none_names_its_task(tiny, out, score):
+def test_an_invalid_score_names_its_task(tiny, out, score):
     with pytest.raises(InvalidInputError, match=r"score of task wrong: got .*; wanted a number from 0 to 1") as found:
         evaluate(tiny, [Wrong(result=score)], few(), [20], [40], samples=3, out=out)
     assert found.value.__notes__ == ["By clusterkv at budget 20.", "In sample 1 of wrong at 40 tokens, seed 0."]
     assert len(load_results(out)) == 2 * 2, "the first sample's two cells"
 
 
-def test_a_likelihood_that_is_no_number_names_its_task(folder):
+def test_an_invalid_likelihood_names_its_task(folder):
     broken = kvviz.load(folder, device="cpu")
     broken.model.lm_head.weight.data.fill_(float("nan"))
     with pytest.raises(InvalidInputError, match="score of task guessing: got nan; wanted a finite number of nats"):
@@ -65,14 +65,14 @@ def written(tiny, out):
     return out.read_bytes()
 
 
-def test_files_of_others_are_refused_and_left_alone(tiny, out, tmp_path, monkeypatch):
+def test_other_files_are_refused_and_not_changed(tiny, out, tmp_path, monkeypatch):
     other = kvviz.load(save_model(tmp_path / "tiny", seed=1), device="cpu")
     pd.DataFrame({"key": ["a"]}).to_parquet(tmp_path / "frame.parquet")
     (tmp_path / "text.parquet").write_text("no parquet")
     (tmp_path / "empty.parquet").write_text("")
     written(other, out)
     whole = out.read_bytes()
-    start = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")  # of what describes the file, at its end
+    start = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")  # of the metadata at the end of the file
     (tmp_path / "damaged.parquet").write_bytes(whole[:start] + b"\xff" * 40 + whole[start + 40 :])
     with monkeypatch.context() as patched:
         patched.setattr(results, "VERSION", 0)
@@ -111,23 +111,23 @@ def test_a_journal_of_another_model_is_refused(tiny, out, tmp_path, monkeypatch)
         load_results(out)
 
 
-def test_a_file_that_appears_at_the_last_moment_is_checked_too(tiny, out, tmp_path, monkeypatch):
-    """Another process may finish its grid between the first look and the lock."""
+def test_a_file_that_appears_before_the_lock_is_checked_too(tiny, out, tmp_path, monkeypatch):
+    """Another process may finish its grid between the first check and the lock."""
     other = kvviz.load(save_model(tmp_path / "tiny", seed=1), device="cpu")
     written(other, tmp_path / "other.parquet")
-    theirs = (tmp_path / "other.parquet").read_bytes()
-    own = results.Results._locked
+    other_bytes = (tmp_path / "other.parquet").read_bytes()
+    original = results.Results._locked
 
     @contextmanager
     def locked(self):
-        with own(self):
-            out.write_bytes(theirs)
+        with original(self):
+            out.write_bytes(other_bytes)
             yield
 
     monkeypatch.setattr(results.Results, "_locked", locked)
     with pytest.raises(IncompatibleFileError, match="model_hash"):
         written(tiny, out)
-    assert out.read_bytes() == theirs
+    assert out.read_bytes() == other_bytes
 
 
 def test_a_disk_that_is_full_at_the_end(tiny, out, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_disk_that_is_full_at_the_end(tiny, out, monkeypatch):
     assert os.listdir(out.parent) == [out.name]
 
 
-def test_where_results_cannot_go(tiny, tmp_path, monkeypatch):
+def test_impossible_places_for_results_are_refused(tiny, tmp_path, monkeypatch):
     with pytest.raises(InvalidInputError, match=r"no folder .*missing; wanted an existing folder"):
         written(tiny, tmp_path / "missing" / "results.parquet")
     with pytest.raises(InvalidInputError, match="got the folder"):
@@ -157,7 +157,7 @@ def test_where_results_cannot_go(tiny, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_grids_say_what_to_do(tiny):
+def test_bad_grids_are_refused_with_a_way_out(tiny):
     class Unscored(Task):
         def sample(self, lm, length, index, seed):
             return Sample("", (Turn("", ()),))
@@ -199,7 +199,7 @@ def test_bad_grids_say_what_to_do(tiny):
         evaluate(unnamed, **good, jobs=2)
 
 
-def test_a_model_changed_since_it_was_loaded_is_no_model_for_others(folder, out):
+def test_a_model_changed_after_loading_is_refused_in_other_processes(folder, out):
     lm = kvviz.load(folder, device="cpu")
     lm.model.model.norm.weight.mul_(2)
     with joblib.parallel_config(backend="threading"), pytest.raises(IncompatibleFileError, match=r"load .* again"):

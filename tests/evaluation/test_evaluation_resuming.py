@@ -1,4 +1,4 @@
-"""Grids that are killed, or run out of disk: nothing is lost, nothing there twice; and memory stays."""
+"""Grids that are killed or run out of disk space lose and duplicate nothing; and memory does not grow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server():
-    """Starts processes that have the imports behind them and no threads of their own."""
+    """A server of processes that have already imported the modules and have no other threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.evaluation.evaluation_tasks", "transformers.models.llama.modeling_llama"])
     return context
@@ -50,7 +50,7 @@ def out(tmp_path):
 
 
 def finished_keys(out):
-    """Every line of every process, those written twice included."""
+    """How often each key was written, over the files of all processes."""
     lines = [line for path in Path(f"{out}.cells").glob("*.jsonl") for line in path.read_bytes().split(b"\n")[:-1]]
     return Counter(json.loads(line)["key"] for line in lines)
 
@@ -60,7 +60,7 @@ def die(sent=signal.SIGKILL):
 
 
 def run_and_die(folder, out, moment, sent=signal.SIGKILL):
-    """In a process of its own: a grid that is killed when so many cells are on disk, or at a moment of its end."""
+    """Run a grid that dies after `moment` cells, or at a step of its end; call it in a separate process."""
     append, replace, appended = results._append, os.replace, []
 
     def fatal_append(path, data):
@@ -90,7 +90,7 @@ def ended(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_grid_goes_on_where_it_was(folder, undisturbed, server, out, moment):
+def test_a_killed_grid_resumes(folder, undisturbed, server, out, moment):
     process = server.Process(target=run_and_die, args=(folder, out, moment))
     process.start()
     assert ended(process) == -signal.SIGKILL
@@ -108,12 +108,12 @@ def test_a_killed_grid_goes_on_where_it_was(folder, undisturbed, server, out, mo
 
 
 def loky_workers(process):
-    return [found for found in psutil.Process(process.pid).children() if "LokyProcess" in str(found.cmdline())]
+    return [child for child in psutil.Process(process.pid).children() if "LokyProcess" in str(child.cmdline())]
 
 
 @pytest.mark.slow
 def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
-    """The one at work, and the one that is given its first sample when the grid is dead."""
+    """Both the worker that is running, and the one that gets its first sample after the grid has died."""
     process = server.Process(target=run_grid, args=(folder, out, 2))
     process.start()
     workers = []
@@ -139,7 +139,7 @@ def test_processes_of_a_killed_grid_end(folder, undisturbed, server, out):
 
 @pytest.mark.slow
 def test_an_idle_process_of_a_killed_grid_ends(folder, server, out):
-    """loky keeps it for five minutes, with its model."""
+    """loky would keep it, with its model, for five minutes."""
     process = server.Process(target=run_and_wait, args=(folder, out))
     process.start()
     try:
@@ -155,13 +155,13 @@ def test_an_idle_process_of_a_killed_grid_ends(folder, server, out):
 
 
 def run_and_wait(folder, out):
-    joblib.Parallel(n_jobs=2)(joblib.delayed(meet)(out.parent) for _ in range(2))  # or one may do it all
+    joblib.Parallel(n_jobs=2)(joblib.delayed(meet)(out.parent) for _ in range(2))  # else one process may run everything
     run_grid(folder, out, 2)
     signal.pause()
 
 
 def meet(folder):
-    """Wait for another process that is here too."""
+    """Wait until a second process has called this too."""
     (folder / f"{os.getpid()}.here").touch()
     while len(list(folder.glob("*.here"))) < 2:
         time.sleep(0.01)
@@ -187,7 +187,7 @@ def test_one_process_at_a_time(folder, undisturbed, server, out):
 
 
 def run_on_a_small_disk(folder, out):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, resource.RLIM_INFINITY))  # a file may have 9,000 bytes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, resource.RLIM_INFINITY))  # at most 9,000 bytes per file
     try:
         run_grid(folder, out)
     except OSError as error:
@@ -199,14 +199,14 @@ def test_a_disk_that_fills_up(folder, undisturbed, server, out):
     process = server.Process(target=run_on_a_small_disk, args=(folder, out))
     process.start()
     assert ended(process) == 0
-    said = Path(f"{out}.error").read_text()
-    assert "File too large The cells finished before are in" in said
+    message = Path(f"{out}.error").read_text()
+    assert "File too large The cells finished before are in" in message
     assert all(path.stat().st_size < 9_000 for path in Path(f"{out}.cells").glob("*.jsonl"))
     partly = load_results(out)
-    whole = load_results(undisturbed)
-    assert 0 < len(partly) < len(whole)
+    all_rows = load_results(undisturbed)
+    assert 0 < len(partly) < len(all_rows)
     pd.testing.assert_frame_equal(
-        partly, whole[whole.key.isin(partly.key)].reset_index(drop=True)[partly.columns], check_exact=True
+        partly, all_rows[all_rows.key.isin(partly.key)].reset_index(drop=True)[partly.columns], check_exact=True
     )
     run_grid(folder, out)
     assert out.read_bytes() == undisturbed.read_bytes()
@@ -216,7 +216,7 @@ def measure_peak(folder, out):
     """Peak resident memory in KiB after a few cells, and after many."""
     lm = kvviz.load(folder, device="cpu")
     peaks = []
-    for samples in (2, 1, 40):  # the first run brings in what is loaded once
+    for samples in (2, 1, 40):  # the first run loads modules and the model
         evaluate(lm, [Letters()], {"snapkv": methods()["snapkv"]}, [20, 24, 28, 30, 32], [400], samples=samples)
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     Path(out).write_text(json.dumps(peaks[1:]))
@@ -224,7 +224,7 @@ def measure_peak(folder, out):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_cells(folder, server, tmp_path):
-    """With 5 cells and with 200. Their rows take 8 MB; prefills that stay would take 34 MB, caches that stay 57 MB."""
+    """Compares 5 cells with 200. Rows take 8 MB; prefills that stayed would take 34 MB, caches 57 MB."""
     process = server.Process(target=measure_peak, args=(folder, tmp_path / "peaks.json"))
     process.start()
     assert ended(process) == 0

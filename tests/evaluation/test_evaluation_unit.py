@@ -1,4 +1,4 @@
-"""A sample of evaluate(): what its cells answer is what generate() and a loop by hand write."""
+"""One sample of evaluate(): its cells give the answers of generate() and of a simple loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tiny():
     tokenizer = letters_tokenizer()
     tokenizer.chat_template = CHATML
     model = make("llama")
-    model.generation_config.eos_token_id = None  # chance would end most answers at once
+    model.generation_config.eos_token_id = None  # a random model would end most answers at once
     return kvviz.LanguageModel(model, tokenizer, "tiny")
 
 
@@ -30,7 +30,7 @@ def method_of(name):
 
 
 @pytest.mark.parametrize("placement", ["after", "last"])
-def test_answers_are_those_of_generate(tiny, placement):
+def test_answers_equal_generate(tiny, placement):
     task = tasks.create("needle", placement=placement)
     table = kvviz.evaluate(tiny, [task], METHODS, [BUDGET], [LENGTH], samples=1, seed=2)
     sample = task.sample(tiny, LENGTH, 0, 2)
@@ -49,7 +49,7 @@ def test_answers_are_those_of_generate(tiny, placement):
 
 
 class ByHand:
-    """Tokens fed one by one to one cache."""
+    """A loop that feeds tokens one by one to one cache."""
 
     def __init__(self, lm, method, prompt_ids):
         self.lm, self.cache = lm, kvviz.SelectiveCache(lm.model, method)
@@ -70,14 +70,14 @@ class ByHand:
     [("full", False, "after"), ("full", True, "last"), ("quest", False, "last"), ("quest", True, "after"),
      ("clusterkv", False, "after"), ("snapkv", False, "after"), ("snapkv", True, "last")],
 )  # fmt: skip
-def test_turns_go_on_with_one_cache(tiny, name, ends, placement):
+def test_turns_share_one_cache(tiny, name, ends, placement):
     task = tasks.create("needle_multi_turn", turns=3, placement=placement)
     sample = task.sample(tiny, LENGTH, 0, 0)
     prompt = render(tiny, sample, placement)
     ids = tiny.tokenizer(prompt.text).input_ids
 
     def answers(stop):
-        found = []
+        token_ids = []
         with torch.no_grad(), attached(tiny.model):
             hand = ByHand(tiny, method_of(name), ids)
             for words, turn in zip(prompt.turns, sample.turns, strict=True):
@@ -87,9 +87,9 @@ def test_turns_go_on_with_one_cache(tiny, name, ends, placement):
                     hand.feed([written[-1]])
                     written.append(int(hand.logits.argmax()))
                 if written[-1] != stop:
-                    hand.feed([written[-1]])  # what was written is read by the next turn, the end of an answer is not
-                found.append(written)
-        return found
+                    hand.feed([written[-1]])  # the next turn reads the answer, but not its end token
+                token_ids.append(written)
+        return token_ids
 
     written = answers(None)
     if ends:  # a token of the first answer ends all answers
@@ -103,7 +103,7 @@ def test_turns_go_on_with_one_cache(tiny, name, ends, placement):
 
 
 @pytest.mark.parametrize("name", ["quest", "snapkv", "streaming_llm"])
-def test_likelihood_is_that_of_tokens_fed_by_hand(tiny, name):
+def test_likelihood_equals_feeding_tokens_one_by_one(tiny, name):
     task = tasks.create("perplexity", tokens=12)
     (score,) = kvviz.evaluate(tiny, [task], [name], [BUDGET], [LENGTH], samples=1)["score"]
     sample = task.sample(tiny, LENGTH, 0, 0)

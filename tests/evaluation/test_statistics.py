@@ -1,4 +1,4 @@
-"""What results say: intervals against resampling by hand, pairs and rankings against counting, pages and figures."""
+"""Statistics of results: intervals against resampling, pairs and rankings against counting, the report, figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = {"model": "tiny", "model_hash": "0123456789abcdef"}
 
 
 def row(method, sample, score, budget=128.0, task="easy", length=1000, turn=0, refused="", nats=False, **more):
-    """A row as `evaluate` writes it."""
+    """A row in the format of `evaluate`."""
     metric = "nats per token" if nats else "share found"
     return {
         "task": task, "placement": "after", "metric": metric, "higher_is_better": not nats,
@@ -38,31 +38,31 @@ def row(method, sample, score, budget=128.0, task="easy", length=1000, turn=0, r
 
 
 def table_of(*rows):
-    return pd.DataFrame([{"key": str(number), **one} for number, one in enumerate(rows)])
+    return pd.DataFrame([{"key": str(number), **cells} for number, cells in enumerate(rows)])
 
 
 def written(path, rows):
-    """A results file with these rows, each a cell."""
+    """Write a results file with one cell per row; returns its path."""
     results = Results(path, MODEL)
     with results.opened():
         write = results.journal.writer("all")
-        for number, one in enumerate(rows):
-            write(str(number), [one])
+        for number, cells in enumerate(rows):
+            write(str(number), [cells])
         results.finish()
     return path
 
 
-def only(found):
-    (line,) = found.to_dict("records")
+def only(table):
+    (line,) = table.to_dict("records")
     return line
 
 
 @pytest.fixture(scope="module")
 def correlated():
-    """Scores [40] of two methods that go up and down together."""
-    random = np.random.default_rng(0)
-    ease = random.uniform(0.1, 0.8, 40)
-    return ease, ease + random.uniform(-0.05, 0.15, 40)
+    """Scores [40] of two methods that are correlated."""
+    rng = np.random.default_rng(0)
+    ease = rng.uniform(0.1, 0.8, 40)
+    return ease, ease + rng.uniform(-0.05, 0.15, 40)
 
 
 def test_summary_averages_turns_and_resamples_samples(correlated):
@@ -72,30 +72,30 @@ def test_summary_averages_turns_and_resamples_samples(correlated):
     ]
     line = only(summary(table_of(*turns), confidence=0.9, seed=3))
     assert (line["n"], line["mean"]) == (40, pytest.approx(scores.mean()))
-    theirs = bootstrap((scores,), np.mean, confidence_level=0.9, n_resamples=2000, method="percentile",
-                       rng=np.random.default_rng(3)).confidence_interval  # fmt: skip
-    assert (line["low"], line["high"]) == pytest.approx(tuple(theirs), abs=1e-12)
+    reference = bootstrap((scores,), np.mean, confidence_level=0.9, n_resamples=2000, method="percentile",
+                          rng=np.random.default_rng(3)).confidence_interval  # fmt: skip
+    assert (line["low"], line["high"]) == pytest.approx(tuple(reference), abs=1e-12)
     means = np.random.default_rng(9).choice(scores, (20_000, 40)).mean(1)
     assert ((means >= line["low"]) & (means <= line["high"])).mean() == pytest.approx(0.9, abs=0.02)
 
 
-def test_differences_draw_samples_with_both_their_scores(correlated):
+def test_differences_resample_pairs_of_scores(correlated):
     base, better = correlated
     rows = [row(name, n, score) for name, scores in (("oracle", base), ("quest", better))
             for n, score in enumerate(scores)]  # fmt: skip
     line = only(differences(table_of(*rows), reference="oracle", seed=5))
     assert (line["method"], line["n"]) == ("quest", 40)
     assert line["difference"] == pytest.approx((better - base).mean())
-    theirs = bootstrap((better, base), lambda x, y, axis: x.mean(axis) - y.mean(axis), paired=True, n_resamples=2000,
-                       method="percentile", rng=np.random.default_rng(5)).confidence_interval  # fmt: skip
-    assert (line["low"], line["high"]) == pytest.approx(tuple(theirs), abs=1e-9)
-    random = np.random.default_rng(7)
-    apart = random.choice(better, (20_000, 40)).mean(1) - random.choice(base, (20_000, 40)).mean(1)
-    unpaired = np.quantile(apart, 0.975) - np.quantile(apart, 0.025)
-    assert line["high"] - line["low"] < unpaired / 3
+    reference = bootstrap((better, base), lambda x, y, axis: x.mean(axis) - y.mean(axis), paired=True, n_resamples=2000,
+                          method="percentile", rng=np.random.default_rng(5)).confidence_interval  # fmt: skip
+    assert (line["low"], line["high"]) == pytest.approx(tuple(reference), abs=1e-9)
+    rng = np.random.default_rng(7)
+    unpaired = rng.choice(better, (20_000, 40)).mean(1) - rng.choice(base, (20_000, 40)).mean(1)
+    width = np.quantile(unpaired, 0.975) - np.quantile(unpaired, 0.025)
+    assert line["high"] - line["low"] < width / 3
 
 
-def test_a_reference_without_a_budget_meets_every_budget_and_another_one_its_own():
+def test_a_reference_without_a_budget_is_compared_with_every_budget():
     nats = {"task": "text", "nats": True}
     table = table_of(
         row("full", 0, 0.9, NAN), row("full", 1, 0.5, NAN), row("full", 2, 0.5, NAN),
@@ -104,20 +104,20 @@ def test_a_reference_without_a_budget_meets_every_budget_and_another_one_its_own
         row("full", 0, 2.0, NAN, **nats), row("quest", 0, 2.5, **nats),
     )  # fmt: skip
 
-    def found(reference):
+    def by_cell(reference):
         rows = differences(table, reference).round(9)
-        return {(one.task, one.method, one.budget): (one.difference, one.n) for one in rows.itertuples()}
+        return {(line.task, line.method, line.budget): (line.difference, line.n) for line in rows.itertuples()}
 
-    assert found("full") == {
+    assert by_cell("full") == {
         ("easy", "oracle", 128): (-0.2, 1), ("easy", "oracle", 256): (-0.1, 1),
         ("easy", "quest", 128): (-0.05, 2), ("easy", "quest", 256): (0, 1), ("text", "quest", 128): (-0.5, 1),
     }  # fmt: skip
-    assert found("oracle") == {("easy", "quest", 128): (-0.1, 1), ("easy", "quest", 256): (0.1, 1)}
+    assert by_cell("oracle") == {("easy", "quest", 128): (-0.1, 1), ("easy", "quest", 256): (0.1, 1)}
     with pytest.raises(UnknownNameError, match="reference"):
         differences(table, "ful")
 
 
-def test_wins_are_counted_over_pairs_at_one_budget():
+def test_wins_are_counted_over_pairs_at_the_same_budget():
     nats = {"task": "text", "nats": True}
     table = table_of(
         row("full", 0, 1.0, NAN), row("quest", 0, 0.5), row("quest", 1, 0.5), row("quest", 2, 0.1 + 0.2),
@@ -139,45 +139,45 @@ def test_wins_are_counted_over_pairs_at_one_budget():
         wins(table, by=["seed"])
 
 
-def test_orderings_weigh_tasks_alike_and_leave_out_who_lacks_one():
+def test_orderings_weight_tasks_equally_and_need_every_task():
     table = table_of(
         *(row(name, n, score) for name, score in (("quest", 0.1), ("snapkv", 0.3), ("tova", 1.0)) for n in range(5)),
         row("quest", 0, 0.2, task="hard"), row("snapkv", 0, 0.0, task="hard"),
         row("quest", 0, 1.0, task="own"), row("quest", 0, 9.0, task="text", nats=True), row("full", 0, 1.0, NAN),
     )  # fmt: skip
-    found = orderings(table)
-    assert found["budget"].isna().tolist() == [False, False, True]
-    ranked = found.drop(columns="budget").round(9).values.tolist()
+    ranking = orderings(table)
+    assert ranking["budget"].isna().tolist() == [False, False, True]
+    ranked = ranking.drop(columns="budget").round(9).values.tolist()
     assert ranked == [[1, "quest", 0.15, 2], [1, "snapkv", 0.15, 2], [1, "full", 1.0, 1]]
 
 
 @settings(max_examples=5)
 @given(order=st.permutations(range(54)))
-def test_the_order_of_rows_changes_nothing(order):
-    random = np.random.default_rng(1)
+def test_statistics_do_not_depend_on_the_order_of_rows(order):
+    rng = np.random.default_rng(1)
     rows = [
-        row(method, n, random.uniform(), budget, length=length, turn=turn)
+        row(method, n, rng.uniform(), budget, length=length, turn=turn)
         for method, budget in (("full", NAN), ("oracle", 128.0), ("quest", 128.0))
         for length in (1000, 2000) for n in range(3) for turn in range(3)
     ]  # fmt: skip
     table = table_of(*rows)
-    other = table.iloc[order].reset_index(drop=True)
-    for told in (summary, differences, wins, orderings):
-        pd.testing.assert_frame_equal(told(table), told(other), check_exact=True)
-    assert report(table) == report(other)
+    shuffled = table.iloc[order].reset_index(drop=True)
+    for statistic in (summary, differences, wins, orderings):
+        pd.testing.assert_frame_equal(statistic(table), statistic(shuffled), check_exact=True)
+    assert report(table) == report(shuffled)
 
 
-def test_one_sample_has_no_interval_and_refused_ones_no_score():
+def test_one_sample_has_no_interval_and_refused_samples_no_score():
     table = table_of(row("full", 0, 1.0, NAN), row("quest", 0, 0.5), row("tova", 0, 0, refused="a | b"),
                      row("quest", 0, 0.3, 0.25, budget_tokens=250), row("quest", 1, 0.3, 0.25, budget_tokens=240),
                      row("quest", 2, 0, 0.25, refused="too small"))  # fmt: skip
-    found = summary(table).set_index(["method", "budget"])
+    means = summary(table).set_index(["method", "budget"])
     columns = ["mean", "low", "high", "n", "refused", "budget_tokens"]
-    assert found.loc[("quest", 128.0), columns].tolist() == [0.5, 0.5, 0.5, 1, 0, 128]
-    assert found.loc[("quest", 0.25), columns].tolist() == [0.3, 0.3, 0.3, 2, 1, 245]
-    assert found.loc[("tova", 128.0), ["n", "refused"]].tolist() == [0, 1]
-    assert found.loc[("tova", 128.0), ["mean", "low", "high", "budget_tokens"]].isna().all()
-    assert "**" not in markdown(differences(table))  # one pair is no evidence, however far apart
+    assert means.loc[("quest", 128.0), columns].tolist() == [0.5, 0.5, 0.5, 1, 0, 128]
+    assert means.loc[("quest", 0.25), columns].tolist() == [0.3, 0.3, 0.3, 2, 1, 245]
+    assert means.loc[("tova", 128.0), ["n", "refused"]].tolist() == [0, 1]
+    assert means.loc[("tova", 128.0), ["mean", "low", "high", "budget_tokens"]].isna().all()
+    assert "**" not in markdown(differences(table))  # one pair is not evidence, whatever its difference
 
     refused = table_of(row("full", 0, 0, NAN, refused="no"), row("quest", 0, 0, refused="no"))
     assert summary(refused)[["n", "refused"]].values.tolist() == [[0, 1], [0, 1]]
@@ -195,11 +195,11 @@ def test_one_sample_has_no_interval_and_refused_ones_no_score():
 )  # fmt: skip
 def test_what_cannot_be_compared_is_refused(change, message):
     table = table_of(row("quest", 0, 0.5), row("quest", 1, 0.5) | change)
-    for told in (summary, differences, wins, orderings, perplexity_table, report):
+    for statistic in (summary, differences, wins, orderings, perplexity_table, report):
         with pytest.raises(InvalidInputError, match=message):
-            told(table)
+            statistic(table)
         with pytest.raises(InvalidInputError, match="also length"):
-            told(table.drop(columns="length"))
+            statistic(table.drop(columns="length"))
     with pytest.raises(InvalidInputError, match="no row"):
         summary(table.iloc[:0])
 
@@ -207,9 +207,9 @@ def test_what_cannot_be_compared_is_refused(change, message):
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """Two calls of evaluate on one file: 12 samples of a task, 3 or 4 of two others; one method refuses a budget."""
-    random = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     rows = [
-        row(method, n, float(random.integers(2)), budget, task="easy", details=json.dumps({"depth": n / 11}))
+        row(method, n, float(rng.integers(2)), budget, task="easy", details=json.dumps({"depth": n / 11}))
         for method, budget in (("full", NAN), ("quest", 128.0), ("quest", 256.0), ("snapkv", 256.0))
         for n in range(12)
     ]
@@ -238,10 +238,10 @@ def test_figures_are_drawn_from_the_results_file(path):
     assert len(plots.score_by_budget(table).layout.annotations) == 3
 
     names = [note.text for note in plots.needle_grid(table, found="score").layout.annotations]
-    found = easy.groupby(["method", "budget"], dropna=False)["score"].sum()
-    assert f"full · {found['full'].iloc[0]:g} of 12" in names
-    assert f"quest · budget 256 · {found['quest', 256.0]:g} of 12" in names
-    assert len(names) == 4  # a cell refused on all samples has no panel, nor has what has no depth
+    sums = easy.groupby(["method", "budget"], dropna=False)["score"].sum()
+    assert f"full · {sums['full'].iloc[0]:g} of 12" in names
+    assert f"quest · budget 256 · {sums['quest', 256.0]:g} of 12" in names
+    assert len(names) == 4  # no panel for a cell refused on all samples, nor for tasks without depths
 
     curves = plots.perplexity_by_length(perplexity_table(path, budget=128)).data
     lines = {trace.name.partition(" ")[0]: trace.y for trace in curves if trace.fill is None}
@@ -249,7 +249,7 @@ def test_figures_are_drawn_from_the_results_file(path):
         np.testing.assert_allclose(lines[method], np.exp([2.2, 2.3]))
 
 
-def test_what_a_figure_would_mix_is_refused(path):
+def test_tables_that_a_figure_would_mix_are_refused(path):
     table = load_results(path)
     with pytest.raises(InvalidInputError, match=r"128\.0, 256\.0; wanted one"):
         plots.perplexity_by_length(perplexity_table(table))
@@ -264,10 +264,10 @@ def test_what_a_figure_would_mix_is_refused(path):
     ignoring = table.assign(depth=0.5, method=table["method"].replace("full", "minference"))[table["task"] == "easy"]
     assert "minference" in plots.needle_grid(ignoring, found="score").layout.annotations[0].text
     recall = pd.DataFrame({"method": ["full", "quest"], "budget": [NAN, 128], "recall": [1.0, 0.5]})
-    assert [trace.name for trace in plots.recall_by_budget(recall).data] == ["quest"]  # as ever: no budget, no point
+    assert [trace.name for trace in plots.recall_by_budget(recall).data] == ["quest"]  # no budget, no point
 
 
-def test_the_page_says_what_was_run_and_how_sure_it_is(path):
+def test_the_report_describes_the_run_and_its_intervals(path):
     page = report(path)
     assert page == report(load_results(path))
     means = summary(path)
@@ -280,9 +280,9 @@ def test_the_page_says_what_was_run_and_how_sure_it_is(path):
     assert "| cells | 86, of which 12 refused |" in page
     assert "| `snapkv` | 128 | 1000 | 12 | no room |" in page
 
-    apart = means["high"] - means["low"]
-    easy, text = (apart[means["task"] == task].max() for task in ("easy", "text"))
-    short, long = apart[means["task"] == "hard"]
+    widths_of = means["high"] - means["low"]
+    easy, text = (widths_of[means["task"] == task].max() for task in ("easy", "text"))
+    short, long = widths_of[means["task"] == "hard"]
     assert easy > 0.1 > long > short > 0
     place = "question after the compressed context"
     widths = page.partition("### How wide the intervals are")[2].partition("###")[0]
@@ -300,7 +300,7 @@ def test_the_page_says_what_was_run_and_how_sure_it_is(path):
     assert "## Differences to `oracle`" not in page
 
 
-def test_placements_are_ranked_apart(path):
+def test_placements_are_ranked_separately(path):
     table = load_results(path)
     last = table.assign(placement="last", score=1 - table["score"])
     ranked = report(pd.concat([table, last])).partition("## Rankings")[2].partition("## Refused")[0]
@@ -311,7 +311,7 @@ def test_placements_are_ranked_apart(path):
     assert parts[2].partition("\n")[2] != parts[1].partition("\n")[2]
 
 
-def test_the_page_of_a_real_grid_has_every_section(tmp_path):
+def test_the_report_of_a_real_grid_has_every_section(tmp_path):
     run_grid(save_model(tmp_path / "model"), tmp_path / "results.parquet")
     page = report(tmp_path / "results.parquet")
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
