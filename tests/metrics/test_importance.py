@@ -1,4 +1,4 @@
-"""Numbers about important tokens against torch, scikit-learn, Python loops and draws at random."""
+"""Metrics of token importance against torch, scikit-learn, Python loops and random draws."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ some_weights = arrays(np.float32, (2, 3, 13), elements=st.sampled_from([0.0, 0.1
 
 
 def tensors(heads, per_head, length, dimensions=8, seed=0):
-    random = np.random.default_rng(seed)
-    queries = random.normal(size=(heads * per_head, length, dimensions)).astype(np.float16)
-    return queries, random.normal(size=(heads, length, dimensions)).astype(np.float16)
+    rng = np.random.default_rng(seed)
+    queries = rng.normal(size=(heads * per_head, length, dimensions)).astype(np.float16)
+    return queries, rng.normal(size=(heads, length, dimensions)).astype(np.float16)
 
 
 @pytest.mark.parametrize(("heads", "per_head"), [(1, 1), (1, 4), (3, 3), (4, 1)])
@@ -33,7 +33,7 @@ def test_attention_weights_give_the_outputs_of_torchs_attention(heads, per_head)
     positions = np.array([36, 0, 5, 20])
     weights = metrics.attention_weights(queries, keys, positions, group="each")
     assert weights.dtype == np.float32
-    # Attention over the unit vectors as values is the weights themselves.
+    # With unit vectors as values, the output of attention is the weights.
     repeated = torch.from_numpy(keys).float().repeat_interleave(per_head, 0)
     values = torch.eye(37).expand(heads * per_head, 37, 37)
     exact = torch.nn.functional.scaled_dot_product_attention(
@@ -45,12 +45,12 @@ def test_attention_weights_give_the_outputs_of_torchs_attention(heads, per_head)
     np.testing.assert_array_equal(weights == 0, np.broadcast_to(np.arange(37) > positions[:, None], weights.shape))
 
 
-def test_attention_weights_heed_scale_and_softcap():
+def test_attention_weights_use_scale_and_softcap():
     queries, keys = tensors(2, 2, 20)
     arguments = {"scale": 0.7, "softcap": 1.5}
-    found = metrics.attention_weights(queries, keys, np.array([19]), group="each", **arguments)[:, 0]
+    weights = metrics.attention_weights(queries, keys, np.array([19]), group="each", **arguments)[:, 0]
     exact = by_torch(torch.from_numpy(queries[None, :, 19]), torch.from_numpy(keys[None]), **arguments)[0]
-    np.testing.assert_allclose(found, exact.numpy(), atol=1e-6)
+    np.testing.assert_allclose(weights, exact.numpy(), atol=1e-6)
 
 
 def test_large_logits_do_not_overflow():
@@ -60,7 +60,7 @@ def test_large_logits_do_not_overflow():
 
 
 @given(some_weights)
-def test_the_tokens_of_a_rank_below_b_are_the_top_b(weights):
+def test_tokens_with_a_rank_below_b_are_the_top_b(weights):
     ranks = metrics.token_ranks(weights)
     for row, rank in zip(weights.reshape(-1, 13), ranks.reshape(-1, 13), strict=True):
         expected = sorted(range(13), key=lambda place: (-row[place], place))
@@ -78,11 +78,11 @@ def test_top_kept_is_the_overlap_with_the_first_step(weights, count):
     assert (kept[:, 0] == 1).all()
 
 
-def test_drifting_tokens_are_those_made_to_drift():
-    random = np.random.default_rng(0)
+def test_drifting_tokens_finds_the_drifting_tokens():
+    rng = np.random.default_rng(0)
     steps, length = 16, 200
-    weights = random.uniform(0.1, 0.2, size=(steps, length))
-    weights[:, 7] = 10  # leads throughout, and does not move
+    weights = rng.uniform(0.1, 0.2, size=(steps, length))
+    weights[:, 7] = 10  # always first, does not drift
     weights[:, 50] = np.geomspace(0.01, 5, steps)
     weights[:, 60] = np.geomspace(5, 0.01, steps)
     weights[:, 70] = np.where(np.arange(steps) % 2, 6, 0.01)
@@ -91,38 +91,38 @@ def test_drifting_tokens_are_those_made_to_drift():
 
 
 @pytest.mark.parametrize("ranks", [np.zeros((4, 3), int), np.tile(np.arange(9), (2, 1))])
-def test_drifting_tokens_are_three_even_where_nothing_moves(ranks):
+def test_drifting_tokens_are_three_even_if_nothing_drifts(ranks):
     assert len(set(metrics.drifting_tokens(ranks, 1).values())) == 3
 
 
 @given(some_weights, st.integers(0, 13), st.integers(1, 20))
-def test_pages_are_counted_as_a_loop_counts_them(weights, count, page_size):
+def test_page_fragmentation_equals_a_loop(weights, count, page_size):
     important = metrics.top_tokens(weights, count)
     padded = np.concatenate([important, np.full((2, 3, 2), -1)], -1)
-    found = metrics.page_fragmentation(padded, 13, page_size)
+    pages = metrics.page_fragmentation(padded, 13, page_size)
     pooled = []
     for row in itertools.product(range(2), range(3)):
-        pages = [position // page_size for position in important[row].tolist()]
-        counts = [pages.count(page) for page in range(math.ceil(13 / page_size))]
-        fetched = sum(len(range(page * page_size, min((page + 1) * page_size, 13))) for page in set(pages))
-        assert found.counts[row].tolist() == counts
-        assert found.pages[row] == len(set(pages))
-        assert found.least[row] == math.ceil(count / page_size)
-        assert found.wasted[row] == pytest.approx(1 - count / fetched if count else 0)
+        page_of = [position // page_size for position in important[row].tolist()]
+        counts = [page_of.count(page) for page in range(math.ceil(13 / page_size))]
+        fetched = sum(len(range(page * page_size, min((page + 1) * page_size, 13))) for page in set(page_of))
+        assert pages.counts[row].tolist() == counts
+        assert pages.pages[row] == len(set(page_of))
+        assert pages.least[row] == math.ceil(count / page_size)
+        assert pages.wasted[row] == pytest.approx(1 - count / fetched if count else 0)
         pooled += [number for number in counts if number]
-    assert found.tokens_per_page.tolist() == pooled
+    assert pages.tokens_per_page.tolist() == pooled
 
 
 @pytest.mark.parametrize(("important", "length", "page_size"), [(12, 48, 8), (64, 1904, 16), (3, 3, 2), (1, 9, 9)])
-def test_chance_is_hypergeometric(important, length, page_size):
+def test_random_page_counts_are_hypergeometric(important, length, page_size):
     shares = hypergeom.pmf(np.arange(1, page_size + 1), length, important, page_size)
-    found = metrics.random_page_counts(important, length, page_size)
-    np.testing.assert_allclose(found, shares / shares.sum(), rtol=1e-8)
+    expected = metrics.random_page_counts(important, length, page_size)
+    np.testing.assert_allclose(expected, shares / shares.sum(), rtol=1e-8)
 
 
-def test_chance_is_what_drawing_gives():
-    random = np.random.default_rng(0)
-    order = random.random((20_000, 48)).argsort(-1)[:, :12]
+def test_random_page_counts_equal_random_draws():
+    rng = np.random.default_rng(0)
+    order = rng.random((20_000, 48)).argsort(-1)[:, :12]
     drawn = metrics.page_fragmentation(order, 48, 8).tokens_per_page
     np.testing.assert_allclose(
         np.bincount(drawn, minlength=9)[1:] / len(drawn), metrics.random_page_counts(12, 48, 8), atol=0.004
@@ -139,7 +139,7 @@ def test_sorted_mass_and_the_tokens_that_hold_it():
 
 
 @given(some_weights.filter(lambda weights: weights.any(-1).all()), st.floats(0.01, 1))
-def test_no_smaller_set_holds_the_share(weights, share):
+def test_no_smaller_set_of_tokens_holds_the_share(weights, share):
     for row, count in zip(weights.reshape(-1, 13), metrics.tokens_for_mass(weights, share).ravel(), strict=True):
         values = np.sort(row.astype(np.float64))[::-1]
         assert values[:count].sum() >= share * values.sum() * (1 - 1e-12)
@@ -147,8 +147,8 @@ def test_no_smaller_set_holds_the_share(weights, share):
 
 
 def test_power_law_is_scikit_learns_weighted_regression():
-    random = np.random.default_rng(0)
-    values = np.sort(random.lognormal(sigma=2, size=500))[::-1]
+    rng = np.random.default_rng(0)
+    values = np.sort(rng.lognormal(sigma=2, size=500))[::-1]
     for first, last in ((1, 500), (3, 200), (1, 3)):
         law = metrics.power_law(values, first=first, last=last)
         ranks = np.arange(first, last + 1)
@@ -193,7 +193,7 @@ def test_power_law_finds_a_law_and_a_constant():
         (lambda: metrics.power_law([1.0, 0.5, 0.0]), "values above 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, message):
+def test_invalid_input_is_refused(call, message):
     with pytest.raises(InvalidInputError, match=message):
         call()
 

@@ -1,4 +1,4 @@
-"""Metrics against their definitions, computed the slow way: Python sets and loops."""
+"""Metrics against their definitions, computed with Python sets and loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvviz import metrics
 from kvviz.errors import InvalidInputError
 
 LENGTH = 12
-# Rows of distinct positions with pads anywhere, as [2, 3, S].
+# Rows of distinct positions, with padding at random places: [2, 3, S].
 positions = st.integers(0, LENGTH).flatmap(
     lambda slots: st.lists(
         st.sets(st.integers(0, LENGTH - 1), max_size=slots).flatmap(
@@ -35,44 +35,44 @@ def rows_of(*indices):
 
 @given(positions, positions)
 def test_recall_is_the_share_of_the_true_tokens_that_were_selected(selected, true):
-    expected = [len(mine & wanted) / len(wanted) if wanted else 1.0 for mine, wanted in rows_of(selected, true)]
+    expected = [len(chosen & best) / len(best) if best else 1.0 for chosen, best in rows_of(selected, true)]
     np.testing.assert_allclose(metrics.recall(selected, true), np.reshape(expected, (2, 3)))
 
 
 @given(weights, positions)
 def test_attention_mass_is_the_sum_over_the_selected_tokens(weights, selected):
-    chosen = [mine for (mine,) in rows_of(selected)]
-    expected = [sum(row[index] for index in mine) for row, mine in zip(weights.reshape(6, -1), chosen, strict=True)]
+    chosen = [row for (row,) in rows_of(selected)]
+    expected = [sum(row[index] for index in some) for row, some in zip(weights.reshape(6, -1), chosen, strict=True)]
     np.testing.assert_allclose(metrics.attention_mass(weights, selected), np.reshape(expected, (2, 3)), atol=1e-12)
 
 
 @given(positions)
-def test_member_mask_marks_the_positions_and_nothing_else(indices):
+def test_member_mask_marks_exactly_the_positions(indices):
     mask = metrics.member_mask(indices, LENGTH)
     assert mask.shape == (2, 3, LENGTH)
-    assert [set(np.flatnonzero(row)) for row in mask.reshape(6, -1)] == [mine for (mine,) in rows_of(indices)]
+    assert [set(np.flatnonzero(row)) for row in mask.reshape(6, -1)] == [row for (row,) in rows_of(indices)]
 
 
 @given(weights.map(lambda w: np.round(w, 1)), st.integers(0, LENGTH + 3))  # rounded: many ties
 def test_top_tokens_are_the_heaviest_and_ties_go_to_the_earlier(weights, count):
     chosen = metrics.top_tokens(weights, count)
     assert chosen.dtype == np.int64
-    for row, mine in zip(weights.reshape(6, -1), chosen.reshape(6, -1).tolist(), strict=True):
-        assert mine == sorted(sorted(range(LENGTH), key=lambda place: (-row[place], place))[:count])
+    for row, indices in zip(weights.reshape(6, -1), chosen.reshape(6, -1).tolist(), strict=True):
+        assert indices == sorted(sorted(range(LENGTH), key=lambda place: (-row[place], place))[:count])
 
 
 @given(
     arrays(np.float32, (2, 3, LENGTH), elements=st.sampled_from([0.0, 0.25, 0.5, np.nan])), st.integers(0, LENGTH + 3)
 )
-def test_ranked_tokens_are_the_head_of_a_stable_sort(weights, count):
-    whole = np.argsort(-weights, axis=-1, kind="stable")
-    np.testing.assert_array_equal(metrics.ranked_tokens(weights, count), whole[..., :count])
+def test_ranked_tokens_are_the_start_of_a_stable_sort(weights, count):
+    order = np.argsort(-weights, axis=-1, kind="stable")
+    np.testing.assert_array_equal(metrics.ranked_tokens(weights, count), order[..., :count])
 
 
-def test_no_other_set_of_its_size_holds_more_attention_than_the_top_tokens():
+def test_no_set_of_the_same_size_holds_more_attention_than_the_top_tokens():
     weights = np.random.default_rng(0).random((1, 7))
     best = metrics.attention_mass(weights, metrics.top_tokens(weights, 3))[0]
-    assert best == max(weights[0, list(other)].sum() for other in itertools.combinations(range(7), 3))
+    assert best == max(weights[0, list(subset)].sum() for subset in itertools.combinations(range(7), 3))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.uint8])
@@ -85,10 +85,10 @@ def test_top_tokens_of_small_and_unsigned_types(dtype):
 )
 def test_output_error_is_the_relative_distance(output, exact):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a zero output is an answer, not a division
+        warnings.simplefilter("error")  # a zero reference gives no warning
         errors = metrics.output_error(output, exact)
-    for error, mine, true in zip(errors, output, exact, strict=True):
-        distance, norm = np.linalg.norm(mine - true), np.linalg.norm(true)
+    for error, row, true in zip(errors, output, exact, strict=True):
+        distance, norm = np.linalg.norm(row - true), np.linalg.norm(true)
         if norm > 0:
             assert error == pytest.approx(distance / norm)
         else:
@@ -105,7 +105,7 @@ def test_positions_beyond_the_tokens_and_negative_counts_are_refused():
 
 
 @given(weights, positions)
-def test_inputs_stay_as_they_are(weights, selected):
+def test_inputs_are_not_changed(weights, selected):
     before = weights.copy(), selected.copy()
     metrics.recall(selected, selected)
     metrics.attention_mass(weights, selected)
@@ -116,9 +116,9 @@ def test_inputs_stay_as_they_are(weights, selected):
 
 
 @given(weights.map(lambda w: np.round(w, 1)), st.integers(1, LENGTH + 3))
-def test_pooling_keeps_the_largest_of_each_run(weights, columns):
+def test_pooling_keeps_the_largest_weight_per_column(weights, columns):
     places = metrics.pool_argmax(weights, columns)
     columns = min(columns, LENGTH)
     edges = [int(LENGTH * column / columns) for column in range(columns + 1)]
-    for row, mine in zip(weights.reshape(6, -1), places.reshape(6, -1).tolist(), strict=True):
-        assert mine == [max(range(*run), key=lambda place: row[place]) for run in itertools.pairwise(edges)]
+    for row, indices in zip(weights.reshape(6, -1), places.reshape(6, -1).tolist(), strict=True):
+        assert indices == [max(range(*run), key=lambda place: row[place]) for run in itertools.pairwise(edges)]

@@ -1,4 +1,4 @@
-"""Similarity of keys and queries against the definitions, done the slow way or by scikit-learn and scipy."""
+"""Similarity of keys and queries against the definitions, in plain Python or by scikit-learn and scipy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kvviz.errors import InvalidInputError
 
 
 def smooth_walk(shape, seed=0, step=0.4):
-    """Vectors [..., L, D] in which neighbours are alike, about a common mean, as keys are."""
-    random = np.random.default_rng(seed)
-    walk = 1.0 + np.cumsum(random.normal(size=shape) * step, axis=-2)
+    """Vectors [..., L, D] around a common mean, similar to their neighbours, like keys."""
+    rng = np.random.default_rng(seed)
+    walk = 1.0 + np.cumsum(rng.normal(size=shape) * step, axis=-2)
     return walk.astype(np.float16)
 
 
@@ -31,16 +31,16 @@ def vectors():
 
 @pytest.mark.parametrize("size", [1, 10, 36, 37, 256])
 def test_similarity_map_is_the_mean_cosine_of_two_blocks(vectors, size):
-    found = metrics.similarity_map(vectors, size)
+    similarity = metrics.similarity_map(vectors, size)
     count = min(size, 37)
     edges = [int(37 * block / count) for block in range(count + 1)]
-    assert found.shape == (2, 3, count, count)
-    assert found.dtype == np.float32
+    assert similarity.shape == (2, 3, count, count)
+    assert similarity.dtype == np.float32
     for place in np.ndindex(2, 3):
         cosines = cosine_similarity(vectors[place].astype(np.float64))
-        for one, other in itertools.product(range(count), repeat=2):
-            block = cosines[edges[one] : edges[one + 1], edges[other] : edges[other + 1]]
-            assert found[place][one, other] == pytest.approx(block.mean(), abs=1e-5)
+        for row, column in itertools.product(range(count), repeat=2):
+            block = cosines[edges[row] : edges[row + 1], edges[column] : edges[column + 1]]
+            assert similarity[place][row, column] == pytest.approx(block.mean(), abs=1e-5)
 
 
 def test_similarity_by_distance_counts_every_pair(vectors):
@@ -51,9 +51,9 @@ def test_similarity_by_distance_counts_every_pair(vectors):
         cosines = cosine_similarity(vectors[place].astype(np.float64))
         for column, distance in enumerate(distances.tolist()):
             pairs = np.diagonal(cosines, distance)
-            wanted = pairs.mean(), np.quantile(pairs, 0.25), np.quantile(pairs, 0.6)
-            got = curve.mean[place][column], curve.low[place][column], curve.high[place][column]
-            np.testing.assert_allclose(got, wanted, atol=1e-5)
+            expected = pairs.mean(), np.quantile(pairs, 0.25), np.quantile(pairs, 0.6)
+            measured = curve.mean[place][column], curve.low[place][column], curve.high[place][column]
+            np.testing.assert_allclose(measured, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("length", [2, 3, 100, 8192])
@@ -64,33 +64,33 @@ def test_default_distances_rise_from_1_to_half_the_length(length):
     assert len(distances) <= 48
 
 
-def test_nothing_of_length_squared_is_held():
+def test_memory_does_not_grow_with_the_squared_length():
     vectors = smooth_walk((1, 8192, 8))
     tracemalloc.start()
     metrics.similarity_map(vectors, 64)
     metrics.similarity_by_distance(vectors, np.array([1, 64, 4096]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 8 * vectors.size * 4  # some copies of the vectors; the map of all pairs would be 268 MB
+    assert peak < 8 * vectors.size * 4  # a few copies of the vectors; a map of all pairs would take 268 MB
 
 
-def test_topk_overlap_of_each_pair_is_that_of_the_sets_both_can_see():
+def test_topk_overlap_compares_the_keys_that_both_queries_see():
     queries, keys = smooth_walk((6, 80, 8), 1), smooth_walk((2, 80, 8), 2)
-    found = metrics.topk_overlap(queries, keys, 9, pairs=150, seed=3)
-    assert set(found.head.tolist()) == set(range(6))
-    assert (found.first >= 40).all()
-    assert ((found.second > found.first) & (found.second < 80) & (found.second - found.first <= 40)).all()
-    assert (found.second - found.first == 1).mean() > 0.1  # near pairs are as usual as far ones
-    for head, first, second, cosine, overlap in zip(*found, strict=True):
-        pair = queries[head, [first, second]].astype(np.float64)
-        scores = pair @ keys[head // 3, : first + 1].astype(np.float64).T
-        one, other = (set(sorted(range(first + 1), key=lambda key: -row[key])[:9]) for row in scores)
-        assert overlap == pytest.approx(len(one & other) / 9)
-        assert cosine == pytest.approx(cosine_similarity(pair)[0, 1])
+    pairs = metrics.topk_overlap(queries, keys, 9, pairs=150, seed=3)
+    assert set(pairs.head.tolist()) == set(range(6))
+    assert (pairs.first >= 40).all()
+    assert ((pairs.second > pairs.first) & (pairs.second < 80) & (pairs.second - pairs.first <= 40)).all()
+    assert (pairs.second - pairs.first == 1).mean() > 0.1  # near pairs are as frequent as far ones
+    for head, first, second, cosine, overlap in zip(*pairs, strict=True):
+        both = queries[head, [first, second]].astype(np.float64)
+        scores = both @ keys[head // 3, : first + 1].astype(np.float64).T
+        top_first, top_second = (set(sorted(range(first + 1), key=lambda key: -row[key])[:9]) for row in scores)
+        assert overlap == pytest.approx(len(top_first & top_second) / 9)
+        assert cosine == pytest.approx(cosine_similarity(both)[0, 1])
     again = metrics.topk_overlap(queries, keys, 9, pairs=150, seed=3)
-    assert all(np.array_equal(one, other) for one, other in zip(found, again, strict=True))
-    other = metrics.topk_overlap(queries, keys, 9, pairs=150, seed=4)
-    assert not np.array_equal(found.first, other.first)
+    assert all(np.array_equal(before, after) for before, after in zip(pairs, again, strict=True))
+    other_seed = metrics.topk_overlap(queries, keys, 9, pairs=150, seed=4)
+    assert not np.array_equal(pairs.first, other_seed.first)
 
 
 def unit(array):
@@ -99,8 +99,8 @@ def unit(array):
 
 @pytest.mark.parametrize("lengths", ["unit", "any"])
 def test_theorem_1_counts_the_pairs_that_may_change_order(lengths):
-    random = np.random.default_rng(5)
-    query, keys = random.normal(size=6), random.normal(size=(40, 6))
+    rng = np.random.default_rng(5)
+    query, keys = rng.normal(size=6), rng.normal(size=(40, 6))
     keys = unit(keys) if lengths == "unit" else keys
     scores, norms = keys @ unit(query), np.linalg.norm(keys, axis=-1)
     cosines = 1 - np.geomspace(1e-11, 2, 40)
@@ -108,67 +108,66 @@ def test_theorem_1_counts_the_pairs_that_may_change_order(lengths):
     for cosine, bound in zip(cosines, bounds, strict=True):
         reach = 2 * np.sin(np.arccos(cosine) / 2)
         inversions = sum(
-            abs(scores[one] - scores[other]) <= reach * (norms[one] + norms[other])
-            for one, other in itertools.combinations(range(40), 2)
+            abs(scores[x] - scores[y]) <= reach * (norms[x] + norms[y]) for x, y in itertools.combinations(range(40), 2)
         )
         assert bound == pytest.approx(max(1 - int(inversions**0.5) / 12, 0))
-    assert {0.0, 1.0} < set(bounds.tolist())  # from no guarantee at all to a full one
+    assert {0.0, 1.0} < set(bounds.tolist())  # from no guarantee to a full one
 
 
 def test_the_papers_angle_guarantees_the_papers_overlap():
-    random = np.random.default_rng(6)
-    query, keys, k, share = random.normal(size=6), unit(random.normal(size=(60, 6))), 20, 0.7
+    rng = np.random.default_rng(6)
+    query, keys, k, share = rng.normal(size=6), unit(rng.normal(size=(60, 6))), 20, 0.7
     scores = keys @ unit(query)
-    gaps = sorted(abs(scores[one] - scores[other]) for one, other in itertools.combinations(range(60), 2))
+    gaps = sorted(abs(scores[x] - scores[y]) for x, y in itertools.combinations(range(60), 2))
     angle = 2 * np.arcsin(gaps[int(k**2 * (1 - share) ** 2) - 1] / 4)  # d_(t), t = K²(1 − p)²
     assert metrics.overlap_bound(query, keys, k, np.cos(0.999 * angle)) >= share
 
 
 def test_the_sharper_bound_is_the_most_keys_that_can_all_be_exchanged():
-    random = np.random.default_rng(7)
-    query, keys = random.normal(size=4), random.normal(size=(9, 4))
+    rng = np.random.default_rng(7)
+    query, keys = rng.normal(size=4), rng.normal(size=(9, 4))
     scores, norms = keys @ unit(query), np.linalg.norm(keys - keys.mean(0), axis=-1)
     best = sorted(range(9), key=lambda key: -scores[key])[:4]
     rest = [key for key in range(9) if key not in best]
-    seen = set()
+    losses = set()
     for cosine in 1 - np.geomspace(1e-5, 1, 15):
         reach = np.sqrt(2 - 2 * cosine)
         lost = max(
             count
             for count in range(5)
-            for fallen in itertools.combinations(best, count)
-            for risen in itertools.combinations(rest, count)
-            if all(scores[x] - scores[y] <= reach * (norms[x] + norms[y]) for x in fallen for y in risen)
+            for leaving in itertools.combinations(best, count)
+            for joining in itertools.combinations(rest, count)
+            if all(scores[x] - scores[y] <= reach * (norms[x] + norms[y]) for x in leaving for y in joining)
         )
         bound = metrics.overlap_bound(query, keys, 4, cosine, sharp=True)
         assert bound == pytest.approx(1 - lost / 4)
         assert bound >= metrics.overlap_bound(query, keys, 4, cosine)
-        seen.add(lost)
-    assert len(seen) >= 4
+        losses.add(lost)
+    assert len(losses) >= 4
 
 
 @pytest.mark.parametrize("sharp", [False, True])
 def test_no_turned_query_falls_below_the_bound(sharp):
-    random = np.random.default_rng(8)
-    query, keys, k = unit(random.normal(size=3)), random.normal(size=(30, 3)) + 3.0, 15
+    rng = np.random.default_rng(8)
+    query, keys, k = unit(rng.normal(size=3)), rng.normal(size=(30, 3)) + 3.0, 15
     best = set(metrics.top_tokens(keys @ query, k).tolist())
-    slack = []
+    results = []
     for gap in np.geomspace(1e-8, 1e-1, 300):
-        aside = random.normal(size=3)
-        aside = unit(aside - (aside @ query) * query)
-        turned = (1 - gap) * query + np.sqrt(1 - (1 - gap) ** 2) * aside
+        orthogonal = rng.normal(size=3)
+        orthogonal = unit(orthogonal - (orthogonal @ query) * query)
+        turned = (1 - gap) * query + np.sqrt(1 - (1 - gap) ** 2) * orthogonal
         overlap = len(best & set(metrics.top_tokens(keys @ turned, k).tolist())) / k
         bound = metrics.overlap_bound(query, keys, k, 1 - gap, sharp=sharp)
         assert overlap >= bound - 1e-12
-        slack.append((overlap, float(bound)))
-    assert any(overlap < 1 and bound > 0 for overlap, bound in slack) == sharp  # only the sharper one comes that close
-    assert any(bound > 0 for _, bound in slack)
+        results.append((overlap, float(bound)))
+    assert any(overlap < 1 and bound > 0 for overlap, bound in results) == sharp  # only the sharper bound is that close
+    assert any(bound > 0 for _, bound in results)
 
 
 def test_convex_fit_is_the_constrained_least_squares_curve():
-    random = np.random.default_rng(9)
+    rng = np.random.default_rng(9)
     distances = np.array([1, 2, 3, 5, 9, 17, 20])
-    curves = 1 / distances + random.normal(size=(2, 2, 7)) * 0.1
+    curves = 1 / distances + rng.normal(size=(2, 2, 7)) * 0.1
     fit = metrics.convex_fit(distances, curves)
     slopes = np.diff(fit.values) / np.diff(distances)
     assert (slopes <= 1e-12).all()
@@ -190,21 +189,21 @@ def test_convex_fit_is_the_constrained_least_squares_curve():
         assert fit.explained[place] == pytest.approx(1 - error**2 / curves[place].var(), rel=1e-4)
 
 
-def test_convex_fit_tells_the_claimed_shape_from_others():
+def test_convex_fit_recognises_the_claimed_shape():
     distances = np.arange(1, 257)
     convex, rising, concave = metrics.convex_fit(
         distances, np.stack([distances**-0.3, np.log(distances), 1 - (distances / 256.0) ** 4])
     )[2]
     assert convex == pytest.approx(1.0)
     assert rising == pytest.approx(0.0, abs=1e-9)
-    assert 0.3 < concave < 0.9  # it falls, and a straight line has a part of that
+    assert 0.3 < concave < 0.9  # it falls, which a straight line explains in part
     assert metrics.convex_fit(distances, np.full(256, 0.5))[1:] == (0.0, 1.0)
 
 
-def test_linear_fit_is_scipys():
-    random = np.random.default_rng(10)
-    x = random.normal(size=50)
-    y = 2 * x + random.normal(size=50)
+def test_linear_fit_equals_scipy():
+    rng = np.random.default_rng(10)
+    x = rng.normal(size=50)
+    y = 2 * x + rng.normal(size=50)
     reference = linregress(x, y)
     np.testing.assert_allclose(metrics.linear_fit(x, y), (reference.slope, reference.intercept, reference.rvalue))
     flat = metrics.linear_fit(np.ones(3), [1.0, 2.0, 6.0])
@@ -212,7 +211,7 @@ def test_linear_fit_is_scipys():
     assert np.isnan(flat.correlation)
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_invalid_input_is_refused():
     vectors, nan = np.ones((2, 8, 4)), np.full((8, 4), np.nan)
     for call, message in (
         (lambda: metrics.similarity_map(vectors, 0), "size: got 0; wanted at least 1"),

@@ -1,4 +1,4 @@
-"""What became of a token, against its definition token by token; and everything that counts tokens by it."""
+"""The verdict on each token, against its definition token by token."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ def verdict(attended, oracle, always, merged):
     return Verdict.UNMARKED
 
 
-def test_every_case_is_what_its_definition_says():
+def test_every_case_follows_its_definition():
     cases = np.array(list(itertools.product([False, True], repeat=4)))  # [16, 4]
-    found = metrics.agreement(cases[:, 0], cases[:, 1], always=cases[:, 2], merged=cases[:, 3])
-    assert found.dtype == np.uint8
-    assert found.tolist() == [verdict(*case) for case in cases]
+    verdicts = metrics.agreement(cases[:, 0], cases[:, 1], always=cases[:, 2], merged=cases[:, 3])
+    assert verdicts.dtype == np.uint8
+    assert verdicts.tolist() == [verdict(*case) for case in cases]
     plain = metrics.agreement(cases[:, 0], cases[:, 1])
     assert plain.tolist() == [verdict(*case[:2], False, False) for case in cases]
 
 
-def test_masks_of_different_shapes_meet():
+def test_masks_of_different_shapes_are_broadcast():
     attended, oracle = np.eye(3, dtype=bool), np.array([True, True, False])
-    found = metrics.agreement(attended, oracle, merged=[[True], [False], [False]])
-    assert found.shape == (3, 3)
-    assert found[0].tolist() == [Verdict.AGREED, Verdict.MERGED_AWAY, Verdict.UNMARKED]
-    assert found[2].tolist() == [Verdict.MISSED, Verdict.MISSED, Verdict.WASTED]
+    verdicts = metrics.agreement(attended, oracle, merged=[[True], [False], [False]])
+    assert verdicts.shape == (3, 3)
+    assert verdicts[0].tolist() == [Verdict.AGREED, Verdict.MERGED_AWAY, Verdict.UNMARKED]
+    assert verdicts[2].tolist() == [Verdict.MISSED, Verdict.MISSED, Verdict.WASTED]
 
 
-def test_a_recording_tells_the_same_as_its_positions():
-    made = recording()
-    for step in range(made.steps):
-        found = made.agreement(step, 3)
-        assert found.shape == (2, made.visible(step))
+def test_a_recording_agrees_with_its_positions():
+    run = recording()
+    for step in range(run.steps):
+        verdicts = run.agreement(step, 3)
+        assert verdicts.shape == (2, run.visible(step))
         for row in range(2):
-            mine, true = (set(rows[row].tolist()) - {-1} for rows in (made.indices(step, 3), made.oracle(step, 3)))
-            wanted = [verdict(place in mine, place in true, False, False) for place in range(made.visible(step))]
-            assert found[row].tolist() == wanted
+            chosen, best = (set(rows[row].tolist()) - {-1} for rows in (run.indices(step, 3), run.oracle(step, 3)))
+            expected = [verdict(place in chosen, place in best, False, False) for place in range(run.visible(step))]
+            assert verdicts[row].tolist() == expected
