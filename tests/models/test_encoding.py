@@ -1,4 +1,4 @@
-"""What a prompt may be: the same for every operation that feeds one to a model, and each names itself."""
+"""Valid prompts: the same for every operation that feeds one to a model. Error messages name the operation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.evaluation.evaluation_tasks import Letters
 from tests.tiny_models import VOCABULARY, letters_tokenizer, make, prompt
 
 OPERATIONS = {
-    "generate": lambda lm, given: kvviz.generate(lm, given, "quest", 64, max_new_tokens=2),
-    "compare": lambda lm, given: kvviz.compare(lm, given, ["quest"], [64], max_new_tokens=2),
-    "capture": lambda lm, given: kvviz.capture(lm, given, layers=[0]),
+    "generate": lambda lm, text: kvviz.generate(lm, text, "quest", 64, max_new_tokens=2),
+    "compare": lambda lm, text: kvviz.compare(lm, text, ["quest"], [64], max_new_tokens=2),
+    "capture": lambda lm, text: kvviz.capture(lm, text, layers=[0]),
 }
 TOO_LONG = "1025 tokens.*; wanted at most the model's 1024 positions"
 REFUSED = {
@@ -39,33 +39,33 @@ def tiny():
 
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_refuses_the_same_prompts_by_its_own_name(tiny, operation, case):
-    given, message = REFUSED[case]
+def test_every_operation_refuses_the_same_prompts_and_names_itself(tiny, operation, case):
+    wrong_prompt, message = REFUSED[case]
     with pytest.raises(kvviz.InvalidInputError, match=f"^{operation}: {message}"):
-        OPERATIONS[operation](tiny, given)
+        OPERATIONS[operation](tiny, wrong_prompt)
 
 
 @pytest.mark.parametrize(("operation", "length"), [("generate", 1023), ("compare", 1023), ("capture", 1025)])
-def test_every_operation_counts_the_positions_that_it_needs(tiny, operation, length):
+def test_every_operation_checks_the_length_that_it_needs(tiny, operation, length):
     with pytest.raises(kvviz.InvalidInputError, match=f"^{operation}: length: got {TOO_LONG}"):
         OPERATIONS[operation](tiny, prompt(length))
 
 
 def test_a_sample_of_a_task_is_checked_too(tiny):
-    class Nothing(Letters):
-        """An empty text."""
+    class Empty(Letters):
+        """A task with an empty text."""
 
         def sample(self, lm, length, index, seed):
             return Sample("", (Turn("a?", ("a",), max_new_tokens=2),))
 
     with pytest.raises(kvviz.InvalidInputError, match=r"^evaluate: prompt: got an empty prompt"):
-        evaluate(tiny, [Nothing()], ["quest"], [64], [40], samples=1)
+        evaluate(tiny, [Empty()], ["quest"], [64], [40], samples=1)
 
 
-def test_ids_of_another_integer_dtype_are_taken(tiny):
+def test_ids_of_other_integer_dtypes_are_accepted(tiny):
     ids = prompt(40)
-    wanted = OPERATIONS["generate"](tiny, ids).token_ids
-    assert OPERATIONS["generate"](tiny, ids.to(torch.int32)).token_ids == wanted
+    expected = OPERATIONS["generate"](tiny, ids).token_ids
+    assert OPERATIONS["generate"](tiny, ids.to(torch.int32)).token_ids == expected
     assert prompt_ids("test", tiny, ids.to(torch.uint8)).dtype == torch.int64
 
 

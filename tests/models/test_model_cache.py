@@ -1,4 +1,4 @@
-"""The cache of de-quantised GGUF files: exact, made once, never used where it is damaged."""
+"""The cache of dequantised GGUF files: exact, made once, and never used if damaged."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.tiny_llama import same_weights, write_gguf
 
 @pytest.fixture
 def tiny_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A random two-layer Llama as a .gguf file, and an empty cache folder for it."""
+    """A random two-layer Llama as a .gguf file, with an empty cache folder."""
     monkeypatch.setenv("KVVIZ_CACHE", str(tmp_path / "cache"))
     return write_gguf(tmp_path / "tiny.gguf", seed=0)
 
 
-def test_a_gguf_file_gives_transformers_own_weights_and_is_converted_once(tiny_gguf: Path, monkeypatch) -> None:
+def test_a_gguf_file_gives_the_weights_of_transformers_and_is_converted_once(tiny_gguf: Path, monkeypatch) -> None:
     lm = load(tiny_gguf, device="cpu")
     direct = transformers.AutoModelForCausalLM.from_pretrained(tiny_gguf.parent, gguf_file=tiny_gguf.name)
     assert same_weights(lm.model, direct)
@@ -34,7 +34,7 @@ def test_a_gguf_file_gives_transformers_own_weights_and_is_converted_once(tiny_g
     assert same_weights(load(tiny_gguf, device="cpu").model, lm.model)
 
 
-def test_another_content_under_the_same_name_is_another_model(tiny_gguf: Path) -> None:
+def test_a_changed_file_of_the_same_name_is_another_model(tiny_gguf: Path) -> None:
     first = load(tiny_gguf, device="cpu").model
     write_gguf(tiny_gguf, seed=1)
     assert not same_weights(load(tiny_gguf, device="cpu").model, first)
@@ -60,7 +60,7 @@ def flip_a_bit(path: Path) -> None:
     ],
     ids=["bit", "truncated", "config", "tokenizer", "no manifest", "empty manifest", "half a manifest", "gone"],
 )
-def test_a_damaged_cache_is_made_anew(tiny_gguf: Path, damage) -> None:
+def test_a_damaged_cache_is_made_again(tiny_gguf: Path, damage) -> None:
     weights = {name: tensor.clone() for name, tensor in load(tiny_gguf, device="cpu").model.state_dict().items()}
     place = model_cache.dequantized(tiny_gguf)
     damage(place)
@@ -69,7 +69,7 @@ def test_a_damaged_cache_is_made_anew(tiny_gguf: Path, damage) -> None:
     assert model_cache._intact(place)
 
 
-def test_what_a_killed_process_left_is_swept_away(tiny_gguf: Path) -> None:
+def test_files_of_a_killed_process_are_removed(tiny_gguf: Path) -> None:
     place = model_cache.dequantized(tiny_gguf)
     place.rename(place.with_name(f"{place.name}.abc.part"))
     again = model_cache.dequantized(tiny_gguf)
@@ -78,8 +78,8 @@ def test_what_a_killed_process_left_is_swept_away(tiny_gguf: Path) -> None:
 
 def test_two_processes_at_once_both_get_the_model(tiny_gguf: Path) -> None:
     command = [sys.executable, "-c", f"import kvviz; print(kvviz.load({str(tiny_gguf)!r}, device='cpu').name)"]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate()[0] for process in both] == ["tiny\n", "tiny\n"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[0] for process in processes] == ["tiny\n", "tiny\n"]
     assert len(list(model_cache.folder().iterdir())) == 2  # the model and its lock
 
 
@@ -90,7 +90,7 @@ def test_an_unwritable_cache_folder_is_named(tiny_gguf: Path, monkeypatch: pytes
 
 
 def test_a_full_disk_leaves_nothing_behind(tiny_gguf: Path) -> None:
-    # A limit on the size of a file stands for the end of the disk: writing fails in the same place.
+    # A limit on the file size simulates a full disk: writing fails in the same place.
     script = f"""
 import resource, kvviz, torch, transformers
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -99,8 +99,8 @@ try:
 except kvviz.KVVizError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True)
-    assert "KVVIZ_CACHE" in done.stdout
+    process = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+    assert "KVVIZ_CACHE" in process.stdout
     assert [path.suffix for path in model_cache.folder().iterdir()] == [".lock"]
 
 

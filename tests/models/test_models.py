@@ -1,4 +1,4 @@
-"""Loading, refusing and wrapping models; text to tokens and back."""
+"""Loading, refusing and wrapping models; encoding and decoding text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = "In 1984,  é 日本\n\n  3rd <b>x</b>\t12.5"
 
 
 def sentencepiece_like() -> transformers.PreTrainedTokenizerFast:
-    """Words with their space in front, byte fallback, and a decoder that strips the first space, as Llama 2's."""
+    """A tokenizer like Llama 2's: spaces before words, byte fallback, a decoder that strips the first space."""
     words = ["<unk>", "<s>", "▁the", "▁cat", "s", "a", "▁a", *(f"<0x{byte:02X}>" for byte in range(256))]
     tokenizer = Tokenizer(
         models.BPE({word: index for index, word in enumerate(words)}, [], unk_token="<unk>", byte_fallback=True)
@@ -46,7 +46,7 @@ def directory(tmp_path: Path) -> Path:
 # --- what loads -------------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_gives_an_evaluating_model_without_gradients(directory: Path) -> None:
+def test_a_directory_gives_a_model_in_evaluation_mode_without_gradients(directory: Path) -> None:
     lm = load(directory, device="cpu")
     assert same_weights(lm.model, tiny_llama())
     assert (lm.name, lm.geometry) == ("tiny-llama", Geometry(2, 4, 2, 8, 256))
@@ -70,7 +70,7 @@ def test_a_directory_gives_an_evaluating_model_without_gradients(directory: Path
         ("GPTNeoX", {}),
     ],
 )
-def test_geometry_is_what_the_model_puts_into_its_cache(family: str, fields: dict[str, int]) -> None:
+def test_geometry_matches_the_shapes_in_the_models_cache(family: str, fields: dict[str, int]) -> None:
     sizes = {name: size for name, size in SIZES.items() if family != "GPTNeoX" or name != "num_key_value_heads"}
     config = getattr(transformers, f"{family}Config")(**(sizes | fields))
     model = getattr(transformers, f"{family.removesuffix('Text')}ForCausalLM")(config).eval()
@@ -82,8 +82,8 @@ def test_geometry_is_what_the_model_puts_into_its_cache(family: str, fields: dic
     ] * geometry.n_layers
     assert (geometry.n_heads, geometry.max_positions) == (4, 256)
     for layer in SelectiveCache(model, "quest").selective_layers:
-        told = layer.context
-        shape = Geometry(told.n_layers, told.n_heads, told.n_kv_heads, told.head_dim, geometry.max_positions)
+        counts = layer.context
+        shape = Geometry(counts.n_layers, counts.n_heads, counts.n_kv_heads, counts.head_dim, geometry.max_positions)
         assert shape == geometry
 
 
@@ -135,28 +135,28 @@ def refused(family: str, **fields: int) -> transformers.PreTrainedModel:
     ],
     ids=["GPT-2", "BLOOM", "Mamba", "T5", "DeepSeek-V3"],
 )
-def test_models_that_cannot_be_served_are_refused(model, reason: str) -> None:
+def test_unsupported_models_are_refused(model, reason: str) -> None:
     with pytest.raises(errors.UnsupportedModelError, match=reason):
         LanguageModel(model(), byte_level())
 
 
 def test_an_encoder_decoder_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
-    transformers.T5Config(vocab_size=300, d_model=32).save_pretrained(tmp_path)  # and no weights at all
+    transformers.T5Config(vocab_size=300, d_model=32).save_pretrained(tmp_path)  # without weights
     with pytest.raises(errors.UnsupportedModelError, match=r"encoder-decoder model \(t5\)"):
         load(tmp_path)
 
 
 def test_code_that_comes_with_a_model_is_never_run(directory: Path, tmp_path: Path) -> None:
     config = (directory / "config.json").read_text().replace('"model_type": "llama"', '"model_type": "homemade"')
-    ours = '{"auto_map": {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"},'
-    (directory / "config.json").write_text(config.replace("{", ours, 1))
+    remote = '{"auto_map": {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"},'
+    (directory / "config.json").write_text(config.replace("{", remote, 1))
     (directory / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
     with pytest.raises(errors.UnsupportedModelError, match="whose code is in transformers"):
         load(directory)
     assert not (tmp_path / "ran").exists()
 
 
-def test_names_that_nothing_answers_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(errors.UnknownNameError, match="did you mean 'smollm2-135m'"):
         load("smolm2-135m")
@@ -182,7 +182,7 @@ def test_a_missing_bundle_says_how_to_install_it() -> None:
 
 
 @given(st.text(max_size=20))
-def test_tokens_join_to_the_decoded_text_where_bytes_allow(text: str) -> None:
+def test_tokens_join_to_the_decoded_text_if_bytes_are_characters(text: str) -> None:
     lm = LanguageModel(MODEL, byte_level())
     ids = lm.encode(text)
     tokens = lm.tokens(ids)
@@ -201,7 +201,7 @@ def test_tokens_keep_the_spaces_that_a_sentencepiece_decoder_strips() -> None:
     assert "".join(lm.tokens(ids[:5])) == lm.tokenizer.decode(ids[:5]) == "the cats the!"
 
 
-def test_encode_brings_one_beginning_of_text_only() -> None:
+def test_encode_adds_only_one_beginning_of_text() -> None:
     tokenizer = byte_level(bos_token="<s>")
     start = tokenizer.bos_token_id
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
@@ -240,7 +240,7 @@ def test_the_bundled_model() -> None:
 
 @pytest.mark.model
 def test_the_bundled_tokenizer_splits_text_as_llama_cpp_does() -> None:
-    """llama.cpp's rule for `smollm`: single digits, then GPT-2's pattern; no token reaches over such a boundary."""
+    """llama.cpp's rule for `smollm`: single digits, then GPT-2's pattern; no token crosses these boundaries."""
     lm = load(device="cpu")
     words = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     pieces = [piece for part in regex.findall(r"\p{N}|\P{N}+", TEXT) for piece in regex.findall(words, part)]
@@ -252,5 +252,5 @@ def test_the_bundled_tokenizer_splits_text_as_llama_cpp_does() -> None:
 
 def as_bytes(piece: str) -> str:
     """GPT-2's printable stand-ins for the bytes of a piece."""
-    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return "".join(word for word, _ in whole.pre_tokenize_str(piece))
+    byte_level_splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return "".join(word for word, _ in byte_level_splitter.pre_tokenize_str(piece))

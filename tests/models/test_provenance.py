@@ -1,4 +1,4 @@
-"""What results say of where they come from."""
+"""Provenance of results: commit, weights, content."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def repository(tmp_path, monkeypatch):
     provenance.commit.cache_clear()
 
 
-def test_the_commit_says_where_code_differs_from_it(repository):
+def test_the_commit_says_if_the_code_differs_from_it(repository):
     assert provenance.commit() == "unknown"  # no repository: an installed package
-    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
-    for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "first"]):
+    author = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "first"]):
         subprocess.run(["git", "-C", str(repository), *command], check=True)
     first = subprocess.run(["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True).stdout
     for changed, mark in (("results", ""), ("kvviz/models/provenance.py", "+"), ("kvviz/another.py", "+")):
@@ -36,7 +36,7 @@ def test_the_commit_says_where_code_differs_from_it(repository):
         subprocess.run(["git", "-C", str(repository), "checkout", "-q", "--", "."], check=True)
 
 
-def test_weights_are_told_apart_by_value_shape_and_dtype():
+def test_the_hash_of_weights_depends_on_value_and_dtype():
     model = tiny_llama()
     before = provenance.model_hash(model)
     assert provenance.model_hash(tiny_llama()) == before
@@ -46,7 +46,7 @@ def test_weights_are_told_apart_by_value_shape_and_dtype():
     assert len({before, changed, provenance.model_hash(model.to(torch.bfloat16))}) == 3
 
 
-def test_content_is_told_apart_in_files_and_folders(tmp_path):
+def test_the_hash_of_content_depends_on_files_and_names(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Every method on SmolLM2: in `generate` and in plain `model.generate`, with an honest ledger."""
+"""Every method on SmolLM2: in `generate` and in plain `model.generate`, with a correct ledger."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_generate_and_plain_transformers_agree(lm, ids, name):
         assert ledger.attended == PROMPT + generated
         return
     method = kvviz.methods.create(name, budget=BUDGET)
-    heads_apart = 3 if method.group == "each" else 1
-    assert 0 < ledger.attended <= heads_apart * BUDGET + generated
+    selections_per_head = 3 if method.group == "each" else 1
+    assert 0 < ledger.attended <= selections_per_head * BUDGET + generated
     if method.kind in ("eviction", "merging"):
-        whole = 30 * 2 * 3 * PROMPT * 64 * 4  # layers, keys and values, KV heads, tokens, head_dim, float32
-        assert sum(ledger.kept_bytes.values()) < 0.85 * whole, "what was dropped is still kept"
+        all_bytes = 30 * 2 * 3 * PROMPT * 64 * 4  # layers, keys and values, KV heads, tokens, head_dim, float32
+        assert sum(ledger.kept_bytes.values()) < 0.85 * all_bytes, "dropped tokens are still kept"

@@ -1,4 +1,4 @@
-"""Models whose layers accelerate has put in several places: they answer as whole ones do."""
+"""Models whose layers accelerate has put on several devices give the same results as whole ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def shared_out(folder, tmp_path):
-    """The model with two of its four layers on the disk, brought in as they are run."""
+def sharded_models(folder, tmp_path):
+    """The model, and a copy with two of its four layers on disk, which are loaded when they run."""
     plain = kvviz.load(folder)
     places = {name: "cpu" for name, _ in plain.model.model.named_children() if name != "layers"}
     places = {f"model.{name}": place for name, place in places.items()} | {"lm_head": "cpu"}
@@ -31,36 +31,36 @@ def shared_out(folder, tmp_path):
     return plain, kvviz.LanguageModel(model, plain.tokenizer, plain.name)
 
 
-def test_a_model_in_several_places_gives_the_same_rows(shared_out):
-    plain, apart = shared_out
-    assert any(parameter.is_meta for parameter in apart.model.parameters()), "no layer is elsewhere"
-    assert model_hash(apart.model) == model_hash(plain.model)
+def test_a_model_on_several_devices_gives_the_same_rows(sharded_models):
+    plain, sharded = sharded_models
+    assert any(parameter.is_meta for parameter in sharded.model.parameters()), "no layer is on disk"
+    assert model_hash(sharded.model) == model_hash(plain.model)
     tables = [
         kvviz.evaluate(lm, [Letters()], few("clusterkv", "infinigen", "snapkv"), BUDGETS, LENGTHS[:1], samples=1)
-        for lm in (plain, apart)
+        for lm in (plain, sharded)
     ]
     assert len(tables[0]) > 3
     pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
-def test_auto_leaves_the_places_to_accelerate(folder, monkeypatch):
-    asked = []
+def test_auto_leaves_the_device_map_to_accelerate(folder, monkeypatch):
+    device_maps = []
     read = AutoModelForCausalLM.from_pretrained
 
     def spy(*args, **kwargs):
-        asked.append(kwargs["device_map"])
+        device_maps.append(kwargs["device_map"])
         return read(*args, **kwargs)
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", spy)
     lm, plain = kvviz.load(folder, device="auto"), kvviz.load(folder)
-    assert asked == ["auto", None]
+    assert device_maps == ["auto", None]
     assert lm.source == folder
     assert lm.device.type == plain.device.type
     assert model_hash(lm.model) == model_hash(plain.model)
 
 
-def test_workers_share_a_model_out_as_the_caller_did(shared_out):
-    plain, apart = shared_out
-    apart.source = plain.source
-    assert _source(apart, "weights")[1] == "auto"
+def test_workers_load_a_model_like_the_caller(sharded_models):
+    plain, sharded = sharded_models
+    sharded.source = plain.source
+    assert _source(sharded, "weights")[1] == "auto"
     assert _source(plain, "weights")[1] == str(plain.device)
