@@ -1,4 +1,4 @@
-"""A recording, a trace of the same run and a table of results, for the figures."""
+"""A recording, a trace of the same run and a table of results, as data for figures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests import synthetic
 
 
 def recording() -> Recording:
-    """Sixty prompt tokens, eight steps, two layers, two heads."""
+    """A recording with 60 prompt tokens, 8 steps, 2 layers and 2 heads."""
     return synthetic.recording(prompt_length=60, steps=8, budget=24)
 
 
 def table() -> pd.DataFrame:
-    """Three methods, three budgets, three runs."""
+    """A table of three methods, three budgets and three runs."""
     rows = [
         {"method": method, "budget": budget, "recall": share * (1 + run / 10), "output_error": 1 - share}
         for method, share in (("clusterkv", 0.5), ("quest", 0.25), ("mine", 0.125))
@@ -26,12 +26,11 @@ def table() -> pd.DataFrame:
 
 
 def make_trace(recording: Recording) -> Trace:
-    """Random keys of the recording's model and tokens."""
-    random = np.random.default_rng(0)
+    """A trace with random keys for the recording's model and tokens."""
+    rng = np.random.default_rng(0)
     geometry, length = recording.geometry, len(recording.tokens)
     keys = {
-        layer: random.normal(size=(geometry.n_kv_heads, length, geometry.head_dim)).astype(np.float16)
-        for layer in (2, 3)
+        layer: rng.normal(size=(geometry.n_kv_heads, length, geometry.head_dim)).astype(np.float16) for layer in (2, 3)
     }
     queries = {layer: np.repeat(array, geometry.group_size, axis=0) for layer, array in keys.items()}
     return Trace(recording.model, geometry, recording.tokens, recording.token_ids, queries, keys, keys)

@@ -1,4 +1,4 @@
-"""Maps of attended tokens and bars of ledgers hold what recordings and ledgers say."""
+"""Maps of attended tokens and bars of ledgers show the numbers of recordings and ledgers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def rows_of(sets):
 
 
 @given(positions, positions, st.integers(0, 5), st.integers(0, 5), st.sampled_from([1, 2, 4]))
-def test_wasted_tokens_are_counted_where_they_lie(selected, true, sinks, recent, heads):
-    found = metrics.wasted_tokens(
+def test_wasted_tokens_are_counted_per_part_of_the_text(selected, true, sinks, recent, heads):
+    counts = metrics.wasted_tokens(
         rows_of(selected), rows_of(true), prompt_length=15, sinks=sinks, recent=recent, heads=heads
     )
     expected = dict.fromkeys(("sinks", "recent", "selected", "generated"), 0.0)
@@ -37,7 +37,7 @@ def test_wasted_tokens_are_counted_where_they_lie(selected, true, sinks, recent,
         for place in set().union(*selected[rows]) - set().union(*true[rows]):
             part = "generated" if place >= 15 else "recent" if place >= 15 - recent else "selected"
             expected["sinks" if place < sinks else part] += 1 / heads
-    assert found == pytest.approx(expected)
+    assert counts == pytest.approx(expected)
 
 
 def test_wasted_tokens_of_other_shapes_or_windows_are_refused():
@@ -55,10 +55,10 @@ def recording():
 
 
 def cells(bars, layers=4, heads=2):
-    """[heads, layers] of a map, NaN where no bar stands."""
-    found = np.full((heads, layers), np.nan)
-    found[np.array(bars.base + 0.5, int), bars.x] = bars.marker.color
-    return found
+    """The values of a map [heads, layers]; NaN without a bar."""
+    grid = np.full((heads, layers), np.nan)
+    grid[np.array(bars.base + 0.5, int), bars.x] = bars.marker.color
+    return grid
 
 
 def test_layer_budgets_are_means_over_the_steps(recording):
@@ -106,26 +106,26 @@ def test_two_recordings_under_one_label_are_refused(recording):
 
 @pytest.fixture
 def ledgers(recording):
-    """The recording's own, at its last step: 4 sinks, 20 selected, 8 generated; and a merging method's."""
-    own = Ledger(
+    """The recording's ledger at its last step: 4 sinks, 20 selected, 8 generated; and a merging method's."""
+    ledger = Ledger(
         sinks=4, selected=20, generated=8, metadata_bytes=3 * 2**20, host_metadata_bytes=2**20,
         kept_bytes={"device": 2**20, "host": 8 * 2**20}, moved_bytes=5 * 2**20, prefetched_bytes=2**19,
     )  # fmt: skip
-    return {"clusterkv": own, "centroidkv": Ledger(recent=6, merged=18, kept_bytes={"device": 2**21})}
+    return {"clusterkv": ledger, "centroidkv": Ledger(recent=6, merged=18, kept_bytes={"device": 2**21})}
 
 
 def sums(figure, axis):
-    """Length of every part's bars, hatched ones included, by label."""
-    found = {}
+    """Length of each part's bars, including hatched ones, by label and part."""
+    lengths = {}
     for trace in figure.data:
         if trace.xaxis == axis:
             for label, value in zip(trace.y, trace.x, strict=True):
                 key = label, trace.name.removesuffix(", wasted")
-                found[key] = found.get(key, 0) + value
-    return {key: value for key, value in found.items() if value}
+                lengths[key] = lengths.get(key, 0) + value
+    return {key: value for key, value in lengths.items() if value}
 
 
-def test_the_ledgers_bars_add_up_to_the_ledger(ledgers, recording):
+def test_the_bars_add_up_to_the_ledger(ledgers, recording):
     figure = plots.budget_ledger(ledgers, recordings={"clusterkv": recording})
     assert sums(figure, "x") == pytest.approx({
         ("clusterkv", "sinks"): 4, ("clusterkv", "selected"): 20, ("clusterkv", "generated"): 8,
@@ -137,7 +137,7 @@ def test_the_ledgers_bars_add_up_to_the_ledger(ledgers, recording):
     })  # fmt: skip
     assert sums(figure, "x3") == pytest.approx({("clusterkv", "KV fetched"): 5, ("clusterkv", "metadata fetched"): 0.5})
     before = asdict(ledgers["clusterkv"])
-    before["outer_metadata_bytes"] = before.pop("host_metadata_bytes")  # the name in tables written before
+    before["outer_metadata_bytes"] = before.pop("host_metadata_bytes")  # the name in older tables
     older = plots.budget_ledger({**ledgers, "clusterkv": before}, recordings={"clusterkv": recording})
     assert sums(older, "x2") == sums(figure, "x2")
     names = [note.text.split("<br>")[0] for note in figure.layout.annotations]
@@ -150,8 +150,8 @@ def test_what_the_oracle_leaves_out_is_hatched_in_its_part(ledgers, recording):
     hatched = {trace.name: trace.x.tolist() for trace in figure.data if trace.marker.pattern.shape}
     expected = {"sinks": 0.0, "selected": 0.0, "generated": 0.0}
     for layer in (2, 3):
-        for mine, best in zip(recording.indices(7, layer), recording.oracle(7, layer), strict=True):
-            for place in set(mine.tolist()) - set(best.tolist()):
+        for chosen, best in zip(recording.indices(7, layer), recording.oracle(7, layer), strict=True):
+            for place in set(chosen.tolist()) - set(best.tolist()):
                 part = "sinks" if place < 4 else "selected" if place < 60 else "generated"
                 expected[part] += 1 / 4  # layers × heads
     assert sum(expected.values()) == pytest.approx(
@@ -166,8 +166,8 @@ def test_ledgers_may_be_mappings_or_a_table(ledgers):
     mappings = {label: dataclasses.asdict(ledger) for label, ledger in ledgers.items()}
     table = pd.DataFrame([{"method": label, **mapping} for label, mapping in mappings.items()])
     figures = [plots.budget_ledger(source).to_dict()["data"] for source in (ledgers, mappings, table)]
-    for other in figures[1:]:
-        assert [(bar["name"], list(bar["x"])) for bar in other] == [(bar["name"], list(bar["x"])) for bar in figures[0]]
+    for bars in figures[1:]:
+        assert [(bar["name"], list(bar["x"])) for bar in bars] == [(bar["name"], list(bar["x"])) for bar in figures[0]]
     quiet = plots.budget_ledger({"<i>": {"selected": 3, "kept_bytes": {"device": 10}}}, dark=True)
     assert {trace.xaxis for trace in quiet.data} == {"x", "x2"}  # nothing moved
     assert list(quiet.data[0].y) == ["&lt;i&gt;"]

@@ -1,4 +1,4 @@
-"""Figures of time, of caches and of memory: what they draw is what the tables say."""
+"""Figures of times, caches and memory show the numbers of their tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LLAMA = Geometry(n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128, max_positi
 
 
 def bars(figure):
-    """Seconds as drawn, by part and method."""
+    """The drawn times by part and method."""
     return {(bar.name, y): x for bar in figure.data if bar.type == "bar" for x, y in zip(bar.x, bar.y, strict=True)}
 
 
@@ -27,7 +27,7 @@ def of_events(*events, description="quest · budget 8 · tiny · 60 tokens · st
     return timeline
 
 
-def test_bars_stack_the_parts_and_mark_what_was_measured_end_to_end():
+def test_bars_stack_the_parts_and_mark_the_end_to_end_time():
     rows = [("quest", "select", 0.002), ("quest", "select", 0.004), ("quest", "attention", 0.01),
             ("quest", "end to end", 0.011), ("full", "attention", 0.03), ("full", "rerank", 0.001)]  # fmt: skip
     table = pd.DataFrame(rows, columns=["method", "part", "seconds"])
@@ -67,7 +67,7 @@ def test_timelines_become_parts_of_a_decode_step_or_of_the_whole_prefill():
         plots.latency({"quest": run, "full": of_events((0.0, 1.0, "pass", "forward pass", -1, "prefill"))})
 
 
-def test_several_lengths_become_curves_of_the_whole_time_and_nothing_is_averaged_unseen():
+def test_several_lengths_become_curves_of_the_whole_time():
     rows = [("quest", part, length, seconds * length) for length in (1024, 4096)
             for part, seconds in (("select", 1e-6), ("attention", 3e-6))]  # fmt: skip
     table = pd.DataFrame(rows, columns=["method", "part", "length", "seconds"])
@@ -119,7 +119,7 @@ def test_hit_rates_of_both_caches_and_the_papers_marks():
           for policy, blocks, rate in (("lru", 4, 0.5), ("lfu", 4, 0.4), ("lru", 32, 0.6))),
     ])  # fmt: skip
     figure = plots.hit_rate(table)
-    drawn = {trace.name: trace for trace in figure.data if trace.x[0] == trace.x[0]}  # the legend's own are NaN
+    drawn = {trace.name: trace for trace in figure.data if trace.x[0] == trace.x[0]}  # the legend's traces are NaN
     assert [(x, y) for x, y in zip(drawn["clusterkv"].x, drawn["clusterkv"].y, strict=True)] == [(0, 0.0), (1, 0.7)]
     assert drawn["LRU, 4,096 tokens"].y.tolist() == [0.5, 0.6]
     assert drawn["LFU, 4,096 tokens"].yaxis == "y2"
@@ -131,7 +131,7 @@ def test_hit_rates_of_both_caches_and_the_papers_marks():
         plots.hit_rate(table.assign(hit_rate=1.5))
 
 
-def test_bytes_are_those_of_real_tensors_and_seconds_those_of_the_link():
+def test_bytes_and_seconds_are_those_of_tensors_and_the_link():
     keys = np.zeros((2, 3, 4, 5, 8), np.float16)  # batch, layers, heads, tokens, channels
     assert metrics.kv_bytes(3, 4, 8, length=5, batch=2) == 2 * keys.nbytes
     assert metrics.kv_bytes(32, 8, 128, [[1], [2]], [1, 2, 3], bytes_per_value=4).shape == (2, 3)
@@ -147,7 +147,7 @@ def test_bytes_are_those_of_real_tensors_and_seconds_those_of_the_link():
         plots.kv_memory({"a": LLAMA}, [])
 
 
-def test_bad_tables_are_refused_and_texts_stay_texts():
+def test_bad_tables_are_refused_and_texts_are_escaped():
     nasty = "<b>$x$</b>"
     table = pd.DataFrame({"method": [nasty], "part": [nasty], "seconds": [1.0]})
     table.attrs = {"model": nasty, "hardware": nasty}

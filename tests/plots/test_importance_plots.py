@@ -1,4 +1,4 @@
-"""Figures of important tokens against loops over the recording, and what they refuse."""
+"""Figures of token importance against loops over the recording, and their refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.plots.plot_data import make_trace
 
 @pytest.fixture(scope="module")
 def recording():
-    """120 prompt tokens, six steps, layers 2 and 3, two key/value heads."""
+    """A recording with 120 prompt tokens, 6 steps, layers 2 and 3, and 2 KV heads."""
     return synthetic.recording()
 
 
@@ -30,7 +30,7 @@ def words(figure):
 
 
 def ranked(weights, stop):
-    """Positions below `stop`, the most attended first."""
+    """Positions below `stop`, by decreasing attention."""
     return sorted(range(stop), key=lambda place: (-weights[place], place))
 
 
@@ -48,7 +48,7 @@ def test_importance_drift_draws_the_ranks_of_the_recording(recording):
     np.testing.assert_array_equal(last.x, [4, 5])
 
 
-def test_importance_drift_chooses_the_tokens_that_move_most(recording):
+def test_importance_drift_chooses_the_tokens_that_drift_most(recording):
     figure = plots.importance_drift(recording, 2, top=20, recent=10)
     ranks = metrics.token_ranks(recording.events[2].attention[:, 0, :111])
     chosen = metrics.drifting_tokens(ranks, 20)
@@ -57,7 +57,7 @@ def test_importance_drift_chooses_the_tokens_that_move_most(recording):
     np.testing.assert_array_equal(figure.data[-1].y, [20, 20])
 
 
-def test_a_traces_last_positions_play_the_steps_and_heads_are_averaged_over_their_group(trace):
+def test_a_traces_last_positions_are_the_steps_and_query_heads_are_averaged(trace):
     figure = plots.importance_drift(trace, 3, 1, tokens=[4, 8], steps=5, top=10, recent=0)
     length, group = len(trace), trace.geometry.group_size
     for step, position in enumerate(range(length - 5, length)):
@@ -69,7 +69,7 @@ def test_a_traces_last_positions_play_the_steps_and_heads_are_averaged_over_thei
         assert [line.y[step] for line in figure.data[:2]] == [order.index(token) + 1 for token in (4, 8)]
 
 
-def test_a_recording_with_a_row_a_query_head_is_averaged_over_the_group(recording):
+def test_a_recording_by_query_head_is_averaged_over_the_group(recording):
     shared = plots.importance_drift(recording, 2, 1, tokens=[3], top=9, recent=0).data[0]
     events = recording.events[2]
     wide = {name: np.repeat(getattr(events, name), 2, axis=1) for name in ("indices", "groups", "scores", "attention")}
@@ -105,13 +105,13 @@ def test_page_fragmentation_counts_the_pages_of_the_most_attended_tokens(recordi
     assert f"average {12 * 6 / sum(pages):.1f} of a page's 8" in figure.layout.annotations[1].text
 
 
-def test_page_fragmentation_shows_the_pages_asked_for_and_cuts_them(recording):
+def test_page_fragmentation_shows_the_requested_pages(recording):
     figure = plots.page_fragmentation(recording, 2, top=12, page_size=16, recent=20, pages=(6, 8), steps=3)
     assert tuple(figure.layout.xaxis.range) == (95.5, 127.5)
     assert [shape.x0 for shape in figure.layout.shapes if shape.xref == "x"] == [95.5, 111.5, 127.5]
     heat = figure.data[0]
     assert (list(heat.x), list(heat.y)) == (list(range(96, 126)), [3, 4, 5])
-    assert np.isnan(heat.z[0][-2:]).all()  # two tokens ahead of the step
+    assert np.isnan(heat.z[0][-2:]).all()  # two tokens after the step's
     assert np.isfinite(heat.z[2]).all()
 
 
@@ -150,7 +150,7 @@ def test_weights_of_zero_are_left_out_of_the_curves(recording):
     assert all(np.isfinite(line.y).all() for line in figure.data)
 
 
-def test_titles_say_what_was_run_and_text_is_escaped(recording, trace):
+def test_titles_describe_the_run_and_text_is_escaped(recording, trace):
     token = "<b>$x$</b>"
     odd = recording.replace(tokens=[token, *recording.tokens[1:]], model="<i>m")
     draw = {
@@ -171,7 +171,7 @@ def test_titles_say_what_was_run_and_text_is_escaped(recording, trace):
 
 @pytest.mark.parametrize("name", ["importance_drift", "page_fragmentation", "attention_distribution"])
 @pytest.mark.parametrize("kind", ["trace", "recording"])
-def test_a_layer_or_steps_that_are_not_there_are_refused(request, name, kind):
+def test_a_missing_layer_or_missing_steps_are_refused(request, name, kind):
     plot, source = getattr(plots, name), request.getfixturevalue(kind)
     with pytest.raises(InvalidInputError, match=f"layer of a {kind}: got 0"):
         plot(source, 0)
@@ -204,7 +204,7 @@ def test_a_layer_or_steps_that_are_not_there_are_refused(request, name, kind):
         ("attention_distribution", {"ranks": (1, 200)}, "at least 3 ranks"),
     ],
 )
-def test_what_does_not_fit_a_recording_is_refused(recording, name, arguments, message):
+def test_invalid_arguments_are_refused(recording, name, arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         getattr(plots, name)(recording, 2, **arguments)
 

@@ -1,4 +1,4 @@
-"""Files for print: vectors with embedded fonts at a paper's width, whole or not at all."""
+"""Files for print: vectors with embedded fonts at a paper's width, written atomically."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def table():
     return plot_data.table()
 
 
-def descend(item, seen):
-    """Every object of a PDF page that its resources lead to."""
+def descend(item, objects):
+    """Collect all objects of a PDF page that its resources refer to."""
     item = item.get_object()
-    if id(item) in seen:
+    if id(item) in objects:
         return
-    seen[id(item)] = item
+    objects[id(item)] = item
     children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
     parent = item.get("/Parent") if isinstance(item, dict) else None
     for child in children:
         if child is not parent:
-            descend(child, seen)
+            descend(child, objects)
 
 
 def figures_for_print(recording, table):
@@ -81,8 +81,8 @@ def test_a_pdf_has_the_papers_width_embedded_fonts_and_no_pictures(recording, ta
     assert json.loads(figure.to_json()) == before
 
 
-@pytest.mark.parametrize("size", [34, 50])  # 50 blocks of 68 tokens are of one token or two
-def test_a_heat_map_is_a_lossless_picture_of_one_pixel_a_cell(recording, tmp_path, size):
+@pytest.mark.parametrize("size", [34, 50])  # 50 blocks of 68 tokens have one or two tokens each
+def test_a_heat_map_is_a_lossless_picture_with_one_pixel_per_cell(recording, tmp_path, size):
     figure = plots.key_similarity(make_trace(recording), layers=[2], size=size)
     (page,) = pypdf.PdfReader(plots.save(figure, tmp_path / "map.pdf")).pages
     objects = {}
@@ -93,9 +93,9 @@ def test_a_heat_map_is_a_lossless_picture_of_one_pixel_a_cell(recording, tmp_pat
         assert (image["/Width"], image["/Height"]) == (size, size) == np.shape(heat.z)
         assert (image["/Filter"], image.get("/Interpolate", False)) == ("/FlateDecode", False)
         pixels = np.frombuffer(image.get_data(), np.uint8).reshape(size, size, -1)[..., :3].astype(int)
-        brightness = pixels @ [2, 7, 1]  # cividis grows lighter with the cosine, and so does every pixel
+        brightness = pixels @ [2, 7, 1]  # cividis gets lighter with the cosine
         order = np.argsort(np.asarray(heat.z).ravel(), kind="stable")
-        # Rows are drawn downwards from the first position; equal up to the colours' rounding.
+        # Rows go down from the first position; values agree up to the rounding of colours.
         assert (np.diff(brightness.ravel()[order]) >= -20).all()
 
 
@@ -106,17 +106,17 @@ def test_an_svg_is_xml_of_the_right_size_with_text_as_text(recording, tmp_path):
     assert (float(root.get("width")), float(root.get("height"))) == pytest.approx((672, 288), abs=1)
     tags = [item.tag.rpartition("}")[2] for item in root.iter()]
     assert "image" not in tags
-    assert "<b>&$x$" in "".join(root.itertext())  # the characters themselves, not a tag and no formula
+    assert "<b>&$x$" in "".join(root.itertext())  # the characters, not a tag or a formula
 
 
-def test_a_png_has_300_dots_an_inch(tmp_path):
+def test_a_png_has_300_dots_per_inch(tmp_path):
     raw = plots.save(go.Figure(), tmp_path / "figure.png", height=2).read_bytes()
     assert raw[:8] == b"\x89PNG\r\n\x1a\n"
     size = [int.from_bytes(raw[place : place + 4]) for place in (16, 20)]
     assert size == pytest.approx([990, 600], abs=4)
 
 
-def test_printed_type_is_eight_points_and_titles_are_broken_to_fit(table, tmp_path):
+def test_printed_text_has_eight_points_and_titles_are_wrapped(table, tmp_path):
     table.attrs = {"model": "a-model-with-quite-a-long-name", "prompt_length": 123456, "seed": 1234}
     path = plots.save(plots.recall_by_budget(table), tmp_path / "figure.svg")
     texts = [item for item in ET.parse(path).getroot().iter() if item.tag.endswith("}text")]
@@ -128,7 +128,7 @@ def test_printed_type_is_eight_points_and_titles_are_broken_to_fit(table, tmp_pa
     assert all(len(line.text) <= 60 for line in lines)
 
 
-def test_a_failing_save_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "figure.pdf"
     path.write_bytes(b"old")
     with pytest.raises(InvalidInputError, match=r"got '\.gif'; wanted one of \.pdf, \.svg, \.png"):

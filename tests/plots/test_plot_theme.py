@@ -1,4 +1,4 @@
-"""Figures escape every text, change and show nothing, and keep one look."""
+"""Figures escape all texts, have no side effects, and share one style."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def table():
 
 
 def texts_of(figure):
-    """Every text of a figure that plotly reads as HTML."""
-    found = [figure.layout.title.text or "", *(note.text for note in figure.layout.annotations)]
+    """All texts of a figure that plotly reads as HTML."""
+    texts = [figure.layout.title.text or "", *(note.text for note in figure.layout.annotations)]
     for trace in figure.data:
         if trace.text is not None:
-            found += np.ravel(np.asarray(trace.text, dtype=object)).tolist()
-        found.append(trace.name or "")
-    return found
+            texts += np.ravel(np.asarray(trace.text, dtype=object)).tolist()
+        texts.append(trace.name or "")
+    return texts
 
 
 def assert_escaped(texts):
@@ -44,7 +44,7 @@ def assert_escaped(texts):
         assert "\n" not in text
 
 
-def test_texts_of_tokens_methods_and_models_stay_texts():
+def test_texts_of_tokens_methods_and_models_are_escaped():
     words = [HOSTILE[place % len(HOSTILE)] for place in range(68)]
     recording = synthetic.recording(prompt_length=60, steps=8, budget=24, tokens=words)
     recording = recording.replace(model="<i>m</i>", method="<u>$q$</u>")
@@ -62,33 +62,33 @@ def test_texts_of_tokens_methods_and_models_stay_texts():
     assert any("&#36;x^2&#36;" in text for text in texts_of(figures[3]))
 
 
-def test_figures_change_nothing_and_show_nothing(tmp_path, table, monkeypatch):
+def test_figures_have_no_side_effects(tmp_path, table, monkeypatch):
     monkeypatch.setattr(pio, "show", lambda *_, **__: pytest.fail("a figure was shown"))
     original = synthetic.recording()
     recording = Recording.load(original.save(tmp_path / "recording"))  # read-only arrays
     keys, labels, query = np.random.default_rng(0).normal(size=(40, 8)), np.arange(40) % 4, np.ones(8)
-    given = [keys.copy(), labels.copy(), query.copy(), table.copy()]
+    copies = [keys.copy(), labels.copy(), query.copy(), table.copy()]
     default = pio.templates.default
     for dark in (False, True):
         plots.selection_map(recording, 2, dark=dark)
         plots.recall_by_budget(table, dark=dark)
         plots.semantic_space(keys, clusters=labels, query=query, dark=dark)
-    for before, after in zip(given[:3], (keys, labels, query), strict=True):
+    for before, after in zip(copies[:3], (keys, labels, query), strict=True):
         np.testing.assert_array_equal(before, after)
-    pd.testing.assert_frame_equal(given[3], table)
+    pd.testing.assert_frame_equal(copies[3], table)
     np.testing.assert_array_equal(recording.events[2].indices, original.events[2].indices)
     assert pio.templates.default == default
 
 
-def contrast(one: str, two: str) -> float:
+def contrast(first: str, second: str) -> float:
     """WCAG's contrast ratio of two #rrggbb colours, 1 to 21."""
-    channels = [np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255 for color in (one, two)]
+    channels = [np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255 for color in (first, second)]
     linear = [np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) for c in channels]
     light, dark = sorted((float(values @ [0.2126, 0.7152, 0.0722]) for values in linear), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_methods_keep_their_colours_and_unknown_ones_a_look_of_their_own():
+def test_methods_keep_their_colours_and_unknown_methods_have_their_own_style():
     okabe_ito = {"clusterkv": "#0072B2", "centroidkv": "#D55E00", "pqcache": "#009E73", "ctkvr": "#CC79A7",
                  "quest": "#E69F00", "streaming_llm": "#56B4E9"}  # fmt: skip
     for dark, neutral in ((False, LIGHT), (True, DARK)):
@@ -103,11 +103,11 @@ def test_methods_keep_their_colours_and_unknown_ones_a_look_of_their_own():
     tones = {plots.method_style("mine", kind=kind)["color"] for kind in ("retrieval", "eviction", "merging", None)}
     assert len(tones) == 4
     assert plots.method_style("mine", kind="eviction")["color"] == plots.method_style("h2o")["color"]
-    # The same in every process: it does not hang on Python's randomised hash.
+    # It is the same in every process, since it does not depend on Python's randomised hash.
     assert plots.method_style("mine") == {"color": LIGHT.muted, "dash": "dash", "symbol": "hourglass"}
 
 
-def test_templates_are_registered_and_their_text_can_be_read():
+def test_templates_are_registered_and_their_text_is_legible():
     for name, neutral in (("kvviz_light", LIGHT), ("kvviz_dark", DARK)):
         layout = pio.templates[name].layout
         assert (layout.paper_bgcolor, layout.font.color) == (neutral.background, neutral.foreground)
@@ -117,7 +117,7 @@ def test_templates_are_registered_and_their_text_can_be_read():
         assert figure.layout.template.layout.paper_bgcolor == neutral.background
 
 
-def test_clusters_have_the_widgets_hues_and_weight_is_contrast_to_the_page():
+def test_clusters_have_the_widgets_hues_and_contrast_rises_with_weight():
     clusters = np.arange(200)
     hues = [plots.cluster_hue(int(cluster)) for cluster in clusters]
     np.testing.assert_allclose(hues, hue(clusters).astype(float) * 360 / HUES)
@@ -130,12 +130,12 @@ def test_clusters_have_the_widgets_hues_and_weight_is_contrast_to_the_page():
             assert ratios[-1] > 3
 
 
-def test_a_table_tells_how_its_methods_are_drawn(table):
-    told = {"color": "#AA3377", "dash": "longdash", "symbol": "star"}
+def test_a_table_has_the_styles_of_its_methods(table):
+    style = {"color": "#AA3377", "dash": "longdash", "symbol": "star"}
     table = pd.DataFrame({"method": ["mine", "mine", "quest"], "budget": [8, 16, 8], "recall": [0.5, 0.6, 0.4]})
-    table.attrs["styles"] = {"mine": told}
+    table.attrs["styles"] = {"mine": style}
     mine, quest = plots.recall_by_budget(table).data
-    assert (mine.line.color, mine.line.dash, mine.marker.symbol) == tuple(told.values())
+    assert (mine.line.color, mine.line.dash, mine.marker.symbol) == tuple(style.values())
     assert quest.line.color == plots.method_style("quest")["color"]
     table.attrs["styles"] = {"mine": {"color": "foreground"}}
     for dark, neutral in ((False, LIGHT), (True, DARK)):
@@ -146,24 +146,24 @@ def test_a_table_tells_how_its_methods_are_drawn(table):
         plots.recall_by_budget(table)
 
 
-def test_every_figure_of_a_table_asks_it(table):
+def test_every_figure_of_a_table_uses_its_styles(table):
     color = "#AA3377"
     rows = {
         "method": "mine", "index": "mine", "cache": "mine", "part": "end to end", "budget": [8, 16], "batch": [1, 2],
         "length": [512, 1024], "page_size": [4, 8], "recent_steps": [0, 1], "score": [0.1, 0.2], "recall": [0.1, 0.2],
         "hit_rate": [0.1, 0.2], "seconds": [0.1, 0.2], "perplexity": [9.0, 8.0], "tokens_per_s": [10.0, 20.0],
     }  # fmt: skip
-    told = pd.DataFrame(rows)
-    told.attrs["styles"] = {"mine": {"color": color}}
+    styled = pd.DataFrame(rows)
+    styled.attrs["styles"] = {"mine": {"color": color}}
     figures = [
-        plots.recall_by_budget(told),
-        plots.score_by_budget(told),
-        plots.perplexity_by_length(told.drop(columns="budget")),
-        plots.throughput_by_batch(told.drop(columns="length")),
-        plots.index_build_time(told),
-        plots.latency(told.drop(columns="batch")),
-        plots.ablation(told, field="page_size"),
-        plots.hit_rate(told),
+        plots.recall_by_budget(styled),
+        plots.score_by_budget(styled),
+        plots.perplexity_by_length(styled.drop(columns="budget")),
+        plots.throughput_by_batch(styled.drop(columns="length")),
+        plots.index_build_time(styled),
+        plots.latency(styled.drop(columns="batch")),
+        plots.ablation(styled, field="page_size"),
+        plots.hit_rate(styled),
     ]
     for figure in figures:
         drawn = [trace.line.color for trace in figure.data if trace.type == "scatter" and "mine" in (trace.name or "")]
@@ -171,8 +171,8 @@ def test_every_figure_of_a_table_asks_it(table):
         assert set(drawn) == {color}
 
 
-def test_a_recording_is_drawn_as_it_says():
-    made = synthetic.recording().replace(method="mine", style=Style("#AA3377", "dot", "star"))
-    for figure in (plots.selection_map(made, 2), plots.layer_budgets(made)):
+def test_a_recording_is_drawn_in_its_style():
+    run = synthetic.recording().replace(method="mine", style=Style("#AA3377", "dot", "star"))
+    for figure in (plots.selection_map(run, 2), plots.layer_budgets(run)):
         assert "#AA3377" in figure.to_json()
-    assert "#AA3377" not in plots.selection_map(made.replace(style=None), 2).to_json()
+    assert "#AA3377" not in plots.selection_map(run.replace(style=None), 2).to_json()

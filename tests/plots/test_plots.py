@@ -1,4 +1,4 @@
-"""Maps of selections and curves of recall hold what the data say, and refuse what does not fit together."""
+"""Maps of selections and curves of recall show their data, and refuse inconsistent data."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def table():
 
 
 def brute_force(recording, layer, head, step):
-    """Mark of every position that the method or the oracle took at a step."""
-    mine = {place for place in recording.indices(step, layer)[head].tolist() if place >= 0}
+    """Mark of each position that the method or the oracle selects at a step."""
+    chosen = {place for place in recording.indices(step, layer)[head].tolist() if place >= 0}
     weights = recording.attention(step, layer)[head]
-    best = set(sorted(range(len(weights)), key=lambda place: (-weights[place], place))[: len(mine)])
-    marks = dict.fromkeys(mine & best, AGREED) | dict.fromkeys(best - mine, MISSED) | dict.fromkeys(mine - best, WASTED)
-    return marks, weights
+    best = set(sorted(range(len(weights)), key=lambda place: (-weights[place], place))[: len(chosen)])
+    marks = dict.fromkeys(chosen & best, AGREED) | dict.fromkeys(best - chosen, MISSED)
+    return marks | dict.fromkeys(chosen - best, WASTED), weights
 
 
 def pieces(trace):
@@ -46,7 +46,7 @@ def pieces(trace):
 
 
 def drawn(figure, panel=0, width=1):
-    """Mark of every (step, column start) as the paths of one panel show them."""
+    """Mark of each (step, column start), as drawn by the paths of a panel."""
     axis = "x" if panel == 0 else f"x{panel + 1}"
     filled, strokes, outlined = [
         trace for trace in figure.data if trace.type == "scatter" and trace.xaxis == axis and len(trace.x) != 1
@@ -100,12 +100,12 @@ def test_a_pooled_map_shows_the_most_attended_marked_token_and_says_so(recording
 
 
 def test_windows_of_steps_and_positions_cut_the_same_marks(recording):
-    whole = drawn(plots.selection_map(recording, 3, columns=512))
+    uncut = drawn(plots.selection_map(recording, 3, columns=512))
     part = drawn(plots.selection_map(recording, 3, steps=(2, 6), positions=(10, 64), columns=512))
-    assert part == {(step, place): mark for (step, place), mark in whole.items() if 2 <= step < 6 and 10 <= place < 64}
+    assert part == {(step, place): mark for (step, place), mark in uncut.items() if 2 <= step < 6 and 10 <= place < 64}
 
 
-def test_panels_share_the_axis_and_state_their_exact_numbers(recording):
+def test_panels_share_the_axis_and_show_their_numbers(recording):
     other = synthetic.recording(prompt_length=60, steps=8, budget=24, seed=1).replace(method="quest")
     figure = plots.selection_map([recording, other], 2, 1, columns=16)
     for panel, run in enumerate((recording, other)):
@@ -122,7 +122,7 @@ def test_panels_share_the_axis_and_state_their_exact_numbers(recording):
         assert part in title
 
 
-def test_a_recording_by_query_head_beside_one_by_group_shows_the_first_of_the_group(recording):
+def test_a_recording_by_query_head_shows_the_first_query_head_of_the_group(recording):
     events = recording.events[2]
     doubled = {
         name: np.repeat(getattr(events, name), 2, axis=1) for name in ("indices", "groups", "scores", "attention")
@@ -156,9 +156,9 @@ def test_the_other_colours_fill_the_attended_and_outline_the_missed(recording, c
     if color == "group":
         neutral = {shades[cell] for cell, group in attended.items() if group < 0}
         assert neutral == {LIGHT.muted}
-        by_group = {group: {shades[cell] for cell, mine in attended.items() if mine == group} for group in range(8)}
-        for one, two in itertools.combinations(by_group.values(), 2):
-            assert not one & two  # eight clusters, eight hues
+        by_group = {group: {shades[cell] for cell, member in attended.items() if member == group} for group in range(8)}
+        for first, second in itertools.combinations(by_group.values(), 2):
+            assert not first & second  # eight clusters, eight hues
 
 
 def test_recordings_of_other_models_prompts_and_layers_are_refused(recording):
@@ -183,12 +183,12 @@ def test_recordings_of_other_models_prompts_and_layers_are_refused(recording):
      ({"columns": 513}, "1 to 512"), ({"steps": (0, 9)}, "steps"), ({"steps": (3, 3)}, "steps"),
      ({"positions": (0, 69)}, "positions"), ({"positions": (-1, 5)}, "positions")],
 )  # fmt: skip
-def test_what_does_not_fit_a_recording_is_refused(recording, arguments, message):
+def test_invalid_arguments_are_refused(recording, arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         plots.selection_map(recording, 2, **arguments)
 
 
-def test_an_unknown_colour_metric_band_or_projection_names_the_near_one(recording):
+def test_an_unknown_colour_metric_band_or_projection_names_a_similar_one(recording):
     with pytest.raises(UnknownNameError, match="did you mean 'attention'"):
         plots.selection_map(recording, 2, color="attentoin")
     table = pd.DataFrame({"method": ["a"], "budget": [1], "recall": [0.5]})
@@ -239,7 +239,7 @@ def test_recall_by_budget_other_metrics_shares_and_titles(table):
     assert shares.layout.title.text == "mine"
 
 
-def test_crowded_budgets_keep_readable_ticks():
+def test_many_budgets_have_readable_ticks():
     budgets = np.arange(100, 2100, 10)
     figure = plots.recall_by_budget(pd.DataFrame({"method": "quest", "budget": budgets, "recall": 0.5}))
     ticks = np.array(figure.layout.xaxis.tickvals)

@@ -1,4 +1,4 @@
-"""Scores, perplexity, needles and ablations: figures hold what the tables say, intervals what resampling gives."""
+"""Scores, perplexity, needles and ablations: figures show their tables, and intervals equal resampling."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def test_a_bootstrap_interval_holds_the_middle_of_the_resampled_means(level):
     values = np.random.default_rng(3).gamma(2.0, size=40)
     low, high = metrics.bootstrap_interval(values, level=level, resamples=20_000)
     means = np.random.default_rng(1).choice(values, (20_000, len(values))).mean(1)
-    theirs = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    expected = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     noise = values.std() / math.sqrt(len(values))  # of the mean
-    assert (low, high) == pytest.approx(tuple(theirs), abs=0.05 * noise)
+    assert (low, high) == pytest.approx(tuple(expected), abs=0.05 * noise)
     assert low < values.mean() < high
     assert metrics.bootstrap_interval(values, level=level) == metrics.bootstrap_interval(values, level=level)
 
 
-def test_a_bootstrap_interval_of_two_values_is_what_counting_gives():
+def test_a_bootstrap_interval_of_two_values_equals_counting():
     # Means of two draws from 0 and 1: 0 and 1 with a quarter each, 0.5 with a half.
     assert metrics.bootstrap_interval(np.array([0, 1]), level=0.4) == (0.5, 0.5)
     assert metrics.bootstrap_interval(np.array([0, 1]), level=0.6) == (0.0, 1.0)
@@ -35,7 +35,7 @@ def test_a_bootstrap_interval_of_two_values_is_what_counting_gives():
     ("values", "arguments"),
     [([], {}), ([[1.0]], {}), ([np.nan], {}), ([1.0], {"level": 1.0}), ([1.0], {"resamples": 0})],
 )
-def test_what_has_no_bootstrap_interval_is_refused(values, arguments):
+def test_values_without_a_bootstrap_interval_are_refused(values, arguments):
     with pytest.raises(InvalidInputError, match="bootstrap_interval"):
         metrics.bootstrap_interval(np.array(values), **arguments)
 
@@ -43,9 +43,9 @@ def test_what_has_no_bootstrap_interval_is_refused(values, arguments):
 @pytest.fixture
 def scores():
     """Two tasks, five samples, two seeds; "quest" is in one task only."""
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = [
-        {"task": task, "method": method, "budget": budget, "sample": sample, "score": random.uniform()}
+        {"task": task, "method": method, "budget": budget, "sample": sample, "score": rng.uniform()}
         for task in ("QA", "<b>code</b>")
         for method in ("full", "clusterkv", "quest")
         if (task, method) != ("QA", "quest")
@@ -70,8 +70,8 @@ def test_score_by_budget_draws_the_mean_over_samples_and_their_bootstrap_interva
         np.testing.assert_array_equal(trace.customdata[:, 0], [128, 256, 512])
         np.testing.assert_allclose(trace.x, [128, 256, 512], rtol=0.1)
         for place, budget in enumerate((128, 256, 512)):
-            own = rows[rows["budget"] == budget]
-            samples = np.array([own[own["sample"] == sample]["score"].mean() for sample in range(5)])
+            cell = rows[rows["budget"] == budget]
+            samples = np.array([cell[cell["sample"] == sample]["score"].mean() for sample in range(5)])
             low, high = metrics.bootstrap_interval(samples, level=0.9, seed=7)
             assert trace.y[place] == pytest.approx(samples.mean())
             assert trace.y[place] - trace.error_y.arrayminus[place] == pytest.approx(low)
@@ -107,7 +107,7 @@ def test_scores_that_cannot_be_drawn_are_refused(scores, change, message):
         plots.score_by_budget(scores, across=0)
 
 
-def test_perplexity_by_length_is_a_geometric_mean_and_says_the_distance_from_full():
+def test_perplexity_by_length_is_a_geometric_mean_with_its_distance_from_full():
     table = pd.DataFrame({
         "method": ["full"] * 4 + ["quest"] * 4, "length": [512, 512, 1024, 1024] * 2,
         "perplexity": [4.0, 9.0, 5.0, 5.0, 8.0, 8.0, 5.0, 7.2],
@@ -123,9 +123,9 @@ def test_perplexity_by_length_is_a_geometric_mean_and_says_the_distance_from_ful
     assert plots.perplexity_by_length(table.assign(perplexity=[1, 1, 1, 1, 20, 20, 1, 1])).layout.yaxis.type == "log"
 
 
-def test_perplexity_by_position_is_that_of_the_text_so_far():
-    random = np.random.default_rng(1)
-    positions, values = np.arange(100, 1100), random.uniform(2, 50, 1000)
+def test_perplexity_by_position_is_cumulative():
+    rng = np.random.default_rng(1)
+    positions, values = np.arange(100, 1100), rng.uniform(2, 50, 1000)
     table = pd.DataFrame({"method": "quest", "position": positions, "perplexity": values}).sample(frac=1)
     (line,) = plots.perplexity_by_length(table).data
     assert line.x[0] == 131  # the 32nd token
@@ -147,9 +147,9 @@ def test_perplexity_without_an_axis_or_above_zero_is_refused():
 
 @pytest.fixture
 def needles():
-    random = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     rows = [
-        {"method": method, "budget": budget, "length": length, "depth": depth, "correct": bool(random.integers(2))}
+        {"method": method, "budget": budget, "length": length, "depth": depth, "correct": bool(rng.integers(2))}
         for method, budgets in (("full", (1000, 2000)), ("quest", (128, 256)))
         for budget in budgets
         for length in (1000, 2000)
@@ -173,14 +173,14 @@ def test_needle_grid_counts_the_needles_of_every_cell(needles):
         }
         for row, depth in enumerate((0.0, 0.5, 1.0)):
             for column, length in enumerate((1000, 2000)):
-                own = [item.correct for item in rows.itertuples() if (item.length, item.depth) == (length, depth)]
-                expected = (pytest.approx(sum(own) / len(own)), f"{sum(own)}/{len(own)}") if own else None
+                cell = [item.correct for item in rows.itertuples() if (item.length, item.depth) == (length, depth)]
+                expected = (pytest.approx(sum(cell) / len(cell)), f"{sum(cell)}/{len(cell)}") if cell else None
                 assert cells.get((row, column)) == expected
     assert (figure.layout.xaxis.ticktext, figure.layout.yaxis.ticktext) == (("1,000", "2,000"), ("0%", "50%", "100%"))
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
 
 
-def test_needle_grid_puts_many_depths_into_tenths_and_one_budget_into_the_title():
+def test_needle_grid_groups_depths_and_puts_one_budget_into_the_title():
     depths = np.linspace(0, 1, 41)
     table = pd.DataFrame({"method": "quest", "budget": 64, "length": 500, "depth": depths, "found": depths < 0.35})
     figure = plots.needle_grid(table)
@@ -217,10 +217,10 @@ def test_ablation_draws_the_mean_and_range_of_every_value():
         method, budget = trace.name.split(" · budget ")
         assert trace.line.color == plots.method_style(method)["color"]
         assert trace.x.tolist() == [5, 10, 20, 40]
-        every = np.array([[1 / (probes + seed + int(budget)) for seed in range(3)] for probes in (5, 10, 20, 40)])
-        np.testing.assert_allclose(trace.y, every.mean(1))
-        np.testing.assert_allclose(trace.y + trace.error_y.array, every.max(1))
-        np.testing.assert_allclose(trace.y - trace.error_y.arrayminus, every.min(1))
+        values = np.array([[1 / (probes + seed + int(budget)) for seed in range(3)] for probes in (5, 10, 20, 40)])
+        np.testing.assert_allclose(trace.y, values.mean(1))
+        np.testing.assert_allclose(trace.y + trace.error_y.array, values.max(1))
+        np.testing.assert_allclose(trace.y - trace.error_y.arrayminus, values.min(1))
     looks = [(trace.line.color, trace.line.dash, trace.marker.symbol) for trace in top]
     assert len(set(looks)) == 4
     assert len(figure.data) == 8
@@ -252,7 +252,7 @@ def test_ablation_keeps_the_order_of_text_and_escapes_it():
     [({"field": "nothing"}, "also nothing"), ({"field": "method"}, "neither a metric nor in series"),
      ({"field": "choice", "metric": []}, "no metric"), ({"field": "choice", "metric": "method"}, "wanted")],
 )  # fmt: skip
-def test_an_ablation_of_what_is_not_there_is_refused(arguments, message):
+def test_an_ablation_of_missing_columns_is_refused(arguments, message):
     table = pd.DataFrame({"method": ["ctkvr"], "choice": ["init"], "recall": [0.5]})
     with pytest.raises(InvalidInputError, match=message):
         plots.ablation(table, **arguments)

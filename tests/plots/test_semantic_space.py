@@ -1,4 +1,4 @@
-"""Maps of keys against the singular value decomposition, and what they refuse."""
+"""Maps of keys against the singular value decomposition, and their refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_semantic_space_is_the_pca_of_the_keys(recording):
     _, _, axes = np.linalg.svd(keys - keys.mean(0), full_matrices=False)
 
     def project(vectors):
-        return np.abs((vectors - keys.mean(0)) @ axes[:2].T)  # the sign of a component means nothing
+        return np.abs((vectors - keys.mean(0)) @ axes[:2].T)  # the sign of a component is arbitrary
 
     def places(trace):
         return np.abs(np.stack([trace.x, trace.y], -1))
@@ -55,10 +55,10 @@ def test_semantic_space_of_a_recording_sets_off_what_was_attended(recording):
     weights = np.zeros(68)
     weights[: recording.visible(3)] = recording.attention(3, 2)[1]
     for trace, places in ((attended, chosen[chosen >= 0]), (rest, np.setdiff1d(np.arange(68), chosen))):
-        found = [int(re.search(r"position (\d+)", text).group(1)) for text in trace.text]
-        assert sorted(found) == sorted(places.tolist())
-        np.testing.assert_allclose(trace.marker.color, np.log10(np.clip(weights[found], 1e-4, 1)), atol=1e-6)
-        assert (np.diff(weights[found]) >= 0).all()  # the most attended lies on top
+        positions = [int(re.search(r"position (\d+)", text).group(1)) for text in trace.text]
+        assert sorted(positions) == sorted(places.tolist())
+        np.testing.assert_allclose(trace.marker.color, np.log10(np.clip(weights[positions], 1e-4, 1)), atol=1e-6)
+        assert (np.diff(weights[positions]) >= 0).all()  # the most attended lies on top
     assert "clusterkv, budget 24, step 3" in figure.layout.title.text
 
 

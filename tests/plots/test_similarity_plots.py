@@ -1,4 +1,4 @@
-"""Figures of similarity draw what the metrics measure, say what was run, and refuse what is not there."""
+"""Figures of similarity show the metrics, describe the run, and refuse missing data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LENGTH = 150
 
 @pytest.fixture(scope="module")
 def trace():
-    """Layers 0, 3 and 5; 2 KV heads, 4 query heads; neighbours alike."""
-    random = np.random.default_rng(0)
+    """A trace of layers 0, 3 and 5, 2 KV heads and 4 query heads, with similar neighbours."""
+    rng = np.random.default_rng(0)
     walks = {
-        layer: (1.0 + np.cumsum(random.normal(size=(4, LENGTH, 8)) * 0.3, axis=1)).astype(np.float16)
+        layer: (1.0 + np.cumsum(rng.normal(size=(4, LENGTH, 8)) * 0.3, axis=1)).astype(np.float16)
         for layer in (0, 3, 5)
     }
     keys = {layer: walk[:2] for layer, walk in walks.items()}
@@ -29,20 +29,20 @@ def trace():
 
 
 def named(figure, start):
-    (found,) = [item for item in figure.data if item.name and item.name.startswith(start)]
-    return found
+    (trace,) = [item for item in figure.data if item.name and item.name.startswith(start)]
+    return trace
 
 
-def test_key_similarity_draws_a_map_a_layer_and_head_on_one_scale(trace):
+def test_key_similarity_draws_one_map_per_layer_and_head_on_one_scale(trace):
     figure = plots.key_similarity(trace, layers=[5, 0], size=50)
     grids = [item for item in figure.data if item.type == "heatmap"]
-    wanted = [metrics.similarity_map(trace.keys[layer][head], 50) for layer in (5, 0) for head in (0, 1)]
+    expected = [metrics.similarity_map(trace.keys[layer][head], 50) for layer in (5, 0) for head in (0, 1)]
     assert len(grids) == 4
-    for grid, values in zip(grids, wanted, strict=True):
+    for grid, values in zip(grids, expected, strict=True):
         np.testing.assert_allclose(grid.z, values, atol=1e-6)
         np.testing.assert_allclose(grid.x, 3 * np.arange(50) + 1)  # the middle of each block of three
     assert {grid.coloraxis for grid in grids} == {"coloraxis"}
-    lowest = np.floor(10 * np.quantile(wanted, 0.01)) / 10
+    lowest = np.floor(10 * np.quantile(expected, 0.01)) / 10
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (pytest.approx(lowest), 1)
     assert figure.layout.coloraxis.colorbar.ticktext[0] == f"≤ {lowest:.1f}"
     assert [note.text for note in figure.layout.annotations] == ["KV head 0", "KV head 1"]
@@ -52,7 +52,7 @@ def test_key_similarity_draws_a_map_a_layer_and_head_on_one_scale(trace):
     assert "blocks of up to 2 tokens" in plots.key_similarity(trace, size=100).layout.title.text
 
 
-def test_key_curves_are_the_heads_mean_beside_their_convex_fit(trace):
+def test_key_curves_are_means_over_heads_with_their_convex_fit(trace):
     figure = plots.similarity_by_distance(trace)
     for layer in (0, 3, 5):
         drawn = named(figure, f"layer {layer} ±")
@@ -82,7 +82,7 @@ def test_a_single_layer_has_the_band_of_the_pairs(trace):
         assert "head 1" in figure.layout.title.text
 
 
-def test_query_curves_write_out_the_mean_at_1_64_and_1024(trace):
+def test_query_curves_are_labelled_at_1_64_and_1024(trace):
     long = np.concatenate([trace.queries[0]] * 15, axis=1)  # [Q, 2250, D]
     short = plots.query_similarity_by_distance(trace)
     assert [note.text for note in short.layout.annotations if ":" not in note.text] == [
@@ -98,32 +98,32 @@ def test_query_curves_write_out_the_mean_at_1_64_and_1024(trace):
 
 def test_query_overlap_draws_the_pairs_the_trend_and_the_bounds(trace):
     figure = plots.query_overlap(trace, 3, k=10, pairs=200, seed=2)
-    found = metrics.topk_overlap(trace.queries[3], trace.keys[3], 10, 200, 2)
-    np.testing.assert_allclose(figure.data[0].x, found.cosine)
-    np.testing.assert_allclose(figure.data[0].y, found.overlap)
+    pairs = metrics.topk_overlap(trace.queries[3], trace.keys[3], 10, 200, 2)
+    np.testing.assert_allclose(figure.data[0].x, pairs.cosine)
+    np.testing.assert_allclose(figure.data[0].y, pairs.overlap)
     trend = named(figure, "trend")
-    fit = metrics.linear_fit(found.cosine, found.overlap)
+    fit = metrics.linear_fit(pairs.cosine, pairs.overlap)
     assert trend.name == f"trend, r = {fit.correlation:.2f}"
     np.testing.assert_allclose(trend.y, fit.slope * np.asarray(trend.x) + fit.intercept)
-    assert named(figure, "unrelated").y[0] == pytest.approx(np.mean(10 / (found.first + 1)))
+    assert named(figure, "unrelated").y[0] == pytest.approx(np.mean(10 / (pairs.first + 1)))
     chosen = np.linspace(0, 199, 32).astype(int)
     for name, sharp in (("Theorem 1", False), ("sharper", True)):
         drawn = named(figure, name)
-        wanted = np.mean([
+        expected = np.mean([
             metrics.overlap_bound(
-                trace.queries[3][found.head[pair], found.first[pair]],
-                trace.keys[3][found.head[pair] // 2, : found.first[pair] + 1], 10, drawn.x, sharp=sharp,
+                trace.queries[3][pairs.head[pair], pairs.first[pair]],
+                trace.keys[3][pairs.head[pair] // 2, : pairs.first[pair] + 1], 10, drawn.x, sharp=sharp,
             )
             for pair in chosen
         ], axis=0)  # fmt: skip
-        np.testing.assert_allclose(drawn.y, wanted)
+        np.testing.assert_allclose(drawn.y, expected)
         assert drawn.y[0] > 0.5 > drawn.y[-1] == 0  # from a cosine of nearly 1 to one of 0
     assert figure.layout.title.text.replace("<br>", " ") == (
         "Overlap of top-10 keys · walker · 150 tokens · layer 3 · 4 query heads · 200 pairs · seed 2"
     )
 
 
-def test_titles_are_escaped_and_layers_thinned_evenly(trace):
+def test_titles_are_escaped_and_layers_are_spread_evenly(trace):
     evil = dataclasses.replace(trace, model="<b>$x$")
     for draw in (plots.key_similarity, plots.similarity_by_distance, plots.query_similarity_by_distance):
         assert "&lt;b&gt;&#36;x&#36;" in draw(evil).layout.title.text
@@ -137,7 +137,7 @@ def test_titles_are_escaped_and_layers_thinned_evenly(trace):
     assert [int(name.split()[1]) for name in names[:-1]] == [0, 5, 10, 15, 20]
 
 
-def test_what_is_not_there_is_refused(trace):
+def test_missing_data_is_refused(trace):
     for call, message in (
         (lambda: plots.key_similarity(trace, layers=[1]), r"layers: got \[1\]; wanted captured layers: \[0, 3, 5\]"),
         (lambda: plots.key_similarity(trace, heads=[2]), "heads: got"),
@@ -156,7 +156,7 @@ def test_what_is_not_there_is_refused(trace):
             call()
 
 
-def test_the_figure_with_the_most_points_prints_as_vectors(trace, tmp_path):
+def test_the_figure_with_the_most_points_is_saved_as_vectors(trace, tmp_path):
     path = plots.save(plots.query_overlap(trace, 3, k=10, pairs=5000), tmp_path / "overlap.svg")
     root = ET.parse(path).getroot()
     assert "image" not in {item.tag.rpartition("}")[2] for item in root.iter()}

@@ -1,4 +1,4 @@
-"""The Gantt chart of a run: every event in its panel and row, few enough bars, and the overlap that was measured."""
+"""The Gantt chart of a run: events in their panels and rows, a limited number of bars, and the measured overlap."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ RUN = of([
 
 
 def drawn(figure):
-    """Start, length, layer and panel of every bar, by part."""
+    """Start, length and layer of each bar, by part and panel."""
     return {
         (trace.name, trace.yaxis): list(zip(np.round(trace.base, 9), np.round(trace.x, 9), trace.y, strict=True))
         for trace in figure.data
     }
 
 
-def test_every_event_stands_in_its_stream_and_layer_and_panels_say_what_overlapped():
+def test_events_are_in_their_stream_and_layer_and_panels_give_the_overlap():
     figure = plots.timeline(RUN)
     assert drawn(figure) == {
         ("rest", "y"): [(2, 2, 1)], ("attention", "y"): [(0, 2, 0)], ("select", "y"): [(5, 0.4, 0), (6, 0.4, 0)],
@@ -50,8 +50,8 @@ def test_every_event_stands_in_its_stream_and_layer_and_panels_say_what_overlapp
     assert figure.layout.title.text == "Timeline · a run"
 
 
-def test_windows_cut_what_is_drawn():
-    assert drawn(plots.timeline(RUN, steps=(1, 2))) == {("select", "y"): [(0, 0.4, 0)]}  # since the step began
+def test_windows_cut_the_chart():
+    assert drawn(plots.timeline(RUN, steps=(1, 2))) == {("select", "y"): [(0, 0.4, 0)]}  # from the start of the step
     assert drawn(plots.timeline(RUN, seconds=(1.5, 2.5))) == {
         ("rest", "y"): [(0.5, 0.5, 1)], ("attention", "y"): [(0, 0.5, 0)], ("build", "y2"): [(0, 1, 0)],
     }  # fmt: skip
@@ -69,7 +69,7 @@ def test_windows_cut_what_is_drawn():
         plots.timeline(Timeline())
 
 
-def test_many_steps_stay_few_bars_without_losing_time():
+def test_many_steps_have_few_bars_that_cover_all_events():
     rows = [
         ((at := step * 30 + layer) * 1e-3 + start, at * 1e-3 + start + 2e-4, "compute", what, layer, "decode")
         for step in range(200) for layer in range(30)
@@ -85,12 +85,12 @@ def test_many_steps_stay_few_bars_without_losing_time():
     for start, end, _, _, layer, _ in rows[:: len(rows) // 50]:
         inside = (bars[:, 0] <= start + 1e-9) & (bars[:, 1] >= end - 1e-9) & (bars[:, 2] == layer)
         assert inside.any()
-    one = plots.timeline(run, seconds=(0.0, 0.03))  # a step: every event has its own bar, and the axis says nothing
+    one = plots.timeline(run, seconds=(0.0, 0.03))  # one step: each event has its own bar, and the axis has no remark
     assert sum(len(trace.x) for trace in one.data) == 90
     assert one.layout.xaxis.title.text == "time (ms)"
 
 
-def test_texts_of_a_timeline_stay_texts():
+def test_texts_of_a_timeline_are_escaped():
     run = of([(0.0, 1.0, "compute", "<b>$x$</b>", 0, "decode")], "<i>$m$</i> · a\nb")
     for figure in (plots.timeline(run, dark=True), plots.timeline(run, title="<i>$t$</i>")):
         assert_escaped(texts_of(figure))
