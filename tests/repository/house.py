@@ -4,14 +4,14 @@
     make house AGAINST=v0.1.0          two columns: that revision, and the tree as it stands
     make house ARGS=--list             the duplicates by name too, and what is at the top
 
-The graph is grimp's, of the packages kvviz and kvviz_kernels; nothing of either is imported. A room is a child of
-kvviz, file or folder, and kvviz_kernels is one more. An arrow is an import of one by another, wherever in the file it
-stands. Arrows for typing, under TYPE_CHECKING only, are counted apart and make no floors; they do close circles, since
-those tie files together for a reader too. kvviz/__init__.py is no room, and what it imports is no arrow: that is the
-list of the names it exports. Floors are the longest chain of arrows, a circle being one floor.
+grimp builds the graph of the packages kvviz and kvviz_kernels without importing them. A room is a file or folder in
+kvviz, or kvviz_kernels. An arrow is an import, anywhere in a file. Arrows for typing (under TYPE_CHECKING) are counted
+separately: they do not count for floors, but they do for circles, since such files also depend on each other for a
+reader. kvviz/__init__.py is not a room and its imports are not arrows, since it only lists the exported names. The
+floors are the longest chain of arrows, where a circle counts as one floor.
 
-Duplicates are blocks of at least six lines that pylint finds in two files, comments, docstrings, imports and
-signatures aside. It looks at Python only, and not for two copies inside one file.
+Duplicates are blocks of at least six lines that pylint finds in two files, without comments, docstrings, imports and
+signatures. It compares Python only, and does not look for two copies in one file.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ import networkx
 from pylint.checkers.symilar import Symilar
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"kvviz": "", "kvviz_kernels": "kernels"}  # where each one's folder lies
+PACKAGES = {"kvviz": "", "kvviz_kernels": "kernels"}  # the folder that contains each package
 FOLDERS = ("kvviz", "kernels")
 PYTHON = (".py", ".pyi")  # a stub is written by hand too
 NOT_WRITTEN = ("__pycache__", "static")  # static: what a bundler made of the JavaScript beside it
 LONG = 300
 BLOCK = 6
 LISTED_ON_REQUEST = ("duplicates", "names at the top")
-USUAL_NAMES = {"__init__", "__main__", "base"}  # nobody takes one of these files for the other
+USUAL_NAMES = {"__init__", "__main__", "base"}  # files that nobody confuses
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One row of the table, and what it counts where that has names."""
+    """One row of the table, and the names of the counted things, if they have names."""
 
     label: str
     count: int
@@ -65,7 +65,7 @@ def measure(root: Path, *, duplicates: bool = True) -> list[Measure]:
 
 
 def names(root: Path, files: Sequence[Path]) -> Iterator[Measure]:
-    """Names at the top of kvviz, those that an export has too, and file names used twice."""
+    """Names at the top of kvviz, those that equal an exported name, and file names used twice."""
     package = root / "kvviz"
     top_name = {path: path.relative_to(package).parts[0].split(".")[0] for path in files if package in path.parents}
     top = set(top_name.values())
@@ -81,7 +81,7 @@ def names(root: Path, files: Sequence[Path]) -> Iterator[Measure]:
 
 
 def exported(package: Path) -> set[str]:
-    """Names that the package takes out of its modules: by its stub where it has one, else by its __init__.py."""
+    """Names that the package exports from its modules, by its stub if it has one, otherwise by its __init__.py."""
     stub = package / "__init__.pyi"
     tree = ast.parse((stub if stub.exists() else package / "__init__.py").read_text())
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level and node.module]
@@ -90,25 +90,25 @@ def exported(package: Path) -> set[str]:
 
 def graph(root: Path) -> Iterator[Measure]:
     """Floors, arrows and circles, of the rooms and of the files."""
-    every, at_run_time = imports(root, type_checking=True), imports(root, type_checking=False)
-    yield from measured_graph("rooms", between_rooms(every), between_rooms(at_run_time))
-    yield from measured_graph("files", every, at_run_time)
+    all_imports, at_run_time = imports(root, type_checking=True), imports(root, type_checking=False)
+    yield from measured_graph("rooms", between_rooms(all_imports), between_rooms(at_run_time))
+    yield from measured_graph("files", all_imports, at_run_time)
 
 
 def imports(root: Path, *, type_checking: bool) -> networkx.DiGraph:
     """The direct imports between the modules of both packages."""
     folders = [str(root / folder) for folder in PACKAGES.values()]
     with patch.object(sys, "path", folders + sys.path):
-        found = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=not type_checking, cache_dir=None)
+        graph_of = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=not type_checking, cache_dir=None)
     arrows = networkx.DiGraph()
-    arrows.add_nodes_from(found.modules)
-    for module in found.modules - {"kvviz"}:
-        arrows.add_edges_from((module, imported) for imported in found.find_modules_directly_imported_by(module))
+    arrows.add_nodes_from(graph_of.modules)
+    for module in graph_of.modules - {"kvviz"}:
+        arrows.add_edges_from((module, imported) for imported in graph_of.find_modules_directly_imported_by(module))
     return arrows
 
 
 def between_rooms(files: networkx.DiGraph) -> networkx.DiGraph:
-    """The same imports, each file being its room."""
+    """The same imports between rooms instead of files."""
 
     def room(module: str) -> str:
         package, *inside = module.split(".")
@@ -121,28 +121,28 @@ def between_rooms(files: networkx.DiGraph) -> networkx.DiGraph:
     return rooms
 
 
-def measured_graph(what: str, every: networkx.DiGraph, at_run_time: networkx.DiGraph) -> Iterator[Measure]:
-    """The rows of one graph, given with the imports for type checkers and without."""
+def measured_graph(kind: str, arrows: networkx.DiGraph, at_run_time: networkx.DiGraph) -> Iterator[Measure]:
+    """The rows of one graph; `arrows` includes imports for typing, `at_run_time` does not."""
     floors = networkx.dag_longest_path(networkx.condensation(at_run_time))
-    arrows = at_run_time.number_of_edges()
-    yield Measure(what, len(every))
-    yield Measure(f"  floors of {what}", len(floors))
-    yield Measure(f"  arrows between {what}", arrows)
-    yield Measure(f"  arrows for typing between {what}", every.number_of_edges() - arrows)
+    count = at_run_time.number_of_edges()
+    yield Measure(kind, len(arrows))
+    yield Measure(f"  floors of {kind}", len(floors))
+    yield Measure(f"  arrows between {kind}", count)
+    yield Measure(f"  arrows for typing between {kind}", arrows.number_of_edges() - count)
     closed = []
-    for circle in circles(every):
+    for circle in circles(arrows):
         remark = "" if circles(at_run_time.subgraph(circle)) else " (for typing only)"
         closed.append(" <-> ".join(sorted(circle)) + remark)
-    yield Measure(f"  circles of {what}", len(closed), sorted(closed))
+    yield Measure(f"  circles of {kind}", len(closed), sorted(closed))
 
 
 def circles(arrows: networkx.DiGraph) -> list[set[str]]:
-    """Sets of more than one node, each reached from every other in its set."""
+    """Strongly connected components with more than one node."""
     return [nodes for nodes in networkx.strongly_connected_components(arrows) if len(nodes) > 1]
 
 
 def lines(root: Path, files: Sequence[Path]) -> Iterator[Measure]:
-    """Physical lines by language, long files, and files that only forward."""
+    """Physical lines per language, long files, and files that only forward."""
     sources = [path for path in files if path.suffix in {*PYTHON, ".js", ".css"}]
     lengths = {path: len(path.read_text().splitlines()) for path in sources}
     for folder in FOLDERS:
@@ -158,7 +158,7 @@ def lines(root: Path, files: Sequence[Path]) -> Iterator[Measure]:
 
 
 def only_forwards(statements: Sequence[ast.stmt]) -> bool:
-    """Whether a file holds imports and __all__, and nothing else."""
+    """Whether a file contains only imports and __all__."""
 
     def forwards(statement: ast.stmt) -> bool:
         match statement:
@@ -174,18 +174,18 @@ def only_forwards(statements: Sequence[ast.stmt]) -> bool:
 
 
 def copies(root: Path, files: Sequence[Path]) -> Iterator[Measure]:
-    """Pairs of equal blocks in two files, and the lines that stand in one."""
+    """Pairs of equal blocks in two files, and the number of lines in such blocks."""
     checker = Symilar(
-        BLOCK - 1,  # pylint reports what is longer than this
+        BLOCK - 1,  # pylint reports blocks that are longer
         ignore_comments=True, ignore_docstrings=True, ignore_imports=True, ignore_signatures=True,
     )  # fmt: skip
-    # Only with nothing to import from: pylint follows each import to infer types, 20 s for torch alone.
+    # With an empty path, pylint cannot follow imports to infer types, which takes 20 s for torch alone.
     with patch.object(sys, "path", []):
         for path in files:
             if path.suffix == ".py":
                 checker.append_stream(str(path.relative_to(root)), io.StringIO(path.read_text()))
     pairs, within = [], set()
-    for pair in checker._iter_sims():  # its public report leaves out a third copy
+    for pair in checker._iter_sims():  # its public report omits a third copy
         places = []
         for file, start, end in (
             (pair.fst_lset.name, pair.fst_file_start, pair.fst_file_end),
@@ -199,24 +199,24 @@ def copies(root: Path, files: Sequence[Path]) -> Iterator[Measure]:
 
 
 def measured_apart(root: Path, options: Sequence[str]) -> list[Measure]:
-    """The rows for another tree, by a process of its own: Python remembers where a package lies."""
+    """The rows for another tree, from a new process, since Python caches the location of packages."""
     command = [sys.executable, __file__, "--root", str(root), "--json", *options]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return [Measure(**row) for row in json.loads(done.stdout)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [Measure(**row) for row in json.loads(process.stdout)]
 
 
 def unpack(root: Path, revision: str, folder: str) -> None:
-    """Write what a revision of the repository holds of both packages into a folder."""
+    """Write both packages of a revision to a folder."""
     command = ["git", "-C", str(root), "archive", revision, "--", *FOLDERS]
-    done = subprocess.run(command, stdout=subprocess.PIPE)
-    if done.returncode:
-        raise SystemExit(done.returncode)  # git has said why
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+    process = subprocess.run(command, stdout=subprocess.PIPE)
+    if process.returncode:
+        raise SystemExit(process.returncode)  # git has printed the reason
+    with tarfile.open(fileobj=io.BytesIO(process.stdout)) as archive:
         archive.extractall(folder, filter="data")
 
 
 def table(trees: Sequence[Sequence[Measure]]) -> str:
-    """The counts as text, one column for each tree."""
+    """The counts as text, one column per tree."""
     width = max(len(row.label) for row in trees[-1])
     head = "".join(f"{name:>10}" for name in (("before", "after") if len(trees) > 1 else ()))
     text = [" " * width + head] if head else []
@@ -226,7 +226,7 @@ def table(trees: Sequence[Sequence[Measure]]) -> str:
 
 
 def named(trees: Sequence[Sequence[Measure]], *, everything: bool) -> str:
-    """What was counted, by name; of two trees, with - what only the first has and with + what only the second has."""
+    """The names of the counted things; for two trees, - marks names of the first only, + of the second only."""
     parts = []
     for rows in zip(*trees, strict=True):
         if rows[0].label.startswith(LISTED_ON_REQUEST) and not everything:
@@ -243,19 +243,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     parser.add_argument("--against", metavar="REVISION", help="a revision, for a column before")
-    parser.add_argument("--list", action="store_true", help="name the duplicates and what is at the top, too")
+    parser.add_argument("--list", action="store_true", help="also list the duplicates and the names at the top")
     parser.add_argument("--quick", action="store_true", help="leave out the duplicates, which take the most time")
     parser.add_argument("--json", action="store_true", help="for programs")
-    given = parser.parse_args()
-    trees = [measure(given.root.resolve(), duplicates=not given.quick)]
-    if given.json:
+    options = parser.parse_args()
+    trees = [measure(options.root.resolve(), duplicates=not options.quick)]
+    if options.json:
         print(json.dumps([asdict(row) for row in trees[0]]))
         return
-    if given.against:
+    if options.against:
         with tempfile.TemporaryDirectory() as folder:
-            unpack(given.root, given.against, folder)
-            trees.insert(0, measured_apart(Path(folder), ["--quick"] if given.quick else []))
-    print(table(trees), named(trees, everything=given.list), sep="\n\n")
+            unpack(options.root, options.against, folder)
+            trees.insert(0, measured_apart(Path(folder), ["--quick"] if options.quick else []))
+    print(table(trees), named(trees, everything=options.list), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmarks' results as Markdown."""
+"""The benchmarks' results as Markdown tables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts of the checkout, no installed package
+sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts, not an installed package
 
-import run as benchmarks  # noqa: E402  # found by the line above
+import run as benchmarks  # noqa: E402  # found through the line above
 from parts import offload_tables, tables, widgets  # noqa: E402  # likewise
 
 
 class TestMarkdown:
-    def test_only_what_is_between_the_markers_changes(self):
+    def test_only_the_text_between_the_markers_changes(self):
         page = "before\n<!-- a -->\nold\n<!-- /a -->\nafter <!-- b -->\n"
         assert benchmarks.between(page, "a", "new") == page.replace("old", "new")
         assert benchmarks.between(page, "b", "new") == page
@@ -26,13 +26,13 @@ class TestMarkdown:
 
 
 def cells(page: str) -> list[list[list[str]]]:
-    """The tables of a page, each as lines of cells, the header first; every line is as long as the header."""
+    """The tables of a page, as lines of cells with the header first; all lines have the header's length."""
     blocks = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
-    found = [[[cell.strip() for cell in line.split("|")[1:-1]] for line in block] for block in blocks]
-    for head, rule, *rows in found:
+    page_tables = [[[cell.strip() for cell in line.split("|")[1:-1]] for line in block] for block in blocks]
+    for head, rule, *rows in page_tables:
         assert set(rule) == {"---"}
         assert all(len(row) == len(head) for row in [rule, *rows])
-    return [[head, *rows] for head, _, *rows in found]
+    return [[head, *rows] for head, _, *rows in page_tables]
 
 
 LATENCY = {
@@ -44,7 +44,7 @@ LATENCY = {
 class TestWidgets:
     """Milliseconds from a key press to a new frame."""
 
-    def test_a_line_a_widget_of_what_was_live(self):
+    def test_one_line_per_widget_in_jupyterlab(self):
         layer = LATENCY | {"change": "layer", "median_ms": 80.0, "worst_ms": 90.0}
         jumpy = LATENCY | {"change": "KV head", "median_ms": 20.0, "worst_ms": 120.0}
         canvas = LATENCY | {"widget": "canvas", "change": "another matrix", "size": "2,048 × 2,048", "limit_ms": 150}
@@ -57,9 +57,9 @@ class TestWidgets:
             ["canvas in JupyterLab, key press to new frame, 2,048 × 2,048; limit 150 ms", "16 ms, at worst 24 ms"],
         ]
 
-    def test_a_row_a_control(self):
-        (found,) = cells(widgets.every_change({"rows": [LATENCY]}))
-        assert found[1:] == [["stepper", "8,192 tokens", "JupyterLab", "step", "30", "16", "24", "100"]]
+    def test_one_row_per_control(self):
+        (rows,) = cells(widgets.every_change({"rows": [LATENCY]}))
+        assert rows[1:] == [["stepper", "8,192 tokens", "JupyterLab", "step", "30", "16", "24", "100"]]
         assert tables.LONG["widget"] == ("Widgets in the browser", widgets.every_change)
 
 
@@ -81,7 +81,7 @@ class TestKernels:
         (table,) = cells(tables.summary({"kernels": {"results": list(rows)}, "machine": machine}))
         return table[1:]
 
-    def test_a_line_a_row_that_says_what_the_share_is_of(self):
+    def test_each_line_names_the_baseline_of_its_share(self):
         iterations, to_inertia, attention = self.lines(self.ROWS)
         assert iterations == ["k-means, C = 102, 10 iterations: time as a share of scikit-learn's", "0.91"]
         assert to_inertia == [
@@ -91,24 +91,24 @@ class TestKernels:
         ]
         assert attention == ["attention, 512 of 8192 tokens: time as a share of SDPA's over all", "0.15"]
 
-    def test_a_competitor_that_is_not_installed_is_left_out(self):
+    def test_a_baseline_that_is_not_installed_is_left_out(self):
         row = {key: value for key, value in self.ROWS[1].items() if "faiss" not in key}
         assert self.lines([row | {"missing": "faiss"}])[0][1] == "scikit-learn 0.46"
 
-    def test_the_names_are_those_that_the_benchmark_gives(self, monkeypatch):
+    def test_the_names_are_those_of_the_benchmark(self, monkeypatch):
         pytest.importorskip("faiss")
         monkeypatch.syspath_prepend(str(ROOT / "kernels"))
         from benchmarks import kmeans
 
         row = kmeans.race_to_inertia(kmeans.synthetic_keys(1, 400, 8), 5)
-        what, shares = self.lines([row])[0]
-        assert what.startswith("k-means, 1 x 400 x 8, C = 5: time to match the baseline's inertia after 10 iter")
+        label, shares = self.lines([row])[0]
+        assert label.startswith("k-means, 1 x 400 x 8, C = 5: time to match the baseline's inertia after 10 iter")
         ratios = row["ratio_to_scikit_learn"], row["ratio_to_faiss"]
         assert shares == "scikit-learn {:.2f}, faiss {:.2f}".format(*ratios)
 
 
 class TestOffload:
-    """The tables of what keys and values outside the device cost."""
+    """The tables of the costs of offloading keys and values."""
 
     def test_store(self):
         row = {
@@ -125,8 +125,8 @@ class TestOffload:
             "gather, GB/s": "4.1", "gather / memcpy": "1.01", "gather / copy": "0.81", "fetch / copy": "0.50",
         }  # fmt: skip
         assert [first for first, *_ in rows] == ["SmolLM2's", "scattered clusters"]
-        other = row | {"load_share_of_memcpy": 0.7, "load_share_of_copy": 0.45}
-        ((_, line),) = offload_tables.store_lines({"rows": [row, other]})
+        slower = row | {"load_share_of_memcpy": 0.7, "load_share_of_copy": 0.45}
+        ((_, line),) = offload_tables.store_lines({"rows": [row, slower]})
         assert line == "0.70 to 1.01 of memcpy with one thread, 0.45 to 0.81 of torch's copy with all"
 
     def test_the_line_of_hit_rates_takes_the_smallest_budget(self):
@@ -136,9 +136,9 @@ class TestOffload:
             for steps in (0, 1, 2, 4)
         ]
         part = {"clusters": {"tokens": 4096, "paper": {"1": 0.63, "2": 0.74}, "rows": rows}}
-        ((what, found),) = offload_tables.cache_lines(part)
-        assert what.endswith("4,096 tokens, budget 256")
-        assert found == "R = 1: 0.36 (paper, 32k: 0.63), R = 2: 0.46 (paper, 32k: 0.74)"
+        ((label, rates),) = offload_tables.cache_lines(part)
+        assert label.endswith("4,096 tokens, budget 256")
+        assert rates == "R = 1: 0.36 (paper, 32k: 0.63), R = 2: 0.46 (paper, 32k: 0.74)"
 
     def test_cache(self):
         measured = {
@@ -177,7 +177,7 @@ class TestOffload:
         assert links[1:] == [["PCIe 4.0 x16", "25.0", "160"]]
         assert "A step moved 2.50 MB in 30 fetches." in page
 
-    def test_each_has_its_place_among_the_long_tables(self):
+    def test_each_is_among_the_long_tables(self):
         named = {name: tables.LONG[name] for name in ("timeline", "cache", "store")}
-        assert [of for _, of in named.values()] == [offload_tables.timeline, offload_tables.cache, offload_tables.store]
+        assert [f for _, f in named.values()] == [offload_tables.timeline, offload_tables.cache, offload_tables.store]
         assert named["store"][0] == "Clusters fetched from host memory"

@@ -1,4 +1,4 @@
-"""What the benchmarks compute beside times: samples, truths, spreads, growth."""
+"""The computations of the benchmarks, apart from times: samples, references, spreads, growth."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kvviz.trace import Geometry, Trace
 from tests import tiny_models
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts of the checkout, no installed package
+sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts, not an installed package
 
-from parts import (  # noqa: E402  # found by the line above
+from parts import (  # noqa: E402  # found through the line above
     build,
     end_to_end,
     inputs,
@@ -40,7 +40,7 @@ HAYSTACK = " ".join(f"Sentence {number} says that {number * 7919} sheep came hom
 
 
 class TestNeedles:
-    def test_the_answer_stands_once_in_the_context_and_in_nothing_else(self, lm):
+    def test_the_answer_is_once_in_the_context_and_nowhere_else(self, lm):
         for sample in needle_samples(lm, HAYSTACK, count=12, tokens=600):
             assert sample.context.count(sample.answer) == 1
             assert sample.context.count(sample.needle) == 1
@@ -48,7 +48,7 @@ class TestNeedles:
             assert sample.answer not in sample.question
             assert sample.needle.startswith(sample.question.partition("? ")[2])
 
-    def test_the_rest_is_a_piece_of_the_haystack(self, lm):
+    def test_the_rest_is_a_part_of_the_haystack(self, lm):
         for sample in needle_samples(lm, HAYSTACK, count=12, tokens=600):
             before, after = sample.context.split(sample.needle)
             assert f"{before.rstrip()} {after.lstrip()}".strip() in HAYSTACK
@@ -70,15 +70,15 @@ class TestNeedles:
         assert needle_samples(lm, HAYSTACK, count=5, tokens=600, seed=3) == needle_samples(
             lm, ids, count=5, tokens=600, seed=3
         )
-        every = needle_samples(lm, HAYSTACK, count=16, tokens=600)
-        assert len({sample.answer for sample in every}) == 16
-        assert len({sample.question for sample in every}) > 8
+        samples = needle_samples(lm, HAYSTACK, count=16, tokens=600)
+        assert len({sample.answer for sample in samples}) == 16
+        assert len({sample.question for sample in samples}) > 8
 
-    def test_a_number_of_the_haystack_is_never_the_answer(self, lm):
-        wanted = needle_sample(lm, HAYSTACK, tokens=600, seed=1)
-        full_of_it = HAYSTACK.replace(" sheep", f"{wanted.answer} sheep")
-        sample = needle_sample(lm, full_of_it, tokens=600, seed=1)
-        assert sample.answer != wanted.answer
+    def test_a_number_in_the_haystack_is_never_the_answer(self, lm):
+        original = needle_sample(lm, HAYSTACK, tokens=600, seed=1)
+        haystack = HAYSTACK.replace(" sheep", f"{original.answer} sheep")
+        sample = needle_sample(lm, haystack, tokens=600, seed=1)
+        assert sample.answer != original.answer
         assert sample.context.count(sample.answer) == 1
 
     def test_bad_input(self, lm):
@@ -90,7 +90,7 @@ class TestNeedles:
             needle_samples(lm, HAYSTACK, count=0)
 
     @pytest.mark.model
-    def test_the_real_model_finds_one(self):
+    def test_the_real_model_finds_a_needle(self):
         lm = inputs.model()
         sample = needle_sample(lm, inputs.prose(), tokens=600, depth=0.3)
         assert abs(lm.encode(sample.context).shape[1] - 600) <= 8
@@ -100,8 +100,8 @@ class TestNeedles:
 
 class TestSpread:
     def test_over_seeds_and_windows(self):
-        found = spread.over_seeds_and_windows({(0, 10): 1.0, (0, 20): 3.0, (1, 10): 2.0, (1, 20): 6.0})
-        assert found == {"mean": 3.0, "seeds": [2.0, 4.0], "windows": [1.5, 4.5]}
+        spreads = spread.over_seeds_and_windows({(0, 10): 1.0, (0, 20): 3.0, (1, 10): 2.0, (1, 20): 6.0})
+        assert spreads == {"mean": 3.0, "seeds": [2.0, 4.0], "windows": [1.5, 4.5]}
 
     def test_a_method_without_seeds_has_no_spread_over_them(self):
         assert spread.over_seeds_and_windows({(0, 0): 1.0, (0, 1): 2.0})["seeds"] is None
@@ -127,9 +127,9 @@ class TestSpread:
 
 
 def random_trace(length: int) -> Trace:
-    """One layer of 6 query heads and 2 KV heads."""
-    random = np.random.default_rng(0)
-    queries, keys, values = ({1: random.normal(size=(heads, length, 16)).astype(np.float16)} for heads in (6, 2, 2))
+    """A random trace of one layer with 6 query heads and 2 KV heads."""
+    rng = np.random.default_rng(0)
+    queries, keys, values = ({1: rng.normal(size=(heads, length, 16)).astype(np.float16)} for heads in (6, 2, 2))
     return Trace(
         model="random", geometry=Geometry(2, 6, 2, 16, 4096), tokens=["word"] * length,
         token_ids=np.arange(length, dtype=np.int64), queries=queries, keys=keys, values=values,
@@ -138,7 +138,7 @@ def random_trace(length: int) -> Trace:
 
 class TestRecall:
     @pytest.mark.parametrize(("name", "group"), [("quest", "mean"), ("clusterkv", "each"), ("oracle", "max")])
-    def test_recall_of_the_budget_is_the_count_by_hand(self, name, group):
+    def test_recall_of_the_budget_equals_counting(self, name, group):
         trace = random_trace(200)
         method = kvviz.methods.create(name, budget=64, dense_layers=0, group=group)
         recording = kvviz.replay(trace, method, queries=3)
@@ -156,30 +156,30 @@ class TestRecall:
                 expected = len(best & set(rows.tolist())) / len(best)
                 assert recall.recall_of_budget(recording, step, 1)[head] == pytest.approx(expected)
 
-    def test_the_oracle_finds_all_and_full_attention_is_no_choice(self):
+    def test_the_oracle_has_full_recall_and_full_attention_is_left_out(self):
         trace = random_trace(200)
-        found = recall.measured(trace, kvviz.methods.create("oracle", budget=64))
-        assert found["recall"] == 1.0
-        assert found["attended_tokens"] == pytest.approx(64 + (recall.STEPS + 1) / 2)
+        row = recall.measured(trace, kvviz.methods.create("oracle", budget=64))
+        assert row["recall"] == 1.0
+        assert row["attended_tokens"] == pytest.approx(64 + (recall.STEPS + 1) / 2)
         assert recall.measured(trace, kvviz.methods.create("full")) is None
 
-    def test_bytes_are_the_ledgers_by_token(self):
+    def test_bytes_per_token_are_those_of_the_ledger(self):
         trace = random_trace(200)
-        found = recall.measured(trace, kvviz.methods.create("quest", budget=64, dense_layers=0))
+        row = recall.measured(trace, kvviz.methods.create("quest", budget=64, dense_layers=0))
         layer = inputs.Layer.of(trace, 1)
-        state = layer.build(kvviz.methods.create("quest", budget=64))  # Quest's pages are the same however they grew
-        assert found["metadata_bytes"] == pytest.approx(state.metadata_bytes() / 200)
-        assert found["auxiliary_bytes"] == 0
+        state = layer.build(kvviz.methods.create("quest", budget=64))  # Quest's pages do not depend on how they grew
+        assert row["metadata_bytes"] == pytest.approx(state.metadata_bytes() / 200)
+        assert row["auxiliary_bytes"] == 0
 
     def test_orders(self):
         def rows(**masses):
             return [{"label": label, "attention_mass": {"mean": mass}} for label, mass in masses.items()]
 
         old = {"rows": rows(clusterkv=0.8, quest=0.9, streaming_llm=0.75), "left_out": {"a": "b"}, "tokens": 64}
-        found = recall.merged(old, {"rows": rows(quest=0.7, ctkvr=0.6), "left_out": {}, "tokens": 64})
-        assert found["rows"] == rows(clusterkv=0.8, quest=0.7, streaming_llm=0.75, ctkvr=0.6)
+        table = recall.merged(old, {"rows": rows(quest=0.7, ctkvr=0.6), "left_out": {}, "tokens": 64})
+        assert table["rows"] == rows(clusterkv=0.8, quest=0.7, streaming_llm=0.75, ctkvr=0.6)
         orders = {"clusterkv > quest": True, "quest > streaming_llm": False, "ctkvr > quest": False}
-        assert found == old | {"rows": found["rows"], "orders_of_mass": orders}
+        assert table == old | {"rows": table["rows"], "orders_of_mass": orders}
 
 
 def test_needles_are_summed_by_label_and_budget():
@@ -195,26 +195,26 @@ def test_needles_are_summed_by_label_and_budget():
     assert all(row[name] == 2.0 for row in rows for name in needle.MEANS)
 
 
-def test_every_method_states_what_its_build_costs():
+def test_every_method_states_the_cost_of_its_build():
     stated = {name: build.stated_operations(kvviz.methods.get(name)) for name in kvviz.methods.names()}
     assert stated["clusterkv"] == "O(iterations · C · L · D)"
     assert stated["quest"] == "O(L·D)"
     assert all(stated.values())
 
 
-def test_the_rows_are_every_method_the_systems_first_and_a_preset_behind_its_method():
+def test_rows_are_all_methods_with_their_presets():
     labels = [configuration.label for configuration in inputs.configurations()]
     assert len(set(labels)) == len(labels)
     assert set(kvviz.methods.names()) <= set(labels)
     assert labels.index("clusterkv, official") == labels.index("clusterkv") + 1
     assert labels.index("clusterkv") < labels.index("quest") < labels.index("streaming_llm")
-    clusters = next(each for each in inputs.configurations() if each.label == "clusterkv, 400 clusters")
+    clusters = next(row for row in inputs.configurations() if row.label == "clusterkv, 400 clusters")
     assert clusters.create(budget=99).n_clusters == 400
     assert clusters.seeded
 
 
 class TestLongContexts:
-    """The parts for a GPU, at a size that a CPU takes."""
+    """The parts for a GPU, at a size for a CPU."""
 
     SHAPE = end_to_end.Shape(
         layers=3, heads=4, kv_heads=2, head_dim=16, hidden=64, intermediate=64, vocabulary=128, positions=8192
@@ -239,7 +239,7 @@ class TestLongContexts:
         assert next(row["ratio_to_full"] for row in part["offload"] if row["name"] == "full") == 1
         assert all(0 <= row["build_share"] < 1 for row in part["prefill"])
 
-    def test_memory_that_ends_ends_the_batches(self, monkeypatch):
+    def test_out_of_memory_ends_the_batches(self, monkeypatch):
         def out_of_space(*args):
             raise kvviz.OutOfSpaceError("offload to host", 2, 1)
 
@@ -256,12 +256,12 @@ class TestLongContexts:
 
 
 class TestThroughput:
-    """Batches at a size that takes no time: texts of 135 tokens, of which 120 are the prompt."""
+    """Batches at a small size: texts of 135 tokens, of which 120 are the prompt."""
 
     TEXTS, TOKENS, BUDGET = tiny_models.prompt(135, batch=4), 120, 96
 
-    def test_a_batch_decodes_as_the_model_that_prefilled_it(self):
-        """The caches are filled by hand: their logits are those of the ordinary way, text by text."""
+    def test_a_batch_gives_the_logits_of_its_texts(self):
+        """The logits of caches that the benchmark fills equal those of separately prefilled texts."""
         import torch
 
         model = tiny_models.make("llama")
@@ -270,15 +270,15 @@ class TestThroughput:
             prompts = throughput.prefilled(model, self.TEXTS[:, : self.TOKENS])
             for name, store in throughput.STORES.items():
                 cache = throughput.filled(model, name, prompts, 3, 135, self.BUDGET)
-                mine = model(self.TEXTS[:3, self.TOKENS : self.TOKENS + 1], past_key_values=cache).logits[:, -1]
+                logits = model(self.TEXTS[:3, self.TOKENS : self.TOKENS + 1], past_key_values=cache).logits[:, -1]
                 for row in range(3):
                     fields = {} if name == "full" else {"budget": self.BUDGET}
-                    alone = kvviz.SelectiveCache(model, kvviz.methods.create(name, **fields), store)
-                    model(self.TEXTS[row, None, : self.TOKENS], past_key_values=alone)
-                    fed = self.TEXTS[row, None, self.TOKENS : self.TOKENS + 1]
-                    torch.testing.assert_close(mine[row], model(fed, past_key_values=alone).logits[0, -1])
+                    single = kvviz.SelectiveCache(model, kvviz.methods.create(name, **fields), store)
+                    model(self.TEXTS[row, None, : self.TOKENS], past_key_values=single)
+                    token = self.TEXTS[row, None, self.TOKENS : self.TOKENS + 1]
+                    torch.testing.assert_close(logits[row], model(token, past_key_values=single).logits[0, -1])
 
-    def test_batches_end_where_the_next_would_not_fit_and_the_table_says_so(self):
+    def test_batches_end_at_the_memory_limit_and_the_table_says_so(self):
         model = tiny_models.make("llama")
         rows = throughput.measure(model, self.TEXTS, self.TOKENS, (1, 2, 4), 10**9, self.BUDGET)
         assert [(row["method"], row["batch"]) for row in rows] == [

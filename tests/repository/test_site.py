@@ -1,4 +1,4 @@
-"""The site: every notebook run from the recorded data, read from disk in a real Chromium without a network."""
+"""The site, with every notebook run from the recorded data, in a real Chromium from disk without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
-import pages  # noqa: E402  # found by the line above
+import pages  # noqa: E402  # found through the line above
 import references  # noqa: E402  # likewise
 
 RUN = "00_quickstart"
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site that KVVIZ_SITE names, so that one that was just built is not built again; otherwise a new one."""
+    """The site in KVVIZ_SITE, if it was built before; otherwise a new one."""
     if built := os.environ.get("KVVIZ_SITE"):
         return Path(built).resolve()
     out = tmp_path_factory.mktemp("built") / "site"
-    done = subprocess.run([sys.executable, ROOT / "docs" / "build.py", "--out", out], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "within Binder's 2 GiB" in done.stdout
-    assert list(out.parent.iterdir()) == [out], "what was written on the way is left over"
+    process = subprocess.run([sys.executable, ROOT / "docs" / "build.py", "--out", out], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert "within Binder's 2 GiB" in process.stdout
+    assert list(out.parent.iterdir()) == [out], "temporary files are left over"
     return out
 
 
@@ -45,7 +45,7 @@ def text_of(page: Path) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", page.read_text()))
 
 
-def test_every_method_has_a_page_with_its_fields_and_what_was_measured(site):
+def test_every_method_has_a_page_with_its_fields_and_measurements(site):
     overview = (site / "methods.html").read_text()
     for name in kvviz.methods.names():
         method = kvviz.methods.get(name)
@@ -74,36 +74,36 @@ def test_every_public_name_is_in_the_reference(site):
     def described(page):
         return set(re.findall(r'<dt class="[^"]*" id="([\w.]+)"', (site / "reference" / page).read_text()))
 
-    own = described("kvviz.html")
-    assert {f"kvviz.{name}" for name in pages.package_names()} <= own
+    top = described("kvviz.html")
+    assert {f"kvviz.{name}" for name in pages.package_names()} <= top
     for module in pages.MODULES:
         entries = described(f"kvviz.{module}.html")
         for name in pages.module_names(module):
-            assert {f"kvviz.{module}.{name}"} & entries or {f"kvviz.{name}"} & own, f"{module}.{name}"
-    modules = {name for name in kvviz.__all__ if f"kvviz.{name}" not in own} - {"__version__"}
+            assert {f"kvviz.{module}.{name}"} & entries or {f"kvviz.{name}"} & top, f"{module}.{name}"
+    modules = {name for name in kvviz.__all__ if f"kvviz.{name}" not in top} - {"__version__"}
     assert modules <= set(pages.MODULES)
 
 
-def test_docstrings_read_well(site):
+def test_docstrings_are_rendered(site):
     page = (site / "reference" / "kvviz.metrics.html").read_text()
     assert "`" not in text_of(site / "reference" / "kvviz.metrics.html")
     assert re.search(r'<code class="docutils literal notranslate"><span class="pre">distances</span></code>', page)
 
 
-def test_the_check_finds_what_is_fetched_or_missing(tmp_path):
+def test_the_check_finds_fetched_and_missing_files(tmp_path):
     (tmp_path / "style.css").write_text("@import 'https://fonts.example/a.css'; a { background: url(data:image/png,) }")
     (tmp_path / "page.html").write_text(
         '<link rel="stylesheet" href="style.css"><link rel="next" href="gone.html"><a href="https://people.example">x</a>'
         '<script src="//cdn.example/x.js"></script><p style="background: url(http://img.example/1.png)">'
         '<style>@font-face { src: url("https://fonts.example/f.woff2") }</style><img srcset="a.png 2x, /b.png 1x">'
     )
-    found = "\n".join(references.troubles(tmp_path))
+    problems = "\n".join(references.troubles(tmp_path))
     for host in ("//cdn.example/x.js", "http://img.example/1.png", "https://fonts.example/f.woff2"):
-        assert f"page.html: asks another host: {host}" in found
-    assert "style.css: asks another host: https://fonts.example/a.css" in found
+        assert f"page.html: asks another host: {host}" in problems
+    assert "style.css: asks another host: https://fonts.example/a.css" in problems
     for target in ("gone.html", "a.png", "/b.png"):
-        assert f"page.html: refers to what is missing: {target}" in found
-    assert "people.example" not in found
+        assert f"page.html: refers to what is missing: {target}" in problems
+    assert "people.example" not in problems
 
 
 @pytest.mark.browser
@@ -126,7 +126,7 @@ def test_the_notebook_lives_from_disk_without_a_network(site, browser):
     slider.press("ArrowLeft")
     expect(slider).to_have_value(str(step - 1))
     assert frame.screenshot() != before
-    # The frame is as high as what it holds, and follows the theme that the reader picks.
+    # The frame is as high as its content, and follows the reader's theme.
     inner = widget.locator("#kvviz-root")
     expect(frame).to_have_attribute("style", re.compile("height"))
     assert abs(frame.bounding_box()["height"] - inner.bounding_box()["height"]) <= 4
@@ -134,7 +134,7 @@ def test_the_notebook_lives_from_disk_without_a_network(site, browser):
     while page.locator("body").get_attribute("data-theme") != "dark":
         page.locator(".theme-toggle:visible").first.click()
     expect(inner).to_have_attribute("data-theme", "dark")
-    # Figures are drawn by the one script of the site.
+    # All figures use the one script of the site.
     assert page.locator(".plotly-graph-div .main-svg").count() >= 3
     assert page.locator('script[src$="plotly.min.js"]').count() == 1
     page.goto((site / "search.html").as_uri() + "?q=clusterkv")

@@ -1,4 +1,4 @@
-"""A method of another package has its own words, colour and sliders everywhere, and nothing in kvviz names it."""
+"""A method of another package keeps its group name, colour and sliders everywhere; kvviz does not mention it."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ STYLE = ["#AA3377", "longdash", "star"]
 
 
 def run(*command: str, path: str) -> str:
-    """What a process prints; it finds packages in `path`, and this repository's."""
+    """The last line that a new Python process prints; `path` is its PYTHONPATH."""
     environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    process = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the package as pip installs it, and what a process that has it made of the method."""
+    """A folder with the package as pip installs it, and the results of a process that uses its method."""
     folder = tmp_path_factory.mktemp("third party")
     site = folder / "site"
     (site / "striper-1.0.dist-info").mkdir(parents=True)
@@ -82,35 +82,35 @@ def folder(tmp_path_factory):
     (site / "striper-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: striper\nVersion: 1.0\n")
     (site / "striper-1.0.dist-info" / "entry_points.txt").write_text("[kvviz.methods]\nstripes = striper:Stripes\n")
     path = os.pathsep.join([str(site), str(ROOT), str(ROOT / "kernels")])
-    said = run("-m", "tests.repository.third_party", str(folder), path=path)
-    (folder / "said.json").write_text(said)
+    results = run("-m", "tests.repository.third_party", str(folder), path=path)
+    (folder / "results.json").write_text(results)
     return folder
 
 
 @pytest.fixture(scope="module")
-def said(folder):
-    return json.loads((folder / "said.json").read_text())
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def recordings(folder):
-    """The two recordings, read where the package is not installed."""
+    """The two recordings, read without the package."""
     return [Recording.load(folder / f"{name}.safetensors") for name in ("stripes", "streaming_llm")]
 
 
-def test_it_runs_wherever_a_method_runs(said):
-    assert said["listed"]
-    assert said["compared"] == said["evaluated"] == ["streaming_llm", "stripes"]
+def test_it_runs_like_any_method(results):
+    assert results["listed"]
+    assert results["compared"] == results["evaluated"] == ["streaming_llm", "stripes"]
 
 
-def test_figures_have_its_colour_dash_and_marker(said):
-    assert said["figures"] == [STYLE, STYLE]
-    assert said["by name"] == STYLE
+def test_figures_have_its_colour_dash_and_marker(results):
+    assert results["figures"] == [STYLE, STYLE]
+    assert results["by name"] == STYLE
 
 
-def test_the_explorer_has_its_sliders_words_and_colour(folder, said):
-    assert said["settings"] == {"width": 4}
-    assert said["explorer"] == {"light": "#AA3377", "dark": "#AA3377"}
+def test_the_explorer_has_its_sliders_group_name_and_colour(folder, results):
+    assert results["settings"] == {"width": 4}
+    assert results["explorer"] == {"light": "#AA3377", "dark": "#AA3377"}
     data, slices = embedded((folder / "explorer.html").read_text(encoding="utf-8"))
     (slider,) = data["page"]["sliders"]
     assert slider == {
@@ -120,20 +120,20 @@ def test_the_explorer_has_its_sliders_words_and_colour(folder, said):
     assert len(slices) == 3 * len(data["page"]["budgets"])
 
 
-def test_the_stepper_says_its_word(recordings):
+def test_the_stepper_has_its_group_name(recordings):
     data, _ = embedded(DecodeStepper(recordings[0]).to_html())
     assert data["page"]["group_name"] == "stripe"
     assert embedded(DecodeStepper(recordings[1]).to_html())[0]["page"]["group_name"] == "cluster"
 
 
-def test_the_comparer_has_its_word_and_colour(recordings):
+def test_the_comparer_has_its_group_name_and_colour(recordings):
     page = embedded(MethodComparer(recordings).to_html())[0]["page"]
-    stripes, other = page["methods"]
+    stripes, streaming = page["methods"]
     assert (stripes["group_name"], stripes["light"], stripes["dark"]) == ("stripe", "#AA3377", "#AA3377")
-    assert other["light"] == plots.method_style("streaming_llm")["color"]
+    assert streaming["light"] == plots.method_style("streaming_llm")["color"]
 
 
-def test_a_recording_is_drawn_alike_where_neither_the_package_nor_torch_is_loaded(folder):
+def test_a_recording_is_drawn_alike_without_the_package_and_torch(folder):
     program = """
 import sys
 from kvviz import plots
@@ -152,7 +152,7 @@ def test_results_are_drawn_alike_where_the_package_is_not_installed(folder):
 
 
 def compared_or_listed(path: Path) -> set[str]:
-    """The texts in a file's dicts, lists, tuples, sets and comparisons."""
+    """The strings in a file's dicts, lists, tuples, sets and comparisons."""
     parts: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Dict):
@@ -165,12 +165,12 @@ def compared_or_listed(path: Path) -> set[str]:
 
 
 def test_there_is_no_list_of_methods_to_edit():
-    """Outside their own files methods are named as defaults and in examples alone, but for two that are references."""
+    """Outside their files, methods are named only as defaults and in examples, except for the two references."""
     names = set(methods.names()) - {"full", "oracle"}
-    closed = ROOT / "kvviz" / "trace" / "earlier.py"  # for files of before
+    closed = ROOT / "kvviz" / "trace" / "earlier.py"  # for older files
     python = [path for path in ROOT.glob("kvviz/**/*.py") if path.parent.name != "methods" and path != closed]
     assert compared_or_listed(closed) >= names
-    assert {path.name: found for path in python if (found := compared_or_listed(path) & names)} == {
+    assert {path.name: listed for path in python if (listed := compared_or_listed(path) & names)} == {
         "inspector_content.py": {"clusterkv"}  # whose clusters the inspector shows
     }
     for path in ROOT.glob("kvviz/widgets/js/*.js"):

@@ -1,4 +1,4 @@
-"""What runs on GitHub and before a commit: the files are valid, and say the same as pyproject.toml and the Makefile."""
+"""Workflows on GitHub and commit hooks: the files are valid and agree with pyproject.toml and the Makefile."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ def workflow(name: str) -> dict[Any, Any]:
 
 
 def actionlint(*paths: Path) -> subprocess.CompletedProcess[str]:
-    """What actionlint says by itself, without linters that may be on the machine."""
+    """The result of actionlint, without other linters that may be installed."""
     command = [PROGRAMS / "actionlint", "-shellcheck=", "-pyflakes=", "-oneline", *paths]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_actionlint_finds_nothing() -> None:
-    done = actionlint(*WORKFLOWS)
-    assert (done.returncode, done.stdout) == (0, "")
+def test_the_workflows_have_no_errors() -> None:
+    process = actionlint(*WORKFLOWS)
+    assert (process.returncode, process.stdout) == (0, "")
     assert {path.stem for path in WORKFLOWS} == {"check", "site"}
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+    ("right", "wrong", "message"),
     [
         ("needs: build", "needs: built", 'needs job "built" which does not exist'),
         ("timeout-minutes: 10", "timeout: 10", 'unexpected key "timeout"'),
         ("steps.deployment.outputs", "steps.deployed.outputs", 'property "deployed" is not defined'),
     ],
 )
-def test_actionlint_finds_what_is_wrong(tmp_path: Path, right: str, wrong: str, said: str) -> None:
+def test_actionlint_finds_errors(tmp_path: Path, right: str, wrong: str, message: str) -> None:
     text = (ROOT / ".github/workflows/site.yml").read_text()
     assert right in text
     (tmp_path / "site.yml").write_text(text.replace(right, wrong))
-    done = actionlint(tmp_path / "site.yml")
-    assert done.returncode == 1
-    assert said in done.stdout
+    process = actionlint(tmp_path / "site.yml")
+    assert process.returncode == 1
+    assert message in process.stdout
 
 
-def test_every_python_that_is_said_to_work_is_tested() -> None:
+def test_every_supported_python_is_tested() -> None:
     prefix = "Programming Language :: Python :: "
-    said = [line.removeprefix(prefix) for line in PROJECT["classifiers"] if line.startswith(prefix)]
+    supported = [line.removeprefix(prefix) for line in PROJECT["classifiers"] if line.startswith(prefix)]
     jobs = workflow("check")["jobs"]
-    assert jobs["test"]["strategy"]["matrix"]["python-version"] == said
-    assert PROJECT["requires-python"] == f">={said[0]}"
+    assert jobs["test"]["strategy"]["matrix"]["python-version"] == supported
+    assert PROJECT["requires-python"] == f">={supported[0]}"
     used = re.findall(r"python-version: (.*)", "".join(path.read_text() for path in WORKFLOWS))
-    oldest, matrix = f'"{said[0]}"', "${{ matrix.python-version }}"
-    assert sorted(set(used)) == sorted([oldest, matrix, str(said).replace("'", '"')])
+    oldest, matrix = f'"{supported[0]}"', "${{ matrix.python-version }}"
+    assert sorted(set(used)) == sorted([oldest, matrix, str(supported).replace("'", '"')])
 
 
-def test_the_jobs_make_what_the_makefile_has() -> None:
+def test_the_jobs_run_targets_of_the_makefile() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     jobs = [job for path in WORKFLOWS for job in workflow(path.stem)["jobs"].values()]
     commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
@@ -107,6 +107,6 @@ def test_a_hook_lets_only_the_good_file_pass(tmp_path: Path, hook: str, name: st
     environment = os.environ | {"PRE_COMMIT_HOME": str(tmp_path / "home")}
     for text, status in ((good, 0), (bad, 1)):
         file.write_text(text)
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stdout + done.stderr
-        assert "Skipped" not in done.stdout
+        process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert process.returncode == status, process.stdout + process.stderr
+        assert "Skipped" not in process.stdout

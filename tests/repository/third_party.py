@@ -1,6 +1,6 @@
-"""Uses a method of another package in every way that draws it or runs it; a process of its own, since it is installed.
+"""Use a method of another package in every way that runs or draws it, in a process where the package is installed.
 
-`python third_party.py FOLDER` writes what was drawn and run to FOLDER, and says on its last line what came out.
+`python third_party.py FOLDER` writes recordings and a page to FOLDER, and prints the results as JSON on its last line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
     explorer.to_html(folder / "explorer.html")
     table = kvviz.compare(lm, PROMPT, NAMES, budgets=[24, 32], max_new_tokens=4)
     results = kvviz.evaluate(lm, [Letters()], NAMES, [24, 32], [60], samples=1, out=folder / "results.parquet")
-    found = {
+    summary = {
         "listed": "stripes" in kvviz.methods.names() and "stripes" in kvviz.methods.table(),
         "settings": explorer.settings,
         "explorer": explorer.page["colours"],
@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
         "figures": [drawn(plots.recall_by_budget(table)), drawn(plots.score_by_budget(results))],
         "by name": list(plots.method_style("stripes").values()),
     }
-    print(json.dumps(found))
+    print(json.dumps(summary))
 
 
 if __name__ == "__main__":
