@@ -1,4 +1,4 @@
-"""Scores of written answers: against values worked out by hand, and against definitions spelled out here."""
+"""Scores of answers against values computed by hand, and against definitions written out here."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ WORDS = st.lists(st.sampled_from(["cat", "sat", "mat", "The", "a", "on.", "7"]),
 LETTERS = st.text("abc ", max_size=9)
 
 
-def common_subsequence(one, other):
-    """Length of the longest common subsequence, by trying all."""
-    if not one or not other:
+def common_subsequence(first, second):
+    """Length of the longest common subsequence, by recursion."""
+    if not first or not second:
         return 0
-    if one[-1] == other[-1]:
-        return common_subsequence(one[:-1], other[:-1]) + 1
-    return max(common_subsequence(one[:-1], other), common_subsequence(one, other[:-1]))
+    if first[-1] == second[-1]:
+        return common_subsequence(first[:-1], second[:-1]) + 1
+    return max(common_subsequence(first[:-1], second), common_subsequence(first, second[:-1]))
 
 
 def harmonic(precision, recall):
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def deletions_and_insertions(one, other):
-    """How many it takes, by the table of all prefixes."""
-    row = list(range(len(other) + 1))
-    for above, letter in enumerate(one, 1):
-        last, row = row, [above]
-        for place, wanted in enumerate(other, 1):
-            row.append(last[place - 1] if letter == wanted else 1 + min(last[place], row[-1]))
+def deletions_and_insertions(first, second):
+    """The least number of deletions and insertions that turn one text into the other, by dynamic programming."""
+    row = list(range(len(second) + 1))
+    for count, letter in enumerate(first, 1):
+        above, row = row, [count]
+        for column, other in enumerate(second, 1):
+            row.append(above[column - 1] if letter == other else 1 + min(above[column], row[-1]))
     return row[-1]
 
 
 @given(WORDS, WORDS)
 @example("", "")
 @example("the cat", "a cat")
-def test_f1_counts_each_word_as_often_as_both_have_it(text, answer):
+def test_f1_counts_common_words_with_repetition(text, answer):
     def kept(words):
         return [word for word in words.lower().replace(".", "").split() if word not in ("the", "a", "an")]
 
@@ -51,8 +51,8 @@ def test_f1_counts_each_word_as_often_as_both_have_it(text, answer):
         if word in left:
             left.remove(word)
             common += 1
-    wanted = harmonic(common / len(kept(text)), common / len(kept(answer))) if common else 0.0
-    assert scores.token_f1(text, [answer]) == pytest.approx(wanted)
+    expected = harmonic(common / len(kept(text)), common / len(kept(answer))) if common else 0.0
+    assert scores.token_f1(text, [answer]) == pytest.approx(expected)
 
 
 def test_f1_by_hand():
@@ -64,28 +64,28 @@ def test_f1_by_hand():
 
 @given(WORDS, WORDS)
 def test_rouge_l_is_the_longest_common_subsequence(text, answer):
-    one, other = (re.findall("[a-z0-9]+", words.lower()) for words in (text, answer))
-    length = common_subsequence(one, other)
-    wanted = harmonic(length / len(one), length / len(other)) if length else 0.0
-    assert scores.rouge_l(text, [answer]) == pytest.approx(wanted)
-    assert scores.rouge_l(text, ["dog", answer]) == pytest.approx(wanted)
+    words, answer_words = (re.findall("[a-z0-9]+", string.lower()) for string in (text, answer))
+    length = common_subsequence(words, answer_words)
+    expected = harmonic(length / len(words), length / len(answer_words)) if length else 0.0
+    assert scores.rouge_l(text, [answer]) == pytest.approx(expected)
+    assert scores.rouge_l(text, ["dog", answer]) == pytest.approx(expected)
 
 
 def test_rouge_l_by_hand():
-    found = scores.rouge_l("the gunman kills a police", ["police killed the gunman"])
-    assert found == pytest.approx(harmonic(2 / 5, 2 / 4))  # "the gunman"; no stemming
+    score = scores.rouge_l("the gunman kills a police", ["police killed the gunman"])
+    assert score == pytest.approx(harmonic(2 / 5, 2 / 4))  # "the gunman"; no stemming
 
 
 @given(LETTERS, LETTERS)
-def test_edit_similarity_is_the_share_that_stays(text, answer):
-    both = len(text) + len(answer)
-    wanted = 1 - deletions_and_insertions(text, answer) / both if both else 1.0
-    assert scores.edit_similarity(text, [answer]) == pytest.approx(wanted)
-    assert scores.edit_similarity(text, ["?", answer]) == pytest.approx(wanted)
+def test_edit_similarity_is_the_share_without_edits(text, answer):
+    letters = len(text) + len(answer)
+    expected = 1 - deletions_and_insertions(text, answer) / letters if letters else 1.0
+    assert scores.edit_similarity(text, [answer]) == pytest.approx(expected)
+    assert scores.edit_similarity(text, ["?", answer]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("score", "text", "answers", "wanted"),
+    ("score", "text", "answers", "expected"),
     [
         (scores.line_similarity, "\n# first\n```python\nreturn x\nreturn y", ["return x"], 1),
         (scores.line_similarity, "// only a comment", ["return x"], 0),
@@ -124,17 +124,17 @@ def test_edit_similarity_is_the_share_that_stays(text, answer):
         (scores.found_share, "Paris only", ["London", "paris"], 0.5),
     ],
 )  # fmt: skip
-def test_scores_by_hand(score, text, answers, wanted):
-    assert score(text, answers) == pytest.approx(wanted)
+def test_scores_by_hand(score, text, answers, expected):
+    assert score(text, answers) == pytest.approx(expected)
 
 
-def test_a_class_must_stand_alone():
+def test_a_class_is_not_found_in_a_longer_class():
     classes = ["Date", "Other number", "Number", "Other", "Definition"]
-    for text, wanted in (
+    for text, expected in (
         ("Other number", 1), ("Other", 0), ("Other number or Date", 1 / 2), ("Date, Definition, Other number", 1 / 3),
         ("nothing", 0), ("other number", 0),
     ):  # fmt: skip
-        assert scores.class_found(text, ["Other number"], classes) == pytest.approx(wanted)
+        assert scores.class_found(text, ["Other number"], classes) == pytest.approx(expected)
     assert scores.class_found("Other number", ["Other"], classes) == 1 / 2  # it names a longer class
     assert scores.class_found("Date", ["Other", "Date"], classes) == 1
 

@@ -1,4 +1,4 @@
-"""Public datasets in use: in grids and on a real model, from the hub, and with input that cannot be served."""
+"""Public datasets in use: in grids and on a real model, from the hub, and with invalid input."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ NAMES = ("gsm8k", "infinitebench", "longbench", "pg19")
 PROSE = "The boats lie in the harbour. It rains. The market opens at nine. "
 
 
-def test_a_grid_scores_what_the_model_writes(tmp_path):
-    lm = kvviz.LanguageModel(make("llama", 1), letters_tokenizer(), "tiny")  # which writes digits too
+def test_a_grid_scores_the_models_answers(tmp_path):
+    lm = kvviz.LanguageModel(make("llama", 1), letters_tokenizer(), "tiny")  # this model writes digits too
     questions, problems = tmp_path / "hotpotqa.jsonl", tmp_path / "test.jsonl"
 
     def run(answers, results):
         write(questions, [longbench(answers=[answer], context=TEXT * 2) for answer in answers])
         write(problems, [problem(answer=f"One step.\n#### {result}") for result in results])
-        asked = [LongBench(subset="hotpotqa", file=str(questions)), GSM8K(file=str(problems), max_new_tokens=60)]
-        found = kvviz.evaluate(lm, asked, ["full", "streaming_llm"], [64], [500], samples=2)
-        assert sorted(set(found["task"])) == ["gsm8k", "longbench_hotpotqa"]
-        assert sorted(set(found["metric"])) == ["final number right", "token F1"]
-        assert len(found) == 8
-        full = found[found["method"] == "full"].set_index(["task", "row"]).sort_index()
+        chosen = [LongBench(subset="hotpotqa", file=str(questions)), GSM8K(file=str(problems), max_new_tokens=60)]
+        table = kvviz.evaluate(lm, chosen, ["full", "streaming_llm"], [64], [500], samples=2)
+        assert sorted(set(table["task"])) == ["gsm8k", "longbench_hotpotqa"]
+        assert sorted(set(table["metric"])) == ["final number right", "token F1"]
+        assert len(table) == 8
+        full = table[table["method"] == "full"].set_index(["task", "row"]).sort_index()
         return full.loc["longbench_hotpotqa"], full.loc["gsm8k"]
 
     read, solved = run(["nothing"] * 2, ["123456"] * 2)
@@ -44,7 +44,7 @@ def test_a_grid_scores_what_the_model_writes(tmp_path):
     assert (read["dropped"] > 0).all()
     texts = [text.partition("Question:")[0] for text in solved["text"]]
     numbers = [re.findall(r"\d+", text)[-1] for text in texts]
-    read_again, solved_again = run(list(read["text"]), numbers)  # what it wrote is right now
+    read_again, solved_again = run(list(read["text"]), numbers)  # now its answers are the right ones
     assert list(read_again["text"]) == list(read["text"])
     assert set(read_again["score"]) == set(solved_again["score"]) == {1}
 
@@ -54,9 +54,9 @@ def test_a_real_model_finds_a_pass_key(lm, tmp_path):
     hidden = f"{PROSE * 4}The pass key is 71432. Remember it. 71432 is the pass key. {PROSE * 4}"
     row = {"context": hidden, "input": "What is the pass key?", "answer": ["71432"], "options": [], "id": 0}
     task = InfiniteBench(file=write(tmp_path / "passkey.jsonl", [row]))
-    found = kvviz.evaluate(lm, [task], ["full"], [], [300], samples=1)
-    assert found["score"].tolist() == [1]
-    assert found["task"].tolist() == ["infinitebench_passkey"]
+    table = kvviz.evaluate(lm, [task], ["full"], [], [300], samples=1)
+    assert table["score"].tolist() == [1]
+    assert table["task"].tolist() == ["infinitebench_passkey"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_real_model_finds_a_pass_key(lm, tmp_path):
     ],
     ids=["longbench", "infinitebench", "gsm8k", "pg19"],
 )
-def test_the_hub_gives_data_and_no_code(tiny, monkeypatch, task, path, name, file, split):  # noqa: F811  # pytest's way to ask for it
+def test_the_hub_is_asked_for_data_only(tiny, monkeypatch, task, path, name, file, split):  # noqa: F811  # pytest's way to ask for it
     calls = []
 
     def no_network(*values, **fields):
@@ -83,14 +83,14 @@ def test_the_hub_gives_data_and_no_code(tiny, monkeypatch, task, path, name, fil
         r"from the hub: got ConnectionError: Couldn't reach the hub; wanted a connection; or download .*"
         rf"pass {type(task).__name__}\(.*file=", str(caught.value)
     )  # fmt: skip
-    assert caught.value.__suppress_context__  # no traceback of the network's libraries
+    assert caught.value.__suppress_context__  # no traceback from the network libraries
     assert calls == [((path, name), {"data_files": file, "split": ("train", "test")[split]})]
     row = {**longbench(answer=["5"]), **problem(), "text": TEXT * 9}
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list([row]))
     assert task.sample(tiny, 900, 0, 0).details["row"] == 0
 
 
-def test_bad_input_says_what_to_do(tiny, tmp_path):  # noqa: F811  # pytest's way to ask for it
+def test_bad_input_is_refused_with_a_way_out(tiny, tmp_path):  # noqa: F811  # pytest's way to ask for it
     def file(name, content):
         (tmp_path / name).write_bytes(content)
         return str(tmp_path / name)
@@ -154,13 +154,13 @@ def test_a_missing_package_is_named_before_anything_runs(monkeypatch, module, pa
         make_task()
 
 
-def test_tasks_are_listed_without_the_libraries_they_need():
+def test_tasks_are_listed_without_loading_their_libraries():
     code = (
         "import json, sys, kvviz.tasks as tasks; listed = tasks.names(), tasks.table()\n"
         "tasks.create('longbench', subset='gov_report'); print(json.dumps([*listed, list(sys.modules)]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names, table, loaded = json.loads(done.stdout)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names, table, loaded = json.loads(process.stdout)
     assert set(NAMES) <= set(names)
     assert all(f"| `{name}` |" in table for name in NAMES)
     assert "| by subset | 0 to 0.25 | arXiv 2402.13718 |" in table, "InfiniteBench: one of four answers"

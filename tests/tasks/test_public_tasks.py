@@ -1,4 +1,4 @@
-"""Public datasets as tasks: on small files in their schemas that the tests write; nothing needs the network."""
+"""Public datasets as tasks, on small files in their schemas; no test needs the network."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kvviz.tasks.public import GSM8K, PG19, InfiniteBench, LongBench, rows
 from tests.tiny_llama import byte_level, tiny_llama
 from tests.tiny_models import letters_tokenizer, make
 
-TEXT = "".join(f"<{number}>" for number in range(60))  # every part of it tells its place
+TEXT = "".join(f"<{number}>" for number in range(60))  # every part shows its position
 SHOTS = "Question: Who is it?\nType:"
-# metric, tokens to write, whether the prompt has the row's input: as in the papers and their configurations
+# metric, new tokens, whether the prompt has the row's input: as in the papers and their configurations
 LONGBENCH = {
     "narrativeqa": ("token F1", 128, True), "qasper": ("token F1", 128, True),
     "multifieldqa_en": ("token F1", 64, True), "hotpotqa": ("token F1", 32, True), "2wikimqa": ("token F1", 32, True),
@@ -46,7 +46,7 @@ EXPERIMENTS = [(LongBench, name, *of) for name, of in LONGBENCH.items()] + [
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """Where `datasets` keeps what it has read."""
+    """Use a temporary cache folder for `datasets`."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
     rows._from_hub.cache_clear()
@@ -58,11 +58,11 @@ def tiny():
     return kvviz.LanguageModel(tiny_llama(), byte_level(), "tiny")
 
 
-def write(file, found):
+def write(file, table):
     if file.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(found), file)
+        pq.write_table(pa.Table.from_pylist(table), file)
     else:
-        file.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found))
+        file.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in table))
     return str(file)
 
 
@@ -77,7 +77,7 @@ def problem(number=0, answer=None):
 
 
 @pytest.mark.parametrize(("kind", "subset", "metric", "most", "asked"), EXPERIMENTS)
-def test_every_subset_asks_and_scores(tiny, tmp_path, kind, subset, metric, most, asked):
+def test_every_subset_has_prompts_and_scores(tiny, tmp_path, kind, subset, metric, most, asked):
     answer = ANSWERS.get(metric, "a green cat")
     row = longbench(answers=[answer]) if kind is LongBench else longbench(answer=[answer], options=["one", "two", "3"])
     task = kind(subset=subset, file=write(tmp_path / "rows.jsonl", [row]), placement="last")
@@ -99,32 +99,32 @@ def test_every_subset_asks_and_scores(tiny, tmp_path, kind, subset, metric, most
     assert task.score(turn, "5") == 0
 
 
-def test_rows_that_continue_examples_end_with_their_last_words(tiny, tmp_path):
+def test_prompts_of_few_shot_rows_end_with_the_last_line_of_the_input(tiny, tmp_path):
     file = write(tmp_path / "rows.jsonl", [longbench(answers=["Person"])])
     task = LongBench(subset="trec", file=file, placement="last")
     sample = task.sample(tiny, 2000, 0, 0)
     assert render(tiny, sample, "last").text.endswith(f"{TEXT}\n\nQuestion: Who is it?\nType:")
     prompt = render(tiny, sample, "after")
     assert (prompt.text, prompt.turns) == (sample.context, ("\n\nQuestion: Who is it?\nType:",))
-    assert task.score(sample.turns[0], "\nPerson\nQuestion: When?\nType: Personal date") == 1  # a further example
+    assert task.score(sample.turns[0], "\nPerson\nQuestion: When?\nType: Personal date") == 1  # another example
     assert task.score(sample.turns[0], "Personal date") == 1 / 2
 
 
-def test_long_texts_lose_their_middle(tiny, tmp_path):
+def test_long_texts_are_cut_in_the_middle(tiny, tmp_path):
     texts = [TEXT, "naïve café über Straße " * 20]
     file = write(tmp_path / "rows.jsonl", [longbench(context=text) for text in texts])
     task = LongBench(subset="qasper", file=file)
-    whole = [task.sample(tiny, 4000, index, 0) for index in range(2)]
-    least = [count_tokens(tiny, sample, "after") - len(texts[sample.details["row"]].encode()) for sample in whole]
+    uncut = [task.sample(tiny, 4000, index, 0) for index in range(2)]
+    least = [count_tokens(tiny, sample, "after") - len(texts[sample.details["row"]].encode()) for sample in uncut]
 
     @given(st.integers(0, 1), st.integers(1, 600))
     @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def check(index, room):
-        text = texts[whole[index].details["row"]].encode()
-        lead = whole[index].context.removesuffix(text.decode())
+        text = texts[uncut[index].details["row"]].encode()
+        lead = uncut[index].context.removesuffix(text.decode())
         sample = task.sample(tiny, least[index] + room, index, 0)
         kept = len(text) - sample.details["dropped"]
-        assert min(room, len(text)) <= kept <= room + 2  # where a letter is cut in two, its bytes leave room
+        assert min(room, len(text)) <= kept <= room + 2  # a cut letter leaves room for its bytes
         assert count_tokens(tiny, sample, "after") <= least[index] + room
         ends = (text[: kept - kept // 2], text[len(text) - kept // 2 :]) if kept < len(text) else (text,)
         assert sample.context == lead + "".join(end.decode(errors="ignore") for end in ends)
@@ -134,19 +134,19 @@ def test_long_texts_lose_their_middle(tiny, tmp_path):
         task.sample(tiny, least[0], 0, 0)
 
 
-def test_files_of_all_kinds_are_the_same_rows(tiny, tmp_path):
-    found = [longbench(number, context=f"text {number}") for number in range(7)]
+def test_all_kinds_of_files_give_the_same_rows(tiny, tmp_path):
+    table = [longbench(number, context=f"text {number}") for number in range(7)]
     folder = tmp_path / "data"
     folder.mkdir()
-    text = write(folder / "qasper.jsonl", found)
+    text = write(folder / "qasper.jsonl", table)
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         archive.write(text, "data/qasper.jsonl")
-    shards = tmp_path / "shards [1]"  # no pattern
+    shards = tmp_path / "shards [1]"  # the brackets are not a pattern
     shards.mkdir()
-    write(shards / "qasper-0.parquet", found[:3])
-    write(shards / "qasper-1.parquet", found[3:])
-    write(shards / "hotpotqa.parquet", found[:1])
-    files = [text, folder, tmp_path / "data.zip", write(tmp_path / "one.parquet", found), shards]
+    write(shards / "qasper-0.parquet", table[:3])
+    write(shards / "qasper-1.parquet", table[3:])
+    write(shards / "hotpotqa.parquet", table[:1])
+    files = [text, folder, tmp_path / "data.zip", write(tmp_path / "one.parquet", table), shards]
     orders = set()
     for seed in range(3):
         several = [
@@ -158,29 +158,29 @@ def test_files_of_all_kinds_are_the_same_rows(tiny, tmp_path):
         assert all(sample.context.endswith(f"text {row}") for sample, row in zip(several[0], order, strict=True))
         orders.add(tuple(order))
     assert len(orders) == 3
-    write(folder / "qasper.jsonl", found[:1])  # what was read before is not taken for it
+    write(folder / "qasper.jsonl", table[:1])  # the changed file is read again
     with pytest.raises(InvalidInputError, match="got number 1; wanted less than 1, its rows"):
         LongBench(file=text).sample(tiny, 900, 1, 0)
 
 
 def test_rows_stay_on_disk(tiny, tmp_path, monkeypatch):
     task = GSM8K(file=write(tmp_path / "test.parquet", [problem(number) for number in range(10_000)]))
-    found = rows.read(rows.Source("", "", (), "", ""), task.file)
-    assert found.num_rows == 10_000
-    assert found.cache_files  # mapped
-    asked = []
+    table = rows.read(rows.Source("", "", (), "", ""), task.file)
+    assert table.num_rows == 10_000
+    assert table.cache_files  # memory-mapped
+    read_rows = []
     read = datasets.Dataset.__getitem__
-    monkeypatch.setattr(datasets.Dataset, "__getitem__", lambda self, key: asked.append(key) or read(self, key))
+    monkeypatch.setattr(datasets.Dataset, "__getitem__", lambda self, key: read_rows.append(key) or read(self, key))
     monkeypatch.setattr(datasets.Dataset, "__iter__", lambda self: pytest.fail("all rows are read"))
     samples = [task.sample(tiny, 900, index, 5) for index in range(3)]
-    assert asked == [sample.details["row"] for sample in samples]
-    assert [f"What is {row} + 1?" in sample.turns[0].question for row, sample in zip(asked, samples, strict=True)]
-    assert [sample.turns[0].answers for sample in samples] == [(str(row + 1),) for row in asked]
+    assert read_rows == [sample.details["row"] for sample in samples]
+    assert [f"What is {row} + 1?" in sample.turns[0].question for row, sample in zip(read_rows, samples, strict=True)]
+    assert [sample.turns[0].answers for sample in samples] == [(str(row + 1),) for row in read_rows]
 
 
 def test_worked_examples_are_right_and_fill_the_length(tiny, tmp_path):
     task = GSM8K(file=write(tmp_path / "test.jsonl", [problem(number) for number in range(9)]))
-    seen = set()
+    templates = set()
     for index in range(9):
         sample = task.sample(tiny, 2500, index, 1)
         lead, *examples = sample.context.split("Question: ")
@@ -191,16 +191,16 @@ def test_worked_examples_are_right_and_fill_the_length(tiny, tmp_path):
                 assert eval(terms) == int(result)
             last, answer = re.findall(r"(\d+)(?=[^\d]*\. The answer is (\d+)\.$)", steps)[0]
             assert last == answer
-            seen.add(re.sub(r"\d+|\b[A-Z]\w+", "", question))
-        assert 2500 - 300 <= count_tokens(tiny, sample, "after") <= 2500  # another example has no room
+            templates.add(re.sub(r"\d+|\b[A-Z]\w+", "", question))
+        assert 2500 - 300 <= count_tokens(tiny, sample, "after") <= 2500  # there is no room for another example
         (turn,) = sample.turns
         assert task.score(turn, f" 3 * 4 = 12. The answer is {turn.answers[0]}.\n\nQuestion: 5? The answer is 8.") == 1
         assert task.score(turn, " It is 77.") == 0
-    assert len(seen) == 8
+    assert len(templates) == 8
     assert GSM8K(file=task.file, shots=2).sample(tiny, 2500, 0, 1).details["shots"] == 2
 
 
-def test_books_come_in_windows(tmp_path):
+def test_samples_are_windows_of_books(tmp_path):
     lm = kvviz.LanguageModel(make("llama"), letters_tokenizer(), "tiny")
     books = [{"text": "".join(chr(97 + place * step % 26) for place in range(300))} for step in (1, 3)]
     task = PG19(file=write(tmp_path / "books.jsonl", books), tokens=9)

@@ -1,4 +1,4 @@
-"""RULER's tasks: every sample is solved again from its text alone, by other means than made it."""
+"""RULER's tasks: every sample is solved from its text alone, independently of the code that made it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvviz.tasks.prompts import render
 from kvviz.tasks.text import NOISE, prose, running, vocabulary, woven
 from tests.tiny_llama import byte_level, tiny_llama
 
-NIAH = {  # haystack, keys in prose or noise, values a key, keys asked for
+NIAH = {  # haystack, keys in prose or noise, values per key, keys in the question
     "niah_single_1": ("noise", 1, 1, 1), "niah_single_2": ("prose", 1, 1, 1), "niah_single_3": ("prose", 1, 1, 1),
     "niah_multikey_1": ("prose", 4, 1, 1), "niah_multikey_2": ("needles", None, 1, 1),
     "niah_multikey_3": ("needles", None, 1, 1), "niah_multivalue": ("prose", 1, 4, 1),
@@ -60,7 +60,7 @@ def tiny():
     return LanguageModel(tiny_llama(), byte_level(), "tiny")
 
 
-def whole(lm, task, sample):
+def full_text(lm, task, sample):
     prompt = render(lm, sample, task.placement)
     return prompt.text + "".join(prompt.turns)
 
@@ -74,17 +74,17 @@ def solve_needles(name, text):
     haystack, keys, values, queries = NIAH[name]
     body, question = text.rsplit("\n\nWhat ", 1)
     needles = NEEDLE.findall(body)
-    found = {key: [value for other, value in needles if other == key] for key, _ in needles}
-    assert all(len(of_key) == values for of_key in found.values())
+    values_of = {key: [value for needle, value in needles if needle == key] for key, _ in needles}
+    assert all(len(of_key) == values for of_key in values_of.values())
     assert len({value for _, value in needles}) == len(needles)
-    assert len(found) == (keys or len(found))
+    assert len(values_of) == (keys or len(values_of))
     kind, of_value = (UUID if name == "niah_multikey_3" else PAIR), UUID if name.endswith("_3") else NUMBER
     assert all(re.fullmatch(kind, key) and re.fullmatch(of_value, value) for key, value in needles)
     listed = re.search(r"hidden (?:numbers?|codes?) of (.+) that the text tells\?", question)[1]
     asked = re.split(r", | and ", listed)
     assert len(asked) == queries
     check_filling(haystack, body)
-    return [value for key in asked for value in found[key]]
+    return [value for key in asked for value in values_of[key]]
 
 
 def check_filling(haystack, body):
@@ -96,28 +96,28 @@ def check_filling(haystack, body):
     counted = Counter(re.findall(r"[^.]+\.", rest))
     assert {sentence.strip() for sentence in counted} <= set(NOISE)
     assert rest.count(".") == counted.total()
-    assert len(rest) < 300 or haystack == "noise"  # less than a needle of bytes
+    assert len(rest) < 300 or haystack == "noise"  # shorter than one needle in bytes
 
 
 def solve_chain(_, text):
     size, value = re.search(r"Which (\d+) variables hold the value (\d{5}),", text).groups()
     held = {}
     for name, before, number in re.findall(r"VAR ([A-Z]{5}) = (?:VAR ([A-Z]{5})|(\d{5}))\.", text):
-        held[name] = number or held[before]  # each comes behind the one it takes its value from
-    found = [name for name, number in held.items() if number == value]
-    assert len(found) == int(size)
+        held[name] = number or held[before]  # each comes after the variable that it copies
+    names = [name for name, number in held.items() if number == value]
+    assert len(names) == int(size)
     assert text.count("VAR ") == 2 * len(held) - len(set(held.values()))
-    return found
+    return names
 
 
 def solve_common(_, text):
     items = re.findall(r"(\d+)\. ([a-z]+)", text)
     assert [int(number) for number, _ in items] == list(range(1, len(items) + 1))
     counted = Counter(word for _, word in items)
-    often, seldom = max(counted.values()), min(counted.values())
-    assert (often, seldom) in ((6, 1), (30, 3))
-    assert Counter(counted.values()) == {often: 10, seldom: len(counted) - 10}
-    return [word for word, count in counted.items() if count == often]
+    most, least = max(counted.values()), min(counted.values())
+    assert (most, least) in ((6, 1), (30, 3))
+    assert Counter(counted.values()) == {most: 10, least: len(counted) - 10}
+    return [word for word, count in counted.items() if count == most]
 
 
 def solve_frequent(_, text):
@@ -127,7 +127,7 @@ def solve_frequent(_, text):
     assert all(re.fullmatch("[a-z]{6}", word) for word, _ in ranked[1:])
     assert ranked[0][1] > ranked[1][1] > ranked[2][1] > ranked[3][1] > ranked[4][1]
     dots = ranked[0][1]
-    for rank, (_, count) in enumerate(ranked[:8], 1):  # floor(n k^-2 / zeta(2)), n known to within one of the first
+    for rank, (_, count) in enumerate(ranked[:8], 1):  # floor(n k^-2 / zeta(2)); the first count gives n
         assert math.floor(dots / rank**2) <= count <= math.floor((dots + 1) / rank**2)
     return [word for word, _ in ranked[1:4]]
 
@@ -142,19 +142,19 @@ def solve_question(name, text):
             question = question.replace(link[0], kind + facts[fact][link[1]])
             hops += 1
     assert hops == int(name[-1])
-    kinds = [(fact, found[1]) for fact, pattern in QUESTIONS.items() if (found := re.fullmatch(pattern, question))]
+    kinds = [(fact, match[1]) for fact, pattern in QUESTIONS.items() if (match := re.fullmatch(pattern, question))]
     ((fact, about),) = kinds
     return [facts[fact][about]]
 
 
 def solve(name, text):
-    others = {"vt": solve_chain, "cwe": solve_common, "fwe": solve_frequent}
-    solver = others.get(name, solve_needles if name in NIAH else solve_question)
+    solvers = {"vt": solve_chain, "cwe": solve_common, "fwe": solve_frequent}
+    solver = solvers.get(name, solve_needles if name in NIAH else solve_question)
     return solver(name, text)
 
 
 def long_enough(task, lm, length):
-    """The length, or the least that the task asks for: a sample of that length has other words, and may ask again."""
+    """The length, or the least that the task accepts. Samples depend on the length, so the least may change, too."""
     while True:
         try:
             task.sample(lm, length, 0, 0)
@@ -171,7 +171,7 @@ def test_all_thirteen_are_registered():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_text_alone_has_the_answers_and_nothing_else_is_asked(tiny, name):
+def test_the_text_alone_has_the_answers(tiny, name):
     task = tasks.create(name)
 
     @settings(max_examples=20, derandomize=True)
@@ -179,7 +179,7 @@ def test_the_text_alone_has_the_answers_and_nothing_else_is_asked(tiny, name):
     def check(seed, index, length):
         sample = task.sample(tiny, length, index, seed)
         (turn,) = sample.turns
-        text = whole(tiny, task, sample)
+        text = full_text(tiny, task, sample)
         assert 0.93 * length <= tokens(tiny, task, sample) <= length
         assert sorted(solve(name, text.removesuffix(turn.opening))) == sorted(turn.answers)
         assert task.score(turn, f"It is {', '.join(turn.answers).upper()}.") == 1
@@ -224,32 +224,32 @@ def test_samples_are_the_same_in_every_process_and_order(tiny):
     )
     environment = {**os.environ, "PYTHONHASHSEED": "4321"}
     root = Path(__file__).parents[2]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=root
     )
-    here = [tasks.create(name).sample(tiny, 1600, 3, 7) for name in reversed(NAMES)]
-    assert json.loads(done.stdout) == json.loads(digest(here[::-1]))
+    samples = [tasks.create(name).sample(tiny, 1600, 3, 7) for name in reversed(NAMES)]
+    assert json.loads(process.stdout) == json.loads(digest(samples[::-1]))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_other_lengths_numbers_and_seeds_give_other_samples(tiny, name):
     task = tasks.create(name)
-    made = [task.sample(tiny, *which) for which in ((1600, 0, 0), (1601, 0, 0), (1600, 1, 0), (1600, 0, 1))]
-    assert len({sample.turns[0].answers for sample in made}) == 4
-    assert task.score(made[0].turns[0], " ".join(made[1].turns[0].answers)) == 0
+    samples = [task.sample(tiny, *which) for which in ((1600, 0, 0), (1601, 0, 0), (1600, 1, 0), (1600, 0, 1))]
+    assert len({sample.turns[0].answers for sample in samples}) == 4
+    assert task.score(samples[0].turns[0], " ".join(samples[1].turns[0].answers)) == 0
 
 
 @pytest.mark.parametrize(("name", "right", "of"), [
     ("niah_multivalue", 3, 4), ("niah_multiquery", 1, 4), ("vt", 2, 5), ("cwe", 7, 10), ("fwe", 1, 3),
 ])  # fmt: skip
-def test_some_of_the_answers_score_their_share(tiny, name, right, of):
+def test_the_score_is_the_share_of_right_answers(tiny, name, right, of):
     task = tasks.create(name)
     (turn,) = task.sample(tiny, 1600, 0, 0).turns
     assert len(turn.answers) == of
     assert task.score(turn, "\n".join(turn.answers[-right:]).lower()) == pytest.approx(right / of)
 
 
-def test_what_else_stands_in_the_text_scores_nothing(tiny):
+def test_the_rest_of_the_text_scores_0(tiny):
     for name in NAMES:
         task = tasks.create(name)
         sample = task.sample(tiny, 2500, 5, 5)
@@ -260,19 +260,19 @@ def test_what_else_stands_in_the_text_scores_nothing(tiny):
         assert task.score(turn, text) == 0, name
 
 
-def test_one_of_many_keys_is_asked_and_its_depth_told(tiny):
-    asked, depths = set(), []
+def test_one_of_many_keys_is_in_the_question_and_its_depth_is_given(tiny):
+    chosen, depths = set(), []
     for index in range(40):
         sample = tasks.create("niah_multikey_1").sample(tiny, 1200, index, 0)
         body = sample.context.split("\n\n", 1)[1]
         needles = NEEDLE.findall(body)
         place = [value for _, value in needles].index(sample.turns[0].answers[0])
-        asked.add(place)
-        start = [found.start() for found in NEEDLE.finditer(body)][place]
-        needle = [found[0] for found in NEEDLE.finditer(body)][place]
+        chosen.add(place)
+        start = [match.start() for match in NEEDLE.finditer(body)][place]
+        needle = [match[0] for match in NEEDLE.finditer(body)][place]
         depths.append(sample.details["depth"])
         assert depths[-1] == pytest.approx(start / (len(body) - len(needle)), abs=1e-4)
-    assert asked == {0, 1, 2, 3}
+    assert chosen == {0, 1, 2, 3}
     assert min(depths) < 0.15
     assert max(depths) > 0.85
 
@@ -286,7 +286,7 @@ def test_every_kind_of_question_is_asked(tiny):
         assert len(openings) == kinds, openings
 
 
-def test_a_second_article_is_needed(tiny):
+def test_two_hop_questions_need_two_articles(tiny):
     for index in range(20):
         sample = tasks.create("qa_2").sample(tiny, 1500, index, 0)
         (turn,) = sample.turns
@@ -305,7 +305,7 @@ def test_words_never_run_out(tiny):
     assert tokens(tiny, tasks.create("cwe"), sample) > 0.99 * 40_000
 
 
-def test_fields_make_other_tasks(tiny):
+def test_fields_change_the_task(tiny):
     sample = tasks.create("vt", chains=3, hops=2).sample(tiny, 2000, 0, 0)
     assert sample.context.count("= VAR") == 6
     assert sorted(solve("vt", sample.context + sample.turns[0].question)) == sorted(sample.turns[0].answers)
@@ -326,15 +326,15 @@ def test_bad_fields_are_refused(name, fields, error):
         tasks.create(name, **fields)
 
 
-def test_words_and_sentences_are_what_the_tasks_count_on():
+def test_words_and_sentences_have_the_assumed_properties():
     words = vocabulary()
     assert len(words) > 300
-    assert not [(one, other) for one in words for other in words if one != other and one in other]
+    assert not [(short, long) for short in words for long in words if short != long and short in long]
     assert not [sentence for sentence in prose() if re.search(r"\d{5}|\n|  ", sentence)]
 
 
 @given(st.integers(1, 400), st.integers(0, 20), st.lists(st.floats(0, 1), max_size=5))
-def test_running_text_has_its_words_and_keeps_what_is_woven_in(words, start, depths):
+def test_running_text_keeps_its_words_and_the_needles_in_it(words, start, depths):
     sentences = [" ".join(f"w{number}" for number in range(size)) for size in (3, 5, 2, 9)]
     endless = " ".join(sentences * 200).split()
     skipped = sum(len(sentence.split()) for sentence in (sentences * 10)[: start % 4])

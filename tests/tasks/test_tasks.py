@@ -1,4 +1,4 @@
-"""Tasks: every sample is solved again from the text that the model reads, and the likelihood by plain transformers."""
+"""Tasks: samples are solved from the text that the model reads, and likelihoods checked with plain transformers."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def tiny(template=None):
 
 @pytest.fixture(scope="module", params=["plain", "chat", pytest.param("smollm2", marks=pytest.mark.model)])
 def reader(request):
-    """A model without a chat template, one with it, and SmolLM2, whose tokens are more than letters."""
+    """A model without a chat template, one with it, and SmolLM2, whose tokens are longer than letters."""
     if request.param == "smollm2":
         return request.getfixturevalue("lm")
     return tiny(CHATML if request.param == "chat" else None)
 
 
 def read(lm, sample, placement):
-    """All that the model reads, up to each answer, with the right answers between the turns."""
+    """The prompt, and the texts that the model reads up to each answer, with right answers to earlier turns."""
     prompt = render(lm, sample, placement)
     texts, text = [], prompt.text
     for words, turn in zip(prompt.turns, sample.turns, strict=True):
@@ -56,7 +56,7 @@ def read(lm, sample, placement):
 
 
 def solve_needle(text):
-    """The number that the last question of a text asks for, and what was found on its subject."""
+    """The numbers that the text gives for the subject of its last question."""
     thing, place = re.findall(r"What is the ([a-z ]+) of ([A-Z][a-z]+)\?", text)[-1]
     assert text.endswith(f"The {thing} of {place} is")
     return set(re.findall(rf"The {thing} of {place} is (\d+)\.", text))
@@ -70,7 +70,7 @@ def solve_pairs(text):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("name", ASKING)
-def test_what_the_model_reads_has_the_one_answer(reader, name, placement):
+def test_the_text_has_exactly_one_answer(reader, name, placement):
     task = tasks.create(name, placement=placement)
     for index in range(3):
         sample = task.sample(reader, 900, index, 4)
@@ -78,12 +78,12 @@ def test_what_the_model_reads_has_the_one_answer(reader, name, placement):
         for text, turn in zip(texts, sample.turns, strict=True):
             if name == "kv_retrieval":
                 pairs, key = solve_pairs(text)
-                found = {pairs[key]}
+                answers = {pairs[key]}
                 assert len(pairs) == sample.details["pairs"]
                 assert sample.details["depth"] == (list(pairs).index(key) + 0.5) / len(pairs)
             else:
-                found = solve_needle(text)
-            assert found == set(turn.answers)
+                answers = solve_needle(text)
+            assert answers == set(turn.answers)
             (answer,) = turn.answers
             assert task.score(turn, f" It is {answer}.") == 1
             assert task.score(turn, f" It is {answer[:-1]}.") == 0
@@ -106,12 +106,12 @@ def test_lengths_are_used_and_samples_are_reproducible(reader, name, length):
         if name == "kv_retrieval":
             pairs = json.loads(re.search(r"\{.*\}", sample.context).group())
             another = max(len(fed_ids(reader, f' "{key}": "{value}",')) for key, value in pairs.items())
-            assert length - another - 8 <= used <= length  # another pair may be a few tokens longer than these
+            assert length - another - 8 <= used <= length  # the next pair may be a few tokens longer than these
         else:
             assert 0.93 * length <= used <= length
 
 
-def test_needles_stand_at_their_depths(reader):
+def test_needles_are_at_their_depths(reader):
     task = tasks.create("needle", depths=4)
     for index, depth in enumerate((0.125, 0.375, 0.625, 0.875, 0.125)):
         sample = task.sample(reader, 1000, index, 0)
@@ -122,15 +122,15 @@ def test_needles_stand_at_their_depths(reader):
     places = [several.context.index(turn.opening) for turn in several.turns]
     depths = [several.details[f"depth_{turn}"] for turn in range(5)]
     assert sorted(int(5 * depth) for depth in depths) == [0, 1, 2, 3, 4]
-    assert all((one < other) == (places[depths.index(one)] < places[depths.index(other)])
-               for one, other in pairwise(depths) if abs(one - other) > 0.3)  # fmt: skip
+    assert all((first < second) == (places[depths.index(first)] < places[depths.index(second)])
+               for first, second in pairwise(depths) if abs(first - second) > 0.3)  # fmt: skip
     assert len({turn.answers for turn in several.turns}) == 5
 
 
 @pytest.mark.model
 @given(length=st.integers(100, 900), index=st.integers(0, 10_000), seed=st.integers(0, 5))
 @settings(max_examples=25)
-def test_perplexity_takes_text_as_it_stands(lm, length, index, seed):
+def test_perplexity_uses_unchanged_text(lm, length, index, seed):
     sample = tasks.create("perplexity", tokens=16).sample(lm, length, index, seed)
     (answer,) = sample.turns[0].answers
     start = sample.details["start"]
@@ -141,19 +141,19 @@ def test_perplexity_takes_text_as_it_stands(lm, length, index, seed):
     assert 0.93 * length <= len(ids) - 16 <= length
 
 
-def test_windows_are_as_many_as_places():
+def test_there_is_one_window_per_position():
     lm = tiny()
     text = "".join(chr(97 + number % 26) for number in range(60))
     for seed in range(3):
-        found = [window(lm, text, 41, index, seed) for index in range(20)]
-        assert sorted(start for start, _ in found) == list(range(20))
-        assert all(text[start:].startswith(piece) and len(piece) >= 41 for start, piece in found)
+        windows = [window(lm, text, 41, index, seed) for index in range(20)]
+        assert sorted(start for start, _ in windows) == list(range(20))
+        assert all(text[start:].startswith(piece) and len(piece) >= 41 for start, piece in windows)
     with pytest.raises(InvalidInputError, match="number 20, of 41 tokens; wanted less than 20"):
         window(lm, text, 41, 20, 0)
 
 
 def plain_score(lm, context, answer):
-    """Mean negative log likelihood of the answer's tokens by one pass of plain transformers over everything."""
+    """Mean negative log likelihood of the answer's tokens by one pass of plain transformers over the whole text."""
     ids = lm.tokenizer(context + answer, return_tensors="pt").input_ids
     count = len(lm.tokenizer(answer, add_special_tokens=False).input_ids)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def with_bos():
 
 
 @pytest.mark.parametrize("which", ["letters", "bos", pytest.param("smollm2", marks=pytest.mark.model)])
-def test_full_attention_has_the_likelihood_of_a_plain_pass(which, request, tmp_path):
+def test_full_attention_gives_the_likelihood_of_a_plain_pass(which, request, tmp_path):
     lm = request.getfixturevalue("lm") if which == "smollm2" else tiny() if which == "letters" else with_bos()
     file = tmp_path / "text.txt"
     file.write_text(manual()[5000:40_000])
@@ -185,22 +185,22 @@ def test_full_attention_has_the_likelihood_of_a_plain_pass(which, request, tmp_p
 
 
 @pytest.mark.parametrize("beginning", [normalizers.Prepend("_"), normalizers.Replace(Regex("^."), "_")])
-def test_a_tokenizer_that_cuts_parts_otherwise_is_refused(beginning):
+def test_a_tokenizer_that_encodes_parts_differently_is_refused(beginning):
     lm = with_bos()
     lm.tokenizer.backend_tokenizer.normalizer = beginning  # one token more, or another token
     with pytest.raises(UnsupportedModelError, match="differently when it comes in two parts"):
         tasks.create("perplexity").sample(lm, 100, 0, 0)
 
 
-def test_turns_join_to_the_template_of_the_whole_conversation(reader):
+def test_turns_join_to_the_chat_template_of_the_conversation(reader):
     sample = tasks.create("needle_multi_turn", turns=4).sample(reader, 1000, 0, 0)
     for placement in PLACEMENTS:
         prompt = render(reader, sample, placement)
         if reader.tokenizer.chat_template is None:
-            asked = [turn.question.strip() for turn in sample.turns]
+            questions = [turn.question.strip() for turn in sample.turns]
             assert sample.context in prompt.text
             for number, words in enumerate(prompt.turns):
-                assert words == "" if number == 0 and placement != "after" else asked[number] in words
+                assert words == "" if number == 0 and placement != "after" else questions[number] in words
             continue
         questions = [turn.question for turn in sample.turns]
         parts = [sample.context, questions[0].strip()]
@@ -209,9 +209,9 @@ def test_turns_join_to_the_template_of_the_whole_conversation(reader):
         for number, turn in enumerate(sample.turns):
             messages.append({"role": "user", "content": questions[number].strip() if number else user})
             messages.append({"role": "assistant", "content": f"{turn.opening} {turn.answers[0]}."})
-        whole = reader.tokenizer.apply_chat_template(messages, tokenize=False)
+        conversation = reader.tokenizer.apply_chat_template(messages, tokenize=False)
         _, texts = read(reader, sample, placement)
-        assert whole.startswith(f"{texts[-1]} {sample.turns[-1].answers[0]}.")
+        assert conversation.startswith(f"{texts[-1]} {sample.turns[-1].answers[0]}.")
     assert render(reader, sample, "last", plain=True).text == f"{user_of(sample)}\n{sample.turns[0].opening}"
 
 
@@ -232,7 +232,7 @@ class Scored(Unscored):
         return 1.0
 
 
-def test_bad_input_says_what_to_do(tmp_path):
+def test_bad_input_is_refused_with_a_way_out(tmp_path):
     lm = tiny()
     missing, empty, short, bytes_ = (tmp_path / name for name in ("missing.txt", "empty.txt", "short.txt", "image.png"))
     empty.write_text(" \n")
@@ -287,7 +287,7 @@ def test_the_question_may_come_first_or_last():
     assert render(lm, sample, "first").turns == render(lm, sample, "last").turns == ("", later)
 
 
-def test_another_content_of_a_file_is_another_configuration(tmp_path):
+def test_a_changed_file_is_another_configuration(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("one " * 100)
     task = tasks.create("perplexity", file=str(file))
