@@ -1,4 +1,4 @@
-"""Files that are truncated, edited, of another kind or of another version are refused, and the error says why."""
+"""Truncated or edited files, and files of another kind or version, are refused with the reason."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_longer_file_and_one_of_another_format_are_refused(recording_file, tmp
             Recording.load(path)
 
 
-def test_another_kind_another_version_and_no_file_are_told_apart(trace_file, recording_file, monkeypatch):
+def test_another_kind_another_version_and_a_missing_file_have_different_errors(trace_file, recording_file, monkeypatch):
     with pytest.raises(IncompatibleFileError, match=r"of kind 'kvviz\.trace'; wanted kind 'kvviz\.recording'"):
         Recording.load(trace_file)
     monkeypatch.setattr(Recording, "VERSION", Recording.VERSION + 1)
@@ -76,7 +76,7 @@ def test_another_kind_another_version_and_no_file_are_told_apart(trace_file, rec
         Trace.load(trace_file.parent / "missing")
 
 
-def test_a_safetensors_file_of_someone_else_is_refused(tmp_path):
+def test_other_safetensors_files_are_refused(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"weight": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
@@ -133,7 +133,7 @@ def test_missing_and_wrong_metadata_is_refused_by_name(recording_file, name, val
     ],
     ids=["short", "negative", "zero", "no multiple", "extra", "too few layers", "tokens", "unknown"],
 )
-def test_metadata_that_fits_no_trace_is_refused(trace_file, change):
+def test_metadata_that_does_not_match_the_trace_is_refused(trace_file, change):
     edit_metadata(trace_file, lambda metadata: metadata | change)
     with pytest.raises(IncompatibleFileError):
         Trace.load(trace_file)
@@ -145,26 +145,26 @@ def test_metadata_that_fits_no_trace_is_refused(trace_file, change):
      {"dense_layers": [99]}, {"exact_layers": [-1]}],
     ids=str,
 )  # fmt: skip
-def test_numbers_that_fit_no_recording_are_refused(recording_file, change):
+def test_numbers_that_do_not_match_the_recording_are_refused(recording_file, change):
     edit_metadata(recording_file, lambda metadata: metadata | change)
     with pytest.raises(IncompatibleFileError):
         Recording.load(recording_file)
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("keys.1", "keys.x"), ("keys.1", "keys.-1"), ("keys.1", "keys.77"), ("token_ids", "ids")]
+    ("name", "renamed"), [("keys.1", "keys.x"), ("keys.1", "keys.-1"), ("keys.1", "keys.77"), ("token_ids", "ids")]
 )
-def test_renamed_and_missing_arrays_are_refused(trace_file, name, found):
+def test_renamed_and_missing_arrays_are_refused(trace_file, name, renamed):
     header, data = split(trace_file)
-    header[found] = header.pop(name)
+    header[renamed] = header.pop(name)
     rewrite(trace_file, header, data)
     with pytest.raises(IncompatibleFileError):
         Trace.load(trace_file)
 
 
-def test_a_recording_with_a_part_of_a_layer_missing_is_refused(recording_file):
+def test_a_recording_with_an_incomplete_layer_is_refused(recording_file):
     header, data = split(recording_file)
-    header["unused"] = header.pop("scores.3")  # the data stay, so that the file is whole
+    header["unused"] = header.pop("scores.3")  # the data stay, so that the file remains complete
     rewrite(recording_file, header, data)
     with pytest.raises(IncompatibleFileError, match="missing parts"):
         Recording.load(recording_file)

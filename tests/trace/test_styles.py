@@ -1,4 +1,4 @@
-"""How a method is drawn: what a style may be, what of it follows from the name, and how recordings carry it."""
+"""Styles of methods: valid styles, defaults that follow from the name, and styles in recordings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.trace.test_damaged_files import edit_metadata
 RECORDED = Path(__file__).parents[2] / "data" / "recordings"
 
 
-def test_what_a_style_leaves_open_follows_from_kind_and_name():
-    whole = Style("#AA3377", "dot", "star-open")
-    assert whole.completed("mine", "retrieval") == whole
+def test_missing_parts_of_a_style_follow_from_kind_and_name():
+    complete = Style("#AA3377", "dot", "star-open")
+    assert complete.completed("mine", "retrieval") == complete
     assert Style().completed("mine") == Style("muted", "dash", "hourglass")
     assert Style(dash="solid").completed("mine", "eviction") == Style("#A3877A", "solid", "hourglass")
     looks = {Style().completed(f"method {number}", "retrieval") for number in range(200)}
@@ -34,7 +34,7 @@ def test_what_a_style_leaves_open_follows_from_kind_and_name():
      {"symbol": "<b>"}, {"symbol": ""}],
     ids=str,
 )  # fmt: skip
-def test_what_is_no_style_is_refused(fields):
+def test_invalid_styles_are_refused(fields):
     (name, value) = next(iter(fields.items()))
     with pytest.raises(InvalidInputError, match=re.escape(f"Style: {name}: got {value!r}")):
         Style(**fields)
@@ -43,15 +43,15 @@ def test_what_is_no_style_is_refused(fields):
 
 
 @pytest.mark.parametrize("values", [None, [], "#123456", {"colour": "#123456"}, {"color": 3}, {"color": None}])
-def test_what_holds_no_style_is_refused_by_its_file(values):
+def test_files_without_a_valid_style_are_refused_by_name(values):
     with pytest.raises(IncompatibleFileError, match=r'read x.*wanted an object with "color"'):
         load_style(values, "read x")
 
 
-def test_a_recording_brings_back_what_it_was_saved_with(tmp_path):
+def test_a_recording_keeps_its_style_and_group_name(tmp_path):
     style = Style("#AA3377", "dot", "star-open")
-    made = synthetic.recording().replace(method="mine", group_name="stripe", style=style)
-    again = Recording.load(made.save(tmp_path / "recording"))
+    original = synthetic.recording().replace(method="mine", group_name="stripe", style=style)
+    again = Recording.load(original.save(tmp_path / "recording"))
     assert (again.group_name, again.style) == ("stripe", style)
     plain = Recording.load(synthetic.recording().save(tmp_path / "plain"))
     assert (plain.group_name, plain.style) == ("cluster", None)
@@ -59,7 +59,7 @@ def test_a_recording_brings_back_what_it_was_saved_with(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.safetensors")), ids=lambda path: path.stem)
-def test_files_from_before_get_the_words_and_style_of_that_time(path):
+def test_older_files_get_the_group_name_and_style_of_their_time(path):
     header = json.loads(path.read_bytes()[8 : 8 + int.from_bytes(path.read_bytes()[:8], "little")])
     assert not {"group_name", "style"} & set(json.loads(header["__metadata__"]["metadata"]))
     words = {"quest": "page", "pqcache": "block", "ctkvr": "query centroid", "centroidkv": "centroid"}
@@ -74,7 +74,7 @@ def test_files_from_before_get_the_words_and_style_of_that_time(path):
     [("group_name", None), ("group_name", 3), ("style", None), ("style", "red"), ("style", {"color": "red"}),
      ("style", {"colour": "#123456"}), ("styles", asdict(Style()))],
 )  # fmt: skip
-def test_damaged_words_and_styles_are_refused_by_name(tmp_path, name, value):
+def test_damaged_group_names_and_styles_are_refused_by_name(tmp_path, name, value):
     path = synthetic.recording().save(tmp_path / "recording")
     edit_metadata(path, lambda metadata: metadata | {name: value})
     with pytest.raises(IncompatibleFileError, match=name):

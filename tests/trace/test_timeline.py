@@ -1,4 +1,4 @@
-"""When things ran: spans by a scripted clock, overlap by counting, files, and work in other threads."""
+"""Timelines: spans with a scripted clock, overlap against counting, files, and work in other threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvviz.trace.timeline import STREAMS, Event, Timeline, span, waiting
 
 
 class ScriptedClock:
-    """Marks at the given times, in turn."""
+    """A clock that gives these times, one after the other."""
 
     name = "scripted"
 
@@ -80,12 +80,12 @@ class TestSpans:
             pass
         assert [event.what for event in timeline.events] == ["attention", "fetch", "attention", "select"]
 
-    def test_other_threads_interrupt_nothing_and_keep_the_phase_of_the_request(self):
+    def test_other_threads_interrupt_no_span_and_keep_the_phase_of_the_request(self):
         timeline = scripted(0, 1, 2, 3)
-        asked = timeline.span("clustering", "build", 3)
+        requested = timeline.span("clustering", "build", 3)
 
         def build() -> None:
-            with asked:
+            with requested:
                 pass
 
         timeline.phase = "decode"
@@ -99,7 +99,7 @@ class TestSpans:
         )
         assert timeline.overlap() == pytest.approx({"clustering": 1.0, "transfer": np.nan, "host": np.nan}, nan_ok=True)
 
-    def test_what_the_model_does_between_two_layers(self):
+    def test_spans_between_two_layers_are_the_models_compute(self):
         timeline = scripted(*range(12))
         timeline.begin_pass()  # marks 0 and 1
         timeline.arrive(0, "prefill")
@@ -107,7 +107,7 @@ class TestSpans:
         timeline.arrive(1, "prefill")
         timeline.leave(1)
         timeline.end_pass()  # marks 6 and 7
-        timeline.leave(1)  # a pass that was not announced and one that follows it
+        timeline.leave(1)  # an unannounced pass, and one after it
         timeline.arrive(0, "decode")
         assert timeline.events == (
             Event(0, 7, "pass", "forward pass", -1, "prefill"),
@@ -146,8 +146,8 @@ class TestSpans:
         max_size=12,
     )
 )
-def test_overlap_is_what_counting_finds(spans):
-    """Spans of whole seconds: every second is counted on its own."""
+def test_overlap_equals_counting(spans):
+    """Spans last whole seconds, so that each second can be counted."""
     spans = [row for row in spans if row[0] != "host"]
     shares = timeline_of(spans).overlap()
     ran = {stream: {s for name, a, b in spans if name == stream for s in range(a, b)} for stream in STREAMS}
@@ -156,7 +156,7 @@ def test_overlap_is_what_counting_finds(spans):
         assert shares[stream] == pytest.approx(expected, nan_ok=True)
 
 
-def test_sums_by_stream_name_and_phase():
+def test_seconds_by_stream_name_and_phase():
     timeline = timeline_of([("pass", 0, 10), ("clustering", 2, 3), ("clustering", 2, 3), ("compute", 0, 9)])
     assert timeline.seconds() == 21
     assert timeline.seconds("clustering") == timeline.seconds("clustering", "something", "prefill") == 2
@@ -166,18 +166,18 @@ def test_sums_by_stream_name_and_phase():
 
 
 class TestFiles:
-    def test_what_is_saved_is_read(self, tmp_path):
+    def test_a_saved_timeline_is_read_back(self, tmp_path):
         timeline = timeline_of([("pass", 0, 1.25), ("clustering", 0.1, 3e5), ("compute", 0.5, 0.5)])
-        found = Timeline.load(timeline.save(tmp_path / "timeline.safetensors"))
-        assert found.events == timeline.events
-        assert (found.description, found.clock) == ("a test", "scripted")
+        loaded = Timeline.load(timeline.save(tmp_path / "timeline.safetensors"))
+        assert loaded.events == timeline.events
+        assert (loaded.description, loaded.clock) == ("a test", "scripted")
         with pytest.raises(InvalidInputError, match="a new Timeline"):
-            found.use(ScriptedClock())
+            loaded.use(ScriptedClock())
 
-    def test_an_empty_one_too(self, tmp_path):
-        found = Timeline.load(Timeline().save(tmp_path / "empty"))
-        assert found.events == ()
-        assert found.to_frame().shape == (0, 6)
+    def test_an_empty_timeline_is_read_back(self, tmp_path):
+        loaded = Timeline.load(Timeline().save(tmp_path / "empty"))
+        assert loaded.events == ()
+        assert loaded.to_frame().shape == (0, 6)
 
     def test_a_frame(self):
         frame = timeline_of([("pass", 0, 1), ("compute", 0.5, 0.75)]).to_frame()
@@ -210,20 +210,20 @@ class TestFiles:
         ],
         ids=str,
     )  # fmt: skip
-    def test_events_that_cannot_be_are_refused(self, tmp_path, name, value):
+    def test_impossible_events_are_refused(self, tmp_path, name, value):
         path = timeline_of([("pass", 0, 1), ("compute", 0, 1)]).save(tmp_path / "timeline")
         arrays, metadata = read_arrays(path, Timeline.KIND, 1)
-        whole = {key: np.array(array) for key, array in arrays.items()}
+        edited = {key: np.array(array) for key, array in arrays.items()}
         if value is None:
-            del whole[name]
+            del edited[name]
         else:
-            whole[name] = np.asarray(value, None if isinstance(value, np.ndarray) else whole[name].dtype)
-        write_arrays(tmp_path / "edited", Timeline.KIND, 1, whole, metadata)
+            edited[name] = np.asarray(value, None if isinstance(value, np.ndarray) else edited[name].dtype)
+        write_arrays(tmp_path / "edited", Timeline.KIND, 1, edited, metadata)
         with pytest.raises(IncompatibleFileError):
             Timeline.load(tmp_path / "edited")
 
     @pytest.mark.parametrize("change", [{"clock": 3}, {"what": "x"}, {"more": 1}, {"description": None}], ids=str)
-    def test_metadata_that_cannot_be_is_refused(self, tmp_path, change):
+    def test_impossible_metadata_is_refused(self, tmp_path, change):
         path = timeline_of([("pass", 0, 1)]).save(tmp_path / "timeline")
         arrays, metadata = read_arrays(path, Timeline.KIND, 1)
         write_arrays(tmp_path / "edited", Timeline.KIND, 1, arrays, metadata | change)
@@ -231,21 +231,21 @@ class TestFiles:
             Timeline.load(tmp_path / "edited")
 
 
-def test_work_in_a_thread_records_where_it_runs():
+def test_work_in_a_thread_is_recorded_while_it_runs():
     timeline = Timeline()
     timeline.use(device_clock(torch.device("cpu")))
-    running, done = threading.Event(), threading.Event()
+    running, finish = threading.Event(), threading.Event()
 
     def work() -> int:
         running.set()
-        assert done.wait(120)
+        assert finish.wait(120)
         return 7
 
     pending = Pending(work, (torch.zeros(1),), stream="transfer", span=timeline.span("transfer", "prefetch", 5))
     with timeline.span("compute", "attention", 4):
         assert running.wait(120)
         time.sleep(0.005)
-    done.set()
+    finish.set()
     assert pending.result() == 7
     transfer = next(event for event in timeline.events if event.stream == "transfer")
     assert (transfer.what, transfer.layer) == ("prefetch", 5)
@@ -260,7 +260,7 @@ def test_cuda_events_are_recorded_on_the_stream_of_the_work():
     timeline.use(device_clock(device))
     assert timeline.clock == "CUDA events"
     square = torch.ones(4096, 4096, device=device)
-    for _ in range(2):  # the first finds the libraries cold
+    for _ in range(2):  # the first loads the libraries
         pending = Pending(
             lambda: [square @ square for _ in range(20)][-1],
             (square,),
@@ -274,5 +274,5 @@ def test_cuda_events_are_recorded_on_the_stream_of_the_work():
     *_, compute = (event for event in timeline.events if event.stream == "compute")
     *_, build = (event for event in timeline.events if event.stream == "clustering")
     for event in (compute, build):
-        assert event.end_s - event.start_s > 1e-3, "as long as the GPU worked, not as long as the launch took"
+        assert event.end_s - event.start_s > 1e-3, "the time of the GPU's work, not of the launch"
     assert timeline.overlap()["clustering"] > 0

@@ -1,4 +1,4 @@
-"""Traces and recordings on disk and in memory: what is written comes back, and what is damaged is refused."""
+"""Traces and recordings on disk and in memory: files are read back exactly, and invalid contents are refused."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ GEOMETRY = Geometry(n_layers=6, n_heads=4, n_kv_heads=2, head_dim=8, max_positio
 
 
 def make_trace(length: int = 10, layers: tuple[int, ...] = (1, 5)) -> Trace:
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
 
     def tensors(heads):
-        return {layer: random.normal(size=(heads, length, 8)).astype(np.float16) for layer in layers}
+        return {layer: rng.normal(size=(heads, length, 8)).astype(np.float16) for layer in layers}
 
     return Trace(
         model="tiny", geometry=GEOMETRY, tokens=["<s>", "é", "\ud800", *["$x$"] * (length - 3)],
@@ -44,7 +44,7 @@ def recording_file(tmp_path):
     return synthetic.recording().save(tmp_path / "recording.safetensors")
 
 
-def test_a_trace_comes_back_as_it_was_and_memory_mapped(trace_file):
+def test_a_trace_is_read_back_memory_mapped(trace_file):
     before, after = make_trace(), Trace.load(trace_file)
     assert (after.model, after.geometry, after.tokens) == (before.model, before.geometry, before.tokens)
     assert after.layers == before.layers == (1, 5)
@@ -56,7 +56,7 @@ def test_a_trace_comes_back_as_it_was_and_memory_mapped(trace_file):
             np.testing.assert_array_equal(array, getattr(before, name)[layer])
 
 
-def test_a_recording_comes_back_as_it_was_and_memory_mapped(recording_file):
+def test_a_recording_is_read_back_memory_mapped(recording_file):
     before, after = synthetic.recording(), Recording.load(recording_file)
     for item in dataclasses.fields(Recording):
         if item.name not in ("token_ids", "events"):
@@ -71,7 +71,7 @@ def test_a_recording_comes_back_as_it_was_and_memory_mapped(recording_file):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted in Linux's /proc")
-def test_a_loaded_file_holds_one_descriptor_whatever_the_number_of_arrays(recording_file):
+def test_a_loaded_file_needs_one_descriptor_for_all_arrays(recording_file):
     def open_files():
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -81,7 +81,7 @@ def test_a_loaded_file_holds_one_descriptor_whatever_the_number_of_arrays(record
     del recording
 
 
-def test_a_recording_without_layers_or_steps_comes_back_too(tmp_path):
+def test_a_recording_without_layers_or_steps_is_read_back_too(tmp_path):
     empty = synthetic.recording(steps=1).replace(events={})
     loaded = Recording.load(empty.save(tmp_path / "empty"))
     assert loaded.layers == ()
@@ -102,7 +102,7 @@ def test_a_recording_without_layers_or_steps_comes_back_too(tmp_path):
 
 
 @pytest.mark.parametrize("change", [{"keys": np.float32}, {"queries": (3, 10, 8)}, {"values": (2, 9, 8)}], ids=str)
-def test_a_trace_of_wrong_arrays_cannot_be_made(change):
+def test_a_trace_with_wrong_arrays_is_refused(change):
     trace = make_trace()
     ((name, wrong),) = change.items()
     array = np.zeros(wrong, np.float16) if isinstance(wrong, tuple) else trace.keys[1].astype(wrong)
@@ -115,7 +115,7 @@ def test_a_trace_of_wrong_arrays_cannot_be_made(change):
     [([0, 121], "outside the visible"), ([-2, 3], "outside the visible"), ([5, 5], "out of order or twice"),
      ([7, 2], "out of order or twice")],
 )  # fmt: skip
-def test_positions_that_a_step_cannot_attend_are_refused(indices, message):
+def test_positions_that_a_step_cannot_attend_to_are_refused(indices, message):
     recording = synthetic.recording()
     events = recording.events[2]
     wrong = events.indices.copy()
@@ -140,7 +140,7 @@ def test_rows_are_key_value_heads_or_query_heads():
         with_rows([0, 0, 1])
 
 
-def test_layers_and_steps_that_were_not_recorded_are_refused_by_every_reader():
+def test_layers_and_steps_that_were_not_recorded_are_refused():
     recording, trace = synthetic.recording(steps=6), make_trace()
     for read in (recording.indices, recording.groups, recording.scores, recording.attention, recording.oracle,
                  recording.recall, recording.attention_mass):  # fmt: skip
@@ -153,7 +153,7 @@ def test_layers_and_steps_that_were_not_recorded_are_refused_by_every_reader():
         trace.check_layer(2)
 
 
-def test_the_oracle_takes_the_heaviest_visible_tokens_as_many_as_the_method():
+def test_the_oracle_takes_as_many_tokens_as_the_method():
     recording = synthetic.recording(prompt_length=30, steps=5, budget=28)  # more slots than the first steps can see
     for step in range(recording.steps):
         weights, chosen = recording.attention(step, 3), recording.indices(step, 3)
@@ -165,22 +165,23 @@ def test_the_oracle_takes_the_heaviest_visible_tokens_as_many_as_the_method():
             count = (chosen[row] >= 0).sum()
             best = sorted(range(weights.shape[-1]), key=lambda place: (-weights[row, place], place))[:count]
             assert oracle[row][oracle[row] >= 0].tolist() == best
-            mine = set(chosen[row][chosen[row] >= 0].tolist())
-            assert recording.recall(step, 3)[row] == pytest.approx(len(mine & set(best)) / count)
-            assert recording.attention_mass(step, 3)[row] == pytest.approx(weights[row, sorted(mine)].sum(), abs=1e-6)
+            selected = set(chosen[row][chosen[row] >= 0].tolist())
+            assert recording.recall(step, 3)[row] == pytest.approx(len(selected & set(best)) / count)
+            mass = weights[row, sorted(selected)].sum()
+            assert recording.attention_mass(step, 3)[row] == pytest.approx(mass, abs=1e-6)
 
 
-def test_a_dense_layer_recalls_everything():
+def test_a_dense_layer_has_full_recall():
     recording = synthetic.recording(prompt_length=20, steps=3)
     events = recording.events[2]
-    everything = np.full((3, 2, 23), -1, np.int32)
+    all_tokens = np.full((3, 2, 23), -1, np.int32)
     for step in range(3):
-        everything[step, :, : 21 + step] = np.arange(21 + step)
+        all_tokens[step, :, : 21 + step] = np.arange(21 + step)
     dense = dataclasses.replace(
         events,
-        indices=everything,
-        groups=np.full_like(everything, -1),
-        scores=np.full(everything.shape, np.nan, np.float32),
+        indices=all_tokens,
+        groups=np.full_like(all_tokens, -1),
+        scores=np.full(all_tokens.shape, np.nan, np.float32),
     )
     dense_recording = recording.replace(events={2: dense})
     for step in range(3):
@@ -198,7 +199,7 @@ def fill_the_disk(arrays, path, metadata):
 
 
 @pytest.mark.parametrize(("fault", "error"), [(fill_the_disk, OSError), (interrupt, KeyboardInterrupt)])
-def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(recording_file, monkeypatch, fault, error):
+def test_a_failed_save_leaves_only_the_old_file(recording_file, monkeypatch, fault, error):
     before = recording_file.read_bytes()
     monkeypatch.setattr(storage, "save_file", fault)
     with pytest.raises(error):
@@ -216,8 +217,8 @@ def test_an_interrupt_between_writing_and_renaming_leaves_the_old_file(recording
     assert list(recording_file.parent.iterdir()) == [recording_file]
 
 
-def test_a_write_that_the_system_really_refuses(recording_file):
-    """A limit on the size of files, in a process of its own: the library's own write fails in the middle."""
+def test_a_failed_write_of_the_system_leaves_the_old_file(recording_file):
+    """A separate process has a limit on the size of files, so that the library's write fails in the middle."""
     before = recording_file.read_bytes()
     program = """
 import resource, sys
@@ -230,20 +231,20 @@ except OSError as error:
     print(error)
 """
     command = [sys.executable, "-c", program, str(recording_file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
-    assert done.stdout.startswith(f"write {recording_file}")
+    process = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert process.stdout.startswith(f"write {recording_file}")
     assert recording_file.read_bytes() == before
     assert list(recording_file.parent.iterdir()) == [recording_file]
 
 
-def test_saving_over_a_loaded_file_keeps_what_was_loaded(recording_file):
+def test_saving_over_a_loaded_file_keeps_the_loaded_arrays(recording_file):
     old, new = Recording.load(recording_file), synthetic.recording(seed=1)
     new.save(recording_file)
     np.testing.assert_array_equal(old.events[2].indices, synthetic.recording().events[2].indices)
     np.testing.assert_array_equal(Recording.load(recording_file).events[2].indices, new.events[2].indices)
 
 
-def test_what_cannot_be_read_back_is_not_written(tmp_path):
+def test_unreadable_contents_are_not_written(tmp_path):
     with pytest.raises(InvalidInputError, match="float64"):
         storage.write_arrays(tmp_path / "x", "kind", 1, {"a": np.zeros(3)}, {})
     with pytest.raises(InvalidInputError, match="metadata"):
