@@ -1,4 +1,4 @@
-"""The widgets' JavaScript under Deno, the tool that it is developed with."""
+"""Helpers that run the widgets' JavaScript with Deno."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCES = assets.SCRIPT.parents[1] / "js"
 
 
 def deno(*arguments: str, folder: Path = SOURCES) -> subprocess.CompletedProcess[str]:
-    """What `deno` prints and returns; the test fails where there is none."""
+    """The finished process of a `deno` command; the test fails if Deno is missing."""
     try:
         from deno import find_deno_bin
     except ImportError:
@@ -28,6 +28,6 @@ def deno(*arguments: str, folder: Path = SOURCES) -> subprocess.CompletedProcess
 
 def exported(module: str) -> dict[str, Any]:
     """The constants that a module exports."""
-    done = deno("eval", f'import * as names from "./{module}"; console.log(JSON.stringify(names));')
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    process = deno("eval", f'import * as names from "./{module}"; console.log(JSON.stringify(names));')
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)

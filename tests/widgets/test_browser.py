@@ -28,7 +28,7 @@ ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
 
 
 def attended(page):
-    """The positions that the page highlights as attended, ascending."""
+    """The positions that the page marks as attended, ascending."""
     return page.locator(".kv-attended[data-position]").evaluate_all(ATTENDED)
 
 
@@ -39,26 +39,26 @@ def recorded(made, step, layer=2, head=0):
 
 @contextmanager
 def opened(browser, path, *, scheme="light", width=960):
-    """A page from disk; whatever is not a file is refused, and any error or dialog fails the test."""
+    """A page opened from disk; requests other than files, errors and dialogs fail the test."""
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-    trouble = []
+    problems = []
     context.route(
         "**/*",
         lambda route: (
             route.continue_()
             if route.request.url.startswith(("file:", "data:"))
-            else (trouble.append(route.request.url), route.abort())
+            else (problems.append(route.request.url), route.abort())
         ),
     )
     page = context.new_page()
-    page.on("console", lambda message: trouble.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("dialog", lambda dialog: (trouble.append(f"dialog {dialog.message}"), dialog.dismiss()))
+    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
     page.goto(path.as_uri())
     expect(page.locator(".kv-attended[data-position]").first).to_be_visible()
     yield page
     context.close()
-    assert trouble == []
+    assert problems == []
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_keys_step_through_the_page(browser, hostile, scheme):
         slider.press("Home")
         assert attended(page) == recorded(made, 0)
         expect(page.get_by_role("slider", name="decode step")).to_have_value("0")
-        ground, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
-        assert (ground > 200 > 100 > text) if scheme == "light" else (ground < 60 < 180 < text)
+        background, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
+        assert (background > 200 > 100 > text) if scheme == "light" else (background < 60 < 180 < text)
 
 
 def test_space_plays_to_the_end(browser, hostile):
@@ -105,7 +105,7 @@ def test_space_plays_to_the_end(browser, hostile):
         assert attended(page) == recorded(made, 5)
 
 
-def test_tokens_stay_text(browser, hostile):
+def test_tokens_are_not_markup(browser, hostile):
     made, path = hostile
     with opened(browser, path) as page:
         assert (
@@ -117,7 +117,7 @@ def test_tokens_stay_text(browser, hostile):
         expect(page.get_by_role("tooltip")).to_contain_text("·<script>alert(1)</script>")
 
 
-def test_hover_tells_token_position_cluster_score_and_weight(browser, hostile):
+def test_hover_shows_token_position_cluster_score_and_weight(browser, hostile):
     made, path = hostile
     with opened(browser, path) as page:
         slot = int(np.flatnonzero(made.groups(0, 2)[0] >= 0)[0])
@@ -158,7 +158,7 @@ def test_layer_and_head_pickers_and_the_map(browser, hostile):
         )
 
 
-def test_greyscale_tells_agreed_missed_and_wasted_apart(browser, hostile):
+def test_agreed_missed_and_wasted_differ_in_greyscale(browser, hostile):
     _, path = hostile
     with opened(browser, path) as page:
         looks = {
@@ -192,7 +192,7 @@ def test_the_screenshot_is_a_picture_of_the_panel(browser, hostile, tmp_path):
         box = page.locator(".kvviz").bounding_box()
         assert int.from_bytes(data[16:20], "big") == round(2 * box["width"])
         assert abs(int.from_bytes(data[20:24], "big") - 2 * box["height"]) <= 2
-        assert len(data) > 50_000  # text and map, not an empty sheet
+        assert len(data) > 50_000  # text and map, not an empty picture
 
 
 def test_long_prompts_show_a_window(browser, tmp_path):
@@ -244,7 +244,7 @@ ipywidgets.VBox([strip, matrix, said])
 
 
 @pytest.mark.slow
-def test_the_stepper_lives_in_jupyterlab(browser, tmp_path):
+def test_the_stepper_works_in_jupyterlab(browser, tmp_path):
     made = recording()
     (tmp_path / "work").mkdir()
     (tmp_path / "private").mkdir()
@@ -258,10 +258,10 @@ def test_the_stepper_lives_in_jupyterlab(browser, tmp_path):
         slider = stepper.get_by_role("slider", name="decode step")
         slider.press("ArrowRight")
         assert attended(stepper) == recorded(made, 1) != recorded(made, 0)
-        expect(page.get_by_text(f"step 1: {recorded(made, 1)}")).to_be_visible()  # the kernel follows
+        expect(page.get_by_text(f"step 1: {recorded(made, 1)}")).to_be_visible()  # the kernel follows the page
         slider.press("ArrowRight")
         slider.press("ArrowRight")
-        expect(stepper.locator(".kv-sheet code")).to_contain_text("step=3, layer=3, head=0")  # and is followed
+        expect(stepper.locator(".kv-sheet code")).to_contain_text("step=3, layer=3, head=0")  # and the page follows it
         assert attended(stepper) == recorded(made, 3, layer=3)
         stepper.get_by_label("KV head").select_option("1")
         expect(stepper.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")

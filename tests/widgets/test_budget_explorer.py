@@ -1,4 +1,4 @@
-"""The budget explorer without a browser: what it shows, what it refuses, what its page holds."""
+"""The budget explorer without a browser: what it shows and refuses, and the content of its page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def trace():
 
 
 @pytest.mark.parametrize("method", ["quest", "clusterkv", "pqcache", "ctkvr", "centroidkv", "streaming_llm", "snapkv"])
-def test_it_shows_what_a_replay_does(trace, method):
+def test_it_shows_the_numbers_of_a_replay(trace, method):
     explorer = BudgetExplorer(trace, method=method, budget=160, layer=3, head=1)
     recording = replay(trace, method, queries=8, budget=160)
     assert explorer.highlighted().tolist() == [place for place in recording.indices(7, 3)[1] if place >= 0]
@@ -44,14 +44,14 @@ def test_it_shows_what_a_replay_does(trace, method):
         (marks & mark) > 0 for mark in (view.SINK, view.RECENT, view.GENERATED, view.ORACLE)
     )
     chosen = attended & ~sink & ~recent & ~generated
-    assert parts["sinks"] == (attended & sink).sum()  # the text and the bar tell of the same tokens
+    assert parts["sinks"] == (attended & sink).sum()  # the text and the bar show the same tokens
     assert parts["recent"] == (attended & recent).sum()
     assert parts["generated"] == (attended & generated).sum()
     assert (parts["agreed"], parts["wasted"]) == ((chosen & oracle).sum(), (chosen & ~oracle).sum())
     assert parts["missed"] == (oracle & ~attended & ((marks & view.MERGED) == 0)).sum()
 
 
-def test_traits_change_what_is_shown_and_bad_ones_change_nothing(trace):
+def test_traits_change_the_view_and_bad_values_change_nothing(trace):
     explorer = BudgetExplorer(trace, method="quest", budget=96)
     assert (explorer.layer, explorer.head, explorer.settings) == (3, 0, {"page_size": 16})
     before = explorer.slice
@@ -59,8 +59,8 @@ def test_traits_change_what_is_shown_and_bad_ones_change_nothing(trace):
     assert explorer.numbers["budget"] == 128
     assert explorer.slice != before
     explorer.settings = {"page_size": 8}
-    want = replay(trace, "quest", queries=8, budget=128, page_size=8).indices(7, 3)[0]
-    assert explorer.highlighted().tolist() == want[want >= 0].tolist()
+    expected = replay(trace, "quest", queries=8, budget=128, page_size=8).indices(7, 3)[0]
+    assert explorer.highlighted().tolist() == expected[expected >= 0].tolist()
     assert "budget=128" in explorer.numbers["call"]
     assert "page_size=8" in explorer.numbers["call"]
     shown = dict(explorer.numbers)
@@ -77,11 +77,11 @@ def test_traits_change_what_is_shown_and_bad_ones_change_nothing(trace):
     with pytest.raises(InvalidInputError, match="at least 192"):
         explorer.show(layer=3, page_size=64)
     assert explorer.settings == {"page_size": 8}
-    explorer.show(budget=224, page_size=64, head=1)  # neither alone would do
+    explorer.show(budget=224, page_size=64, head=1)  # neither alone is valid
     assert (explorer.budget, explorer.settings, explorer.head) == (224, {"page_size": 64}, 1)
 
 
-def test_the_call_it_names_makes_the_same_view(trace):
+def test_its_call_makes_the_same_view(trace):
     first = BudgetExplorer(trace, method="clusterkv", budget=0.4, head=1, seed=3, metric="ip", tokens_per_cluster=20)
     again = eval(first.numbers["call"], {"kvviz": __import__("kvviz.widgets"), "trace": trace})
     assert again.slice == first.slice
@@ -90,7 +90,7 @@ def test_the_call_it_names_makes_the_same_view(trace):
     assert {"seed=3", "metric='ip'"} <= set(re.findall(r"[\w]+=[^,)]+", first.numbers["call"]))
 
 
-def test_errors_say_what_to_do(trace):
+def test_errors_name_a_way_out(trace):
     empty = Trace("m", trace.geometry, ["a"] * 20, np.arange(20), {}, {}, {})
     for make, message in (
         (lambda: BudgetExplorer("text"), "wanted a kvviz.Trace"),
@@ -110,46 +110,46 @@ def test_errors_say_what_to_do(trace):
         BudgetExplorer(trace, method="quest", page_siz=3)
 
 
-def test_the_page_asks_and_is_answered(trace):
+def test_the_page_gets_an_answer_to_each_request(trace):
     explorer = BudgetExplorer(trace, method="quest", budget=96)
     serial = explorer.numbers["serial"]
     place = {"budget": 128, "layer": 3, "head": 1, "settings": {"page_size": 32}}
     explorer._heard(explorer, {"kind": "show", "place": place}, [])
     assert {name: explorer.numbers[name] for name in place} == place
     assert explorer.numbers["serial"] == serial + 1
-    explorer._heard(explorer, {"kind": "show", "place": place}, [])  # no change: an answer all the same
+    explorer._heard(explorer, {"kind": "show", "place": place}, [])  # no change, but still an answer
     assert explorer.numbers["serial"] == serial + 2
     explorer._heard(explorer, {"kind": "show", "place": place | {"budget": 20}}, [])
     assert "at least 96 tokens" in explorer.numbers["refusal"]
     assert (explorer.budget, explorer.numbers["serial"]) == (128, serial + 3)
 
 
-def test_the_curve_grows_until_it_is_whole(trace):
+def test_the_curve_grows_until_it_is_complete(trace):
     explorer = BudgetExplorer(trace, method="quest", budget=96, layer=3, head=1)
-    asked = 0
+    requests = 0
     while not explorer.curve["done"]:
         explorer._heard(explorer, {"kind": "curve"}, [])
-        asked += 1
+        requests += 1
     points = explorer.curve["points"]
-    assert asked == len(points) >= 4
+    assert requests == len(points) >= 4
     for budget, mass, recall, error in points:
         recording = replay(trace, "quest", queries=8, budget=budget)
         assert mass == pytest.approx(np.mean([recording.attention_mass(step, 3)[1] for step in range(8)]))
         assert recall == pytest.approx(np.mean([recording.recall(step, 3)[1] for step in range(8)]))
         assert error == pytest.approx(recording.events[3].output_error.mean())
-    assert all(own[1] <= best[1] + 1e-6 for own, best in zip(points, explorer.curve["oracle"], strict=True))
+    assert all(point[1] <= best[1] + 1e-6 for point, best in zip(points, explorer.curve["oracle"], strict=True))
     explorer.budget = 128
     assert explorer.curve["done"]  # the same curve
     explorer.head = 0
     assert explorer.curve == {"points": [], "oracle": [], "done": False}
 
 
-def test_sliders_stop_at_valid_values_and_at_the_present_one():
+def test_sliders_have_valid_values_and_the_current_one():
     first, second = sliders_of(methods.create("clusterkv", tokens_per_cluster=33), 64)
     assert (first.name, second.name) == ("tokens_per_cluster", "sinks")
     assert 33 in first.values
-    assert [each.name for each in sliders_of(methods.create("clusterkv", n_clusters=9), 64)] == ["n_clusters", "sinks"]
-    assert [each.name for each in sliders_of(methods.create("ctkvr", n_centroids=9), 64)] == [
+    assert [item.name for item in sliders_of(methods.create("clusterkv", n_clusters=9), 64)] == ["n_clusters", "sinks"]
+    assert [item.name for item in sliders_of(methods.create("ctkvr", n_centroids=9), 64)] == [
         "n_centroids",
         "list_ratio",
     ]
@@ -159,7 +159,7 @@ def test_sliders_stop_at_valid_values_and_at_the_present_one():
     assert parts.values == (1, 2)
 
 
-def test_budgets_are_four_an_octave():
+def test_there_are_four_budgets_per_doubling():
     stops = explorer_budgets.budgets(1000)
     assert (stops[0], stops[-1], stops == sorted(set(stops))) == (16, 1000, True)
     assert max(np.diff(stops) / stops[:-1]) <= 0.25
@@ -167,27 +167,27 @@ def test_budgets_are_four_an_octave():
 
 
 @pytest.mark.parametrize("name", [name for name in methods.names() if methods.get(name).sliders is None])
-def test_a_method_that_declares_no_sliders_has_those_of_its_numbers(name):
+def test_a_method_without_sliders_gets_them_from_its_numeric_fields(name):
     method = methods.create(name, budget=400)
     fields = {field.name: field for field in dataclasses.fields(method)}
     shared = {field.name for field in dataclasses.fields(methods.Method)}
     numeric = [
-        each for each in fields if each not in shared | {"seed"} and type(getattr(method, each)) in (int, float)
+        name for name in fields if name not in shared | {"seed"} and type(getattr(method, name)) in (int, float)
     ]  # fmt: skip
-    found = sliders_of(method, 64)
-    assert [slider.name for slider in found] == [slider for slider in numeric if slider in {s.name for s in found}]
-    assert len(found) == min(2, len(numeric))
-    for slider in found:
-        present = getattr(method, slider.name)
+    sliders = sliders_of(method, 64)
+    assert [slider.name for slider in sliders] == [name for name in numeric if name in {s.name for s in sliders}]
+    assert len(sliders) == min(2, len(numeric))
+    for slider in sliders:
+        current = getattr(method, slider.name)
         assert len(slider.values) > 1
-        assert slider.values == tuple(sorted({*slider.values, present}))
-        assert all(type(value) is type(present) for value in slider.values)
+        assert slider.values == tuple(sorted({*slider.values, current}))
+        assert all(type(value) is type(current) for value in slider.values)
         assert slider.meaning == f"a field of {method.title}, {fields[slider.name].default} by default"
         for value in slider.values:
-            dataclasses.replace(method, **{slider.name: value})  # the method accepts every stop
+            dataclasses.replace(method, **{slider.name: value})  # the method accepts every value
 
 
-def test_the_ends_of_a_derived_slider_can_be_shown_or_say_why_not():
+def test_the_ends_of_a_derived_slider_can_be_shown_or_are_refused():
     explorer, shown = Explorer(made_trace(200), queries=1), 0
     for name in [name for name in methods.names() if methods.get(name).sliders is None]:
         for slider in sliders_of(methods.create(name, budget=160), 16) if explorer.layers(name, budget=160) else ():
@@ -200,7 +200,7 @@ def test_the_ends_of_a_derived_slider_can_be_shown_or_say_why_not():
     assert shown > 30
 
 
-def test_a_slider_of_a_field_that_is_none_of_the_methods_is_refused():
+def test_a_slider_of_an_unknown_field_is_refused():
     @dataclasses.dataclass
     class Mistaken(type(methods.create("quest"))):
         sliders = (methods.Slider("pagesize", "page size", (4, 8), "tokens"),)
@@ -209,7 +209,7 @@ def test_a_slider_of_a_field_that_is_none_of_the_methods_is_refused():
         sliders_of(Mistaken(), 64)
 
 
-def test_the_page_holds_a_grid_and_says_which(trace):
+def test_the_page_holds_a_grid_and_describes_it(trace):
     explorer = BudgetExplorer(trace, method="quest", budget=100, head=1)
     page = explorer.to_html()
     data, slices = embedded(page)
@@ -237,7 +237,7 @@ def test_the_page_holds_a_grid_and_says_which(trace):
     assert (explorer.budget, explorer.settings) == (100, {"page_size": 16})
 
 
-def test_hostile_tokens_stay_text():
+def test_hostile_tokens_are_not_markup():
     tokens = [HOSTILE[place % len(HOSTILE)] if place % 3 == 0 else f" word{place}" for place in range(120)]
     page = BudgetExplorer(made_trace(120, tokens=tokens), method="streaming_llm", budget=40).to_html()
     data, slices = embedded(page)
@@ -249,8 +249,8 @@ def test_hostile_tokens_stay_text():
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
 
 
-def test_everything_shown_has_a_meaning(trace):
-    meant = set(exported("explorer_words.js")["MEANING"])
+def test_every_number_is_explained(trace):
+    explained = set(exported("explorer_words.js")["MEANING"])
     parts = set(vars(kvviz.generation.explore.select(trace, 3, "quest", budget=64).parts[0])) - {"merged_tokens"}
-    assert parts | {"budget", "recall", "mass", "error", "attended", "metadata", "read"} <= meant
+    assert parts | {"budget", "recall", "mass", "error", "attended", "metadata", "read"} <= explained
     json.dumps(BudgetExplorer(trace, method="quest", budget=96).page)

@@ -21,7 +21,7 @@ from tests.generation.test_explore_clusters import made_trace
 from tests.widgets.test_stepper_page import Scripts, embedded
 
 
-def test_the_map_is_scikit_learn_s_projection():
+def test_the_map_is_scikit_learns_projection():
     trace = made_trace()
     inspector = ClusterInspector(trace, layer=2, head=1, n_clusters=9, queries=20)
     keys = trace.keys[2][1, :280].astype(np.float64)
@@ -37,27 +37,27 @@ def test_the_map_is_scikit_learn_s_projection():
     assert share in places["titles"].tobytes().decode()
 
 
-def test_every_setting_is_a_trait_that_clusters_anew():
+def test_every_setting_is_a_trait_that_clusters_again():
     trace = made_trace()
     inspector = ClusterInspector(trace)
     assert inspector.settings == Settings(2, 0, 4, "cosine", 0)
-    seen = []
-    inspector.observe(lambda change: seen.append(change["name"]), ["clusters", "places"])
+    changes = []
+    inspector.observe(lambda change: changes.append(change["name"]), ["clusters", "places"])
     for name, value in (("n_clusters", 11), ("metric", "l2"), ("seed", 5), ("head", 1), ("layer", 0)):
         setattr(inspector, name, value)
         now = inspector.settings
-        wanted = cluster_keys(trace, now.layer, now.head, n_clusters=now.n_clusters, metric=now.metric, seed=now.seed)
+        expected = cluster_keys(trace, now.layer, now.head, n_clusters=now.n_clusters, metric=now.metric, seed=now.seed)
         packed = load(inspector.clusters)
         assert packed["place"].tolist() == load(inspector.places)["place"].tolist() == [now.layer, now.head]
         assert packed["settings"].tolist() == [now.n_clusters, inspector.page["metrics"].index(now.metric), now.seed]
         for array in ("labels", "sizes", "taken", "spread", "central", "nearest", "nearest_cosine"):
-            np.testing.assert_array_equal(packed[array], getattr(wanted, array))
+            np.testing.assert_array_equal(packed[array], getattr(expected, array))
         assert packed["hues"].tolist() == hue(np.arange(now.n_clusters)).tolist()
     assert inspector.settings == Settings(0, 1, 11, "l2", 5)
-    assert seen == ["clusters", "clusters", "clusters", "places", "clusters", "places", "clusters"]
+    assert changes == ["clusters", "clusters", "clusters", "places", "clusters", "places", "clusters"]
 
 
-def test_the_choice_is_a_token_and_survives_another_clustering():
+def test_the_chosen_token_stays_chosen_after_another_clustering():
     inspector = ClusterInspector(made_trace(), n_clusters=6, token=100)
     for count in (6, 12, 3):
         inspector.n_clusters = count
@@ -70,13 +70,13 @@ def test_the_choice_is_a_token_and_survives_another_clustering():
     assert (inspector.cluster, inspector.members().tolist()) == (-1, [])
 
 
-def test_it_opens_at_the_cluster_recalled_most_often():
+def test_it_opens_at_the_most_recalled_cluster():
     trace = made_trace()
     inspector = ClusterInspector(trace, n_clusters=9, budget=60)
-    found = cluster_keys(trace, 2, 0, n_clusters=9, budget=60)
-    steps = (found.taken > 0).sum(0)
+    clustering = cluster_keys(trace, 2, 0, n_clusters=9, budget=60)
+    steps = (clustering.taken > 0).sum(0)
     assert steps[inspector.cluster] == steps.max()
-    assert inspector.token == found.central[inspector.cluster]
+    assert inspector.token == clustering.central[inspector.cluster]
 
 
 def test_more_clusters_than_the_slider_shows_lengthen_it():
@@ -87,11 +87,11 @@ def test_more_clusters_than_the_slider_shows_lengthen_it():
 
 
 def test_the_same_trace_gives_the_same_bytes():
-    one, other = ClusterInspector(made_trace()), ClusterInspector(made_trace())
-    assert (one.places, one.clusters, one.to_html()) == (other.places, other.clusters, other.to_html())
+    first, second = ClusterInspector(made_trace()), ClusterInspector(made_trace())
+    assert (first.places, first.clusters, first.to_html()) == (second.places, second.clusters, second.to_html())
 
 
-def test_the_page_holds_several_numbers_of_clusters_and_says_which(tmp_path):
+def test_the_page_holds_several_numbers_of_clusters_and_names_them(tmp_path):
     trace = made_trace(800)
     inspector = ClusterInspector(trace, layer=0, head=1, n_clusters=13, seed=2)
     page = inspector.to_html(tmp_path / "page.html")
@@ -102,15 +102,15 @@ def test_the_page_holds_several_numbers_of_clusters_and_says_which(tmp_path):
     assert "C = 2, 5, 10, 13, 20, 40 for layer 0, KV head 1, metric cosine, seed 2" in data["page"]["notes"][0]
     assert set(blobs) == {"places", *(f"clusters/{count}" for count in counts)}
     for count in counts:
-        wanted = cluster_keys(trace, 0, 1, n_clusters=count, seed=2)
-        assert (load(blobs[f"clusters/{count}"])["labels"] == wanted.labels).all()
+        expected = cluster_keys(trace, 0, 1, n_clusters=count, seed=2)
+        assert (load(blobs[f"clusters/{count}"])["labels"] == expected.labels).all()
     data, _ = embedded(inspector.to_html(n_clusters=[7, 3]))
     assert data["page"]["counts"] == [3, 7, 13]
     with pytest.raises(InvalidInputError, match="1 to 752"):
         inspector.to_html(n_clusters=[5, 0])
 
 
-def test_tokens_stay_text_in_the_page():
+def test_tokens_are_not_markup_in_the_page():
     words = [HOSTILE[position % len(HOSTILE)] for position in range(120)]
     page = ClusterInspector(made_trace(120, tokens=words), queries=8).to_html()
     data, _ = embedded(page)
@@ -144,7 +144,7 @@ def test_a_recording_gives_the_steps():
         ("token", 268, InvalidInputError, "-1 to 267"),
     ],
 )
-def test_what_is_out_of_range_is_refused(name, value, error, message):
+def test_values_out_of_range_are_refused(name, value, error, message):
     inspector = ClusterInspector(made_trace(), n_clusters=5, token=20)
     before = inspector.clusters
     with pytest.raises(error, match=message):
@@ -155,7 +155,7 @@ def test_what_is_out_of_range_is_refused(name, value, error, message):
         ClusterInspector(made_trace(), **{name: value})
 
 
-def test_what_cannot_be_inspected_says_what_to_do():
+def test_invalid_inputs_are_refused_with_a_way_out():
     with pytest.raises(InvalidInputError, match=r"got str; wanted a kvviz\.Trace"):
         ClusterInspector("trace.safetensors")
     with pytest.raises(InvalidInputError, match=r"wanted a kvviz\.Recording"):
@@ -164,7 +164,7 @@ def test_what_cannot_be_inspected_says_what_to_do():
         ClusterInspector(made_trace(length=20))
 
 
-def test_torch_loads_with_the_first_trace_and_not_before():
+def test_torch_loads_only_with_the_first_trace():
     code = "import sys; from kvviz.widgets import ClusterInspector; print({'torch', 'plotly'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "set()\n"

@@ -47,7 +47,7 @@ def path(tmp_path_factory):
 
 
 def attended(page, number):
-    """Attended positions that column `number` shows in its prompt."""
+    """Attended positions in the prompt of column `number`."""
     return page.locator(f".kv-column >> nth={number}").locator(".kv-prompt .kv-attended").evaluate_all(ATTENDED)
 
 
@@ -76,11 +76,11 @@ def test_arrow_keys_change_the_step_of_every_column(browser, path, scheme):
             assert numbers[2] == str((made.indices(2, 2)[0] >= 0).sum())
         numbers = page.locator(".kv-number, .kv-mean, output, .kv-labels > span:not(:first-child)")
         assert numbers.evaluate_all("nodes => nodes.filter(node => !node.closest('[title]')).length") == 0
-        ground, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
-        assert (ground > 200 > 100 > text) if scheme == "light" else (ground < 60 < 180 < text)
+        background, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
+        assert (background > 200 > 100 > text) if scheme == "light" else (background < 60 < 180 < text)
 
 
-def test_tokens_and_labels_stay_text(browser, path):
+def test_tokens_and_labels_are_not_markup(browser, path):
     with opened(browser, path) as page:
         for number, made in enumerate(two().values()):
             spans = page.locator(".kv-column").nth(number).locator("[data-position]")
@@ -101,16 +101,16 @@ def test_three_marks_differ_without_colour(browser, path):
         assert page.locator(".kv-map canvas").first.evaluate(COLOURS) > 8
 
 
-def test_merged_tokens_are_told_from_missed_ones(browser, tmp_path):
+def test_merged_tokens_differ_from_missed_ones(browser, tmp_path):
     made = replay(made_trace(120), "centroidkv", queries=4, budget=40, sinks=4, recent=8)
     MethodComparer({"merging": made}, layer=3, step=2).to_html(tmp_path / "page.html")
-    wanted, mine = (set(array[0][array[0] >= 0].tolist()) for array in (made.oracle(2, 3), made.indices(2, 3)))
+    best, chosen = (set(array[0][array[0] >= 0].tolist()) for array in (made.oracle(2, 3), made.indices(2, 3)))
     joined = set(np.flatnonzero(made.members(2, 3)[0] >= 0).tolist())
-    assert len((wanted - mine) & joined) > 4
+    assert len((best - chosen) & joined) > 4
     with opened(browser, tmp_path / "page.html") as page:
-        for mark, expected in (("kv-merged", (wanted - mine) & joined), ("kv-missed", wanted - mine - joined)):
-            found = page.locator(f".kv-column .{mark}[data-position]").evaluate_all(ATTENDED)
-            assert set(found) == expected
+        for mark, expected in (("kv-merged", (best - chosen) & joined), ("kv-missed", best - chosen - joined)):
+            marked = page.locator(f".kv-column .{mark}[data-position]").evaluate_all(ATTENDED)
+            assert set(marked) == expected
         expect(page.locator(".kv-legend")).to_contain_text("merged")
         looks = [page.locator(f".kv-legend .{mark}").evaluate(DASHED) for mark in ("kv-merged", "kv-missed")]
         assert looks == ["dashed", "none"]
@@ -133,7 +133,7 @@ def test_columns_sort_by_any_number_and_follow_the_step(browser, tmp_path):
         assert page.evaluate(PATHS) == recalls
         sort.select_option("mean read")
         assert order(page) == sorted(runs, key=lambda name: runs[name].events[2].read_bytes.mean())
-        assert page.evaluate(PATHS) != recalls  # the curves are of the number that sorts
+        assert page.evaluate(PATHS) != recalls  # the curves show the number that sorts
         expect(page.locator(".kv-sheet code")).to_contain_text('head=0, sort="mean read")')
 
 
@@ -184,7 +184,7 @@ def test_one_prompt_scrolls_all_and_a_click_on_the_map_moves_them(browser, tmp_p
 
 
 @pytest.mark.parametrize("token", [40, 2500, 3003])
-def test_the_texts_open_at_the_token_asked_for(browser, tmp_path, token):
+def test_the_texts_open_at_the_requested_token(browser, tmp_path, token):
     comparer = MethodComparer(many(3, prompt_length=3000), token=token)
     comparer.to_html(tmp_path / "page.html")
     with opened(browser, tmp_path / "page.html") as page:
@@ -192,12 +192,12 @@ def test_the_texts_open_at_the_token_asked_for(browser, tmp_path, token):
             at = page.locator(".kv-column").nth(number).locator(f"[data-position='{token}']")
             expect(at).to_have_attribute("data-lit", "")
             column = at.evaluate(
-                "node => [node, node.closest('.kv-panel')].map(one => one.getBoundingClientRect().toJSON())"
+                "node => [node, node.closest('.kv-panel')].map(element => element.getBoundingClientRect().toJSON())"
             )
             assert column[1]["top"] <= column[0]["top"] <= column[0]["bottom"] <= column[1]["bottom"]
         code = page.locator(".kv-sheet code")
         expect(code).to_have_text(f"kvviz.widgets.MethodComparer(recordings, step=0, layer=2, head=0, token={token})")
-        page.locator("[data-position='5']").first.hover()  # outlines another for as long as the pointer is there
+        page.locator("[data-position='5']").first.hover()  # outlines another token while the pointer is there
         page.locator("h2").hover()
         assert page.locator("[data-lit]").evaluate_all(ATTENDED) == [token] * 3
         canvas = page.locator(".kv-map canvas").last
@@ -255,7 +255,7 @@ ipywidgets.VBox([comparer, said])
 
 
 @pytest.mark.slow
-def test_the_comparer_lives_in_jupyterlab(browser, tmp_path):
+def test_the_comparer_works_in_jupyterlab(browser, tmp_path):
     runs = [recording(), recording(seed=5)]
     (tmp_path / "work").mkdir()
     (tmp_path / "private").mkdir()
@@ -266,11 +266,11 @@ def test_the_comparer_lives_in_jupyterlab(browser, tmp_path):
         assert [attended(page, 0), attended(page, 1)] == [in_prompt(made, 0) for made in runs]
         slider = page.get_by_role("slider", name="decode step")
         slider.press("ArrowRight")
-        expect(page.get_by_text("step 1", exact=True)).to_be_visible()  # the kernel follows
+        expect(page.get_by_text("step 1", exact=True)).to_be_visible()  # the kernel follows the page
         slider.press("ArrowRight")
         slider.press("ArrowRight")
         code = page.locator(".kv-sheet code")
-        expect(code).to_contain_text("step=3, layer=3, head=0, token=100")  # and is followed
+        expect(code).to_contain_text("step=3, layer=3, head=0, token=100")  # and the page follows the kernel
         assert page.locator("[data-lit]").evaluate_all(ATTENDED) == [100, 100]
         canvas = page.locator(".kv-map canvas").first
         canvas.click(position={"x": 40, "y": canvas.bounding_box()["height"] * 3.5 / 6})

@@ -41,7 +41,7 @@ MARKED = """positions => positions.every((position) =>
 
 
 def waited(page, positions):
-    """Waits until exactly these tokens are marked as attended."""
+    """Wait until exactly these tokens are marked as attended."""
     marked = page.locator(".kv-attended[data-position]")
     expect(marked).to_have_count(len(positions))
     marked.first.page.wait_for_function(MARKED, arg=positions)
@@ -69,22 +69,22 @@ def test_arrow_keys_change_budget_numbers_and_pictures(browser, quest, scheme):
         expect(page.locator(".kv-sheet code")).to_contain_text("page_size=8")
         waited(page, replayed(trace, 96, page_size=8)[0])
         assert page.locator(".kvviz").locator(CONTROLS).count() <= 7
-        ground, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
-        assert (ground > 200 > 100 > text) if scheme == "light" else (ground < 60 < 180 < text)
+        background, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
+        assert (background > 200 > 100 > text) if scheme == "light" else (background < 60 < 180 < text)
 
 
-def test_a_pair_that_the_method_refuses_says_why(browser, quest):
+def test_a_refused_pair_shows_the_reason(browser, quest):
     trace, path = quest
     with opened(browser, path) as page:
         page.get_by_role("slider", name="page size").press("End")
         expect(page.locator(".kv-explorer-refusal")).to_contain_text("at least 384 tokens")
-        assert attended(page) == replayed(trace, 96)[0]  # what was shown last
+        assert attended(page) == replayed(trace, 96)[0]  # still the last valid view
         page.get_by_role("slider", name="page size").press("Home")
         expect(page.locator(".kv-explorer-refusal")).to_be_empty()
         waited(page, replayed(trace, 96, page_size=4)[0])
 
 
-def test_the_three_pictures_tell_of_the_same_tokens(browser, quest):
+def test_the_three_pictures_show_the_same_tokens(browser, quest):
     _, path = quest
     with opened(browser, path) as page:
         parts = dict(zip(*[page.locator(f".kv-explorer-ledger .kv-entry {part}").all_inner_texts()
@@ -98,18 +98,18 @@ def test_the_three_pictures_tell_of_the_same_tokens(browser, quest):
         page.get_by_label("measure").select_option("error")
         expect(page.locator(".kv-explorer-curve h3")).to_contain_text("lower is better")
         page.get_by_label("measure").select_option("mass")
-        own, best = (
+        method, best = (
             [float(pair.split(",")[1]) for pair in page.locator(f".kv-curve-{name}").get_attribute("points").split()]
             for name in ("own", "oracle")
         )
-        assert len(own) == len(best) >= 3
-        assert all(above <= below + 0.01 for below, above in zip(own, best, strict=True))  # y grows downwards
+        assert len(method) == len(best) >= 3
+        assert all(above <= below + 0.01 for below, above in zip(method, best, strict=True))  # y grows downwards
         box = page.locator(".kv-explorer-curve svg").bounding_box()
         page.mouse.click(box["x"] + box["width"] - 16, box["y"] + 60)
         expect(page.locator(".kv-title")).to_contain_text("budget 192")
 
 
-def test_tokens_stay_text_and_a_narrow_page_stacks(browser, quest):
+def test_tokens_are_not_markup_and_a_narrow_page_stacks(browser, quest):
     trace, path = quest
     with opened(browser, path, width=500) as page:
         texts = page.locator("[data-position]").evaluate_all("spans => spans.map(span => span.textContent)")
@@ -153,7 +153,7 @@ ipywidgets.VBox([explorer, said, again])
 
 
 @pytest.mark.slow
-def test_the_explorer_lives_in_jupyterlab(browser, tmp_path):
+def test_the_explorer_works_in_jupyterlab(browser, tmp_path):
     trace = made_trace(200)
     (tmp_path / "work").mkdir()
     (tmp_path / "private").mkdir()
@@ -161,7 +161,7 @@ def test_the_explorer_lives_in_jupyterlab(browser, tmp_path):
         run_all(page)
         explorer = page.locator(".kv-explorer")
         waited(explorer, replayed(trace, 96)[0])
-        expect(explorer.locator(".kv-curve-dot")).to_have_count(5)  # the curve came by itself
+        expect(explorer.locator(".kv-curve-dot")).to_have_count(5)  # the curve comes without a request
         explorer.get_by_role("slider", name="budget").press("ArrowRight")
         expect(page.get_by_text("heard budget 112")).to_be_visible()
         waited(explorer, replayed(trace, 112)[0])
@@ -169,7 +169,7 @@ def test_the_explorer_lives_in_jupyterlab(browser, tmp_path):
         expect(explorer.locator(".kv-explorer-refusal")).to_contain_text("at least 384 tokens")
         explorer.get_by_role("slider", name="page size").press("Home")
         waited(explorer, replayed(trace, 112, page_size=4)[0])
-        explorer.get_by_role("combobox", name="KV head").press("ArrowDown")  # which JupyterLab has a shortcut for
+        explorer.get_by_role("combobox", name="KV head").press("ArrowDown")  # a shortcut in JupyterLab
         waited(explorer, replayed(trace, 112, page_size=4, head=1)[0])
         page.get_by_role("button", name="set it from Python").click()
         waited(explorer, replayed(trace, 64, page_size=8, head=1)[0])

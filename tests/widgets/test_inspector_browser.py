@@ -30,7 +30,7 @@ SLIDER = "number of clusters C"
 
 
 def chosen(page):
-    """The positions that the text shows as those of the cluster picked."""
+    """The positions that the text marks as members of the chosen cluster."""
     return page.locator(".kv-prompt .kv-agreed[data-position]").evaluate_all(ATTENDED)
 
 
@@ -50,7 +50,7 @@ def hostile(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_slider_clusters_anew_without_a_kernel(browser, hostile, scheme):
+def test_the_slider_changes_the_clusters_without_a_kernel(browser, hostile, scheme):
     trace, path, token = hostile
     with opened(browser, path, scheme=scheme) as page:
         below, slider = page.locator(".kv-keymap canvas").first, page.get_by_role("slider", name=SLIDER)
@@ -61,48 +61,48 @@ def test_the_slider_clusters_anew_without_a_kernel(browser, hostile, scheme):
         expect(page.locator("h2")).to_contain_text("in 10 clusters")
         assert chosen(page) == members(trace, token, n_clusters=10)
         assert below.evaluate(PICTURE) != before
-        page.locator(".kv-prompt .kv-panel").press("ArrowLeft")  # anywhere but on the map
+        page.locator(".kv-prompt .kv-panel").press("ArrowLeft")  # anywhere except on the map
         expect(page.locator("h2")).to_contain_text("in 8 clusters")
         assert chosen(page) == members(trace, token, n_clusters=8)
         slider.press("End")
         expect(page.locator("h2")).to_contain_text("in 20 clusters")
-        ground, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
-        assert (ground > 200 > 100 > text) if scheme == "light" else (ground < 60 < 180 < text)
+        background, text = brightness(page, ".kvviz", "backgroundColor"), brightness(page, ".kvviz", "color")
+        assert (background > 200 > 100 > text) if scheme == "light" else (background < 60 < 180 < text)
 
 
 def test_arrow_keys_and_enter_pick_a_cluster_on_the_map(browser, hostile):
     trace, path, token = hostile
-    found = cluster_keys(trace, 2, 0, n_clusters=8, budget=90)
+    clustering = cluster_keys(trace, 2, 0, n_clusters=8, budget=90)
     with opened(browser, path) as page:
         marks, status = page.locator(".kv-keymap canvas").nth(1), page.get_by_text("Enter picks it")
         before = marks.evaluate(PICTURE)
         keys = page.get_by_role("application")
         for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowDown"):
             keys.press(key)
-            if f"#{found.labels[token]}," not in status.inner_text():
+            if f"#{clustering.labels[token]}," not in status.inner_text():
                 break
         cluster = int(status.inner_text().partition("#")[2].partition(",")[0])
-        assert cluster != found.labels[token]
+        assert cluster != clustering.labels[token]
         keys.press("Enter")
         expect(page.locator(".kv-facts .kv-id")).to_have_text(f"#{cluster}")
-        assert chosen(page) == np.flatnonzero(found.labels == cluster).tolist()
+        assert chosen(page) == np.flatnonzero(clustering.labels == cluster).tolist()
         assert marks.evaluate(PICTURE) != before
         facts = page.locator(".kv-facts .kv-number").all_inner_texts()
-        assert facts[:3] == [str(found.sizes[cluster]), f"{found.spread[cluster]:.2f}",
-                             f"{(found.taken[:, cluster] > 0).sum()} of 32 steps"]  # fmt: skip
+        assert facts[:3] == [str(clustering.sizes[cluster]), f"{clustering.spread[cluster]:.2f}",
+                             f"{(clustering.taken[:, cluster] > 0).sum()} of 32 steps"]  # fmt: skip
         heights = page.locator(".kv-stepbar > span").evaluate_all(
             "bars => bars.map(bar => parseFloat(bar.style.height))"
         )
-        np.testing.assert_allclose(heights, 100 * found.taken[:, cluster] / found.sizes[cluster], rtol=1e-4)
+        np.testing.assert_allclose(heights, 100 * clustering.taken[:, cluster] / clustering.sizes[cluster], rtol=1e-4)
         nearest = [int(text[1:]) for text in page.locator(".kv-rows .kv-id").all_inner_texts()]
-        assert nearest == found.nearest[cluster].tolist()
+        assert nearest == clustering.nearest[cluster].tolist()
         page.locator(".kv-rows .kv-link").first.press("Enter")
-        assert chosen(page) == np.flatnonzero(found.labels == nearest[0]).tolist()
+        assert chosen(page) == np.flatnonzero(clustering.labels == nearest[0]).tolist()
         keys.press("Escape")
         assert chosen(page) == []
         listed = [int(text[1:]) for text in page.locator(".kv-all .kv-id").all_inner_texts()]
-        assert sorted(listed) == np.flatnonzero(found.sizes).tolist()
-        steps = (found.taken > 0).sum(0)[listed]
+        assert sorted(listed) == np.flatnonzero(clustering.sizes).tolist()
+        steps = (clustering.taken > 0).sum(0)[listed]
         assert (np.diff(steps) <= 0).all()
 
 
@@ -124,11 +124,11 @@ def test_a_click_on_a_dot_or_a_word_picks_its_cluster(browser, hostile):
         position = int(tip.locator(".kv-value").all_inner_texts()[1])
         page.mouse.down()
         page.mouse.up()
-        wanted = np.flatnonzero(labels == labels[position]).tolist() if labels[position] >= 0 else []
-        assert chosen(page) == wanted
+        expected = np.flatnonzero(labels == labels[position]).tolist() if labels[position] >= 0 else []
+        assert chosen(page) == expected
 
 
-def test_tokens_stay_text_and_numbers_are_explained(browser, hostile):
+def test_tokens_are_not_markup_and_numbers_are_explained(browser, hostile):
     trace, path, _ = hostile
     with opened(browser, path) as page:
         shown = page.locator("[data-position]").evaluate_all("spans => spans.map(span => span.textContent)")
@@ -165,13 +165,13 @@ def test_the_screenshot_and_the_call(browser, hostile, tmp_path):
         download.value.save_as(tmp_path / "saved.png")
         data, box = (tmp_path / "saved.png").read_bytes(), page.locator(".kvviz").bounding_box()
         assert int.from_bytes(data[16:20], "big") == round(2 * box["width"])
-        assert len(data) > 50_000  # map and text, not an empty sheet
+        assert len(data) > 50_000  # map and text, not an empty picture
 
 
 def test_hovering_keeps_up_with_the_screen(browser, tmp_path):
     ClusterInspector(made_trace(4096), n_clusters=200).to_html(tmp_path / "page.html", n_clusters=[])
     with opened(browser, tmp_path / "page.html") as page:
-        assert page.locator(".kv-keymap").evaluate(HOVER) < 1000 / 60  # ms a move
+        assert page.locator(".kv-keymap").evaluate(HOVER) < 1000 / 60  # ms per move
 
 
 def test_long_prompts_show_a_window(browser, tmp_path):
@@ -198,29 +198,29 @@ ipywidgets.VBox([inspector, said])
 
 
 @pytest.mark.slow
-def test_the_inspector_lives_in_jupyterlab(browser, tmp_path):
+def test_the_inspector_works_in_jupyterlab(browser, tmp_path):
     trace = made_trace(400)
     (tmp_path / "work").mkdir()
     (tmp_path / "private").mkdir()
     notebook = write_notebook(tmp_path / "work" / "inspector.ipynb", LIVE)
-    one_thread = {"OMP_NUM_THREADS": "1"}  # on a busy machine torch's threads wait for each other for seconds
+    one_thread = {"OMP_NUM_THREADS": "1"}  # on a busy machine, torch's threads wait seconds for each other
     with lab_page(notebook, browser, tmp_path / "private", one_thread) as page:
         run_all(page)
         inspector = page.locator(".kv-inspector")
         title, slider = inspector.locator("h2"), inspector.get_by_role("slider", name=SLIDER)
         expect(title).to_contain_text("in 8 clusters")
         assert chosen(inspector) == members(trace, 100, n_clusters=8)
-        slider.press("ArrowRight")  # the kernel follows, and is followed
+        slider.press("ArrowRight")  # the kernel follows the page, and the page the kernel
         expect(title).to_contain_text("in 9 clusters · l2 · seed 0")
         assert chosen(inspector) == members(trace, 100, n_clusters=9, metric="l2")
         inspector.get_by_label("KV head").select_option("1")
         inspector.get_by_label("seed").fill("7")
         inspector.get_by_label("seed").press("Enter")
         expect(title).to_contain_text("in 9 clusters · l2 · seed 7 · layer 2, KV head 1")
-        wanted = members(trace, 100, n_clusters=9, metric="l2", head=1, seed=7)
-        assert chosen(inspector) == wanted
+        expected = members(trace, 100, n_clusters=9, metric="l2", head=1, seed=7)
+        assert chosen(inspector) == expected
         for _ in range(6):
-            slider.press("ArrowRight")  # faster than clusters come: the last one counts
+            slider.press("ArrowRight")  # faster than the clustering: only the last one counts
         expect(title).to_contain_text("in 15 clusters")
         assert chosen(inspector) == members(trace, 100, n_clusters=15, metric="l2", head=1, seed=7)
         keys = inspector.get_by_role("application")

@@ -1,4 +1,4 @@
-"""The measuring of latencies itself: small widgets on pages without a kernel."""
+"""The measurement of latencies, with small widgets on pages without a kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.generation.test_explore import made_trace
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 
-# Shows a new line at once and the marks that go with it only after `wait` ms.
+# Shows a new line after 200 ms, and its marks only after another %d ms.
 WIDGET = """<div class="kvviz" tabindex="0"><span class="kv-sheet"><code>0</code></span><canvas></canvas></div><script>
     const root = document.querySelector(".kvviz"), line = root.querySelector("code");
     root.addEventListener("keydown", () => setTimeout(() => {
@@ -22,7 +22,7 @@ WIDGET = """<div class="kvviz" tabindex="0"><span class="kv-sheet"><code>0</code
 </script>"""
 
 
-def test_a_frame_for_every_change_and_another_picture_in_it(browser, tmp_path, monkeypatch):
+def test_every_change_has_a_frame_with_another_picture(browser, tmp_path, monkeypatch):
     monkeypatch.setattr(scenes, "SLIDERS", {"quest": ("page size",)})
     made_trace(200).save(tmp_path / "trace.safetensors")
     sizes = scenes.Sizes(tmp_path / "trace.safetensors", tokens=300, steps=8, budget=64, canvas=128)
@@ -30,14 +30,14 @@ def test_a_frame_for_every_change_and_another_picture_in_it(browser, tmp_path, m
     assert {widget for widget, _ in rows} == scenes.WIDGETS.keys()
     for row in rows.values():
         assert 0 < min(row["ms"]) <= row["median_ms"] <= row["worst_ms"] == max(row["ms"])
-    seen = {place: (len(row["ms"]), row["pictures"]) for place, row in rows.items()}
-    assert seen["stepper", "step"] == (7, 7)  # every step but the first
-    assert seen["stepper", "layer"] == seen["stepper", "KV head"] == (2, 2)
-    assert seen["comparer", "step"] == (3, 3)
-    assert seen["canvas", "another matrix"] == (30, 2)  # two matrices in turn
-    for place in (("explorer", "quest, budget"), ("inspector", "C")):
-        frames_seen, pictures = seen[place]
-        assert frames_seen == pictures >= 3
+    counts = {control: (len(row["ms"]), row["pictures"]) for control, row in rows.items()}
+    assert counts["stepper", "step"] == (7, 7)  # every step except the first
+    assert counts["stepper", "layer"] == counts["stepper", "KV head"] == (2, 2)
+    assert counts["comparer", "step"] == (3, 3)
+    assert counts["canvas", "another matrix"] == (30, 2)  # two matrices in turn
+    for control in (("explorer", "quest, budget"), ("inspector", "C")):
+        n_frames, pictures = counts[control]
+        assert n_frames == pictures >= 3
 
 
 def test_the_time_ends_with_the_new_content(browser):
@@ -48,7 +48,7 @@ def test_the_time_ends_with_the_new_content(browser):
     page.close()
 
 
-def test_a_picture_that_comes_after_its_line_is_an_error(browser):
+def test_a_picture_later_than_its_line_is_an_error(browser):
     page = browser.new_page()
     page.set_content(WIDGET % 40)
     with pytest.raises(RuntimeError, match="changed again"):

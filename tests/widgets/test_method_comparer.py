@@ -1,4 +1,4 @@
-"""The comparer's data against brute force over the recordings, what is common to them, its page and its errors."""
+"""The comparer's data against brute force over the recordings, their common parts, its page and its errors."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ PROMPT = 120
 
 
 def other(method="quest", **shape):
-    """Another method on the same prompt: `recording` draws tokens and ids from the length alone."""
+    """Another method on the same prompt: the tokens of `recording` depend on the length only."""
     return recording(seed=1, **shape).replace(method=method)
 
 
 def of_query_heads(made):
-    """The same model, chosen for each query head: twice the rows."""
+    """A recording of the same model with selections per query head: twice the rows."""
     doubled = recording(heads=2 * made.geometry.n_kv_heads, seed=3)
-    events = {layer: replace(own, merged=own.merged[:, :2]) for layer, own in doubled.events.items()}
+    events = {layer: replace(event, merged=event.merged[:, :2]) for layer, event in doubled.events.items()}
     return doubled.replace(geometry=made.geometry, events=events, method="ctkvr")
 
 
 def verdict(made, step, layer, row, position):
     """AGREED, WASTED, KEPT, MISSED or None, by the definitions."""
-    own, oracle = made.indices(step, layer)[row].tolist(), made.oracle(step, layer)[row].tolist()
-    if position not in own:
+    attended, oracle = made.indices(step, layer)[row].tolist(), made.oracle(step, layer)[row].tolist()
+    if position not in attended:
         return Verdict.MISSED if position in oracle else None
     if position in oracle:
         return Verdict.AGREED
-    chosen = made.groups(step, layer)[row][own.index(position)] >= 0
+    chosen = made.groups(step, layer)[row][attended.index(position)] >= 0
     return Verdict.WASTED if chosen else Verdict.KEPT
 
 
-def test_every_column_shows_what_its_recording_says():
+def test_every_column_shows_its_recording():
     runs = [recording(), other(steps=9, budget=20)]
     comparer = MethodComparer(runs, layer=3, head=1)
     assert comparer.common.steps == 6
@@ -52,8 +52,8 @@ def test_every_column_shows_what_its_recording_says():
         for step in range(6):
             at = slice(arrays["offsets"][step], arrays["offsets"][step + 1])
             shown = dict(zip(arrays["positions"][at], view.verdicts(arrays["marks"][at]), strict=True))
-            wanted = {p: verdict(made, step, 3, 1, p) for p in range(made.visible(step))}
-            assert shown == {position: kind for position, kind in wanted.items() if kind is not None}
+            expected = {p: verdict(made, step, 3, 1, p) for p in range(made.visible(step))}
+            assert shown == {position: kind for position, kind in expected.items() if kind is not None}
             weights = made.attention(step, 3)[1]
             assert arrays["weights"][at].tolist() == weights[arrays["positions"][at]].tolist()
             assert arrays["recall"][step] == made.recall(step, 3)[1]
@@ -82,7 +82,7 @@ def test_the_map_draws_the_heaviest_marked_token_of_each_column():
             assert look == kinds[heaviest] * view.LEVELS + view.level(weights[heaviest])
 
 
-def test_a_row_for_each_query_head_shows_the_first_of_the_kv_head():
+def test_selections_per_query_head_show_the_first_of_the_kv_head():
     made = recording()
     by_query = of_query_heads(made)
     comparer = MethodComparer([made, by_query], head=1)
@@ -96,7 +96,7 @@ def test_a_row_for_each_query_head_shows_the_first_of_the_kv_head():
     assert load(alone.slices[0])["recall"][0] == by_query.recall(0, 2)[3]
 
 
-def test_notes_say_what_is_not_common():
+def test_notes_list_the_differences():
     assert MethodComparer([recording(), other()]).page["notes"] == []
     longer = other(steps=9)
     fed = longer.token_ids.copy()
@@ -112,7 +112,7 @@ def test_notes_say_what_is_not_common():
     assert comparer.page["notes"] == ["Left out: layer 2, which not every recording has."]
 
 
-def test_labels_tell_recordings_of_one_method_apart():
+def test_labels_of_recordings_of_one_method_differ():
     made = recording()
     runs = [made, recording(budget=20), made.replace(config=made.config | {"n": 5}), other(), made]
     assert MethodComparer(runs).common.labels == (
@@ -145,7 +145,7 @@ def test_labels_tell_recordings_of_one_method_apart():
         ),
     ],
 )
-def test_what_cannot_be_compared_says_why(recordings, message):
+def test_recordings_that_cannot_be_compared_are_refused(recordings, message):
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         MethodComparer(recordings)
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_compared_says_why(recordings, message):
         ("sort", "recal", UnknownNameError, "did you mean 'recall'"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(name, value, error, message):
+def test_invalid_settings_are_refused(name, value, error, message):
     comparer = MethodComparer([recording(), other(steps=9)], step=1, layer=3, head=1, sort="mean mass")
     with pytest.raises(error, match=re.escape(message)):
         setattr(comparer, name, value)
@@ -181,7 +181,7 @@ def test_layer_and_head_send_new_arrays_and_a_step_does_not():
     assert comparer.slices == MethodComparer([recording(), other()], layer=3, head=1).slices != before
 
 
-def test_the_page_holds_the_recordings_and_no_markup_of_their_text(tmp_path):
+def test_the_page_holds_the_recordings_and_escapes_their_text(tmp_path):
     made = hostile_recording()
     runs = {"<b>first</b>": made, "</script><img src=x>": made.replace(method="<i>quest</i>", model=made.model)}
     comparer = MethodComparer(runs, step=2, layer=3, head=1, token=100, sort="mean recall")
@@ -199,7 +199,7 @@ def test_the_page_holds_the_recordings_and_no_markup_of_their_text(tmp_path):
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
 
 
-def test_the_page_says_what_it_leaves_out():
+def test_the_page_names_the_layers_that_it_leaves_out():
     comparer = MethodComparer([recording(), other()], layer=3, head=1)
     data, slices = embedded(comparer.to_html())
     assert set(slices) == {f"3/{head}/{number}" for head in (0, 1) for number in (0, 1)}

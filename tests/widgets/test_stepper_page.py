@@ -1,4 +1,4 @@
-"""The page that replays a recording without a kernel: what it holds, and that prompts stay text. No browser."""
+"""The page that replays a recording without a kernel: its content, and that prompts are escaped. No browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.synthetic import recording
 
 
 class Scripts(HTMLParser):
-    """Collects (attributes, text) of every script element, as an HTML parser sees them."""
+    """A parser that collects [attributes, text] of every script element."""
 
     def __init__(self, page):
         super().__init__()
@@ -45,7 +45,7 @@ def page_data(page):
 
 
 def embedded(page):
-    """The traits that the page opens with, and its bytes by key."""
+    """The initial traits of the page, and its bytes by key."""
     scripts = Scripts(page).found
     slices = {
         attributes["data-slice"]: gzip.decompress(base64.b64decode(text))
@@ -55,12 +55,12 @@ def embedded(page):
     return page_data(page)["state"], slices
 
 
-def test_the_page_holds_the_recording_and_no_markup_of_the_prompt():
+def test_the_page_holds_the_recording_and_escapes_the_prompt():
     made = hostile_recording()
     stepper = DecodeStepper(made, step=2, layer=3, head=1)
     page = stepper.to_html()
     parsed = Scripts(page)
-    assert [tag for tag, _ in parsed.tags].count("script") == 2 + 4  # data, code, and a slice for each layer and head
+    assert [tag for tag, _ in parsed.tags].count("script") == 2 + 4  # data, code, and one slice per layer and head
     assert not [
         tag
         for tag, attributes in parsed.tags
@@ -80,7 +80,7 @@ def test_the_page_holds_the_recording_and_no_markup_of_the_prompt():
     assert data["page"]["notes"] == []
 
 
-def test_the_page_embeds_what_was_asked_for_or_fits(monkeypatch):
+def test_the_page_embeds_the_requested_layers_or_those_that_fit(monkeypatch):
     made = recording(layers=(2, 5, 9, 12))
     stepper = DecodeStepper(made, layer=9)
     data, slices = embedded(stepper.to_html(layers=[5], heads=[1]))
@@ -92,7 +92,7 @@ def test_the_page_embeds_what_was_asked_for_or_fits(monkeypatch):
     one_layer = static_page._size(static_page._slices(made, 9, [0, 1]))
     monkeypatch.setattr(static_page, "SIZE_LIMIT", int(2.5 * one_layer))
     data, slices = embedded(stepper.to_html())
-    assert data["page"]["layers"] == [2, 9]  # the one shown, and the farthest from it
+    assert data["page"]["layers"] == [2, 9]  # the shown layer, and the farthest from it
     assert "layers 2, 9 of the 4 recorded" in data["page"]["notes"][0]
     with pytest.raises(InvalidInputError, match="a recorded layer"):
         stepper.to_html(layers=[3])
@@ -103,7 +103,7 @@ def test_the_page_embeds_what_was_asked_for_or_fits(monkeypatch):
             stepper.to_html(**nothing)
 
 
-def test_the_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_the_page_is_written_atomically(tmp_path, monkeypatch):
     stepper = DecodeStepper(recording())
     path = tmp_path / "page.html"
     page = stepper.to_html(path)

@@ -1,4 +1,4 @@
-"""What the four widgets do with input that is wrong, hostile or long. No browser."""
+"""Wrong, hostile and long input of the four widgets. No browser."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LONG = 100_000
 HOSTILE = [
     "<img src=x onerror='window.hacked=1'>",
     "</script><script>window.hacked=2</script>",
-    "\u202e",  # right to left from here on, if it is let
+    "\u202e",  # text after it runs from right to left, if not isolated
     " שלום",
     " مرحبا",
     "👩\u200d👩\u200d👧",
     "\ufffd",
-    "\ud83d",  # half of an emoji, as of bytes that were not decoded whole
+    "\ud83d",  # half of an emoji, as from incompletely decoded bytes
     "\u2069\u202e",
     "\x00",
     "&amp;",
@@ -35,13 +35,13 @@ HOSTILE = [
 
 
 def made_trace(length=200, *, kv_heads=2, group=2, width=16, tokens=None, layers=(2, 3)):
-    """Keys around a few directions, float16."""
-    random = np.random.default_rng(0)
-    centre = random.normal(size=(12, width)).astype(np.float32) * 1.5
+    """A trace with float16 keys around 12 directions."""
+    rng = np.random.default_rng(0)
+    centre = rng.normal(size=(12, width)).astype(np.float32) * 1.5
 
     def tensors(rows):
-        near = centre[random.integers(12, size=(rows, length))]
-        return (near + random.normal(size=near.shape).astype(np.float32) * 0.6).astype(np.float16)
+        near = centre[rng.integers(12, size=(rows, length))]
+        return (near + rng.normal(size=near.shape).astype(np.float32) * 0.6).astype(np.float16)
 
     return Trace(
         "synthetic", Geometry(4, group * kv_heads, kv_heads, width, 1 << 18),
@@ -56,7 +56,7 @@ def hostile_tokens(length):
 
 
 def widgets(tokens, *, prompt=None):
-    """The four widgets over these tokens, by name."""
+    """The four widgets with these tokens, by name."""
     length = len(tokens)
     made = recording(prompt_length=length - 6, tokens=tokens, layers=(2,))
     trace = made_trace(length, tokens=tokens, kv_heads=1)
@@ -76,7 +76,7 @@ def test_hostile_tokens_are_data_and_lone_surrogates_become_the_replacement_char
     tokens = hostile_tokens(200)
     shown = [token.replace("\ud83d", "\ufffd") for token in tokens]
     for name, widget in widgets(tokens).items():
-        widget.get_state()["page"].__repr__().encode("utf-8")  # what goes to a notebook
+        widget.get_state()["page"].__repr__().encode("utf-8")  # the state in a notebook
         page = page_of(widget)
         page.encode("utf-8")
         assert not {tag for tag, _ in Scripts(page).tags} & {"img", "b", "link"}, name
@@ -90,7 +90,7 @@ def test_hostile_tokens_are_data_and_lone_surrogates_become_the_replacement_char
 @pytest.mark.parametrize(
     "shape", [{"kv_heads": 4, "group": 1}, {"kv_heads": 1, "group": 8}, {"width": 32}, {"width": 80}]
 )
-def test_traces_of_any_geometry_open(widget, shape):
+def test_traces_of_any_geometry_are_shown(widget, shape):
     trace = made_trace(**shape)
     made = ClusterInspector(trace) if widget == "ClusterInspector" else BudgetExplorer(trace, method="quest")
     assert made.page["heads"] == list(range(shape.get("kv_heads", 2)))
@@ -119,10 +119,10 @@ def test_a_recording_whose_attention_is_not_finite_is_refused():
 
 def test_recordings_that_are_empty_or_of_another_model_are_refused():
     trace = made_trace(300)
-    own = kvviz.replay(trace, "quest", queries=8, budget=64, dense_layers=0)
-    empty = own.replace(events={})
+    run_of_trace = kvviz.replay(trace, "quest", queries=8, budget=64, dense_layers=0)
+    empty = run_of_trace.replace(events={})
     for open_it in (
-        lambda: DecodeStepper(empty), lambda: MethodComparer([own, empty]),
+        lambda: DecodeStepper(empty), lambda: MethodComparer([run_of_trace, empty]),
         lambda: ClusterInspector(trace, recording=empty),
     ):  # fmt: skip
         with pytest.raises(InvalidInputError, match="a recording without layers"):
@@ -132,11 +132,11 @@ def test_recordings_that_are_empty_or_of_another_model_are_refused():
         with pytest.raises(InvalidInputError, match=r"got one of (synthetic|other) .*wanted one of the trace's model"):
             ClusterInspector(trace, recording=run)
         with pytest.raises(InvalidInputError, match="wanted recordings of one model"):
-            MethodComparer([own, run])
+            MethodComparer([run_of_trace, run])
 
 
 @pytest.mark.parametrize("value", ["a", 1.5, None, True, -7, 10**6])
-def test_positions_that_are_no_numbers_of_the_recording_are_refused(value):
+def test_invalid_positions_are_refused(value):
     made, trace = recording(), made_trace()
     openings = [
         lambda: DecodeStepper(made, step=value), lambda: DecodeStepper(made, head=value),
@@ -146,7 +146,7 @@ def test_positions_that_are_no_numbers_of_the_recording_are_refused(value):
         lambda: DecodeStepper(made).to_html(layers=value if value is not None else 3),
         lambda: MethodComparer([made]).to_html(layers=value if value is not None else 3),
     ]  # fmt: skip
-    if value is not None:  # stands for the default
+    if value is not None:  # None means the default
         openings += [lambda: MethodComparer([made], token=value), lambda: ClusterInspector(trace, token=value)]
         openings += [lambda: BudgetExplorer(trace, tokens=value)]
     for opening in openings:
@@ -154,7 +154,7 @@ def test_positions_that_are_no_numbers_of_the_recording_are_refused(value):
             opening()
 
 
-def test_numbers_of_numpy_are_numbers():
+def test_numpy_integers_are_accepted():
     made, trace, one = recording(), made_trace(), np.int64(1)
     DecodeStepper(made, step=one, layer=np.int64(3), head=one).to_html(layers=[np.int64(3)], heads=[one])
     MethodComparer([made], step=one, head=one, token=np.int64(40)).to_html(heads=[one])
@@ -164,27 +164,27 @@ def test_numbers_of_numpy_are_numbers():
     BudgetExplorer(trace, method="streaming_llm", layer=np.int64(3), head=one).to_html()
 
 
-def test_a_long_trace_is_explored_from_its_start_and_the_page_says_so():
+def test_only_the_start_of_a_long_trace_is_explored_and_the_page_says_so():
     trace = made_trace(9000, kv_heads=1, layers=(3,))
     explorer = BudgetExplorer(trace, method="quest", budget=512)
     assert explorer.page["tokens"] == trace.tokens[:8192]
     assert "Only the first 8,192 of the trace's 9,000 tokens are explored." in explorer.page["notes"][0]
     assert "tokens" not in explorer.numbers["call"]
-    begun = Trace(
+    start = Trace(
         trace.model, trace.geometry, trace.tokens[:500], trace.token_ids[:500],
         *({3: each[3][:, :500].copy()} for each in (trace.queries, trace.keys, trace.values)),
     )  # fmt: skip
-    short, alone = (BudgetExplorer(each, method="quest", budget=96, **asked)
-                    for each, asked in ((trace, {"tokens": 500}), (begun, {})))  # fmt: skip
+    short, alone = (BudgetExplorer(part, method="quest", budget=96, **options)
+                    for part, options in ((trace, {"tokens": 500}), (start, {})))  # fmt: skip
     assert short.highlighted().tolist() == alone.highlighted().tolist()
     assert ", head=0, tokens=500, " in short.numbers["call"]
     data, _ = embedded(short.to_html())
     assert "first 500 of the trace's 9,000" in data["page"]["notes"][0]
-    whole = BudgetExplorer(trace, method="quest", budget=512, tokens=9000)
-    assert (len(whole.page["tokens"]), whole.page["notes"]) == (9000, [])
+    uncut = BudgetExplorer(trace, method="quest", budget=512, tokens=9000)
+    assert (len(uncut.page["tokens"]), uncut.page["notes"]) == (9000, [])
 
 
-def test_the_inspector_of_a_long_prompt_stops_its_slider_short_and_says_so():
+def test_the_inspector_of_a_long_prompt_has_a_shorter_slider_and_says_so():
     trace = made_trace(LONG, kv_heads=1, group=1, width=4, layers=(3,))
     inspector = ClusterInspector(trace, n_clusters=3)
     assert inspector.page["default"] == 1250

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROW
 
 NAMES = ("DecodeStepper", "MethodComparer", "ClusterInspector", "BudgetExplorer")
 TEXT = ".kv-prompt .kv-strip, .kv-explorer-text .kv-strip"
-# Of the pairs "&amp;", " word" on one line, how many run from right to left, and how many there are.
+# Of the pairs "&amp;", " word" on one line: how many run from right to left, and whether there are more than 5.
 TURNED = r"""(strip) => {
     const words = [...strip.querySelectorAll("[data-position]")].filter((span) => span.textContent === " word");
     const pairs = words.map((span) => [span.previousSibling, span].map((each) => each.getClientRects()[0]));
@@ -31,7 +31,7 @@ FOCUSED = """() => {
 }"""
 REACHABLE = """root => [...root.querySelectorAll("button, input, select, summary, [tabindex]")]
     .filter(node => node.checkVisibility() && !node.disabled).length"""
-# Role and name of every control and panel in the order of Tab.
+# Role and name of every control and panel, in Tab order.
 TABS = {
     "DecodeStepper": [
         ("select-one", "layer"), ("select-one", "KV head"), ("summary", "Save"), ("button", "next step (→)"),
@@ -64,7 +64,7 @@ LOOK = """node => {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """A page of each widget over hostile tokens, by name."""
+    """A page of each widget with hostile tokens, by name."""
     folder = tmp_path_factory.mktemp("pages")
     for name, widget in widgets(hostile_tokens(200)).items():
         (folder / f"{name}.html").write_text(page_of(widget), encoding="utf-8")
@@ -72,7 +72,7 @@ def pages(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_hostile_tokens_are_text_and_turn_nothing_around(browser, pages, name):
+def test_hostile_tokens_are_not_markup_and_do_not_reverse_text(browser, pages, name):
     shown = [token.replace("\ud83d", "\ufffd") for token in hostile_tokens(200)]
     with opened(browser, pages[name]) as page:
         strip = page.locator(TEXT).first
@@ -80,7 +80,7 @@ def test_hostile_tokens_are_text_and_turn_nothing_around(browser, pages, name):
         assert spans.evaluate_all("spans => spans.map(span => span.textContent)") == shown[: spans.count()]
         assert page.locator(".kvviz img, .kvviz script").count() == 0
         for position in range(len(set(shown))):
-            spans.nth(position).dispatch_event("pointerover", {"bubbles": True})  # some have no width to point at
+            spans.nth(position).dispatch_event("pointerover", {"bubbles": True})  # some have no width to hover over
             tip = page.get_by_role("tooltip").locator(".kv-value").first
             expect(tip).not_to_be_empty()
             assert not set(tip.inner_text()) & set("\u202e\u2069\x00")
@@ -93,18 +93,18 @@ def test_hostile_tokens_are_text_and_turn_nothing_around(browser, pages, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_control_is_reached_by_tab_has_a_name_and_shows_the_focus(browser, pages, name):
     with opened(browser, pages[name]) as page:
-        found = []
+        reached = []
         for _ in range(60):
             page.keyboard.press("Tab")
             focused = page.evaluate(FOCUSED)
             if focused is None:
                 break
-            found.append(focused)
-        wanted = TABS[name]
-        seen = [(each["role"], each["name"]) for each in found]
-        assert [each for each in seen if each in wanted] == wanted
-        assert len(seen) == page.locator(".kvviz").evaluate(REACHABLE)
-        assert [each for each in found if not each["name"] or not each["ring"]] == []
+            reached.append(focused)
+        expected = TABS[name]
+        named = [(control["role"], control["name"]) for control in reached]
+        assert [control for control in named if control in expected] == expected
+        assert len(named) == page.locator(".kvviz").evaluate(REACHABLE)
+        assert [control for control in reached if not control["name"] or not control["ring"]] == []
 
 
 @pytest.mark.parametrize("name", ["DecodeStepper", "MethodComparer", "BudgetExplorer"])

@@ -22,7 +22,7 @@ from tests.widgets.javascript import SOURCES
 
 
 def kept_recording():
-    """Sinks 4, and a window of the prompt's last 10 tokens: attended without being chosen, and so without a score."""
+    """A recording with 4 sinks and a window of the prompt's last 10 tokens, which have no score."""
     made = recording()
     events = dict(made.events)
     for layer, old in events.items():
@@ -37,7 +37,7 @@ def kept_recording():
     return made.replace(events=events, config={"sinks": 4})
 
 
-def test_what_is_drawn_is_what_was_recorded():
+def test_the_packed_arrays_equal_the_recording():
     made = kept_recording()
     for layer in made.layers:
         rows = [view.row_arrays(made, layer, row) for row in range(2)]
@@ -53,18 +53,18 @@ def test_what_is_drawn_is_what_was_recorded():
                     )
                     for at in range(arrays["offsets"][step], arrays["offsets"][step + 1])
                 }
-                own = [int(position) for position in made.indices(step, layer)[head] if position >= 0]
+                attended = [int(position) for position in made.indices(step, layer)[head] if position >= 0]
                 oracle = {int(position) for position in made.oracle(step, layer)[head] if position >= 0}
-                assert set(shown) == set(own) | oracle
+                assert set(shown) == set(attended) | oracle
                 for position, (group, score, weight, mark) in shown.items():
                     assert weight == made.attention(step, layer)[head, position]
                     assert bool(mark & view.ORACLE) == (position in oracle)
-                    assert bool(mark & view.ATTENDED) == (position in own)
+                    assert bool(mark & view.ATTENDED) == (position in attended)
                     assert bool(mark & view.GENERATED) == (position >= 120)
-                    assert bool(mark & view.SINK) == (position in own and position < 4)
-                    assert bool(mark & view.RECENT) == (position in own and 110 <= position < 120)
-                    if position in own:
-                        slot = own.index(position)
+                    assert bool(mark & view.SINK) == (position in attended and position < 4)
+                    assert bool(mark & view.RECENT) == (position in attended and 110 <= position < 120)
+                    if position in attended:
+                        slot = attended.index(position)
                         assert group == made.groups(step, layer)[head, slot]
                         np.testing.assert_equal(score, made.scores(step, layer)[head, slot])
                     else:
@@ -82,26 +82,26 @@ def test_clusters_are_ranked_by_score_with_their_known_sizes():
     for step in range(made.steps):
         groups, scores = made.groups(step, 2)[1], made.scores(step, 2)[1]
         indices, weights = made.indices(step, 2)[1], made.attention(step, 2)[1]
-        wanted = sorted(
+        ranked = sorted(
             {(-float(score), int(group)) for score, group in zip(scores, groups, strict=True) if group >= 0}
         )
         at = slice(arrays["group_offsets"][step], arrays["group_offsets"][step + 1])
-        assert arrays["group_ids"][at].tolist() == [group for _, group in wanted]
+        assert arrays["group_ids"][at].tolist() == [group for _, group in ranked]
         for group, count, mass, known in zip(
             *(arrays[f"group_{name}"][at] for name in ("ids", "counts", "masses", "known")), strict=True
         ):
             members = indices[groups == group]
             assert count == len(members)
             assert mass == pytest.approx(weights[members].sum(), rel=1e-5)
-            seen = {
+            earlier = {
                 int(position)
                 for s in range(made.steps)
                 for position in made.indices(s, 2)[1][made.groups(s, 2)[1] == group]
             }
-            assert known == len([position for position in seen if position < made.visible(step)])
+            assert known == len([position for position in earlier if position < made.visible(step)])
 
 
-def test_a_page_that_fills_up_later_is_not_called_trimmed():
+def test_the_known_size_of_a_page_grows_with_the_text():
     made = recording()
     events = {}
     for layer, old in made.events.items():
@@ -113,7 +113,7 @@ def test_a_page_that_fills_up_later_is_not_called_trimmed():
         known = dict(zip(arrays["group_ids"][at].tolist(), arrays["group_known"][at].tolist(), strict=True))
         assert known[100] == min(step + 1, 3)
         assert known.get(101, 0) == max(step - 2, 0)
-        assert arrays["group_ids"][at][-1] >= 100  # nothing was ranked: behind all that was
+        assert arrays["group_ids"][at][-1] >= 100  # it has no score, so it comes after all ranked pages
 
 
 def test_a_cluster_keeps_its_hue_and_neighbours_differ():
@@ -128,7 +128,7 @@ def test_a_cluster_keeps_its_hue_and_neighbours_differ():
             assert (arrays["group_hues"] == hue(arrays["group_ids"])).all()
 
 
-def test_pages_get_hues_and_have_no_rule_of_their_own():
+def test_javascript_gets_hues_and_does_not_compute_them():
     for path in SOURCES.glob("*.js"):
         assert not re.search(r"\* 7\b", path.read_text(encoding="utf-8")), path
 
@@ -147,16 +147,16 @@ def test_lightness_rises_with_attention():
 def test_pooling_keeps_the_largest_of_each_run(length, columns):
     values = np.random.default_rng(length).normal(size=(4, length))
     edges = np.linspace(0, length, min(columns, length) + 1).astype(int)
-    wanted = [[a + int(np.argmax(row[a:b])) for a, b in pairwise(edges)] for row in values]
-    assert metrics.pool_argmax(values, columns).tolist() == wanted
+    expected = [[a + int(np.argmax(row[a:b])) for a, b in pairwise(edges)] for row in values]
+    assert metrics.pool_argmax(values, columns).tolist() == expected
 
 
-def test_the_map_shows_attended_before_missed_before_others():
+def test_the_map_prefers_attended_then_missed_tokens():
     made = recording(prompt_length=2000, budget=64)
     arrays = view.row_arrays(made, 3, 0)
     assert arrays["map_looks"].shape == (made.steps, view.MAP_COLUMNS)
     for step in range(made.steps):
-        own, oracle = set(made.indices(step, 3)[0].tolist()), set(made.oracle(step, 3)[0].tolist())
+        attended, oracle = set(made.indices(step, 3)[0].tolist()), set(made.oracle(step, 3)[0].tolist())
         edges = np.linspace(0, len(made.tokens), view.MAP_COLUMNS + 1).astype(int)
         for column, (start, end) in enumerate(pairwise(edges)):
             run, drawn, look = (
@@ -164,8 +164,8 @@ def test_the_map_shows_attended_before_missed_before_others():
                 arrays["map_positions"][step, column],
                 arrays["map_looks"][step, column],
             )
-            if own & set(run):
-                assert drawn == max(own & set(run), key=lambda position: made.attention(step, 3)[0, position])
+            if attended & set(run):
+                assert drawn == max(attended & set(run), key=lambda position: made.attention(step, 3)[0, position])
                 assert look < view.MISSED_LOOK
             elif oracle & set(run):
                 assert view.MISSED_LOOK <= look < view.MISSED_LOOK + view.LEVELS
@@ -177,16 +177,16 @@ def test_step_layer_and_head_are_traits():
     made = recording()
     stepper = DecodeStepper(made)
     assert (stepper.step, stepper.layer, stepper.head) == (0, 2, 0)
-    heard = []
-    stepper.observe(lambda change: heard.append((change["name"], change["new"])), ["step", "layer", "head"])
+    changes = []
+    stepper.observe(lambda change: changes.append((change["name"], change["new"])), ["step", "layer", "head"])
     for step, layer, head in ((4, 2, 0), (4, 3, 0), (4, 3, 1), (0, 2, 1)):
         stepper.step, stepper.layer, stepper.head = step, layer, head
-        own = made.indices(step, layer)[head]
-        assert stepper.highlighted().tolist() == own[own >= 0].tolist()
+        indices = [int(position) for position in made.indices(step, layer)[head] if position >= 0]
+        assert stepper.highlighted().tolist() == indices
         arrays = load(stepper.slice)
         at = slice(arrays["offsets"][step], arrays["offsets"][step + 1])
-        assert arrays["positions"][at][arrays["marks"][at] & view.ATTENDED > 0].tolist() == own[own >= 0].tolist()
-    assert heard == [("step", 4), ("layer", 3), ("head", 1), ("step", 0), ("layer", 2)]
+        assert arrays["positions"][at][arrays["marks"][at] & view.ATTENDED > 0].tolist() == indices
+    assert changes == [("step", 4), ("layer", 3), ("head", 1), ("step", 0), ("layer", 2)]
 
 
 def test_a_step_sends_no_arrays():
@@ -205,7 +205,7 @@ def test_a_step_sends_no_arrays():
         ("head", 2, "0 to 1"),
     ],
 )
-def test_what_was_not_recorded_is_refused(name, value, message):
+def test_unrecorded_steps_layers_and_heads_are_refused(name, value, message):
     stepper = DecodeStepper(recording(), step=1, layer=3, head=1)
     with pytest.raises(InvalidInputError, match=re.escape(message)):
         setattr(stepper, name, value)
@@ -214,7 +214,7 @@ def test_what_was_not_recorded_is_refused(name, value, message):
         DecodeStepper(recording(), **{name: value})
 
 
-def test_recordings_with_nothing_to_step_through_say_what_to_do():
+def test_recordings_without_steps_are_refused_with_a_way_out():
     with pytest.raises(InvalidInputError, match="max_new_tokens"):
         DecodeStepper(
             recording().replace(
@@ -227,7 +227,7 @@ def test_recordings_with_nothing_to_step_through_say_what_to_do():
         DecodeStepper("recording.safetensors")
 
 
-def test_a_method_without_groups_shows_too():
+def test_a_method_without_groups_is_shown():
     made = recording()
     events = {
         layer: type(old)(
@@ -243,7 +243,7 @@ def test_a_method_without_groups_shows_too():
 
 def test_query_heads_are_named_as_such():
     made = recording(heads=4)
-    events = {layer: replace(own, merged=own.merged[:, :2]) for layer, own in made.events.items()}
+    events = {layer: replace(event, merged=event.merged[:, :2]) for layer, event in made.events.items()}
     per_query_head = made.replace(geometry=type(made.geometry)(4, 4, 2, 64, 4096), events=events)
     assert DecodeStepper(made).page["head_name"] == "KV head"
     assert DecodeStepper(per_query_head).page["head_name"] == "query head"
@@ -284,17 +284,17 @@ from kvviz.widgets import DecodeStepper
 loaded = {"torch", "transformers", "plotly"} & set(sys.modules)
 assert not loaded, loaded
 """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
+    process = run_python(code)
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_missing_anywidget_is_named():
-    done = run_python("import sys; sys.modules['anywidget'] = None\nfrom kvviz.widgets import DecodeStepper")
-    assert "MissingDependencyError: kvviz.widgets: got no installed package 'anywidget'" in done.stderr
-    assert "pip install anywidget" in done.stderr
+    process = run_python("import sys; sys.modules['anywidget'] = None\nfrom kvviz.widgets import DecodeStepper")
+    assert "MissingDependencyError: kvviz.widgets: got no installed package 'anywidget'" in process.stderr
+    assert "pip install anywidget" in process.stderr
 
 
-def test_a_merging_methods_centroids_are_listed_by_the_attention_of_their_tokens():
+def test_merged_centroids_are_listed_by_their_tokens_attention():
     made = replay(made_trace(120), "centroidkv", queries=3, budget=40, sinks=4, recent=8)
     arrays = view.row_arrays(made, 3, 1)
     for step in range(made.steps):
