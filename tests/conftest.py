@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from playwright.sync_api import expect
 
-# Other people's machines are busy: nothing fails for being slow.
+# Machines may be busy: no test fails because it is slow.
 settings.register_profile("kvviz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvviz")
 expect.set_options(timeout=120_000)
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
-if WORKERS > 1:  # set before torch is imported: the workers, and what they start, share the cores
+if WORKERS > 1:  # before torch is imported: the workers and their subprocesses share the cores
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // WORKERS)))
 
 import torch  # noqa: E402  # reads OMP_NUM_THREADS when it is imported
@@ -44,14 +44,14 @@ def prose() -> str:
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args):
-    """Playwright drives the system's Chromium; it brings none of its own."""
+    """Launch arguments of the system's Chromium, which Playwright uses here."""
     from tests.browser.lab import chromium_arguments
 
     return browser_type_launch_args | chromium_arguments()
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without an NVIDIA GPU the tests of one are left out; a line at the end says so."""
+    """Leave out the tests marked gpu if there is no NVIDIA GPU; the summary says so."""
     if not torch.cuda.is_available():
         left_out = [item for item in items if item.get_closest_marker("gpu")]
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
@@ -59,6 +59,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The line about the tests that are left out."""
+    """Say which tests were left out."""
     if not torch.cuda.is_available():
-        terminalreporter.write_line("Left out: the tests marked gpu, for want of an NVIDIA GPU (make bench-gpu).")
+        terminalreporter.write_line("Left out: the tests marked gpu, which need an NVIDIA GPU (make bench-gpu).")

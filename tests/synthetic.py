@@ -1,4 +1,4 @@
-"""A small recording with known contents, for plots and widgets: no model, no torch."""
+"""A small recording with known contents, for plots and widgets; it needs neither model nor torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def recording(
     n_clusters: int = 8, sinks: int = 4, tokens: list[str] | None = None, seed: int = 0,
 ) -> Recording:  # fmt: skip
     """A recording whose clusters are `position % n_clusters` and whose attention is a seeded softmax."""
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     length = prompt_length + steps
     words = tokens or [f" word{position}" for position in range(length)]
     slots = budget + steps
     events = {}
     for layer in layers:
-        logits = random.normal(size=(steps, heads, length)) * 3
-        ahead = np.arange(length) > prompt_length + np.arange(steps)[:, None, None]
-        logits = np.where(ahead, -np.inf, logits)
+        logits = rng.normal(size=(steps, heads, length)) * 3
+        later = np.arange(length) > prompt_length + np.arange(steps)[:, None, None]
+        logits = np.where(later, -np.inf, logits)
         attention = np.exp(logits - logits.max(-1, keepdims=True))
         attention /= attention.sum(-1, keepdims=True)
         indices = np.full((steps, heads, slots), -1, np.int32)
@@ -28,21 +28,21 @@ def recording(
         scores = np.full(indices.shape, np.nan, np.float32)
         for step in range(steps):
             for head in range(heads):
-                cluster_order = random.permutation(n_clusters)
+                cluster_order = rng.permutation(n_clusters)
                 candidates = np.arange(sinks, prompt_length)
                 ranked = np.concatenate([candidates[candidates % n_clusters == c] for c in cluster_order])
                 chosen = np.sort(ranked[: budget - sinks])
-                own = np.concatenate([np.arange(sinks), chosen, np.arange(prompt_length, prompt_length + step + 1)])
-                indices[step, head, : len(own)] = own
-                inside = slice(sinks, sinks + len(chosen))
-                groups[step, head, inside] = chosen % n_clusters
+                attended = np.r_[np.arange(sinks), chosen, np.arange(prompt_length, prompt_length + step + 1)]
+                indices[step, head, : len(attended)] = attended
+                middle = slice(sinks, sinks + len(chosen))
+                groups[step, head, middle] = chosen % n_clusters
                 rank = np.argsort(cluster_order)
-                scores[step, head, inside] = (n_clusters - rank[chosen % n_clusters]).astype(np.float32)
+                scores[step, head, middle] = (n_clusters - rank[chosen % n_clusters]).astype(np.float32)
         count = (indices >= 0).sum((1, 2))
         events[layer] = LayerEvents(
             indices=indices, groups=groups, scores=scores, attention=attention.astype(np.float32),
             merged=np.zeros((steps, heads), np.int32),
-            output_error=random.uniform(0.05, 0.3, steps).astype(np.float32),
+            output_error=rng.uniform(0.05, 0.3, steps).astype(np.float32),
             read_bytes=(count * 2 * 64 * 4).astype(np.int64), moved_bytes=np.zeros(steps, np.int64),
             select_s=np.full(steps, 1e-4, np.float32),
         )  # fmt: skip

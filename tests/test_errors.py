@@ -1,4 +1,4 @@
-"""Errors say what was tried, what came in and what would have worked, and stay catchable by Python's own classes."""
+"""Errors name the operation, what it got and what it wanted, and can be caught as Python's built-in exceptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_message_has_three_parts_and_keeps_them():
 @pytest.mark.parametrize(
     ("name", "near"), [("clusterv", "clusterkv"), ("Quest", "quest"), ("streaming-llm", "streaming_llm")]
 )
-def test_an_unknown_name_lists_the_near_matches_and_all_known_names(name, near):
+def test_an_unknown_name_lists_the_similar_and_all_known_names(name, near):
     known = ["streaming_llm", "quest", "clusterkv"]
     text = str(errors.UnknownNameError("create a method", name, known))
     got, wanted = text.split("; wanted ")
@@ -26,7 +26,7 @@ def test_an_unknown_name_lists_the_near_matches_and_all_known_names(name, near):
     assert wanted == "one of clusterkv, quest, streaming_llm"
 
 
-def test_an_unknown_name_with_nothing_near_or_nothing_known_claims_no_match():
+def test_no_suggestion_without_a_similar_or_any_known_name():
     assert "did you mean" not in str(errors.UnknownNameError("create a method", "zzz", ["quest"]))
     assert str(errors.UnknownNameError("create a method", "x", [])).endswith("wanted one of (none known)")
 
@@ -47,7 +47,7 @@ def test_a_missing_package_names_the_command_that_installs_it():
         (errors.MissingDependencyError, ImportError),
     ],
 )
-def test_each_is_a_kvviz_error_and_a_builtin_one(error, builtin):
+def test_each_error_is_a_kvviz_error_and_a_builtin_error(error, builtin):
     assert issubclass(error, errors.KVVizError)
     assert issubclass(error, builtin)
 
@@ -60,7 +60,7 @@ def test_each_is_a_kvviz_error_and_a_builtin_one(error, builtin):
         errors.MissingDependencyError("a", "kaleido", "export"),
     ],
 )
-def test_errors_survive_a_trip_to_another_process(error):
+def test_errors_can_be_sent_to_another_process(error):
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)

@@ -18,45 +18,45 @@ class Shape:
 
 
 def shapes():
-    found = registry.Registry("shape", "kvviz.metrics")  # a package whose modules register nothing here
-    found.register(Shape)
-    return found
+    classes = registry.Registry("shape", "kvviz.metrics")  # a package whose modules register nothing here
+    classes.register(Shape)
+    return classes
 
 
 def test_a_class_is_found_by_its_name_and_created_with_its_fields():
-    found = shapes()
-    assert found.names() == ("square",)
-    assert found.find("square") is Shape
-    assert found.create("square", side=3) == Shape(3)
+    classes = shapes()
+    assert classes.names() == ("square",)
+    assert classes.find("square") is Shape
+    assert classes.create("square", side=3) == Shape(3)
     with pytest.raises(UnknownNameError, match=r"shape: got 'squre' \(did you mean 'square'\?\); wanted one of square"):
-        found.find("squre")
+        classes.find("squre")
     with pytest.raises(UnknownNameError, match=r"square: field: got 'sides' \(did you mean 'side'\?\)"):
-        found.create("square", sides=3)
+        classes.create("square", sides=3)
 
 
-def test_only_a_name_of_its_own_registers_a_class():
-    found = shapes()
-    found.register(type("Nameless", (Shape,), {}))
-    assert found.names() == ("square",)
+def test_a_class_without_its_own_name_is_not_registered():
+    classes = shapes()
+    classes.register(type("Nameless", (Shape,), {}))
+    assert classes.names() == ("square",)
 
 
 def test_a_name_belongs_to_one_class():
-    found = shapes()
+    classes = shapes()
     with pytest.raises(KVVizError, match=r"register shape 'square'.*it belongs to .*test_registry\.Shape"):
-        found.register(type("Other", (), {"name": "square"}))
-    again = type("Shape", (), {"name": "square", "__module__": Shape.__module__})
-    found.register(again)
-    assert found.find("square") is again, "a class that is defined again replaces itself"
+        classes.register(type("Other", (), {"name": "square"}))
+    redefined = type("Shape", (), {"name": "square", "__module__": Shape.__module__})
+    classes.register(redefined)
+    assert classes.find("square") is redefined, "a class that is defined again replaces itself"
 
 
-def test_the_table_has_a_row_for_each_class():
+def test_the_table_has_one_row_per_class():
     table = shapes().table({"sides": lambda shape: str(shape.side)})
     assert table == "| name | sides |\n|---|---|\n| `square` | 1 |"
 
 
 @pytest.mark.parametrize(("room", "classes"), [(methods, METHODS), (tasks, TASKS)])
-def test_a_package_of_a_third_party_adds_a_class_by_an_entry_point(room, classes, monkeypatch):
-    """The entry point's group has the package's name; its class registers itself when it is loaded."""
+def test_another_package_adds_a_class_by_an_entry_point(room, classes, monkeypatch):
+    """The entry-point group has the name of kvviz's package; loading the class registers it."""
     groups = []
 
     class EntryPoint:

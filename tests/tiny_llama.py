@@ -1,4 +1,4 @@
-"""A random Llama of two layers and tokenizers to match: in memory and as a .gguf file."""
+"""A random two-layer Llama and its tokenizers: in memory and as a .gguf file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = {
 
 
 def byte_level(**special: str) -> transformers.PreTrainedTokenizerFast:
-    """A tokenizer of single bytes, ids in the order of GPT-2's byte alphabet."""
+    """A tokenizer with one token per byte; ids in the order of GPT-2's byte alphabet."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -31,7 +31,7 @@ def tiny_llama() -> transformers.PreTrainedModel:
 
 
 def write_gguf(path: Path, seed: int) -> Path:
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(2)
     writer.add_context_length(256)
@@ -59,7 +59,7 @@ def write_gguf(path: Path, seed: int) -> Path:
             f"blk.{layer}.ffn_gate": (48, 32), f"blk.{layer}.ffn_up": (48, 32), f"blk.{layer}.ffn_down": (32, 48),
         }  # fmt: skip
     for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", random.normal(size=shape).astype(np.float32))
+        writer.add_tensor(f"{name}.weight", rng.normal(size=shape).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -67,6 +67,6 @@ def write_gguf(path: Path, seed: int) -> Path:
     return path
 
 
-def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    mine, theirs = one.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+def same_weights(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+    weights, others = first.state_dict(), second.state_dict()
+    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)

@@ -1,4 +1,4 @@
-"""Tiny random models of the architectures that kvviz must serve."""
+"""Tiny random models of the architectures that kvviz supports."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SLIDING_LAYERS = {"mistral": (0, 1, 2, 3), "gemma2": (0, 2), "gemma3": (0, 2)}
 
 
 def make(name: str, seed: int = 0) -> PreTrainedModel:
-    """A randomly initialised model of that architecture, with weights large enough that attention matters."""
+    """A random model of an architecture, with weights large enough that attention matters."""
     family, extra = ARCHITECTURES[name]
     config_class = getattr(transformers, f"{family}TextConfig" if family == "Gemma3" else f"{family}Config")
     torch.manual_seed(seed)
     config = config_class(**SIZES, **extra, initializer_range=0.2)
-    # SDPA cannot soft-cap: Gemma 2's own reference is its eager attention
+    # SDPA has no soft cap: the reference for Gemma 2 is its eager attention
     config._attn_implementation = "eager" if name == "gemma2" else "sdpa"
     return getattr(transformers, f"{family}ForCausalLM")(config).eval()
 
@@ -47,7 +47,7 @@ def prompt(length: int, batch: int = 1, seed: int = 1) -> torch.Tensor:
 
 
 def letters_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer for the tiny models: every printable ASCII character is a token."""
+    """A tokenizer for the tiny models: one token per printable ASCII character."""
     letters = {chr(32 + number): 3 + number for number in range(VOCABULARY - 3)}
     tokenizer = Tokenizer(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, **letters}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
