@@ -43,7 +43,11 @@ def prompt_ids(
     if not 0 <= ids.min() <= ids.max() < vocabulary:
         got = f"token ids from {int(ids.min())} to {int(ids.max())}"
         raise InvalidInputError(f"{operation}: prompt", got, f"token ids from 0 to {vocabulary - 1}")
-    _check_positions(operation, lm, ids.shape[1], question_tokens, new_tokens)
+    length, most = ids.shape[1], lm.geometry.max_positions
+    if (total := length + question_tokens + new_tokens) > most:
+        of_all = f" ({length} of the prompt, {question_tokens} of the question, {new_tokens} new)"
+        got = f"{total} tokens{of_all if total > length else ''}"
+        raise InvalidInputError(f"{operation}: length", got, f"at most the model's {most} positions")
     return ids
 
 
@@ -52,9 +56,6 @@ def fed_ids(lm: LanguageModel, text: str) -> list[int]:
     return list(lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids) if text else []
 
 
-def _check_positions(operation: str, lm: LanguageModel, prompt: int, question: int, new: int) -> None:
-    total, most = prompt + question + new, lm.geometry.max_positions
-    if total > most:
-        parts = f" ({prompt} of the prompt, {question} of the question, {new} new)" if question or new else ""
-        wanted = f"at most the model's {most} positions"
-        raise InvalidInputError(f"{operation}: length", f"{total} tokens{parts}", wanted)
+def decoded(lm: LanguageModel, ids: list[int]) -> str:
+    """The text of token ids, special tokens included, as it is."""
+    return str(lm.tokenizer.decode(ids, clean_up_tokenization_spaces=False))

@@ -6,9 +6,9 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from ..errors import UnknownNameError
+from ..errors import InvalidInputError, UnknownNameError
 from ..models.provenance import content_hash
 from ..registry import Registry
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..models import LanguageModel
 
 Placement = Literal["after", "last", "first"]
-PLACEMENTS = ("after", "last", "first")
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 Measure = Literal["answer", "likelihood"]
 
 REGISTRY: Registry[Task] = Registry("task", "kvviz.tasks")
@@ -76,6 +76,13 @@ class Task(ABC):
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
             raise UnknownNameError(f"{self.name}: placement", str(self.placement), PLACEMENTS)
+
+    def at_least(self, **least: int) -> None:
+        """Raise InvalidInputError for a field that is not an int, or below its minimum."""
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+                raise InvalidInputError(f"{self.name}: {name}", repr(value), f"an int >= {smallest}")
 
     @classmethod
     def chances(cls) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,6 +10,7 @@ from ..models.encoding import fed_ids
 from .base import Sample, Task, Turn
 from .prompts import fit
 from .scores import found_any
+from .text import random_uuid
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -40,7 +40,7 @@ class KVRetrieval(Task):
         rng = self.drawn(length, index, seed)
         most = max(1, length // LEAST_TOKENS_A_PAIR)
         share = rng.random()
-        pairs = [(_identifier(rng.getrandbits(128)), _identifier(rng.getrandbits(128))) for _ in range(most)]
+        pairs = [(random_uuid(rng), random_uuid(rng)) for _ in range(most)]
 
         def make(units: int) -> Sample:
             asked = int(share * units)
@@ -57,7 +57,3 @@ class KVRetrieval(Task):
     def score(self, turn: Turn, text: str) -> float:
         """1 if the value occurs in the text, else 0."""
         return found_any(text, turn.answers)
-
-
-def _identifier(bits: int) -> str:
-    return str(uuid.UUID(int=bits, version=4))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ..errors import InvalidInputError, UnsupportedModelError
-from ..models.encoding import fed_ids
+from ..models.encoding import decoded, fed_ids
 from .base import Measure, Sample, Task, Turn
 from .windows import running_text, window
 
@@ -57,31 +57,30 @@ class Perplexity(Task):
         super().__post_init__()
         if self.placement != "after":
             raise InvalidInputError(f"{self.name}: placement", repr(self.placement), "'after': there is no question")
-        if not isinstance(self.tokens, int) or self.tokens < 1:
-            raise InvalidInputError(f"{self.name}: tokens", repr(self.tokens), "an int >= 1")
+        self.at_least(tokens=1)
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
         """A window of the text: a context of at most `length` tokens, and the `tokens` tokens that follow it."""
         if length < 2:
             raise InvalidInputError(f"{self.name}: length", length, "at least 2 tokens")
-        text = running_text(f"{self.name}: file", self.file)
-        start, text = window(lm, text, length + self.tokens + MARGIN, index, seed)
+        text, number, details = self._source_text(index, seed)
+        start, text = window(lm, text, length + self.tokens + MARGIN, number, seed)
         context, answer = self._cut(lm, text, length)
-        return Sample(context, (Turn("", (answer,), max_new_tokens=self.tokens),), {"start": start})
+        return Sample(context, (Turn("", (answer,), max_new_tokens=self.tokens),), {**details, "start": start})
+
+    def _source_text(self, index: int, seed: int) -> tuple[str, int, dict[str, int]]:
+        """The text of sample `index`, the number of its window in it, and details."""
+        return running_text(f"{self.name}: file", self.file), index, {}
 
     def _cut(self, lm: LanguageModel, text: str, length: int) -> tuple[str, str]:
         """The longest context, and its answer, that have the same tokens when encoded together and separately."""
         ids = fed_ids(lm, text)
         most = length - (lm.encode(text).shape[1] - len(ids))  # leaves room for a beginning-of-text token
         for cut in range(most, math.ceil(NEARLY * length) - 2, -1):
-            context, answer = _decoded(lm, ids[:cut]), _decoded(lm, ids[cut : cut + self.tokens])
+            context, answer = decoded(lm, ids[:cut]), decoded(lm, ids[cut : cut + self.tokens])
             before, after = lm.encode(context)[0].tolist(), fed_ids(lm, answer)
             together = lm.encode(context + answer)[0].tolist()
             if len(before) <= length and len(after) == self.tokens and together == [*before, *after]:
                 return context, answer
         got = f"a tokenizer that splits this text ({text[:20]!r}...) differently when it comes in two parts"
         raise UnsupportedModelError(f"{self.name}: cut the text", got, "another text, or a byte-level tokenizer")
-
-
-def _decoded(lm: LanguageModel, ids: list[int]) -> str:
-    return str(lm.tokenizer.decode(ids, clean_up_tokenization_spaces=False))

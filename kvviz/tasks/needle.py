@@ -14,6 +14,7 @@ from ..errors import InvalidInputError
 from ..models import LanguageModel
 from ..models.encoding import fed_ids
 from .base import Turn
+from .text import random_number
 from .windows import manual, window
 
 THINGS = ("special magic number", "secret access code", "lucky number", "locker number")
@@ -98,7 +99,7 @@ def needle_sample(
     ids = lm.encode(haystack) if isinstance(haystack, str) else haystack
     rng = random.Random(seed)
     place, thing = PLACES[rng.randrange(len(PLACES))], THINGS[rng.randrange(len(THINGS))]
-    needle = Needle(thing, place, _number(rng))
+    needle = Needle(thing, place, random_number(rng, DIGITS))
     filling_tokens = tokens - lm.encode(needle.sentence).shape[1]
     if not 1 <= filling_tokens <= ids.shape[1]:
         raise InvalidInputError(
@@ -107,7 +108,7 @@ def needle_sample(
     start = rng.randrange(ids.shape[1] - filling_tokens + 1)
     text = str(lm.tokenizer.decode(ids[0, start : start + filling_tokens], skip_special_tokens=True))
     while needle.number in text:  # a haystack may hold numbers too
-        needle = Needle(thing, place, _number(rng))
+        needle = Needle(thing, place, random_number(rng, DIGITS))
     context = _hidden([needle], [depth], text)
     question = f"\n\n{needle.question} {needle.opening}"
     return NeedleSample(context, question, needle.number, needle.sentence, depth, seed)
@@ -126,9 +127,9 @@ def hide_needles(
     ids = fed_ids(lm, text)
     needles: list[Needle] = []
     for place, thing in rng.sample(list(itertools.product(PLACES, THINGS)), len(depths)):
-        number = _number(rng)
+        number = random_number(rng, DIGITS)
         while number in text or number in [needle.number for needle in needles]:
-            number = _number(rng)
+            number = random_number(rng, DIGITS)
         needles.append(Needle(thing, place, number))
     turns = tuple(
         Turn(
@@ -143,10 +144,6 @@ def hide_needles(
         return _hidden(needles, depths, cut), turns
 
     return hide
-
-
-def _number(rng: random.Random) -> str:
-    return str(rng.randrange(10 ** (DIGITS - 1), 10**DIGITS))
 
 
 def _hidden(needles: Sequence[Needle], depths: Sequence[float], text: str) -> str:

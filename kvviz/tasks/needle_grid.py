@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..errors import InvalidInputError
 from .base import Sample, Task, Turn
 from .needle import hide_needles
 from .prompts import fit
@@ -39,8 +38,7 @@ class NeedleGrid(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.depths, int) or self.depths < 1:
-            raise InvalidInputError("needle: depths", repr(self.depths), "an int >= 1")
+        self.at_least(depths=1)
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
         """A sample with the longest haystack that fits. Raises InvalidInputError if none fits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -84,6 +85,16 @@ def vocabulary() -> tuple[str, ...]:
 def word_pair(rng: random.Random) -> str:
     """Two words of `vocabulary`, joined by a hyphen."""
     return "-".join(rng.choice(vocabulary()) for _ in range(2))
+
+
+def random_number(rng: random.Random, digits: int) -> str:
+    """A number of that many digits, the first not 0."""
+    return str(rng.randrange(10 ** (digits - 1), 10**digits))
+
+
+def random_uuid(rng: random.Random) -> str:
+    """A UUID, 36 characters."""
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
 
 def invented_name(rng: random.Random) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import UnknownNameError
+from ...models.encoding import decoded, fed_ids
 from .. import scores
 from ..base import Placement, Sample
 from ..prompts import fit
@@ -65,17 +66,13 @@ def cut_middle(
     LongBench (arXiv 2308.14508), section 4.1, which truncates the whole prompt; here the instruction and the question
     stay complete. Raises InvalidInputError if they alone are too long.
     """
-    ids = lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+    ids = fed_ids(lm, text)
 
     def shortened(tokens: int) -> Sample:
         if tokens >= len(ids):
             return make(text, 0)
         head, tail = ids[: tokens - tokens // 2], ids[len(ids) - tokens // 2 :]
-        ends = _decoded(lm, head).rstrip(HALF_CHARACTER) + _decoded(lm, tail).lstrip(HALF_CHARACTER)
+        ends = decoded(lm, head).rstrip(HALF_CHARACTER) + decoded(lm, tail).lstrip(HALF_CHARACTER)
         return make(ends, len(ids) - tokens)
 
     return fit(lm, length, placement, shortened, most=max(1, len(ids)))
-
-
-def _decoded(lm: LanguageModel, ids: list[int]) -> str:
-    return str(lm.tokenizer.decode(ids, clean_up_tokenization_spaces=False))

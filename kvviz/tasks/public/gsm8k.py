@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import IncompatibleFileError, InvalidInputError
+from ...errors import IncompatibleFileError
 from ..base import Sample, Task, Turn
 from ..prompts import fit
 from ..scores import final_number
@@ -52,9 +52,9 @@ class GSM8K(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, value in (("shots", self.shots), ("max_new_tokens", self.max_new_tokens)):
-            if value is not None and value < 1:
-                raise InvalidInputError(f"gsm8k: {field}", value, "an int >= 1")
+        self.at_least(max_new_tokens=1)
+        if self.shots is not None:
+            self.at_least(shots=1)
         rows.require("gsm8k", "datasets")
         if self.file is not None:
             rows.files(SOURCE, self.file)

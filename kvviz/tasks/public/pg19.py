@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from ...errors import InvalidInputError
-from ..base import Sample, Turn
-from ..language_modelling import MARGIN, Perplexity
-from ..windows import window
+from ..language_modelling import Perplexity
 from . import rows
 
-if TYPE_CHECKING:
-    from ...models import LanguageModel
-
-HUB = "emozilla/pg19-test"
 SOURCE = rows.Source(
     "PG-19", "test", ("text",),
     "download the Parquet file of the dataset emozilla/pg19-test from the Hugging Face hub, or write books of your own "
     'as {"text": ...}, one a line, and pass PG19(file=...)',
-    HUB,
+    "emozilla/pg19-test",
 )  # fmt: skip
 
 
@@ -48,15 +41,8 @@ class PG19(Perplexity):
         if self.file is not None:
             rows.files(SOURCE, self.file)
 
-    def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
-        """A window of a book: a context of at most `length` tokens, and the `tokens` tokens that follow it."""
-        if length < 2:
-            raise InvalidInputError("pg19: length", length, "at least 2 tokens")
+    def _source_text(self, index: int, seed: int) -> tuple[str, int, dict[str, int]]:
         books = rows.read(SOURCE, self.file)
-        window_index, place = divmod(index, books.num_rows)
-        number = rows.number(books, place, seed)
-        book = rows.text(books[number], "text")
-        start, text = window(lm, book, length + self.tokens + MARGIN, window_index, seed)
-        context, answer = self._cut(lm, text, length)
-        turn = Turn("", (answer,), max_new_tokens=self.tokens)
-        return Sample(context, (turn,), {"row": number, "start": start})
+        number, place = divmod(index, books.num_rows)
+        row = rows.number(books, place, seed)
+        return rows.text(books[row], "text"), number, {"row": row}

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ...errors import InvalidInputError
 from ...models.encoding import fed_ids
 from ..base import Task, Turn
 from ..scores import found_share
@@ -27,13 +26,6 @@ class RulerTask(Task):
     def score(self, turn: Turn, text: str) -> float:
         """The share of the turn's answers that occur in the text, ignoring case."""
         return found_share(text, turn.answers)
-
-    def at_least(self, **least: int) -> None:
-        """Raise InvalidInputError for a field that is not an int, or below its minimum."""
-        for field, smallest in least.items():
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-                raise InvalidInputError(f"{self.name}: {field}", repr(value), f"an int >= {smallest}")
 
 
 def asked(lm: LanguageModel, question: str, answers: Sequence[str], opening: str) -> Turn:

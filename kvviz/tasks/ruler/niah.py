@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, make_dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from ...errors import UnknownNameError
 from ..base import Sample, Turn
 from ..prompts import fit
-from ..text import NOISE, distinct, prose, repeated, running, word_pair, woven
+from ..text import NOISE, distinct, prose, random_number, random_uuid, repeated, running, word_pair, woven
 from .base import RulerTask, asked, depths, listed
 
 if TYPE_CHECKING:
@@ -20,21 +20,13 @@ if TYPE_CHECKING:
 Haystack = Literal["noise", "prose", "needles"]
 Kind = Literal["words", "numbers", "uuids"]
 
-HAYSTACKS = ("noise", "prose", "needles")
-KINDS = ("words", "numbers", "uuids")
 NUMBER_DIGITS = 7
 NEEDLE_TOKENS = 8  # a lower bound for any tokenizer that splits at spaces
 
 
-def _number(rng: random.Random) -> str:
-    return str(rng.randrange(10 ** (NUMBER_DIGITS - 1), 10**NUMBER_DIGITS))
-
-
-def _uuid(rng: random.Random) -> str:
-    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
-
-
-DRAWS: Mapping[str, Callable[[random.Random], str]] = {"words": word_pair, "numbers": _number, "uuids": _uuid}
+DRAWS: Mapping[str, Callable[[random.Random], str]] = {
+    "words": word_pair, "numbers": partial(random_number, digits=NUMBER_DIGITS), "uuids": random_uuid,
+}  # fmt: skip
 NOUNS = {"words": "word", "numbers": "number", "uuids": "code"}
 
 
@@ -65,9 +57,9 @@ class NeedleTask(RulerTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.at_least(keys=1, values=1, queries=1)
-        for field, known in (("haystack", HAYSTACKS), ("key_kind", KINDS), ("value_kind", KINDS)):
-            if getattr(self, field) not in known:
-                raise UnknownNameError(f"{self.name}: {field}", str(getattr(self, field)), known)
+        for field, known in (("haystack", Haystack), ("key_kind", Kind), ("value_kind", Kind)):
+            if getattr(self, field) not in get_args(known):
+                raise UnknownNameError(f"{self.name}: {field}", str(getattr(self, field)), get_args(known))
 
     def sample(self, lm: LanguageModel, length: int, index: int, seed: int) -> Sample:
         """A sample, as for every task. Raises InvalidInputError for a length without room for the needles."""
@@ -123,81 +115,25 @@ class _Needles:
         return asked(lm, question, answers, f"The {what} of {listed(keys)} {verb}{colon}")
 
 
-@dataclass
-class SingleInNoise(NeedleTask):
-    """One needle in repeated sentences."""
-
-    name: ClassVar[str] = "niah_single_1"
-    title: ClassVar[str] = "needle in noise: a word's number"
-
-    haystack: Haystack = "noise"
+def _variant(cls: str, name: str, title: str, **defaults: str | int) -> type[NeedleTask]:
+    """A task of its own, a dataclass called `cls`: NeedleTask with other defaults."""
+    fields = [(field, NeedleTask.__annotations__[field], value) for field, value in defaults.items()]
+    members = {"__module__": __name__, "__doc__": f"RULER's {name}: {title}.", "name": name, "title": title}
+    return make_dataclass(cls, fields, bases=(NeedleTask,), namespace=members)
 
 
-@dataclass
-class SingleInProse(NeedleTask):
-    """One needle in running text."""
-
-    name: ClassVar[str] = "niah_single_2"
-    title: ClassVar[str] = "needle in prose: a word's number"
-
-
-@dataclass
-class SingleCode(NeedleTask):
-    """One needle in running text, with a UUID as its value."""
-
-    name: ClassVar[str] = "niah_single_3"
-    title: ClassVar[str] = "needle in prose: a word's UUID"
-
-    value_kind: Kind = "uuids"
-
-
-@dataclass
-class FourKeys(NeedleTask):
-    """Four needles in running text; one is asked for."""
-
-    name: ClassVar[str] = "niah_multikey_1"
-    title: ClassVar[str] = "four needles in prose, one asked for"
-
-    keys: int = 4
-
-
-@dataclass
-class AllNeedles(NeedleTask):
-    """A haystack of needles; one is asked for."""
-
-    name: ClassVar[str] = "niah_multikey_2"
-    title: ClassVar[str] = "needles only, one asked for: a word's number"
-
-    haystack: Haystack = "needles"
-
-
-@dataclass
-class AllCodes(NeedleTask):
-    """A haystack of needles with UUIDs as keys and values; one is asked for."""
-
-    name: ClassVar[str] = "niah_multikey_3"
-    title: ClassVar[str] = "needles only, one asked for: a UUID's UUID"
-
-    haystack: Haystack = "needles"
-    key_kind: Kind = "uuids"
-    value_kind: Kind = "uuids"
-
-
-@dataclass
-class FourValues(NeedleTask):
-    """Four needles with one key; all are asked for."""
-
-    name: ClassVar[str] = "niah_multivalue"
-    title: ClassVar[str] = "four needles of one word in prose, all asked for"
-
-    values: int = 4
-
-
-@dataclass
-class FourQueries(NeedleTask):
-    """Four needles with four keys; all are asked for at once."""
-
-    name: ClassVar[str] = "niah_multiquery"
-    title: ClassVar[str] = "four needles of four words in prose, all asked for"
-
-    queries: int = 4
+SingleInNoise = _variant("SingleInNoise", "niah_single_1", "needle in noise: a word's number", haystack="noise")
+SingleInProse = _variant("SingleInProse", "niah_single_2", "needle in prose: a word's number")
+SingleCode = _variant("SingleCode", "niah_single_3", "needle in prose: a word's UUID", value_kind="uuids")
+FourKeys = _variant("FourKeys", "niah_multikey_1", "four needles in prose, one asked for", keys=4)
+AllNeedles = _variant(
+    "AllNeedles", "niah_multikey_2", "needles only, one asked for: a word's number", haystack="needles"
+)
+AllCodes = _variant(
+    "AllCodes", "niah_multikey_3", "needles only, one asked for: a UUID's UUID",
+    haystack="needles", key_kind="uuids", value_kind="uuids",
+)  # fmt: skip
+FourValues = _variant("FourValues", "niah_multivalue", "four needles of one word in prose, all asked for", values=4)
+FourQueries = _variant(
+    "FourQueries", "niah_multiquery", "four needles of four words in prose, all asked for", queries=4
+)

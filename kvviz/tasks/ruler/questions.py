@@ -24,76 +24,35 @@ NAMES = 8  # per place: town, river, firm, product, and two each for the mayor a
 PLACE_TOKENS = 60  # a lower bound for the three articles of a place, in any tokenizer
 
 
-@dataclass(frozen=True)
-class Town:
-    """The facts in an article about a town."""
+class Fact(NamedTuple):
+    """A sentence of an article: `opening`, then `answer`, which answers the question if there is one."""
+
+    opening: str
+    answer: str
+    question: str = ""
+
+
+class Article(NamedTuple):
+    """An article: what it is about, and its facts, one per sentence."""
 
     name: str
-    river: str
-    founded: int
-    mayor: str
+    facts: tuple[Fact, ...]
 
     @property
     def text(self) -> str:
-        """The article, a fact a sentence."""
-        return (
-            f"{self.name} is a town on the river {self.river}. "
-            f"The town of {self.name} was founded in {self.founded}. "
-            f"The mayor of {self.name} is {self.mayor}."
-        )
-
-
-@dataclass(frozen=True)
-class Firm:
-    """The facts in an article about a firm."""
-
-    name: str
-    town: str
-    founded: int
-    product: str
-
-    @property
-    def text(self) -> str:
-        """The article, a fact a sentence."""
-        return (
-            f"{self.name} is a firm in the town of {self.town}. "
-            f"The firm {self.name} was set up in {self.founded}. "
-            f"{self.name} makes a machine called the {self.product}."
-        )
-
-
-@dataclass(frozen=True)
-class Person:
-    """The facts in an article about a person."""
-
-    name: str
-    town: str
-    firm: str
-    born: int
-
-    @property
-    def text(self) -> str:
-        """The article, a fact a sentence."""
-        return (
-            f"{self.name} was born in the town of {self.town}. "
-            f"{self.name} came into the world in {self.born}. "
-            f"{self.name} works for the firm {self.firm}."
-        )
-
-
-Article = Town | Firm | Person
+        """All sentences."""
+        return " ".join(f"{fact.opening} {fact.answer}." for fact in self.facts)
 
 
 class Place(NamedTuple):
     """Three articles that belong together: the person was born in the town and works for the firm."""
 
-    town: Town
-    firm: Firm
-    person: Person
+    town: Article
+    firm: Article
+    person: Article
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A question, its answer, the beginning of the answer, and the articles that are needed."""
 
     text: str
@@ -137,23 +96,14 @@ class OneHop(RulerTask):
 
         return fit(lm, length, self.placement, make, most=sum(len(article.text.split()) for article in others))
 
-    def questions(self, town: Town, firm: Firm, person: Person, seat: Town) -> list[Question]:
+    def questions(self, town: Article, firm: Article, person: Article, seat: Article) -> list[Question]:
         """All questions about these four; the firm is in `seat`, and the person was born in `town`."""
         return [
-            Question(f"On which river is the town of {town.name}?", f"{town.name} is a town on the river",
-                     town.river, (town,)),
-            Question(f"In which year was the town of {town.name} founded?", f"The town of {town.name} was founded in",
-                     str(town.founded), (town,)),
-            Question(f"Who is the mayor of {town.name}?", f"The mayor of {town.name} is", town.mayor, (town,)),
-            Question(f"In which year was the firm {firm.name} set up?", f"The firm {firm.name} was set up in",
-                     str(firm.founded), (firm,)),
-            Question(f"What is the machine called that {firm.name} makes?", f"{firm.name} makes a machine called the",
-                     firm.product, (firm,)),
-            Question(f"In which town was {person.name} born?", f"{person.name} was born in the town of",
-                     person.town, (person,)),
-            Question(f"For which firm does {person.name} work?", f"{person.name} works for the firm",
-                     person.firm, (person,)),
-        ]  # fmt: skip
+            Question(fact.question, fact.opening, fact.answer, (article,))
+            for article in (town, firm, person)
+            for fact in article.facts
+            if fact.question
+        ]
 
     def score(self, turn: Turn, text: str) -> float:
         """1 if the answer occurs in the text, ignoring case, else 0."""
@@ -172,23 +122,24 @@ class TwoHops(OneHop):
     name: ClassVar[str] = "qa_2"
     title: ClassVar[str] = "question on two of many generated articles (RULER: HotpotQA)"
 
-    def questions(self, town: Town, firm: Firm, person: Person, seat: Town) -> list[Question]:
+    def questions(self, town: Article, firm: Article, person: Article, seat: Article) -> list[Question]:
         """All questions about these four that need two articles."""
         birthplace = f"the town where {person.name} was born"
         home = f"the town where the firm {firm.name} is"
         employer = f"the firm that {person.name} works for"
+        river, founded, mayor = (fact.answer for fact in town.facts)
+        _, seat_founded, seat_mayor = (fact.answer for fact in seat.facts)
+        firm_town, set_up, product = (fact.answer for fact in firm.facts)
         return [
-            Question(f"On which river is {birthplace}?", "That town is on the river", town.river, (person, town)),
-            Question(f"In which year was {birthplace} founded?", "That town was founded in", str(town.founded),
-                     (person, town)),
-            Question(f"Who is the mayor of {birthplace}?", "The mayor of that town is", town.mayor, (person, town)),
-            Question(f"In which year was {home} founded?", "That town was founded in", str(seat.founded), (firm, seat)),
-            Question(f"Who is the mayor of {home}?", "The mayor of that town is", seat.mayor, (firm, seat)),
-            Question(f"In which town is {employer}?", "That firm is in the town of", firm.town, (person, firm)),
-            Question(f"In which year was {employer} set up?", "That firm was set up in", str(firm.founded),
-                     (person, firm)),
+            Question(f"On which river is {birthplace}?", "That town is on the river", river, (person, town)),
+            Question(f"In which year was {birthplace} founded?", "That town was founded in", founded, (person, town)),
+            Question(f"Who is the mayor of {birthplace}?", "The mayor of that town is", mayor, (person, town)),
+            Question(f"In which year was {home} founded?", "That town was founded in", seat_founded, (firm, seat)),
+            Question(f"Who is the mayor of {home}?", "The mayor of that town is", seat_mayor, (firm, seat)),
+            Question(f"In which town is {employer}?", "That firm is in the town of", firm_town, (person, firm)),
+            Question(f"In which year was {employer} set up?", "That firm was set up in", set_up, (person, firm)),
             Question(f"What is the machine called that {employer} makes?", "That firm makes a machine called the",
-                     firm.product, (person, firm)),
+                     product, (person, firm)),
         ]  # fmt: skip
 
 
@@ -202,12 +153,36 @@ def _world(rng: random.Random, count: int) -> list[Place]:
         mayor, person = (f"{next(names)} {next(names)}" for _ in range(2))
         places.append(
             Place(
-                Town(town, river, rng.randrange(1100, 1800), mayor),
-                Firm(firm, towns[(number + 1) % count], rng.randrange(1810, 1990), product),
-                Person(person, town, firm, rng.randrange(1920, 2000)),
+                _town(town, river, rng.randrange(1100, 1800), mayor),
+                _firm(firm, towns[(number + 1) % count], rng.randrange(1810, 1990), product),
+                _person(person, town, rng.randrange(1920, 2000), firm),
             )
         )
     return places
+
+
+def _town(name: str, river: str, founded: int, mayor: str) -> Article:
+    return Article(name, (
+        Fact(f"{name} is a town on the river", river, f"On which river is the town of {name}?"),
+        Fact(f"The town of {name} was founded in", str(founded), f"In which year was the town of {name} founded?"),
+        Fact(f"The mayor of {name} is", mayor, f"Who is the mayor of {name}?"),
+    ))  # fmt: skip
+
+
+def _firm(name: str, town: str, founded: int, product: str) -> Article:
+    return Article(name, (
+        Fact(f"{name} is a firm in the town of", town),
+        Fact(f"The firm {name} was set up in", str(founded), f"In which year was the firm {name} set up?"),
+        Fact(f"{name} makes a machine called the", product, f"What is the machine called that {name} makes?"),
+    ))  # fmt: skip
+
+
+def _person(name: str, town: str, born: int, firm: str) -> Article:
+    return Article(name, (
+        Fact(f"{name} was born in the town of", town, f"In which town was {name} born?"),
+        Fact(f"{name} came into the world in", str(born)),
+        Fact(f"{name} works for the firm", firm, f"For which firm does {name} work?"),
+    ))  # fmt: skip
 
 
 def _first_words(articles: list[Article], count: int) -> dict[str, str]:

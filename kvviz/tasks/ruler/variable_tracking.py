@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import string
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..base import Sample
 from ..prompts import fit
-from ..text import NOISE, distinct, repeated, woven
+from ..text import NOISE, distinct, random_number, repeated, woven
 from .base import RulerTask, asked
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class VariableTracking(RulerTask):
         rng = self.drawn(length, index, seed)
         size = self.hops + 1
         names = distinct(lambda: "".join(rng.choices(string.ascii_uppercase, k=NAME_LETTERS)), self.chains * size)
-        values = distinct(lambda: _number(rng), self.chains)
+        values = distinct(lambda: random_number(rng, VALUE_DIGITS), self.chains)
         statements: list[str] = []
         depths: list[float] = []
         for chain, value in enumerate(values):
@@ -69,7 +68,3 @@ class VariableTracking(RulerTask):
             return Sample(f"{INTRO}\n\n{text}", (turn,), details)
 
         return fit(lm, length, self.placement, make)
-
-
-def _number(rng: random.Random) -> str:
-    return str(rng.randrange(10 ** (VALUE_DIGITS - 1), 10**VALUE_DIGITS))
