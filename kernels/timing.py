@@ -8,14 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from kvviz_kernels import Impl, has_triton
 
 ROUNDS = 9
 Row = dict[str, Any]
+Call = Callable[[], Any]
 
 
-def alternate(
-    calls: dict[str, Callable[[], Any]], rounds: int = ROUNDS, before: Callable[[], Any] | None = None
-) -> dict[str, list[float]]:
+def forms(device: torch.device) -> list[Impl]:
+    """The forms of our kernels that run on this device; the last one is the fastest."""
+    return ["naive", "fused"] if device.type == "cuda" and has_triton() else ["naive"]
+
+
+def alternate(calls: dict[str, Call], rounds: int = ROUNDS, before: Call | None = None) -> dict[str, list[float]]:
     """Seconds of each implementation in each round; a round runs all of them, with `before`, not timed, before each."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for run in calls.values():
@@ -37,9 +42,14 @@ def paired_ratio(ours: list[float], theirs: list[float]) -> float:
 
 def row_of(name: str, times: dict[str, list[float]], ours: str, *, unit: str = "us", calls: int = 1) -> Row:
     """A row of results from `alternate`: medians per call, of `calls` calls, and the ratio of `ours` to each other."""
+    ratios = {f"ratio_to_{impl}": paired_ratio(times[ours], s) for impl, s in times.items() if impl != ours}
+    return {"name": name, **medians(times, unit, calls), **ratios}
+
+
+def medians(times: dict[str, list[float]], unit: str = "us", calls: int = 1) -> Row:
+    """Columns with the median of each implementation per call, of `calls` calls."""
     factor = {"us": 1e6, "ms": 1e3}[unit] / calls
-    row: Row = {"name": name} | {f"{impl}_{unit}": factor * statistics.median(s) for impl, s in times.items()}
-    return row | {f"ratio_to_{impl}": paired_ratio(times[ours], s) for impl, s in times.items() if impl != ours}
+    return {f"{impl}_{unit}": factor * statistics.median(seconds) for impl, seconds in times.items()}
 
 
 def show(row: Row) -> Row:
@@ -51,7 +61,12 @@ def show(row: Row) -> Row:
     return row
 
 
-def synchronized(call: Callable[[], Any]) -> Callable[[], None]:
+def waiting(calls: dict[str, Call], device: torch.device) -> dict[str, Call]:
+    """The calls, each followed by a wait for the GPU if they run on one."""
+    return {name: synchronized(call) for name, call in calls.items()} if device.type == "cuda" else calls
+
+
+def synchronized(call: Call) -> Call:
     """The call, followed by a wait for the GPU."""
 
     def run() -> None:
@@ -61,7 +76,7 @@ def synchronized(call: Callable[[], Any]) -> Callable[[], None]:
     return run
 
 
-def captured(call: Callable[[], Any]) -> Callable[[], None]:
+def captured(call: Call) -> Call:
     """The call as a CUDA graph, without host time between its launches, followed by a wait for the GPU."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

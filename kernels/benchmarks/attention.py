@@ -7,23 +7,20 @@ compared with flex_attention, which is launched in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from kvviz_kernels import gather_attention, has_triton, merge_attention
+from kvviz_kernels import gather_attention, merge_attention
 from kvviz_kernels.tuning import Config
 from kvviz_kernels.tuning import tune as tune_kernel
-from timing import ROUNDS, Row, alternate, captured, copy_bandwidth, paired_ratio, row_of, synchronized
+from timing import ROUNDS, Call, Row, alternate, captured, copy_bandwidth, forms, paired_ratio, row_of, waiting
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-Call = Callable[[], Any]
-Impl = Literal["naive", "fused"]
 SEED = 0
 LAYERS = 12  # minimum number of calls in one timing
 _NO_FLEX: dict[str, str] = {}  # device types on which flex_attention did not compile, with reasons: trying is slow
@@ -82,7 +79,7 @@ def check(device: torch.device) -> None:
     (step,) = _steps(size, 1, 1, device)
     places = step.indices[..., None].expand(-1, -1, -1, size.width)
     expected = scaled_dot_product_attention(step.grouped, step.keys.gather(2, places), step.values.gather(2, places))
-    for impl in _implementations(device):
+    for impl in forms(device):
         output, _ = gather_attention(step.queries, step.keys, step.values, step.indices, scale=0.125, impl=impl)
         torch.testing.assert_close(output, expected.flatten(1, 2), rtol=1e-5, atol=1e-5)
     flex, _ = _flex(size, [step])
@@ -100,7 +97,7 @@ def rows(device: torch.device) -> list[Row]:
     for tokens, selected in ((8192, 512), (131_072, 1024)):
         for batch in (1, 8):
             row = _row(Size(batch, 32, 8, tokens, selected, 128, torch.bfloat16), device)
-            for impl in _implementations(device):
+            for impl in forms(device):
                 row[f"{impl}_share_of_copy_bandwidth"] = 1e6 * row["read_bytes"] / row[f"{impl}_us"] / bandwidth
             by_size.append(row | {"copy_bytes_per_s": bandwidth})
     return [*by_size, *(_merge_row(batch, device) for batch in (1, 8))]
@@ -113,11 +110,7 @@ def tune(device: torch.device) -> dict[str, Config]:
     best = {}
     for kernel, dtype in (("gather_attention", torch.bfloat16), ("gather_attention_float32", torch.float32)):
         (step,) = _steps(Size(8, 32, 8, 32_768, 1024, 128, dtype), 1, 1, device)
-        inputs = (step.queries, step.keys, step.values, step.indices)
-
-        def attend(config: Config, inputs: Any = inputs) -> Any:
-            return fused.gather_attention(*inputs, scale=0.1, config=config)
-
+        attend = partial(fused.gather_attention, step.queries, step.keys, step.values, step.indices, scale=0.1)
         best[kernel] = tune_kernel(kernel, fused.CANDIDATES, attend, device)
     return best
 
@@ -127,19 +120,19 @@ def _row(size: Size, device: torch.device) -> Row:
     calls = min(64, max(LAYERS, COLD_BYTES // size.selected_bytes)) if device.type == "cuda" else LAYERS
     buffers = min(calls, -(-COLD_BYTES // size.cached_bytes)) if device.type == "cuda" else calls
     steps = _steps(size, calls, buffers, device)
-    calls: dict[str, Call] = {impl: _selected(steps, impl) for impl in _implementations(device)}
+    calls: dict[str, Call] = {impl: partial(_selected, steps, impl) for impl in forms(device)}
     ours = next(reversed(calls))
-    calls[f"{ours}_with_pads"] = _selected(_padded(steps), ours, padded=True)
+    calls[f"{ours}_with_pads"] = partial(_selected, _padded(steps), ours, padded=True)
     if device.type == "cpu":
-        calls[f"{ours}_two_buffers"] = _selected(_apart(steps), ours)
+        calls[f"{ours}_two_buffers"] = partial(_selected, _apart(steps), ours)
     calls["full_sdpa"] = partial(_full, steps)
     launched = calls[ours]
     if device.type == "cuda":
         calls = {name: captured(call) for name, call in calls.items()}
-        calls[f"{ours}_launched"] = synchronized(launched)
+        calls |= waiting({f"{ours}_launched": launched}, device)
     flex, missing = _flex(size, steps)
     if flex is not None:
-        calls["flex_attention"] = synchronized(flex) if device.type == "cuda" else flex
+        calls |= waiting({"flex_attention": flex}, device)
     if device.type == "cuda":
         times = alternate(calls)
     else:  # as a model's other layers and weights pass through the caches between two calls of one layer
@@ -156,7 +149,7 @@ def _merge_row(batch: int, device: torch.device) -> Row:
     """merge_attention of three parts, naive and fused."""
     outputs = [torch.randn(batch, 32, 128, device=device, dtype=torch.bfloat16) for _ in range(3)]
     lses = [torch.randn(batch, 32, device=device) for _ in range(3)]
-    calls = {impl: partial(merge_attention, outputs, lses, impl=impl) for impl in _implementations(device)}
+    calls = {impl: partial(merge_attention, outputs, lses, impl=impl) for impl in forms(device)}
     repeated = {impl: captured(partial(_repeat, call, 20)) for impl, call in calls.items()}
     return row_of(
         f"merging of 3 parts, batch {batch}, 32 heads", alternate(repeated), next(reversed(repeated)), calls=20
@@ -166,10 +159,6 @@ def _merge_row(batch: int, device: torch.device) -> Row:
 def _repeat(call: Call, count: int) -> None:
     for _ in range(count):
         call()
-
-
-def _implementations(device: torch.device) -> list[Impl]:
-    return ["naive", "fused"] if device.type == "cuda" and has_triton() else ["naive"]
 
 
 def _steps(size: Size, count: int, buffers: int, device: torch.device) -> list[Step]:
@@ -202,14 +191,10 @@ def _apart(steps: list[Step]) -> list[Step]:
     return [Step(step.queries, step.keys.contiguous(), step.values.contiguous(), step.indices) for step in steps]
 
 
-def _selected(steps: list[Step], impl: Impl, *, padded: bool = False) -> Call:
-    def run() -> None:
-        for step in steps:
-            scale = step.queries.shape[-1] ** -0.5
-            inputs = (step.queries, step.keys, step.values, step.indices)
-            gather_attention(*inputs, scale=scale, padded=padded, impl=impl)
-
-    return run
+def _selected(steps: list[Step], impl: Any, *, padded: bool = False) -> None:
+    for step in steps:
+        scale = step.queries.shape[-1] ** -0.5
+        gather_attention(step.queries, step.keys, step.values, step.indices, scale=scale, padded=padded, impl=impl)
 
 
 def _full(steps: list[Step]) -> None:

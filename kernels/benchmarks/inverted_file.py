@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from kvviz_kernels import has_triton, ivf_lists, ivf_union
-from timing import Row, alternate, paired_ratio, synchronized
+from kvviz_kernels import ivf_lists, ivf_union
+from timing import Call, Row, alternate, forms, row_of, waiting
 from torch import Tensor
 
-Calls = dict[str, Callable[[], Any]]
+from .kmeans import quiet
 
 
 def unique_by_row(entries: Tensor, length: int) -> list[tuple[Tensor, Tensor]]:
@@ -43,7 +43,7 @@ def check(device: torch.device) -> None:
     """Assert that unions are equal, and that lists hold the same keys unless weights are equal."""
     entries = _probed_lists(6, 400, 4096).to(device)
     for width in (None, entries.shape[-1]):
-        for impl in _implementations(device):
+        for impl in forms(device):
             tokens, first, counts = ivf_union(entries, 4096, width=width, impl=impl)
             for baseline in (unique_by_row, numpy_unique):
                 for row, (expected, places) in enumerate(baseline(entries, 4096)):
@@ -52,7 +52,7 @@ def check(device: torch.device) -> None:
                     assert torch.equal(first[row, :count].cpu(), places.cpu()), (impl, baseline.__name__)
     centroids, keys = _queries_and_keys(6, 2, 16, 1000, 64, device, torch.float32)
     exact = plain_lists(centroids.double(), keys.double(), 100, 0.125)
-    for impl in _implementations(device):
+    for impl in forms(device):
         lists = ivf_lists(centroids, keys, 100, scale=0.125, impl=impl).long()
         same = (lists.sort(-1).values == exact.sort(-1).values).all(-1).float().mean()
         assert same > 0.95, f"{impl}: {same:.2f} of the lists are those of float64"  # near ties swap at the border
@@ -65,10 +65,6 @@ def rows(device: torch.device) -> list[Row]:
     unions = [_union_row(8 * batch, 2560, tokens, device) for batch in (1, 8) for tokens in (8192, 131_072)]
     sizes = [(512, 8192), (2048, 32_768), (320, 131_072), (1024, 131_072), (2048, 131_072)]
     return unions + [_index_row(32, 8, count, tokens, 128, 2560, device) for count, tokens in sizes]
-
-
-def _implementations(device: torch.device) -> list[str]:
-    return ["naive", "fused"] if device.type == "cuda" and has_triton() else ["naive"]
 
 
 def _probed_lists(rows: int, list_length: int, length: int) -> Tensor:
@@ -91,16 +87,13 @@ def _queries_and_keys(
 
 def _union_row(n: int, list_length: int, length: int, device: torch.device) -> Row:
     entries = _probed_lists(n, list_length, length).to(device)
-    calls: Calls = {impl: _union(entries, length, impl, None) for impl in _implementations(device)}
-    calls |= {f"{impl}_given_width": _union(entries, length, impl, 4 * list_length) for impl in calls}
+    union = partial(ivf_union, entries, length)
+    calls: dict[str, Call] = {impl: partial(union, impl=impl) for impl in forms(device)}
+    calls |= {f"{impl}_given_width": partial(call, width=4 * list_length) for impl, call in calls.items()}
     calls["torch_unique"] = lambda: unique_by_row(entries, length)
     calls["numpy_unique"] = lambda: numpy_unique(entries, length)
     name = f"ivf_union, {n} rows of {entries.shape[-1]} entries, {length} tokens"
-    return _row(name, calls, _implementations(device)[-1], device, "us", 9)
-
-
-def _union(entries: Tensor, length: int, impl: Any, width: int | None) -> Callable[[], Any]:
-    return lambda: ivf_union(entries, length, width=width, impl=impl)
+    return row_of(name, alternate(waiting(calls, device)), forms(device)[-1])
 
 
 def _index_row(
@@ -108,7 +101,8 @@ def _index_row(
 ) -> Row:
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     centroids, keys = _queries_and_keys(heads, kv_heads, count, tokens, width, device, dtype)
-    calls: Calls = {impl: _lists(centroids, keys, list_length, width**-0.5, impl) for impl in _implementations(device)}
+    lists = partial(ivf_lists, centroids, keys, list_length, scale=width**-0.5)
+    calls: dict[str, Call] = {impl: partial(lists, impl=impl) for impl in forms(device)}
     missing = []
     if heads * count * tokens < 2**31:  # 8 GiB of weights
         calls["torch_topk"] = lambda: plain_lists(centroids, keys, list_length, width**-0.5)
@@ -118,19 +112,15 @@ def _index_row(
             if importlib.util.find_spec(package) is None:
                 missing.append(package)
             else:
-                calls[name] = _build(build, host, count)
+                calls[name] = partial(_by_head, build, host, count)
     name = f"ivf_lists, {heads}/{kv_heads} heads, {count} centroids x {tokens} tokens x {width}, lists of {list_length}"
-    row = _row(name, calls, _implementations(device)[-1], device, "ms", 3)
+    row = row_of(name, alternate(waiting(calls, device), rounds=3), forms(device)[-1], unit="ms")
     row["logits_tflop"] = 2 * heads * count * tokens * width / 1e12  # of one product; the fused form makes two
     return row | ({"missing": ", ".join(missing)} if missing else {})
 
 
-def _lists(centroids: Tensor, keys: Tensor, count: int, scale: float, impl: Any) -> Callable[[], Any]:
-    return lambda: ivf_lists(centroids, keys, count, scale=scale, impl=impl)
-
-
-def _build(build: Callable[[Any, int], Any], keys: Any, count: int) -> Callable[[], Any]:
-    return lambda: [build(head, count) for head in keys]
+def _by_head(build: Callable[[Any, int], Any], keys: Any, count: int) -> list[Any]:
+    return [build(head, count) for head in keys]
 
 
 def _faiss_ivf(keys: Any, count: int) -> Any:
@@ -146,19 +136,7 @@ def _faiss_ivf(keys: Any, count: int) -> Any:
 
 def _sklearn(keys: Any, count: int) -> Any:
     """scikit-learn's k-means of one head's keys into `count` clusters, from random keys, at most 10 iterations."""
-    import warnings
-
     from sklearn.cluster import KMeans
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that 10 iterations are not enough to converge
+    with quiet():
         return KMeans(count, init="random", n_init=1, max_iter=10, random_state=0).fit(keys)
-
-
-def _row(name: str, calls: Calls, ours: str, device: torch.device, unit: str, rounds: int) -> Row:
-    if device.type == "cuda":
-        calls = {each: synchronized(call) for each, call in calls.items()}
-    times = alternate(calls, rounds)
-    factor = {"us": 1e6, "ms": 1e3}[unit]
-    row: Row = {"name": name} | {f"{impl}_{unit}": statistics.median(s) * factor for impl, s in times.items()}
-    return row | {f"ratio_to_{impl}": paired_ratio(times[ours], s) for impl, s in times.items() if impl != ours}

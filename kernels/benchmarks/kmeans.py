@@ -10,7 +10,6 @@ matrix run head by head.
 from __future__ import annotations
 
 import importlib.util
-import statistics
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from kvviz_kernels import kmeans_assign, kmeans_update
-from timing import Row, alternate, paired_ratio, synchronized
+from timing import Row, alternate, forms, medians, paired_ratio, synchronized, waiting
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -38,7 +37,7 @@ def check(device: torch.device) -> None:
     keys = synthetic_keys(3, 1000, 64).to(device)
     centroids = keys[:, initial_positions(1000, 50, SEED).to(device)]
     expected = torch.cdist(keys.double(), centroids.double()).argmin(-1)
-    for impl in ("naive", "fused") if device.type == "cuda" else ("naive",):
+    for impl in forms(device):
         labels = kmeans_assign(keys, centroids, metric="l2", impl=impl)
         sums, sizes = kmeans_update(keys, labels, 50, impl=impl)
         marks = one_hot(labels, 50).double().transpose(1, 2)
@@ -79,23 +78,13 @@ def tune(device: torch.device) -> dict[str, Any]:
         for width in (64, 128):
             keys = synthetic_keys(8, LONG[0], width).to(device, dtype)
             centroids = keys[:, initial_positions(LONG[0], LONG[0] // 80, SEED).to(device)].float()
-            run = partial(_assign_with, keys, centroids)
+            run = partial(fused.kmeans_assign, keys, centroids, metric="l2")
             name = fused.assign_name(keys)
             best[name] = tuning.tune(name, fused.CANDIDATES["kmeans_assign"], run, device)
     labels = kmeans_assign(keys, centroids, metric="l2")
-    halves = keys.to(torch.bfloat16)
-
-    def update(config: dict[str, int]) -> None:
-        fused.kmeans_update(halves, labels, centroids.shape[1], config=config)
-
+    update = partial(fused.kmeans_update, keys.to(torch.bfloat16), labels, centroids.shape[1])
     best["kmeans_update"] = tuning.tune("kmeans_update", fused.CANDIDATES["kmeans_update"], update, device)
     return best
-
-
-def _assign_with(keys: Tensor, centroids: Tensor, config: dict[str, int]) -> None:
-    from kvviz_kernels.kmeans import fused
-
-    fused.kmeans_assign(keys, centroids, metric="l2", config=config)
 
 
 def race_of_iterations(keys: Tensor, n_clusters: int) -> Row:
@@ -120,8 +109,7 @@ def race_of_iterations(keys: Tensor, n_clusters: int) -> Row:
         times = alternate({"ours": ours, "with_final_assignment": final, "scikit_learn": theirs})
         models = theirs()
     labels = np.stack([model.labels_ for model in models])
-    row: Row = {"name": f"k-means, C = {n_clusters}, {ITERATIONS} iterations"}
-    row |= {f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in times.items()}
+    row = {"name": f"k-means, C = {n_clusters}, {ITERATIONS} iterations", **medians(times, "ms")}
     row |= {
         "ratio": paired_ratio(times["ours"], times["scikit_learn"]),
         "ratio_with_final_assignment": paired_ratio(times["with_final_assignment"], times["scikit_learn"]),
@@ -143,16 +131,16 @@ def race_to_inertia(keys: Tensor, n_clusters: int) -> Row:
     row: Row = {
         "name": f"k-means, {heads} x {length} x {width}, C = {n_clusters}, to the inertia of {ITERATIONS} iterations"
     }
-    wait = synchronized if keys.is_cuda else lambda call: call
     for name, run in runs.items():
         with quiet():
             their_inertia = inertia(keys, run(keys, n_clusters))
             iterations, our_inertia = fewest_iterations(keys, n_clusters, their_inertia)
             ours, theirs = partial(relaxed, keys, n_clusters, iterations), partial(run, keys, n_clusters)
-            times = alternate({"ours": wait(ours), name: wait(theirs)}, rounds=5)
+            times = alternate(waiting({"ours": ours, name: theirs}, keys.device), rounds=5)
+        milliseconds = medians(times, "ms")
         row |= {
-            f"{name}_ms": 1e3 * statistics.median(times[name]),
-            f"ours_for_{name}_ms": 1e3 * statistics.median(times["ours"]),
+            f"{name}_ms": milliseconds[f"{name}_ms"],
+            f"ours_for_{name}_ms": milliseconds["ours_ms"],
             f"ratio_to_{name}": paired_ratio(times["ours"], times[name]),
             f"inertia_ratio_to_{name}": our_inertia / their_inertia,
             f"iterations_for_{name}": iterations,
@@ -174,9 +162,9 @@ def race_of_forms(keys: Tensor, n_clusters: int) -> Row:
         "update": lambda impl: kmeans_update(keys, labels, n_clusters, impl=impl),
     }
     for step, run in steps.items():
-        times = alternate({impl: synchronized(partial(run, impl)) for impl in ("fused", "naive")})
-        row |= {f"{step}_{impl}_ms": 1e3 * statistics.median(seconds) for impl, seconds in times.items()}
-        row[f"{step}_ratio_to_naive"] = paired_ratio(times["fused"], times["naive"])
+        times = alternate({f"{step}_{impl}": synchronized(partial(run, impl)) for impl in ("fused", "naive")})
+        row |= medians(times, "ms")
+        row[f"{step}_ratio_to_naive"] = paired_ratio(times[f"{step}_fused"], times[f"{step}_naive"])
     return row
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import torch
-from kvviz_kernels import has_triton, soft_match
+from kvviz_kernels import soft_match
 from kvviz_kernels.matching import link_sources
-from timing import Row, alternate, paired_ratio, synchronized
+from timing import Call, Row, alternate, forms, row_of, waiting
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -72,24 +71,15 @@ def _sizes(device: torch.device) -> Iterator[tuple[int, int, int, int]]:
             yield batch, 8, tokens, 128
 
 
-def _calls(keys: Tensor) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    calls = {"naive": lambda: soft_match(keys, CHUNK, impl="naive")}
-    if keys.is_cuda and has_triton():
-        calls["fused"] = lambda: soft_match(keys, CHUNK, impl="fused")
-    calls |= {"torch": lambda: plain(keys), "cdist": lambda: cdist(keys)}
-    if keys.shape[-2] <= WHOLE:
-        calls["whole_matrix"] = lambda: whole_matrix(keys)
-    return calls
+def _calls(keys: Tensor) -> dict[str, Call]:
+    match = partial(soft_match, keys, CHUNK)
+    calls: dict[str, Call] = {impl: partial(match, impl=impl) for impl in forms(keys.device)}
+    calls |= {"torch": partial(plain, keys), "cdist": partial(cdist, keys)}
+    return calls | ({"whole_matrix": partial(whole_matrix, keys)} if keys.shape[-2] <= WHOLE else {})
 
 
 def _row(batch: int, heads: int, tokens: int, width: int, device: torch.device) -> Row:
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     keys = torch.randn(batch, heads, tokens, width, generator=torch.Generator().manual_seed(0)).to(device, dtype)
-    calls: dict[str, Callable[[], Any]] = dict(_calls(keys))
-    if device.type == "cuda":
-        calls = {name: synchronized(call) for name, call in calls.items()}
-    times = alternate(calls)
-    ours = "fused" if "fused" in times else "naive"
-    row: Row = {"name": f"soft_match, {batch} x {heads} heads x {tokens} tokens x {width}, chunks of {CHUNK}"}
-    row |= {f"{name}_ms": statistics.median(seconds) * 1e3 for name, seconds in times.items()}
-    return row | {f"ratio_to_{name}": paired_ratio(times[ours], s) for name, s in times.items() if name != ours}
+    name = f"soft_match, {batch} x {heads} heads x {tokens} tokens x {width}, chunks of {CHUNK}"
+    return row_of(name, alternate(waiting(_calls(keys), device)), forms(device)[-1], unit="ms")

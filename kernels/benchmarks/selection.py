@@ -11,27 +11,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from kvviz_kernels import has_triton
 from kvviz_kernels.selection import count_pairs, page_scores, pair_cells, pq_scores, select_clusters, take_best
 from kvviz_kernels.tuning import Config
 from kvviz_kernels.tuning import tune as tune_kernel
-from timing import Row, alternate, row_of, synchronized
+from timing import Call, Row, alternate, forms, row_of, waiting
 from torch import Tensor
 
+from .attention import Size
+
 SEED, PAGE, TOKENS_PER_CLUSTER, PARTS, CENTROIDS = 0, 16, 80, 2, 64
-
-
-@dataclass(frozen=True)
-class Size:
-    """The size of one decode step: tokens, budget and heads."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    tokens: int
-    budget: int
-    width: int
-    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ def check(device: torch.device) -> None:
     layer = _layer(Size(2, 6, 2, 2000, 200, 64, torch.float32), device, SEED)
     for choice in CHOICES:
         expected = choice(layer, 200, "plain")
-        for impl in _implementations(device):
+        for impl in forms(device):
             assert torch.equal(choice(layer, 200, impl), expected), (choice.__name__, impl)
 
 
@@ -72,12 +60,13 @@ def rows(device: torch.device) -> list[Row]:
     for size in sizes:
         step_layers = [_layer(size, device, SEED + number) for number in range(layers)]
         for choice in CHOICES:
-            names = [*_implementations(device), "plain"]
-            calls = {name: _over(step_layers, partial(choice, budget=size.budget, impl=name), device) for name in names}
-            calls["exact"] = _over(step_layers, partial(_exact, budget=size.budget), device)
-            words = f"{choice.__name__.strip('_')}, {size.budget} of {size.tokens} tokens, batch {size.batch}"
+            names = [*reversed(forms(device)), "plain"]
+            choices = {name: partial(choice, budget=size.selected, impl=name) for name in names}
+            choices["exact"] = partial(_exact, budget=size.selected)
+            calls: dict[str, Call] = {name: partial(_over, step_layers, chosen) for name, chosen in choices.items()}
+            words = f"{choice.__name__.strip('_')}, {size.selected} of {size.tokens} tokens, batch {size.batch}"
             shape = f"{size.heads} query heads, {size.kv_heads} key/value heads"
-            measured.append(row_of(f"{words}, {shape}", alternate(calls), names[0], calls=layers))
+            measured.append(row_of(f"{words}, {shape}", alternate(waiting(calls, device)), names[0], calls=layers))
     return measured
 
 
@@ -88,15 +77,13 @@ def tune(device: torch.device) -> dict[str, Config]:
 
     size = Size(8, 32, 8, 131_072, 1024, 128, torch.bfloat16)
     layer = _layer(size, device, SEED)
-    runs: dict[str, Callable[[Config], Any]] = {
-        "select_clusters": lambda config: fused.select_clusters(
-            layer.queries, layer.centroids, *layer.lists, size.budget, group="mean", config=config
+    runs = {
+        "select_clusters": partial(
+            fused.select_clusters, layer.queries, layer.centroids, *layer.lists, size.selected, group="mean"
         ),
-        "page_scores": lambda config: fused.page_scores(layer.queries, layer.bounds, group="mean", config=config),
-        "pq_scores": lambda config: fused.pq_scores(
-            layer.queries, layer.parts, layer.codes, group="mean", scale=0.1, config=config
-        ),
-        "take_best": lambda config: fused.take_best(layer.scores, size.budget, config=config),
+        "page_scores": partial(fused.page_scores, layer.queries, layer.bounds, group="mean"),
+        "pq_scores": partial(fused.pq_scores, layer.queries, layer.parts, layer.codes, group="mean", scale=0.1),
+        "take_best": partial(fused.take_best, layer.scores, size.selected),
     }
     return {name: tune_kernel(name, fused.CANDIDATES[name], run, device) for name, run in runs.items()}
 
@@ -158,16 +145,9 @@ def _by_head(queries: Tensor, layer: Layer) -> Tensor:
     return queries.unflatten(1, (layer.keys.shape[1], -1))
 
 
-def _over(layers: list[Layer], choice: Callable[[Layer], Tensor], device: torch.device) -> Callable[[], None]:
-    def run() -> None:
-        for layer in layers:
-            choice(layer)
-
-    return synchronized(run) if device.type == "cuda" else run
-
-
-def _implementations(device: torch.device) -> list[str]:
-    return ["fused", "naive"] if device.type == "cuda" and has_triton() else ["naive"]
+def _over(layers: list[Layer], choice: Callable[[Layer], Tensor]) -> None:
+    for layer in layers:
+        choice(layer)
 
 
 def _layer(size: Size, device: torch.device, seed: int) -> Layer:

@@ -6,6 +6,7 @@ is cheap and makes runs repeatable; timing candidates at first use would cost se
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -20,6 +21,11 @@ import torch
 Config = dict[str, int]
 FOLDER = Path(__file__).parent / "tuned"
 _logger = logging.getLogger(__package__)
+
+
+def grid(**choices: tuple[int, ...]) -> list[Config]:
+    """Every combination of the choices for each option; those of the last option vary fastest."""
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
 def best_config(kernel: str, device: torch.device, default: Config) -> Config:
@@ -41,11 +47,12 @@ def best_config(kernel: str, device: torch.device, default: Config) -> Config:
     return entry
 
 
-def tune(kernel: str, candidates: list[Config], run: Callable[[Config], object], device: torch.device) -> Config:
+def tune(kernel: str, candidates: list[Config], run: Callable[..., object], device: torch.device) -> Config:
     """The fastest candidate on this GPU, also written to the GPU's file under `kernel`.
 
-    run(candidate) launches the kernel once. Candidates that need more shared memory or registers than the GPU has are
-    skipped. Times are medians from triton.testing.do_bench. Raises RuntimeError without a GPU, or if no candidate runs.
+    run(config=candidate) launches the kernel once. Candidates that need more shared memory or registers than the GPU
+    has are skipped. Times are medians from triton.testing.do_bench. Raises RuntimeError without a GPU, or if no
+    candidate runs.
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         raise RuntimeError(f"tune {kernel}: got {device}; wanted an NVIDIA GPU")
@@ -63,13 +70,13 @@ def tune(kernel: str, candidates: list[Config], run: Callable[[Config], object],
     return best
 
 
-def _time(run: Callable[[Config], object], candidate: Config) -> float | None:
+def _time(run: Callable[..., object], candidate: Config) -> float | None:
     """Median milliseconds of a candidate; None if it needs more resources than the GPU has."""
     from triton.runtime.errors import OutOfResources
     from triton.testing import do_bench
 
     try:
-        return float(do_bench(lambda: run(candidate), return_mode="median"))
+        return float(do_bench(lambda: run(config=candidate), return_mode="median"))
     except OutOfResources:
         return None
 

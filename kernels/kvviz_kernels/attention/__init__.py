@@ -43,7 +43,13 @@ def gather_attention(
     If batch times heads would leave a GPU idle, the fused form splits the slots over programs and merges the parts in a
     second launch (Flash-Decoding, Dao et al., pytorch.org/blog/flash-decoding, October 2023).
     """
-    _check_heads(queries.shape[1], keys.shape[1], indices.shape[1])
+    query_heads, kv_heads, rows = queries.shape[1], keys.shape[1], indices.shape[1]
+    if query_heads % kv_heads:
+        wanted = f"a multiple of the {kv_heads} key/value heads"
+        raise ValueError(f"gather_attention: got {query_heads} query heads; wanted {wanted}")
+    if rows not in (kv_heads, query_heads):
+        wanted = f"{kv_heads} (key/value) or {query_heads} (query)"
+        raise ValueError(f"gather_attention: got indices for {rows} heads; wanted {wanted}")
     options: dict[str, Any] = {"scale": scale, "bias": bias, "softcap": softcap, "padded": padded}
     if use_fused("gather_attention", impl, queries):
         from . import fused
@@ -70,12 +76,3 @@ def merge_attention(outputs: list[Tensor], lses: list[Tensor], *, impl: Impl = "
 
         return fused_merge.merge_attention(outputs, lses)
     return naive.merge_attention(outputs, lses)
-
-
-def _check_heads(query_heads: int, kv_heads: int, rows: int) -> None:
-    if query_heads % kv_heads:
-        wanted = f"a multiple of the {kv_heads} key/value heads"
-        raise ValueError(f"gather_attention: got {query_heads} query heads; wanted {wanted}")
-    if rows not in (kv_heads, query_heads):
-        wanted = f"{kv_heads} (key/value) or {query_heads} (query)"
-        raise ValueError(f"gather_attention: got indices for {rows} heads; wanted {wanted}")

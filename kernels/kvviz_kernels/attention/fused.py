@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..tuning import Config, best_config
+from ..tuning import Config, best_config, grid
 from .fused_merge import MAX_STACKED, merge_stacked
 
 # block: slots that a program reads at once; dot: the smallest group that uses tl.dot, smaller ones are multiplied
@@ -22,14 +22,8 @@ from .fused_merge import MAX_STACKED, merge_stacked
 DEFAULT: Config = {"block": 64, "dot": 2, "programs": 2, "num_warps": 4, "num_stages": 3}
 # Tensor cores do not compute exact float32: tl.dot then computes all of its padding.
 DEFAULT_FLOAT32: Config = {"block": 32, "dot": 16, "programs": 2, "num_warps": 4, "num_stages": 2}
-CANDIDATES: list[Config] = [
-    {"block": block, "dot": dot, "programs": programs, "num_warps": num_warps, "num_stages": num_stages}
-    for block in (32, 64, 128)
-    for dot in (2, 16)
-    for programs in (1, 2, 4)
-    for num_warps in (4, 8)
-    for num_stages in (2, 5)  # of two dependent loads: 5 means two blocks in flight
-]
+# num_stages: of two dependent loads, so that 5 means two blocks in flight
+CANDIDATES = grid(block=(32, 64, 128), dot=(2, 16), programs=(1, 2, 4), num_warps=(4, 8), num_stages=(2, 5))
 ELEMENTWISE_TILE = 8192  # products [group, slots, channels] in registers at once, without tl.dot
 
 

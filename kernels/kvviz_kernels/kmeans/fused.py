@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..tuning import Config, best_config
+from ..tuning import Config, best_config, grid
 from .shared import linear_scores, sort_rows_by_label
 
 # tokens and clusters: the tile of scores that a program holds at once, in addition to the best scores so far.
@@ -21,28 +21,14 @@ ASSIGN_DEFAULTS: list[Config] = [
         (128, 64, 8, 2), (128, 32, 8, 2), (64, 32, 4, 2), (64, 16, 4, 2), (64, 16, 4, 1), (32, 16, 4, 1),
     )
 ]  # fmt: skip
-ASSIGN_CANDIDATES: list[Config] = [
-    {"tokens": tokens, "clusters": clusters, "num_warps": num_warps, "num_stages": num_stages}
-    for tokens in (64, 128, 256)
-    for clusters in (32, 64, 128)
-    for num_warps in (4, 8)
-    for num_stages in (2, 3, 4)
-]
-
 # piece: sorted keys that one program sums, so that a large cluster has several programs; slots: read at once
 UPDATE_DEFAULT: Config = {"piece": 256, "slots": 32, "num_warps": 4, "num_stages": 2}
-UPDATE_CANDIDATES: list[Config] = [
-    {"piece": piece, "slots": slots, "num_warps": num_warps, "num_stages": num_stages}
-    for piece in (64, 128, 256, 512)
-    for slots in (16, 32, 64)
-    for num_warps in (2, 4, 8)
-    for num_stages in (2, 4)
-]
 PIECES_AT_ONCE = 8
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# the assignment is tuned per `assign_name`
-CANDIDATES = {"kmeans_assign": ASSIGN_CANDIDATES, "kmeans_update": UPDATE_CANDIDATES}
-DEFAULT = {"kmeans_assign": ASSIGN_DEFAULTS[0], "kmeans_update": UPDATE_DEFAULT}
+CANDIDATES = {
+    "kmeans_assign": grid(tokens=(64, 128, 256), clusters=(32, 64, 128), num_warps=(4, 8), num_stages=(2, 3, 4)),
+    "kmeans_update": grid(piece=(64, 128, 256, 512), slots=(16, 32, 64), num_warps=(2, 4, 8), num_stages=(2, 4)),
+}  # the assignment is tuned per `assign_name`
 
 HIGH_16, HIGH_19 = -1 << 16, -1 << 13  # bits of a float32 that bfloat16 and TF32 keep
 _HIGH_19 = tl.constexpr(HIGH_19)
@@ -134,7 +120,7 @@ _sum_clusters_kernel = triton.jit(_sum_clusters)
 
 
 def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine", config: Config | None = None) -> Tensor:
-    """Label of each key's nearest centroid; see `kvviz_kernels.kmeans_assign`. config: see `ASSIGN_CANDIDATES`."""
+    """Label of each key's nearest centroid; see `kvviz_kernels.kmeans_assign`. config: see `CANDIDATES`."""
     length, width = keys.shape[-2:]
     n_clusters, n_rows = centroids.shape[-2], keys.shape[:-2].numel()
     config = config or best_config(assign_name(keys), keys.device, assign_default(keys))
@@ -169,8 +155,7 @@ def assign_default(keys: Tensor) -> Config:
     """The configuration for such keys if none was tuned: the first that fits into shared memory."""
     if not keys.is_cuda:
         return ASSIGN_DEFAULTS[0]
-    place = torch.cuda.current_device() if keys.device.index is None else keys.device.index
-    room = triton.runtime.driver.active.utils.get_device_properties(place)["max_shared_mem"]
+    room = triton.runtime.driver.active.utils.get_device_properties(keys.device.index)["max_shared_mem"]
     # per element, with its parts
     key_bytes, centroid_bytes = {torch.bfloat16: (2, 6), torch.float16: (4, 8)}.get(keys.dtype, (8, 8))
     for config in ASSIGN_DEFAULTS:
@@ -202,7 +187,7 @@ def kmeans_update(
 ) -> tuple[Tensor, Tensor]:
     """Sum of each cluster's keys and its number of keys; see `kvviz_kernels.kmeans_update`.
 
-    config: see `UPDATE_CANDIDATES`. Each cluster is cut into pieces of equal length, starting at its first key, so that
+    config: see `CANDIDATES`. Each cluster is cut into pieces of equal length, starting at its first key, so that
     the order of the additions depends neither on other clusters nor on the batch.
     """
     width, device = keys.shape[-1], keys.device

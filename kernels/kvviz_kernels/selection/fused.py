@@ -8,37 +8,21 @@ import triton.language as tl
 from torch import Tensor
 from triton.language import tensor
 
-from ..tuning import best_config
-from .fused_best import CANDIDATES as BEST_CANDIDATES
-from .fused_best import DEFAULT as BEST_DEFAULT
+from ..tuning import Config, best_config, grid
+from . import fused_best, fused_quantized
 from .fused_best import ordered_function, take_best
-from .fused_quantized import CANDIDATES as PQ_CANDIDATES
-from .fused_quantized import DEFAULT as PQ_DEFAULT
 from .fused_quantized import pq_scores
 from .shared import Chosen
 
 __all__ = ["page_scores", "pq_scores", "select_clusters", "take_best", "take_clusters"]
 
-Config = dict[str, int]
 PAGE_DEFAULT: Config = {"block": 128, "num_warps": 4}
-PAGE_CANDIDATES: list[Config] = [
-    {"block": block, "num_warps": warps} for block in (64, 128, 256) for warps in (2, 4, 8)
-]
 CLUSTER_DEFAULT: Config = {"elements": 16384, "num_warps": 8}  # elements of centroids that a program holds at once
-CLUSTER_CANDIDATES: list[Config] = [
-    {"elements": elements, "num_warps": warps} for elements in (8192, 16384, 32768) for warps in (4, 8, 16)
-]
 CANDIDATES = {
-    "page_scores": PAGE_CANDIDATES,
-    "take_best": BEST_CANDIDATES,
-    "pq_scores": PQ_CANDIDATES,
-    "select_clusters": CLUSTER_CANDIDATES,
-}
-DEFAULT = {
-    "page_scores": PAGE_DEFAULT,
-    "take_best": BEST_DEFAULT,
-    "pq_scores": PQ_DEFAULT,
-    "select_clusters": CLUSTER_DEFAULT,
+    "page_scores": grid(block=(64, 128, 256), num_warps=(2, 4, 8)),
+    "take_best": fused_best.CANDIDATES,
+    "pq_scores": fused_quantized.CANDIDATES,
+    "select_clusters": grid(elements=(8192, 16384, 32768), num_warps=(4, 8, 16)),
 }
 
 

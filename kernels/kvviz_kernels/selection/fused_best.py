@@ -8,13 +8,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language import tensor
 
-from ..tuning import best_config
+from ..tuning import Config, best_config, grid
 
-Config = dict[str, int]
 DEFAULT: Config = {"block": 8192, "num_warps": 16}
-CANDIDATES: list[Config] = [
-    {"block": block, "num_warps": warps} for block in (4096, 8192, 16384) for warps in (8, 16, 32)
-]
+CANDIDATES = grid(block=(4096, 8192, 16384), num_warps=(8, 16, 32))
 DIGITS: tl.constexpr = tl.constexpr(2048)  # each pass decides 11 bits of the scores: three passes for 32
 
 

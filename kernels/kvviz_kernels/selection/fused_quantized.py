@@ -8,15 +8,11 @@ import triton.language as tl
 from torch import Tensor
 from triton.language import tensor
 
-from ..tuning import best_config
+from ..tuning import Config, best_config, grid
 from .quantized import part_tables
 
-Config = dict[str, int]
 DEFAULT: Config = {"block": 512, "blocks": 4, "num_warps": 4}  # tokens at once, and how often per program
-CANDIDATES: list[Config] = [
-    {"block": block, "blocks": blocks, "num_warps": warps}
-    for block in (256, 512, 1024) for blocks in (1, 4, 8) for warps in (2, 4, 8)
-]  # fmt: skip
+CANDIDATES = grid(block=(256, 512, 1024), blocks=(1, 4, 8), num_warps=(2, 4, 8))
 
 
 def _logits(
