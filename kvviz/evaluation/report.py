@@ -61,10 +61,7 @@ def _setting(rows: pd.DataFrame) -> str:
     is_difference = "difference" in rows.columns
     unit = first["metric"] if is_difference or first["higher_is_better"] else "perplexity, lower is better"
     title = f"### {first['task']}, {first['length']:,} tokens, {_place(first['placement'])}"
-    cells = {
-        (row["method"], _budget(row["budget"])): _difference(row, most) if is_difference else _mean(row, most)
-        for _, row in rows.iterrows()
-    }
+    cells = _cells(rows, lambda row: _difference(row, most) if is_difference else _mean(row, most))
     return f"{title}\n\n{_capital(unit)}, {most} samples.\n\n{_by_budget(rows, cells)}"
 
 

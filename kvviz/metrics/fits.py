@@ -1,11 +1,11 @@
-"""Least-squares fits: the nearest line or convex curve, and how far the measured values are from it."""
+"""Least-squares fits: the nearest line, power law or convex curve, and how far the measured values are from it."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InvalidInputError
 
@@ -45,6 +45,26 @@ def linear_fit(x: Array, y: Array) -> LinearFit:
     spread = float(np.linalg.norm(x_centred) * np.linalg.norm(y_centred))
     correlation = float(x_centred @ y_centred) / spread if spread > 0 else float("nan")
     return LinearFit(slope, float(y.mean() - slope * x.mean()), correlation)
+
+
+def growth_exponent(lengths: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
+    """`(exponent, seconds_at_1)` of the best power law: seconds ≈ seconds_at_1 · length ** exponent.
+
+    `lengths` and `seconds` are [n]. The fit is least squares on the logarithms, so that relative errors count. An
+    exponent of 1 means linear growth, 2 quadratic.
+
+    Raises InvalidInputError for arrays of different shapes, numbers that are not above 0, or fewer than two lengths.
+
+    >>> [round(number, 6) for number in growth_exponent([1024, 2048, 4096], [1.0, 4.0, 16.0])]
+    [2.0, 1e-06]
+    """
+    x, y = np.asarray(lengths, np.float64), np.asarray(seconds, np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise InvalidInputError("growth_exponent", f"shapes {x.shape} and {y.shape}", "two arrays [n]")
+    if not (np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0)).all() or len(np.unique(x)) < 2:
+        raise InvalidInputError("growth_exponent", f"{len(x)} points", "at least two lengths, all numbers above 0")
+    exponent, intercept, _ = linear_fit(np.log(x), np.log(y))
+    return exponent, float(np.exp(intercept))
 
 
 def convex_fit(distances: Array, values: Array) -> ConvexFit:

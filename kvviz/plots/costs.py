@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..metrics.growth import growth_exponent
+from ..metrics.fits import growth_exponent
 from .axes import amounts, log_ticks, one_value, run_title, size_axis, unit_of
 from .labels import escape, set_title
 from .score_curves import check_positive, curve, numbers, rows_of
