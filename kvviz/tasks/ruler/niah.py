@@ -23,7 +23,6 @@ Kind = Literal["words", "numbers", "uuids"]
 NUMBER_DIGITS = 7
 NEEDLE_TOKENS = 8  # a lower bound for any tokenizer that splits at spaces
 
-
 DRAWS: Mapping[str, Callable[[random.Random], str]] = {
     "words": word_pair, "numbers": partial(random_number, digits=NUMBER_DIGITS), "uuids": random_uuid,
 }  # fmt: skip
