@@ -117,9 +117,9 @@ def tune(device: torch.device) -> dict[str, Config]:
 
 def _row(size: Size, device: torch.device) -> Row:
     """All implementations at one size; `ours` is the fused form on a GPU."""
-    calls = min(64, max(LAYERS, COLD_BYTES // size.selected_bytes)) if device.type == "cuda" else LAYERS
-    buffers = min(calls, -(-COLD_BYTES // size.cached_bytes)) if device.type == "cuda" else calls
-    steps = _steps(size, calls, buffers, device)
+    count = min(64, max(LAYERS, COLD_BYTES // size.selected_bytes)) if device.type == "cuda" else LAYERS
+    buffers = min(count, -(-COLD_BYTES // size.cached_bytes)) if device.type == "cuda" else count
+    steps = _steps(size, count, buffers, device)
     calls: dict[str, Call] = {impl: partial(_selected, steps, impl) for impl in forms(device)}
     ours = next(reversed(calls))
     calls[f"{ours}_with_pads"] = partial(_selected, _padded(steps), ours, padded=True)
@@ -138,7 +138,7 @@ def _row(size: Size, device: torch.device) -> Row:
     else:  # as a model's other layers and weights pass through the caches between two calls of one layer
         evicting = torch.zeros(COLD_BYTES // 4)
         times = alternate(calls, 5 * ROUNDS, before=lambda: evicting.add_(1.0))
-    row = row_of(size.name, times, ours, calls=calls)
+    row = row_of(size.name, times, ours, calls=count)
     if f"{ours}_launched" in times and flex is not None:
         row["ratio_to_flex_attention"] = paired_ratio(times[f"{ours}_launched"], times["flex_attention"])
     row |= {"ratio": row["ratio_to_full_sdpa"], "read_bytes": size.selected_bytes}
