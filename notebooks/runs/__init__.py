@@ -130,7 +130,7 @@ def _choice(live: bool | None) -> tuple[bool, str]:
         return offline == "0", "KVVIZ_OFFLINE=1"
     if os.environ.get("BINDER_SERVICE_HOST"):
         return False, "Binder; KVVIZ_OFFLINE=0 runs the model"
-    from kvviz.models import BUNDLED
+    from kvviz.models.loading import BUNDLED
 
     try:
         BUNDLED[MODEL].path()

@@ -200,7 +200,7 @@ def test_a_disk_that_fills_up(folder, undisturbed, server, out):
     process.start()
     assert ended(process) == 0
     message = Path(f"{out}.error").read_text()
-    assert "File too large The cells finished before are in" in message
+    assert "File too large The finished cells are in" in message
     assert all(path.stat().st_size < 9_000 for path in Path(f"{out}.cells").glob("*.jsonl"))
     partly = load_results(out)
     all_rows = load_results(undisturbed)

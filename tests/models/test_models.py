@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from kvviz import SelectiveCache, errors
-from kvviz.models import BUNDLED, BundledModel, LanguageModel, load
+from kvviz.models import LanguageModel, load
+from kvviz.models.loading import BUNDLED, BundledModel
 from kvviz.trace import Geometry
 from tests.tiny_llama import SIZES, byte_level, same_weights, tiny_llama
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from packaging.requirements import Requirement
 
-from kvviz.models import BUNDLED
+from kvviz.models.loading import BUNDLED
 from tests.browser.lab import jupyterlab
 from tests.repository.test_environment import CONDA_NAMES, ENVIRONMENT, EXTRAS, PROJECT, ROOT
 

@@ -5,7 +5,6 @@ Widgets import this room only when they need it, because it loads torch.
 
 from __future__ import annotations
 
-from ...methods.sliders import Slider
 from .clusters import METRICS, KeyClusters, cluster_keys, cluster_limits, prompt_length
 from .selections import Explored, Explorer, Parts, Point, select
 
@@ -16,7 +15,6 @@ __all__ = [
     "KeyClusters",
     "Parts",
     "Point",
-    "Slider",
     "cluster_keys",
     "cluster_limits",
     "prompt_length",
