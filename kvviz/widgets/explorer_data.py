@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from . import content, view
 
 if TYPE_CHECKING:
-    from ..generation.explore import Explored, Point
-    from ..methods.sliders import Slider
+    from ..generation.explore import Explored, Point, Slider
 
 Array = NDArray[Any]
 FRAME = ("positions", "groups", "scores", "weights", "looks", "marks")

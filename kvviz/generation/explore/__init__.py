@@ -5,6 +5,7 @@ Widgets import this room only when they need it, because it loads torch.
 
 from __future__ import annotations
 
+from ...methods.sliders import Slider as Slider  # for widgets, which see no methods
 from .clusters import METRICS, KeyClusters, cluster_keys, cluster_limits, prompt_length
 from .selections import Explored, Explorer, Parts, Point, select
 
