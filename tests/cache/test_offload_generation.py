@@ -36,6 +36,7 @@ def llama():
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RETRIEVE)
 def test_offloading_to_the_host_does_not_change_the_text(llama, name):
     """A prompt, 90 generated tokens (so that some leave the device), a second prompt, and 90 more tokens."""
@@ -54,6 +55,7 @@ def test_offloading_to_the_host_does_not_change_the_text(llama, name):
     assert on_host.attended == on_device.attended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RETRIEVE)
 def test_left_padded_rows_keep_their_own_sinks(llama, name):
     short, long = prompt(150, seed=2), prompt(200, seed=3)
@@ -63,6 +65,7 @@ def test_left_padded_rows_keep_their_own_sinks(llama, name):
     assert torch.equal(*texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama_mqa", "qwen3", "gemma2", "gpt_neox"])
 @pytest.mark.parametrize("name", ["clusterkv", "pqcache", "ctkvr"])
 def test_different_kinds_of_attention(architecture, name):

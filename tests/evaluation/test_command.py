@@ -176,6 +176,7 @@ def test_help_loads_nothing_heavy_and_a_missing_click_is_named() -> None:
     assert 'pip install "kvviz[evaluate]"' in process.stderr
 
 
+@pytest.mark.slow
 def test_a_grid_resumes_after_ctrl_c_and_after_a_kill(letters: None, model: Path, tmp_path: Path) -> None:
     out, scored = tmp_path / "results.parquet", tmp_path / "scored"
     # If tests run in the background of a shell, they and their subprocesses ignore Ctrl-C by default.

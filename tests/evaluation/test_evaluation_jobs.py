@@ -39,6 +39,7 @@ def answers_scored(mark):
     return len(Path(f"{mark}.scored").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes(folder, undisturbed, out):
     table = run_grid(folder, out, jobs=2)
     pd.testing.assert_frame_equal(table, load_results(undisturbed), check_exact=True)

@@ -29,6 +29,7 @@ def method_of(name):
     return kvviz.methods.create(name, **({} if name == "full" else {"budget": BUDGET}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["after", "last"])
 def test_answers_equal_generate(tiny, placement):
     task = tasks.create("needle", placement=placement)
@@ -65,6 +66,7 @@ class ByHand:
             self.feed([token])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ends", "placement"),
     [("full", False, "after"), ("full", True, "last"), ("quest", False, "last"), ("quest", True, "after"),

@@ -266,6 +266,7 @@ class TestOnSmolLM2:
         before, after = lm.chat_parts(text, self.QUESTION)
         return before, after
 
+    @pytest.mark.slow
     def test_a_needle_is_found_with_a_small_budget(self, lm, prose):
         context, question = self.needle(lm, prose)
         methods = ["full", "oracle", "clusterkv", "quest", "streaming_llm"]
@@ -276,6 +277,7 @@ class TestOnSmolLM2:
         assert scores.loc["clusterkv", "recall"] > scores.loc["quest", "recall"]
         assert scores.loc["oracle", "attention_mass"] == scores.loc[scores.index != "full", "attention_mass"].max()
 
+    @pytest.mark.slow
     def test_plain_transformers_generate(self, lm, prose):
         ids = lm.encode(prose[:6000])
         kvviz.attach(lm.model)

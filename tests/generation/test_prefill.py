@@ -31,6 +31,7 @@ def count_tokens_of_passes(lm, counted):
     return lm.model.register_forward_pre_hook(count, with_kwargs=True)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("name", NAMES)
 def test_each_budget_gives_the_same_text_as_alone(tiny, name, monkeypatch):

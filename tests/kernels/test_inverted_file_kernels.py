@@ -34,6 +34,7 @@ def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None
         assert first[row].tolist() == [*positions[:slots], *[0] * pads]
 
 
+@pytest.mark.slow
 @each_impl
 @pytest.mark.parametrize(
     ("entries", "length"),
@@ -103,6 +104,7 @@ def check_lists(centroids, keys, count, impl, *, group="max", within=None, **opt
     return lists
 
 
+@pytest.mark.slow
 @each_impl
 @pytest.mark.parametrize("group", ["max", "mean", "sum", "each"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2), (4, 1)], ids=["MHA", "GQA", "MQA"])

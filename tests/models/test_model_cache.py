@@ -76,6 +76,7 @@ def test_files_of_a_killed_process_are_removed(tiny_gguf: Path) -> None:
     assert sorted(path.name for path in again.parent.iterdir()) == [place.name, f"{place.name}.lock"]
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_both_get_the_model(tiny_gguf: Path) -> None:
     command = [sys.executable, "-c", f"import kvviz; print(kvviz.load({str(tiny_gguf)!r}, device='cpu').name)"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -89,6 +90,7 @@ def test_an_unwritable_cache_folder_is_named(tiny_gguf: Path, monkeypatch: pytes
         load(tiny_gguf)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_behind(tiny_gguf: Path) -> None:
     # A limit on the file size simulates a full disk: writing fails in the same place.
     script = f"""

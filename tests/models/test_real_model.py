@@ -8,7 +8,7 @@ import pytest
 
 import kvviz
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.slow, pytest.mark.model]
 BUDGET, PROMPT, STEPS = 256, 420, 8
 
 

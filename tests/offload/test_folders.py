@@ -66,6 +66,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(folders, "_swept", set())
 
 
+@pytest.mark.slow
 def test_the_next_process_removes_folders_of_killed_processes_only(tmp_path):
     """With real stores: one process killed, one alive and one that sweeps."""
     wait = "print('ready', flush=True); time.sleep(60)"
@@ -88,6 +89,7 @@ def test_the_next_process_removes_folders_of_killed_processes_only(tmp_path):
     assert not entries(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tail", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('no')", 1), ("del kept, store", 0)]
 )

@@ -90,6 +90,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker_bytes", [0, background.WORKER_BYTES])
 @pytest.mark.parametrize(("architecture", "fields"), CASES)
 def test_two_turns_of_a_padded_batch_give_the_same_tokens(architecture, fields, worker_bytes, monkeypatch):

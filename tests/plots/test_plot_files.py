@@ -60,6 +60,7 @@ def kaleido_server():
     kaleido.stop_sync_server(silence_warnings=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["agreement", "group", "recall", "keys"])
 def test_a_pdf_has_the_papers_width_embedded_fonts_and_no_pictures(recording, table, tmp_path, which):
     figure = figures_for_print(recording, table)[which]

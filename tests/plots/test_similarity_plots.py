@@ -156,6 +156,7 @@ def test_missing_data_is_refused(trace):
             call()
 
 
+@pytest.mark.slow
 def test_the_figure_with_the_most_points_is_saved_as_vectors(trace, tmp_path):
     path = plots.save(plots.query_overlap(trace, 3, k=10, pairs=5000), tmp_path / "overlap.svg")
     root = ET.parse(path).getroot()

@@ -89,6 +89,7 @@ class TestNeedles:
         with pytest.raises(kvviz.InvalidInputError, match="count"):
             needle_samples(lm, HAYSTACK, count=0)
 
+    @pytest.mark.slow
     @pytest.mark.model
     def test_the_real_model_finds_a_needle(self):
         lm = inputs.model()
@@ -220,6 +221,7 @@ class TestLongContexts:
         layers=3, heads=4, kv_heads=2, head_dim=16, hidden=64, intermediate=64, vocabulary=128, positions=8192
     )
 
+    @pytest.mark.slow
     def test_batches_lengths_and_tiers(self):
         import torch
 
@@ -278,6 +280,7 @@ class TestThroughput:
                     token = self.TEXTS[row, None, self.TOKENS : self.TOKENS + 1]
                     torch.testing.assert_close(logits[row], model(token, past_key_values=single).logits[0, -1])
 
+    @pytest.mark.slow
     def test_batches_end_at_the_memory_limit_and_the_table_says_so(self):
         model = tiny_models.make("llama")
         rows = throughput.measure(model, self.TEXTS, self.TOKENS, (1, 2, 4), 10**9, self.BUDGET)

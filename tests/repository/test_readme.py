@@ -37,6 +37,7 @@ def test_paths_and_targets_in_the_documents_exist(document: str) -> None:
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert len([line for line in EXAMPLE.splitlines() if line]) == 10

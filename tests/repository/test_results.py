@@ -45,6 +45,7 @@ def test_the_file_has_all_cells_of_the_command_on_two_cores(table):
     assert expected <= set(table["key"])
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_a_cell_run_again_gives_the_same(table):
     again = kvviz.evaluate("smollm2-135m", ["needle"], ["full", "pqcache", "snapkv"], [256], [1024], samples=1, seed=0)

@@ -45,6 +45,7 @@ def test_every_method_and_preset_is_recorded(recorded):
     assert list(recorded.cases) == selections.cases(), "make selections"
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize("name", selections.cases())
 def test_texts_and_selections_equal_the_recorded_ones(lm, recorded, bit_for_bit, name):

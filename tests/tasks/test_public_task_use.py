@@ -24,6 +24,7 @@ NAMES = ("gsm8k", "infinitebench", "longbench", "pg19")
 PROSE = "The boats lie in the harbour. It rains. The market opens at nine. "
 
 
+@pytest.mark.slow
 def test_a_grid_scores_the_models_answers(tmp_path):
     lm = kvviz.LanguageModel(make("llama", 1), letters_tokenizer(), "tiny")  # this model writes digits too
     questions, problems = tmp_path / "hotpotqa.jsonl", tmp_path / "test.jsonl"
@@ -49,6 +50,7 @@ def test_a_grid_scores_the_models_answers(tmp_path):
     assert set(read_again["score"]) == set(solved_again["score"]) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_a_real_model_finds_a_pass_key(lm, tmp_path):
     hidden = f"{PROSE * 4}The pass key is 71432. Remember it. 71432 is the pass key. {PROSE * 4}"

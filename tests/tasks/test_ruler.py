@@ -217,6 +217,7 @@ def digest(samples):
     return json.dumps([[sample.context, sample.turns[0].question, sample.turns[0].answers] for sample in samples])
 
 
+@pytest.mark.slow
 def test_samples_are_the_same_in_every_process_and_order(tiny):
     code = (
         "from tests.tasks.test_ruler import *; lm = LanguageModel(tiny_llama(), byte_level(), 'tiny');"

@@ -118,6 +118,7 @@ def test_legends_tell_agreed_missed_and_wasted_apart_without_colour(browser, pag
         assert not looks["wasted"]["outlined"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hundred_thousand_tokens_show_a_window_that_keys_move(browser, tmp_path, name):
     tokens = [f" word{place}" for place in range(LONG)]
