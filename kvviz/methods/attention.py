@@ -13,14 +13,18 @@ __all__ = ["attention_received", "attention_weights", "merge_attention", "weight
 QUERY_BLOCK = 256  # queries per block; limits the memory of sums over a whole prompt
 
 
-def attention_weights(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+def attention_weights(
+    queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
+) -> Tensor:
     """Exact softmax weights of one token's queries over all keys: float32 [B, Q, L].
 
-    queries [B, Q, D]; keys [B, H, L, D]; `softcap` limits the scaled logits as in Gemma 2.
+    queries [B, Q, D]; keys [B, H, L, D]; `softcap` limits the scaled logits as in Gemma 2. `visible` [B, H, L] is False
+    for keys that get no weight.
     """
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, D]
-    logits = (by_head @ keys.float().transpose(-1, -2)) * scale
-    logits = softcap_(logits, softcap)
+    logits = softcap_((by_head @ keys.float().mT) * scale, softcap)
+    if visible is not None:
+        logits.masked_fill_(~visible[:, :, None], -torch.inf)
     return logits.softmax(-1).flatten(1, 2)
 
 
@@ -30,13 +34,11 @@ def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
     return (by_head @ values.float()).flatten(1, 2)
 
 
-def attention_received(
-    queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
-) -> Tensor:
+def attention_received(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
     """Accumulated attention: the sum of each key's exact softmax weights over the last n queries, float32 [B, Q, L].
 
-    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. `visible` [B, H, L] is
-    False for keys that are not tokens. Queries are processed in blocks to save memory; the cost remains n·L·D.
+    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. Queries are processed in
+    blocks to save memory; the cost remains n·L·D.
     """
     new, length = queries.shape[2], keys.shape[2]
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, n, D]
@@ -46,11 +48,8 @@ def attention_received(
     for start in range(0, new, QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, new)
         end = length - new + stop  # keys that the block's last query attends to
-        logits = (by_head[..., start:stop, :] @ transposed[..., :end]) * scale
-        logits = softcap_(logits, softcap)
+        logits = softcap_((by_head[..., start:stop, :] @ transposed[..., :end]) * scale, softcap)
         query_positions = torch.arange(length - new + start, end, device=keys.device)
         logits.masked_fill_(key_positions[:end] > query_positions[:, None], -torch.inf)
-        if visible is not None:
-            logits.masked_fill_(~visible[:, :, None, None, :end], -torch.inf)
         received[..., :end] += logits.softmax(-1).sum(-2)
     return received.flatten(1, 2)

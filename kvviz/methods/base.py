@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
 
 import torch
@@ -17,7 +16,7 @@ from ..offload.arena import StepCache
 from ..offload.block_cache import BlockCache
 from ..registry import Registry
 from ..trace.styles import Style, declare
-from .fields import check_fields, one_of, whole
+from .fields import check_budget, check_fields, one_of, whole
 from .selection import GROUPS, Group, Selection, add_sinks_and_recent, take_tokens, to_selection_heads
 from .sliders import Slider
 from .state import LayerContext, State
@@ -70,7 +69,7 @@ class Method(ABC, Generic[S]):
     style: ClassVar[Style] = Style()  # its style in figures and widgets; not inherited by a method with another name
     sliders: ClassVar[tuple[Slider, ...] | None] = None  # for the budget explorer; None: derived from numeric fields
 
-    budget: int | float = 1024
+    budget: int | float = field(default=1024, metadata={"check": check_budget})
     sinks: int = whole(0, 0)
     recent: int = whole(0, 0)
     dense_layers: int = whole(0, 0)
@@ -86,7 +85,6 @@ class Method(ABC, Generic[S]):
         declare(cls.name, cls.style)
 
     def __post_init__(self) -> None:
-        self._check_budget()
         check_fields(self)
         if isinstance(self.budget, int):
             self._check_reserved(self.budget)
@@ -216,24 +214,6 @@ class Method(ABC, Generic[S]):
     def with_sinks_and_recent(self, state: S, chosen: Selection) -> Selection:
         """The chosen tokens with sinks and recent window added."""
         return add_sinks_and_recent(chosen, self.sinks, (self.recent_start(state), state.length))
-
-    def everything(self, state: S, queries: Tensor) -> Selection | None:
-        """The old name of `dense_selection`, kept for existing methods."""
-        warnings.warn("Method.everything is called dense_selection now", DeprecationWarning, stacklevel=2)
-        return self.dense_selection(state, queries)
-
-    def allowance(self, state: S) -> int:
-        """The old name of `step_budget`, kept for existing methods."""
-        warnings.warn("Method.allowance is called step_budget now", DeprecationWarning, stacklevel=2)
-        return self.step_budget(state)
-
-    def _check_budget(self) -> None:
-        budget = self.budget
-        if isinstance(budget, bool) or not isinstance(budget, int | float):
-            raise InvalidInputError(f"{self.name}: budget", repr(budget), "an int, or a float in (0, 1)")
-        fits = 0 < budget < 1 if isinstance(budget, float) else budget > 0
-        if not fits:
-            raise InvalidInputError(f"{self.name}: budget", budget, "an int >= 1, or a share of the prompt in (0, 1)")
 
     def _check_reserved(self, tokens: int, origin: str = "") -> None:
         if tokens < max(self.reserved, 1):

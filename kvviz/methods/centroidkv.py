@@ -138,10 +138,9 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         if state.joined == 0:
             return None
         sinks, first = self._raw(state)
-        batch, heads, _ = state.centroids.degree.shape
-        device = state.centroids.degree.device
-        ranges = ((0, sinks), (first, state.length))
-        return torch.cat([positions(*bounds, batch, heads, device) for bounds in ranges], dim=-1)
+        degree = state.centroids.degree
+        where = (*degree.shape[:2], degree.device)
+        return torch.cat([positions(0, sinks, *where), positions(first, state.length, *where)], dim=-1)
 
     def merged(self, state: CentroidKVState) -> Merged | None:
         """The centroids; None if there are none."""
@@ -200,8 +199,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         result = chunked_soft_matching(
             merged.keys, merged.values, merged.degree, chunk_size=self.chunk_size, ratio=ratio
         )
+        if merged.members is None:
+            return replace(result, members=None)
         assert result.members is not None
-        members = None
-        if merged.members is not None:
-            members = result.members.gather(-1, merged.members.long())
-        return Merged(result.keys, result.values, result.degree, members)
+        return replace(result, members=result.members.gather(-1, merged.members.long()))

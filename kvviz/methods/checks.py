@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import InvalidInputError
 from .base import LayerContext, Method, State
-from .selection import GROUPS, Selection
+from .selection import GROUPS, Selection, member_mask
 
 HEADS = ((4, 4), (6, 2), (3, 1))  # (query heads, KV heads): MHA, grouped, MQA
 SHAPES = tuple((*heads, length) for heads in HEADS for length in (1, 17, 63, 100, 257))
@@ -133,9 +133,9 @@ def dropped_tokens_stay_dropped(method: type[Method]) -> None:
         kept = chosen.keeps(state)
         assert chosen.drops_tokens or kept is None, f"{chosen.name}: only eviction and merging drop tokens"
         if kept is not None:
-            dropped[:, : state.length] |= ~_members(kept[0], 1000)[:, : state.length]
+            dropped[:, : state.length] |= ~member_mask(kept[0], 1000)[:, : state.length]
         state, selection = _step(chosen, state, 6, 2, seed=step)
-        attended = _members(selection.indices[0], 1000).unflatten(0, (2, -1)).any(1)
+        attended = member_mask(selection.indices[0], 1000).unflatten(0, (2, -1)).any(1)
         assert not bool((attended & dropped).any()), f"{chosen.name}: a dropped token is attended to"
     assert not chosen.drops_tokens or bool(dropped.any()), f"{chosen.name}: its kind drops tokens, but all were kept"
 
@@ -255,12 +255,6 @@ def _first_step(method: Method, *, keys: Tensor | None = None) -> Selection:
     [(state, selection)] = _steps(method, 1, keys=keys)
     _assert_valid(method, state, selection)
     return selection
-
-
-def _members(indices: Tensor, length: int) -> Tensor:
-    """Boolean mask [R, length] of the positions in indices [R, S]; -1 (padding) is ignored."""
-    mask = torch.zeros(indices.shape[0], length + 1, dtype=torch.bool)
-    return mask.scatter_(-1, torch.where(indices < 0, length, indices), True)[:, :-1]
 
 
 def _assert_valid(method: Method, state: State, selection: Selection) -> None:

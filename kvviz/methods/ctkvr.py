@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ..clustering.query_centroids import CHOICES, UnionOfLists, best_first, query_centroids, union_of_lists
+from ..clustering.query_centroids import CHOICES, best_first, query_centroids, union_of_lists
 from ..trace.styles import Style
+from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
 from .selection import Group, Selection, reduce_group
 from .sliders import Slider
 from .state import TokenState, tensor_bytes
-
-UPDATES = ("fifo",)
 
 
 @dataclass
@@ -103,7 +101,7 @@ class CTkvr(Method[CTkvrState]):
     n_probes: int = whole(4, 1)
     choice: str = one_of("final", CHOICES)
     rerank: bool = True
-    update: str | None = one_of("fifo", UPDATES)
+    update: str | None = one_of("fifo", ("fifo",))
     causal: bool = False
     seed: int = 0
 
@@ -125,11 +123,12 @@ class CTkvr(Method[CTkvrState]):
             no_lists = keys.new_zeros((keys.shape[0], layer.selection_heads(self.group), 0, 0), dtype=torch.int32)
             return CTkvrState(layer, length, length, tokens, queries[:, :, :0].float(), no_lists, key_bytes)
         n_centroids = self.n_centroids or min(self.max_centroids, max(length // self.tokens_per_centroid, 1))
+        retrieved = self.budget_tokens(length) - self.sinks - self.recent  # ρ'
         index = query_centroids(
             queries,
             keys,
             n_centroids=min(n_centroids, length),
-            list_length=int(min(self.list_ratio * self._retrieved(length), end - self.sinks)),
+            list_length=int(min(self.list_ratio * retrieved, end - self.sinks)),
             group=self.group,
             choice=self.choice,
             within=(self.sinks, end),
@@ -162,7 +161,10 @@ class CTkvr(Method[CTkvrState]):
         # With rerank by centroid, so that a token's first entry is in the best-ranked centroid's list; else by rank.
         entries = (lists if self.rerank else lists.mT).flatten(-2)
         union = union_of_lists(entries, state.prompt_length)
-        scores = self._exact(state, union.tokens, queries) if self.rerank else _by_rank(union, entries.shape[-1])
+        if self.rerank:
+            scores = self._exact(state, union.tokens, queries)
+        else:  # above 0, falling with a token's first place among the entries; -1 for padding
+            scores = torch.where(union.tokens < 0, -1, entries.shape[-1] - union.first).float()
         best = best_first(scores, lists.shape[-1])  # [B, R, rho]
         if self.update == "fifo":
             state.newest = [directions, _pick(union.tokens, best).to(torch.int32)]
@@ -176,10 +178,6 @@ class CTkvr(Method[CTkvrState]):
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
         return self.with_sinks_and_recent(state, chosen)
 
-    def _retrieved(self, prompt_length: int) -> int:
-        """ρ', the number of tokens that a step retrieves."""
-        return self.budget_tokens(prompt_length) - self.sinks - self.recent
-
     def _nearest(self, state: CTkvrState, directions: Tensor) -> Tensor:
         """Slots [B, R, C'] of the centroids nearest to the queries by cosine, the nearest first."""
         # row times transposed matrix: 28 µs; matrix times column: 158 µs (512 centroids, EPYC Zen 5)
@@ -192,14 +190,10 @@ class CTkvr(Method[CTkvrState]):
 
         If the keys are on the host, so is the computation: only queries and weights are moved (paper, section 3.2).
         """
-        layer = state.layer
-        keys = state.tokens.take_keys_in_place(tokens)  # [B, R, U, D]
-        by_row = queries.to(keys.device, torch.float32).unflatten(1, (tokens.shape[1], -1))  # [B, R, Q/R, D]
-        logits = (by_row @ keys.float().mT) * layer.scale
-        logits = softcap_(logits, layer.softcap)
-        pads = (tokens < 0).to(keys.device)
-        weights = logits.masked_fill(pads[:, :, None], -torch.inf).softmax(-1).flatten(1, 2)  # [B, Q, U]
-        return reduce_group(weights, layer.n_kv_heads, self.group).masked_fill(pads, -1.0).to(tokens.device)
+        layer, keys = state.layer, state.tokens.take_keys_in_place(tokens)  # [B, R, U, D]
+        real = (tokens >= 0).to(keys.device)
+        weights = attention_weights(queries.to(keys.device), keys, layer.scale, layer.softcap, visible=real)
+        return reduce_group(weights, layer.n_kv_heads, self.group).masked_fill(~real, -1.0).to(tokens.device)
 
     def _detailed(
         self, chosen: Selection, state: CTkvrState, probed: Tensor, first: Tensor, scores: Tensor, slots: Tensor
@@ -213,11 +207,6 @@ class CTkvr(Method[CTkvrState]):
         pads = slots < 0
         slot_scores = scores.gather(-1, slots.clamp(min=0)).masked_fill(pads, torch.nan)
         return replace(chosen, groups=numbers.masked_fill(pads, -1).to(torch.int32), scores=slot_scores)
-
-
-def _by_rank(union: UnionOfLists, entries: int) -> Tensor:
-    """Scores [B, R, U] above 0 that fall with a token's first place among the entries; -1 for padding."""
-    return torch.where(union.tokens < 0, -1, entries - union.first).float()
 
 
 def _pick(tensor: Tensor, slots: Tensor) -> Tensor:

@@ -14,14 +14,26 @@ T = TypeVar("T")
 
 def whole(default: T, least: int, most: float = math.inf) -> T:
     """A field for an int from `least` to `most`, or None if its annotation allows it."""
-    return _ranged(
-        default, int, least, most, f"an int >= {least}" if most == math.inf else f"an int from {least} to {most}"
-    )
+    wanted = f"an int >= {least}" if most == math.inf else f"an int from {least} to {most}"
+    return checked(default, int, lambda value: least <= value <= most, wanted)
 
 
 def number(default: T, least: float, most: float = math.inf) -> T:
     """A field for an int or a float from `least` to `most`, or None if its annotation allows it."""
-    return _ranged(default, int | float, least, most, f"a number from {least} to {most}")
+    return checked(default, int | float, lambda value: least <= value <= most, f"a number from {least} to {most}")
+
+
+def checked(default: T, kind: Any, allows: Callable[[Any], bool], wanted: str) -> T:
+    """A field for a value of this type that `allows` accepts, or None if its annotation allows it; a bool is no number.
+
+    `wanted` describes the allowed values in the error.
+    """
+
+    def check(operation: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, kind) or not allows(value):
+            raise InvalidInputError(operation, repr(value), wanted)
+
+    return field(default=default, metadata={"check": check})
 
 
 def one_of(default: T, choices: Collection[str]) -> T:
@@ -32,6 +44,13 @@ def one_of(default: T, choices: Collection[str]) -> T:
             raise UnknownNameError(operation, str(value), choices)
 
     return field(default=default, metadata={"check": check})
+
+
+def check_budget(operation: str, budget: object) -> None:
+    """Raise InvalidInputError for a budget that no method accepts."""
+    fits = 0 < budget < 1 if isinstance(budget, float) else isinstance(budget, int) and budget >= 1
+    if isinstance(budget, bool) or not fits:
+        raise InvalidInputError(operation, repr(budget), "tokens, an int >= 1, or a share of the prompt in (0, 1)")
 
 
 def check_fields(method: Any) -> None:
@@ -48,11 +67,3 @@ def check_fields(method: Any) -> None:
         check: Callable[[str, object], None] | None = next(checks, None)
         if check is not None:
             check(f"{method.name}: {name}", value)
-
-
-def _ranged(default: T, kind: Any, least: float, most: float, wanted: str) -> T:
-    def check(operation: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
-            raise InvalidInputError(operation, repr(value), wanted)
-
-    return field(default=default, metadata={"check": check})

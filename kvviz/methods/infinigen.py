@@ -6,15 +6,13 @@ import math
 from dataclasses import dataclass
 
 import torch
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
-from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .capabilities import Speculative
-from .fields import number
+from .fields import checked, number
 from .selection import Selection, reduce_group, stack_rows, take_tokens
 from .state import tensor_bytes
 
@@ -73,13 +71,8 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
 
     budget: int | float = 0.2
     dense_layers: int = 1
-    ratio: float = number(0.2, 0, 1)
+    ratio: float = checked(0.2, int | float, lambda ratio: 0 < ratio <= 1, "a share of the head dimension in (0, 1]")
     alpha: float = number(4.0, 0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ratio == 0:
-            raise InvalidInputError(f"{self.name}: ratio", self.ratio, "a share of the head dimension in (0, 1]")
 
     def budget_tokens(self, prompt_length: int) -> int:
         """The budget in tokens; a share is at least one token."""
@@ -108,7 +101,9 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
     def choose(self, state: InfiniGenState, queries: Tensor) -> Selection:
         """Sinks, the tokens with the largest speculated scores, and the recent window."""
         layer, sinks = state.layer, self.sinks
-        scores = self._speculated_scores(state, queries)  # [B, Q, L]
+        by_head = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
+        products = (by_head @ state.rotation) @ state.partial_keys.channels.float()  # over the kept channels
+        scores = layer.logits(products).flatten(1, 2)  # [B, Q, L]
         end = self.recent_start(state)
         counts = self._counts(state, scores, end)
         middle = reduce_group(scores, layer.n_kv_heads, self.group)[..., sinks:end]
@@ -127,15 +122,6 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
         means = important.sum(-1).double().mean(-1)  # [B]
         most = self.free_budget(state)
         return [min(math.floor(mean), most) for mean in means.tolist()]
-
-    def _speculated_scores(self, state: InfiniGenState, queries: Tensor) -> Tensor:
-        """Scaled logits [B, Q, L] of queries [B, Q, D] over the kept channels."""
-        layer = state.layer
-        by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
-        logits = (by_head @ state.rotation) @ state.partial_keys.channels.float() * layer.scale
-        logits = softcap_(logits, layer.softcap)
-        scores: Tensor = logits.flatten(1, 2)
-        return scores
 
 
 def skewing_matrix(queries: Tensor, n_kv_heads: int) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -17,8 +16,6 @@ from .base import LayerContext, Method
 from .fields import one_of, whole
 from .selection import Selection, group_scores, positions, reduce_group, take_groups
 from .state import TokenState
-
-MEASURES = ("logits", "weights")
 
 
 @dataclass
@@ -76,7 +73,7 @@ class InfLLM(Method[InfLLMState]):
     recent: int = 32
     block_size: int = whole(128, 1)
     n_representatives: int = whole(4, 1)
-    measure: str = one_of("logits", MEASURES)
+    measure: str = one_of("logits", ("logits", "weights"))
     across_heads: bool = False
 
     def __post_init__(self) -> None:
@@ -151,9 +148,7 @@ class InfLLM(Method[InfLLMState]):
         """Sum over the queries of logits or weights of the keys `near` them: [B, H, G, n, L] -> [B, H, G, L]."""
         if self.measure == "logits":
             return logits.masked_fill(~near, 0).sum(-2)
-        scaled = logits * layer.scale
-        scaled = softcap_(scaled, layer.softcap)
-        weights = scaled.masked_fill(~near, -torch.inf).softmax(-1)
+        weights = layer.logits(logits).masked_fill(~near, -torch.inf).softmax(-1)
         return weights.nan_to_num(0).sum(-2)  # NaN if a query has no earlier key
 
     def _representatives(self, tokens: TokenCache, scores: Tensor, start: int) -> Tensor:

@@ -29,11 +29,6 @@ class MagicPIGState(TokenState):
     centre: Tensor  # [B, H, 1, D], the mean of their keys
     directions: Tensor  # [D, tables · bits]
 
-    @property
-    def end(self) -> int:
-        """The position after the last token with codes."""
-        return self.start + self.codes.shape[-1]
-
 
 @dataclass
 class MagicPIG(Method[MagicPIGState]):
@@ -97,18 +92,19 @@ class MagicPIG(Method[MagicPIGState]):
         )
         for first in range(0, end - start, TOKEN_BLOCK):
             block = slice(first, first + TOKEN_BLOCK)
-            block_codes = self._hash(hashed[:, :, block].float() - centre, directions)  # [B, H, n, tables]
-            codes[..., block] = block_codes.transpose(-1, -2)
+            codes[..., block] = self._hash(hashed[:, :, block].float() - centre, directions).mT
         return MagicPIGState(layer, length, length, layer.token_cache(keys, values), start, codes, centre, directions)
 
     def recent_start(self, state: MagicPIGState) -> int:
         """The first token after those with codes: the start of the prompt's recent window."""
-        return state.end
+        return state.start + state.codes.shape[-1]
 
     def choose(self, state: MagicPIGState, queries: Tensor) -> Selection:
         """Sinks, the sampled tokens, and all tokens from the prompt's recent window on."""
         layer = state.layer
-        samplers = self._samplers(queries.float().unflatten(1, (layer.n_kv_heads, -1)))  # [B, H, A, D]
+        samplers = queries.float().unflatten(1, (layer.n_kv_heads, -1))  # [B, H, A, D], with A = G
+        if self.group in ("mean", "sum"):
+            samplers = samplers.mean(2, keepdim=True)  # A = 1
         collisions = self._collisions(state, samplers)  # [B, R, N]
         counts, places = self._sample(collisions, self.free_budget(state))  # [B, R, S]
         chosen = places < collisions.shape[-1]
@@ -119,10 +115,6 @@ class MagicPIG(Method[MagicPIGState]):
             groups = torch.full_like(indices, -1, dtype=torch.int32)
             sample = Selection(indices, groups, counts.float().masked_fill(~chosen, torch.nan), padded=True, bias=bias)
         return self.with_sinks_and_recent(state, sample)
-
-    def _samplers(self, by_head: Tensor) -> Tensor:
-        """The queries that sample for each KV head: [B, H, G, D] -> [B, H, A, D]."""
-        return by_head.mean(2, keepdim=True) if self.group in ("mean", "sum") else by_head
 
     def _hash(self, vectors: Tensor, directions: Tensor) -> Tensor:
         """Codes [..., tables] of vectors [..., D]: one bit per hyperplane, for the side on which the vector lies."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -120,9 +119,9 @@ class MInference(SparsePrefill, Full):
         for start, stop in pattern.blocks:
             block = slice(start - first, stop - first)
             chosen, valid = _listed(pattern.touched(start, stop))  # [B, Q, C]
-            logits = _logits(layer, queries[:, :, block], _gathered(keys, chosen))  # [B, Q, n, C]
+            products = queries[:, :, block] @ _gathered(keys, chosen).mT  # [B, Q, n, C]
             mask = pattern.attended(start, stop, chosen) & valid[:, :, None]
-            weights = logits.masked_fill_(~mask, -torch.inf).softmax(-1)
+            weights = layer.logits(products.float()).masked_fill_(~mask, -torch.inf).softmax(-1)
             output[:, :, block] = weights.to(values.dtype) @ _gathered(values, chosen)
         return output
 
@@ -134,7 +133,7 @@ class MInference(SparsePrefill, Full):
             return Pattern(dense, dense, new)
         count = min(self.last_queries, new)
         repeated = keys.repeat_interleave(queries.shape[1] // keys.shape[1], dim=1)
-        logits = _logits(layer, queries[:, :, new - count :], repeated)  # [B, Q, count, L]
+        logits = layer.logits((queries[:, :, new - count :] @ repeated.mT).float())  # [B, Q, count, L]
         places = torch.arange(length, device=keys.device)
         distances = places[length - count :, None] - places  # from each query back to each key; negative: a later key
         weights = logits.masked_fill_(distances < 0, -torch.inf).softmax(-1)
@@ -158,12 +157,6 @@ class MInference(SparsePrefill, Full):
         for start, stop in pattern.blocks:
             computed += (stop - start) * int(pattern.touched(start, stop).sum(-1).max())
         return computed / (new * (length - new) + new * (new + 1) // 2)
-
-
-def _logits(layer: LayerContext, queries: Tensor, keys: Tensor) -> Tensor:
-    """Scaled and soft-capped logits [B, Q, n, C] in float32 of queries [B, Q, n, D] and keys [B, Q, C, D]."""
-    logits = (queries @ keys.transpose(-1, -2)).float() * layer.scale
-    return softcap_(logits, layer.softcap)
 
 
 def _largest(sums: Tensor, always: int, count: int) -> Tensor:

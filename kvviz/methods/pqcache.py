@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from kvviz_kernels.selection import pq_scores
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..clustering.iterations import IterationModel
@@ -50,11 +49,6 @@ class PQCacheState(HostMetadata, State):
     coded: int = 0  # position of the first token without codes
 
     auxiliary = ("uncoded",)
-
-    @property
-    def last_start(self) -> int:
-        """Position of the first token of the last codebook."""
-        return self.coded - (self.outside[-1] if self.outside else self.books[-1]).length
 
     def add_book(self, book: Codebook) -> None:
         """Append a codebook; its codes are offloaded if the layer's keys are."""
@@ -211,7 +205,8 @@ class PQCache(ScoringMethod[PQCacheState]):
         if state.tokens is None or self.rebuild_interval is None or not state.books:
             return state
         if state.length - state.rebuilt >= self.rebuild_interval:
-            state.replace_last(self._quantize(state.tokens.keys[:, :, state.last_start : state.length]))
+            start = state.coded - (state.outside or state.books)[-1].length  # of the last codebook's tokens
+            state.replace_last(self._quantize(state.tokens.keys[:, :, start : state.length]))
             state.rebuilt = state.length
         return state
 
@@ -249,10 +244,9 @@ class PQCache(ScoringMethod[PQCacheState]):
     def _quantized_scores(self, state: PQCacheState, queries: Tensor, middle: int) -> Tensor:
         """Scores [B, R, middle] of the `middle` tokens after the sinks."""
         layer = state.layer
-        scale = layer.scale if self.softmax else None
         if len(state.books) == 1:
             (book,) = state.books
-            counts = book.pair_counts(middle) if self.softmax else None
+            scale, counts = (layer.scale, book.pair_counts(middle)) if self.softmax else (None, None)
             codes = book.codes[:, :, :middle]
             return pq_scores(
                 queries, book.centroids, codes, group=self.group, scale=scale, softcap=layer.softcap, counts=counts
@@ -260,11 +254,9 @@ class PQCache(ScoringMethod[PQCacheState]):
         group: Group = "each" if self.softmax else self.group
         parts = [pq_scores(queries, book.centroids, book.codes, group=group) for book in state.books]
         scores = torch.cat(parts, dim=-1)[..., :middle]
-        if scale is None:
+        if not self.softmax:
             return scores
-        scores = scores * scale
-        scores = softcap_(scores, layer.softcap)
-        return reduce_group(scores.softmax(-1), layer.n_kv_heads, self.group)
+        return reduce_group(layer.logits(scores).softmax(-1), layer.n_kv_heads, self.group)
 
     def _quantize(self, keys: Tensor) -> Codebook:
         iterations = self.max_iter

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..errors import InvalidInputError, MissingDependencyError
+from ..errors import MissingDependencyError
 from ..trace.styles import Style
+from .attention import attention_weights
 from .base import LayerContext, Method
-from .fields import whole
+from .fields import checked, whole
 from .selection import Selection, reduce_group, take_tokens
 from .state import TokenState
 
@@ -173,15 +173,13 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
     sinks: int = 16
     recent: int = 32
     query_links: int = whole(32, 2)
-    degree: int = whole(32, 4)
+    degree: int = checked(32, int, lambda degree: degree >= 4 and degree % 2 == 0, "an even int >= 4")
     search_width: int = whole(128, 1)
     build_queries: int = whole(4096, 1)
 
     def __post_init__(self) -> None:
         _faiss()
         super().__post_init__()
-        if self.degree % 2:
-            raise InvalidInputError(f"{self.name}: degree", self.degree, "an even int >= 4")
 
     @property
     def reserved(self) -> int:
@@ -249,12 +247,9 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
 
     def _scores(self, state: RetrievalAttentionState, queries: Tensor, candidates: Tensor) -> Tensor:
         """Softmax weights [B, R, W] of the candidates [B, R, W] among themselves, reduced over the group."""
-        keys = state.tokens.take_keys(candidates)  # [B, R, W, D]
-        by_row = queries.unflatten(1, (candidates.shape[1], -1)).float()  # [B, R, G, D], or G = 1 for group="each"
-        logits = (by_row @ keys.float().transpose(-1, -2)) * state.layer.scale
-        logits = softcap_(logits, state.layer.softcap)
-        weights = logits.masked_fill(candidates[:, :, None] < 0, -torch.inf).softmax(-1)
-        return reduce_group(weights.flatten(1, 2), state.layer.n_kv_heads, self.group)
+        layer, keys = state.layer, state.tokens.take_keys(candidates)  # [B, R, W, D]
+        weights = attention_weights(queries, keys, layer.scale, layer.softcap, visible=candidates >= 0)
+        return reduce_group(weights, layer.n_kv_heads, self.group)
 
 
 def projected_links(queries: Tensor, keys: Tensor, count: int, degree: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,11 +19,11 @@ __all__ = [
     "ValueCorrection",
     "add_sinks_and_recent",
     "group_scores",
+    "member_mask",
     "positions",
     "reduce_group",
     "stack_positions",
     "stack_rows",
-    "surround",
     "take_groups",
     "take_tokens",
     "to_selection_heads",
@@ -71,6 +70,12 @@ def to_selection_heads(tensor: Tensor, heads: int) -> Tensor:
     """A tensor [B, H, ...] per KV head as one per selection head: unchanged, or repeated to query heads [B, Q, ...]."""
     kv_heads = tensor.shape[1]
     return tensor if heads == kv_heads else tensor.repeat_interleave(heads // kv_heads, dim=1)
+
+
+def member_mask(indices: Tensor, length: int) -> Tensor:
+    """Whether each of `length` positions is among the indices [..., S], of which -1 is padding: bool [..., length]."""
+    mask = torch.zeros((*indices.shape[:-1], length + 1), dtype=torch.bool, device=indices.device)
+    return mask.scatter_(-1, torch.where(indices < 0, length, indices), True)[..., :-1]  # the last slot is for padding
 
 
 def take_tokens(scores: Tensor, budget: int, *, start: int = 0, details: bool = False) -> Selection:
@@ -132,12 +137,6 @@ def add_sinks_and_recent(selection: Selection, sinks: int = 0, recent: tuple[int
     )
 
 
-def surround(selection: Selection, *, before: int = 0, after: tuple[int, int] = (0, 0)) -> Selection:
-    """The old name of `add_sinks_and_recent`, kept for existing methods."""
-    warnings.warn("surround is called add_sinks_and_recent now", DeprecationWarning, stacklevel=2)
-    return add_sinks_and_recent(selection, before, after)
-
-
 def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
     """One selection for a batch from one per row, shifted by the row's left padding and padded with -1.
 
@@ -160,18 +159,18 @@ def stack_rows(selections: list[Selection], starts: list[int]) -> Selection:
 
 def stack_positions(parts: list[Tensor], starts: list[int]) -> Tensor:
     """Positions [B, R, S] of a batch from one tensor per row, shifted by the row's left padding and padded with -1."""
-    shifted = [torch.where(part < 0, -1, part + start) for part, start in zip(parts, starts, strict=True)]
-    slots = max(part.shape[-1] for part in shifted)
-    return torch.cat([pad(part, (0, slots - part.shape[-1]), value=-1) for part in shifted])
+    return _padded([torch.where(part < 0, -1, part + start) for part, start in zip(parts, starts, strict=True)], -1)
 
 
 def _stack(parts: list[Tensor | None], fill: float) -> Tensor | None:
     """Rows [B, R, S] of all parts, padded to the widest; None if a part is None."""
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    slots = max(part.shape[-1] for part in known)
-    return torch.cat([pad(part, (0, slots - part.shape[-1]), value=fill) for part in known])
+    return _padded(known, fill) if len(known) == len(parts) else None
+
+
+def _padded(parts: list[Tensor], fill: float) -> Tensor:
+    slots = max(part.shape[-1] for part in parts)
+    return torch.cat([pad(part, (0, slots - part.shape[-1]), value=fill) for part in parts])
 
 
 def _stack_corrections(parts: list[ValueCorrection | None]) -> ValueCorrection | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -145,12 +144,9 @@ class ShadowKV(Method[ShadowKVState]):
         if layer.details:
             outlier_scores = torch.full_like(outliers, torch.nan, dtype=scores.dtype)
             chunk_scores = torch.cat([outlier_scores, scores.gather(-1, best)], dim=-1)
-            chosen = Selection(
-                indices,
-                chunks.masked_fill(~recalled, -1).repeat_interleave(size, dim=-1).to(torch.int32),
-                chunk_scores.gather(-1, order).repeat_interleave(size, dim=-1),
-                bias=chosen.bias,
-            )
+            groups = chunks.masked_fill(~recalled, -1).repeat_interleave(size, dim=-1).to(torch.int32)
+            token_scores = chunk_scores.gather(-1, order).repeat_interleave(size, dim=-1)
+            chosen = replace(chosen, groups=groups, scores=token_scores)
         return self.with_sinks_and_recent(state, chosen)
 
     def _outliers_allowed(self, prompt_length: int) -> int:
@@ -164,13 +160,12 @@ class ShadowKV(Method[ShadowKVState]):
             return None
         columns = queries.float()[..., None]  # [B, Q, D, 1]
         keys = state.tokens.take_keys(indices).float()  # [B, Q, S, D]
-        exact = (keys @ columns)[..., 0] * state.layer.scale
+        exact = state.layer.logits((keys @ columns)[..., 0])
         basis = to_selection_heads(state.low_rank.basis, queries.shape[1])  # [B, Q, r, D]
         projected = (basis @ columns)[..., 0]  # [B, Q, r]
         batch_rows = torch.arange(indices.shape[0], device=indices.device)[:, None, None]
         coefficients = state.low_rank.coefficients[batch_rows, indices - state.start]  # [B, Q, S, r]
-        approximate = (coefficients @ projected[..., None])[..., 0] * state.layer.scale
-        exact, approximate = (softcap_(logits, state.layer.softcap) for logits in (exact, approximate))
+        approximate = state.layer.logits((coefficients @ projected[..., None])[..., 0])
         return (approximate - exact) * recalled.repeat_interleave(self.chunk_size, dim=-1)
 
 

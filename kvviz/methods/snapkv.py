@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
-from ..errors import InvalidInputError
 from ..trace.styles import Style
 from .attention import attention_received
 from .eviction import Eviction, EvictionState
-from .fields import one_of, whole
+from .fields import checked, one_of, whole
 from .selection import reduce_group
-
-POOLINGS = ("avg", "max")
 
 
 @dataclass
@@ -43,13 +40,8 @@ class SnapKV(Eviction[EvictionState]):
     }
 
     recent: int = whole(64, 1)  # without a window there are no votes
-    kernel: int = whole(5, 1)
-    pooling: Literal["avg", "max"] = one_of("avg", POOLINGS)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kernel % 2 == 0:
-            raise InvalidInputError(f"{self.name}: kernel", self.kernel, "an odd int >= 1")
+    kernel: int = checked(5, int, lambda kernel: kernel >= 1 and kernel % 2 == 1, "an odd int >= 1")
+    pooling: Literal["avg", "max"] = one_of("avg", ("avg", "max"))
 
     def rank(self, state: EvictionState, queries: Tensor, keys: Tensor) -> Tensor:
         """Pooled votes of the window's queries; 0 for the window's tokens, which always stay."""

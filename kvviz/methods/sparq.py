@@ -141,6 +141,5 @@ class SparQ(Method[SparQState]):
         coverage = (size.gather(-1, channels).sum(-1) + TINY) / (size.sum(-1) + TINY)  # [B, Q]
         scaled = queries.gather(-1, channels) * (layer.scale * coverage.rsqrt()[..., None])
         logits = scaled.unflatten(1, (largest.shape[1], -1)) @ state.channels.pick(largest).float()  # [B, R, Q/R, L]
-        logits = softcap_(logits, layer.softcap)
-        weights: Tensor = logits.softmax(-1).flatten(1, 2)
+        weights: Tensor = softcap_(logits, layer.softcap).softmax(-1).flatten(1, 2)
         return weights

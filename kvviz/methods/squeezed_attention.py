@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from kvviz_kernels import kmeans_update
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,7 +14,7 @@ from ..trace.styles import Style
 from .base import LayerContext, Method
 from .clusterkv import ClusteredState
 from .fields import number, whole
-from .selection import Selection, reduce_group, take_groups, to_selection_heads
+from .selection import Selection, reduce_group, take_groups
 
 
 @dataclass
@@ -85,25 +84,17 @@ class SqueezedAttention(Method[ClusteredState]):
     def choose(self, state: ClusteredState, queries: Tensor) -> Selection:
         """Sinks, the tokens of the best clusters, the recent window of the prompt, and all generated tokens."""
         scores = reduce_group(self._estimated_weights(state, queries), state.layer.n_kv_heads, self.group)  # [B, R, C]
-        heads, details = scores.shape[1], state.layer.details
-        chosen = take_groups(
-            scores,
-            to_selection_heads(state.sizes, heads),
-            to_selection_heads(state.offsets, heads),
-            to_selection_heads(state.order, heads),
-            self.free_budget(state),
-            details=details or self.threshold is not None,
-        )
+        free, details = self.free_budget(state), state.layer.details or self.threshold is not None
+        chosen = take_groups(scores, state.sizes, state.offsets, state.order, free, details=details)
         if self.threshold is not None:
-            chosen = _above(chosen, self.threshold, details=details)
+            chosen = _above(chosen, self.threshold, details=state.layer.details)
         return self.with_sinks_and_recent(state, chosen)
 
     def _estimated_weights(self, state: ClusteredState, queries: Tensor) -> Tensor:
         """S [B, Q, C]: the softmax weight of one key of each cluster if every key equalled its centroid."""
         layer = state.layer
         by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
-        logits = by_head @ state.centroids.transpose(-1, -2) * layer.scale
-        logits = softcap_(logits, layer.softcap)
+        logits = layer.logits(by_head @ state.centroids.mT)
         total = torch.logsumexp(logits + state.sizes[:, :, None].log(), dim=-1, keepdim=True)
         return (logits - total).exp().flatten(1, 2)
 

@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..offload.token_cache import TokenCache
@@ -50,6 +51,10 @@ class LayerContext:
     def selection_heads(self, group: Group) -> int:
         """The number of selection heads: query heads for group="each", otherwise KV heads."""
         return self.n_heads if group == "each" else self.n_kv_heads
+
+    def logits(self, products: Tensor) -> Tensor:
+        """Attention logits from inner products q·k of any shape: scaled and soft-capped."""
+        return softcap_(products * self.scale, self.softcap)
 
     def token_cache(self, keys: Tensor, values: Tensor) -> TokenCache:
         """A cache in which a method can look up keys and values later: the layer's, or a new one that holds these."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, field
 
 
@@ -50,9 +49,3 @@ class Ledger:
     def attended(self) -> float:
         """Tokens attended to per KV head."""
         return self.sinks + self.recent + self.selected + self.merged + self.generated
-
-    @property
-    def outer_metadata_bytes(self) -> int:
-        """Deprecated name of `host_metadata_bytes`."""
-        warnings.warn("Ledger.outer_metadata_bytes is now host_metadata_bytes", DeprecationWarning, stacklevel=2)
-        return self.host_metadata_bytes

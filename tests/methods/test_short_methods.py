@@ -11,7 +11,7 @@ import torch
 import kvviz
 from kvviz.methods import Eviction, Method, ScoringMethod, State, checks
 from kvviz.methods.base import REGISTRY
-from kvviz.methods.selection import group_scores, surround, take_tokens
+from kvviz.methods.selection import add_sinks_and_recent, group_scores, take_tokens
 from tests.methods.stepped import context, reduced, tensors
 from tests.tiny_models import letters_tokenizer, make, prompt
 
@@ -58,7 +58,7 @@ class SmallKeysEachStep(ScoringMethod):
 
 @dataclass
 class LongForm(Method):
-    """`Products` in the long form, with the older names of its helper methods."""
+    """`Products` in the long form."""
 
     name, title, paper, kind = "test_long_form", "Long form", "none", "retrieval"
     needs_queries = False
@@ -76,14 +76,14 @@ class LongForm(Method):
         return state
 
     def select(self, state, queries):
-        everything = self.everything(state, queries)
-        if everything is not None:
-            return everything
+        dense = self.dense_selection(state, queries)
+        if dense is not None:
+            return dense
         last = state.length - self.recent
         scores = group_scores(queries, state.keys[:, :, self.sinks : last], self.group)
-        chosen = take_tokens(scores, self.allowance(state) - self.reserved, details=state.layer.details)
+        chosen = take_tokens(scores, self.step_budget(state) - self.reserved, details=state.layer.details)
         chosen.indices.add_(self.sinks)
-        return surround(chosen, before=self.sinks, after=(last, state.length))
+        return add_sinks_and_recent(chosen, self.sinks, (last, state.length))
 
 
 SHORT = (Products, SmallKeys, SmallKeysEachStep)
@@ -189,18 +189,13 @@ def select_after_prompt(method, queries, keys, values):
 
 
 def test_a_method_in_the_long_form_passes_all_checks():
-    with pytest.warns(DeprecationWarning, match="Method.everything is called dense_selection now"):
-        outcome = checks.run(LongForm)
-    assert set(outcome.values()) == {"passed"}
+    assert set(checks.run(LongForm).values()) == {"passed"}
 
 
 def test_the_long_and_the_short_form_select_the_same_tokens():
     fields, inputs = {"budget": 20, "sinks": 4, "recent": 7}, tensors(6, 2, 101)
     short = select_after_prompt(Products(**fields), *inputs)
-    with pytest.warns(DeprecationWarning, match="now") as warned:
-        long = select_after_prompt(LongForm(**fields), *inputs)
+    long = select_after_prompt(LongForm(**fields), *inputs)
     for name in ("indices", "groups", "scores"):
         first, second = (torch.nan_to_num(getattr(selection, name)) for selection in (long, short))
         assert torch.allclose(first, second)  # the order of summation differs
-    renamed = "\n".join(str(warning.message) for warning in warned)
-    assert all(f" {name} now" in renamed for name in ("step_budget", "dense_selection", "add_sinks_and_recent"))

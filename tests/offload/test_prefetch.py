@@ -121,8 +121,6 @@ def test_two_turns_of_a_padded_batch_give_the_same_tokens(architecture, fields, 
     device, host, _ = ledgers
     assert host.metadata_bytes == device.metadata_bytes
     assert 0 < host.host_metadata_bytes < host.metadata_bytes
-    with pytest.warns(DeprecationWarning, match="is now host_metadata_bytes"):
-        assert host.outer_metadata_bytes == host.host_metadata_bytes
     assert host.prefetched_bytes > 0
     assert (device.prefetched_bytes, device.host_metadata_bytes) == (0, 0)
 
