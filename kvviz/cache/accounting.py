@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..methods.capabilities import HostMetadata
+from ..methods.selection import member_mask
 from ..methods.state import tensor_bytes
 from ..offload.layer_store import LayerStore
 from ..trace import Ledger
@@ -85,11 +86,8 @@ def _counts(layer: LayerCache) -> list[float]:
     counts = []
     for rows, start, state in layer.runs():
         indices = layer.last.indices[rows]
-        attended = indices.new_zeros(
-            (*indices.shape[:2], state.length + 1), dtype=torch.bool
-        )  # the last column is for the pads
-        attended.scatter_(-1, torch.where(indices < 0, state.length, indices - start), True)
-        attended = attended[..., :-1].unflatten(1, (layer.context.n_kv_heads, -1)).any(2)  # [B, H, L]
+        by_head = member_mask(torch.where(indices < 0, -1, indices - start), state.length)  # [B, R, L]
+        attended = by_head.unflatten(1, (layer.context.n_kv_heads, -1)).any(2)  # [B, H, L]
         prompt = state.prompt_length
         sinks = min(layer.method.sinks, prompt)
         recent = min(max(state.length - layer.method.recent_window(state), sinks), prompt)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from kvviz_kernels import gather_attention
@@ -10,8 +11,8 @@ from torch import Tensor
 
 from ..clustering.merged import Merged
 from ..methods.attention import merge_attention
-from ..methods.selection import Selection, ValueCorrection, to_selection_heads
-from ..offload.layer_store import Fetched, LayerStore
+from ..methods.selection import Selection, to_selection_heads
+from ..offload.layer_store import LayerStore
 from ..trace.timeline import span
 
 
@@ -23,9 +24,9 @@ def attend_selection(
     If the host keeps all tokens of the selection's host part, it attends to them while the device attends to the
     others; log-sum-exp merges the two. Source: CTkvr (arXiv 2512.15550), section 3.2, algorithm 2.
     """
-    host_part = _HostPart.of(queries, store, selection)  # first, since work on the device would delay the copy
+    host_attention = _host_attention(queries, store, selection)  # first: work on the device would delay its copy
     outputs, lses = [], []
-    for part in _device_parts(selection, store, host_part is not None):
+    for part in _device_parts(selection, store, host_attention is not None):
         output, lse = gather_attention(
             queries,
             *store.fetch(selection.indices[..., part], padded=selection.padded),
@@ -36,9 +37,9 @@ def attend_selection(
         )
         outputs.append(output)
         lses.append(lse)
-    if host_part is not None:
+    if host_attention is not None:
         with span(store.timeline, "host", "attention"):
-            output, lse = host_part.attend(scale, softcap)
+            output, lse = host_attention(scale=scale, softcap=softcap)
         outputs.append(output.to(queries.device))
         lses.append(lse.to(queries.device))
         store.moved_bytes += sum(part.numel() * part.element_size() for part in (queries, output, lse))
@@ -48,35 +49,27 @@ def attend_selection(
         lses.append(lse)
     output = outputs[0] if len(outputs) == 1 else merge_attention(outputs, lses)[0]
     correction = selection.value_correction
-    return output if correction is None else _corrected(output, correction)
+    if correction is None:
+        return output
+    share, values = correction.share[..., None], to_selection_heads(correction.values, output.shape[1])
+    return (output * (1 - share) + values * share).to(output.dtype)
 
 
-@dataclass(frozen=True)
-class _HostPart:
-    """The inputs of the host's attention: queries [B, Q, D] in its memory, the tokens there, and their bias."""
+def _host_attention(
+    queries: Tensor, store: LayerStore, selection: Selection
+) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The host's attention over the selection's host part: output [B, Q, D], log-sum-exp [B, Q] for scale and softcap.
 
-    queries: Tensor
-    fetched: Fetched
-    bias: Tensor | None
-    padded: bool
-
-    @classmethod
-    def of(cls, queries: Tensor, store: LayerStore, selection: Selection) -> _HostPart | None:
-        """The host part of a selection; None if there is none or a lower tier does not keep all of it."""
-        if selection.host_part is None or not store.offloads or selection.host_part[0] == selection.host_part[1]:
-            return None
-        slots = slice(*selection.host_part)
-        fetched = store.on_host(selection.indices[..., slots])
-        if fetched is None:
-            return None
-        bias = None if selection.bias is None else selection.bias[..., slots].cpu()
-        return cls(queries.cpu(), fetched, bias, selection.padded)
-
-    def attend(self, scale: float, softcap: float | None) -> tuple[Tensor, Tensor]:
-        """Attention output [B, Q, D] and log-sum-exp [B, Q], computed on the host."""
-        return gather_attention(
-            self.queries, *self.fetched, scale=scale, bias=self.bias, softcap=softcap, padded=self.padded
-        )
+    Queries and bias are copied to its memory. None if there is no host part or a lower tier does not keep all of it.
+    """
+    if selection.host_part is None or not store.offloads or selection.host_part[0] == selection.host_part[1]:
+        return None
+    slots = slice(*selection.host_part)
+    fetched = store.on_host(selection.indices[..., slots])
+    if fetched is None:
+        return None
+    bias = None if selection.bias is None else selection.bias[..., slots].cpu()
+    return partial(gather_attention, queries.cpu(), *fetched, bias=bias, padded=selection.padded)
 
 
 def merged_attention(
@@ -108,10 +101,3 @@ def _device_parts(selection: Selection, store: LayerStore, on_host: bool) -> lis
     return [
         group[part] for group in groups for part in store.parts(selection.indices[..., group]) or [slice(0, len(group))]
     ]
-
-
-def _corrected(output: Tensor, correction: ValueCorrection) -> Tensor:
-    share = correction.share[..., None]
-    values = to_selection_heads(correction.values, output.shape[1])
-    corrected: Tensor = (output * (1 - share) + values * share).to(output.dtype)
-    return corrected

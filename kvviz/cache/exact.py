@@ -48,8 +48,7 @@ def _additive_mask(mask: Tensor | None, query: Tensor, key: Tensor, part: slice)
     if mask is None:  # transformers omits a mask that is only causal
         total, new = key.shape[2], query.shape[2]
         positions = torch.arange(total - new, total, device=query.device)[part]
-        allowed = torch.arange(total, device=query.device) <= positions[:, None]
-        allowed = allowed[None, None]
+        allowed = (torch.arange(total, device=query.device) <= positions[:, None])[None, None]
     else:
         allowed = mask[:, :, part]
         if allowed.dtype != torch.bool:  # already additive

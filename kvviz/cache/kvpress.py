@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -106,15 +106,13 @@ class Pressed(Eviction[EvictionState]):
             budget = self.budget_tokens(length)
             press = _with_ratio(self.press, 1 - (budget + MARGIN) / length)
             kept = kept_positions(model, ids, press, self.attention)
-            self._check_count(kept, budget)
+            n_heads = sum(heads.shape[1] for heads in kept.values())
+            count = sum(int((heads >= 0).sum()) for heads in kept.values()) / n_heads
+            if count > budget + 1:  # presses round
+                got = f"{count:.1f} tokens a head at a budget of {budget}"
+                raise InvalidInputError(self.name, got, "a press that follows the compression_ratio it is given")
             self._last = ids, kept
         return self._last[1][layer.index]
-
-    def _check_count(self, kept: Mapping[int, Tensor], budget: int) -> None:
-        count = sum(int((heads >= 0).sum()) for heads in kept.values()) / sum(heads.shape[1] for heads in kept.values())
-        if count > budget + 1:  # presses round
-            got = f"{count:.1f} tokens a head at a budget of {budget}"
-            raise InvalidInputError(self.name, got, "a press that follows the compression_ratio it is given")
 
 
 def as_method(press: Any, budget: int | float | None = None, attention: str = "sdpa") -> Pressed:

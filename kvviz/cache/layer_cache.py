@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,15 +24,6 @@ from .decoding import attend_selection
 from .later_prompts import kept_inputs
 
 FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies the kept tokens
-
-
-class StepObserver(Protocol):
-    """A function that is called after each decode step of a layer; recorders implement it."""
-
-    def __call__(
-        self, layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float
-    ) -> None:
-        """`queries` [B, Q, D] attended to `selection`, with `output` [B, Q, D]; selection took `select_s` seconds."""
 
 
 @dataclass
@@ -63,7 +53,8 @@ class LayerCache:
         self.history: LayerStore = self.store
         rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
         self.retain_queries = retain_queries or rebuilds  # of all tokens, for a fork or for a new build
-        self.observer: StepObserver | None = None
+        # Gets this layer, the queries [B, Q, D], their selection, the output [B, Q, D] and the selection's seconds.
+        self.observer: Callable[[LayerCache, Tensor, Selection, Tensor, float], None] | None = None
         self.speculate: Callable[[], Tensor] | None = None  # a step's queries, speculated one layer before
         self.build_s = 0.0
         self.prompt_length = 0

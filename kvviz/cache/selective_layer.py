@@ -125,20 +125,14 @@ class SelectiveLayer(DynamicLayer):
         inputs = self.cache.prompt_inputs(query.shape[2])
         if inputs is not None:
             return exact(*inputs)
-        if isinstance(self.prefill, SparsePrefill):
-            starts = left_padding(mask, self.cache.store.length, whole=False)
-            return self._attend_sparsely(self.prefill, query, keys, values, starts)
-        return exact(keys, values, mask)
-
-    def _attend_sparsely(
-        self, prefill: SparsePrefill, query: Tensor, keys: Tensor, values: Tensor, starts: list[int] | None
-    ) -> Tensor:
-        output = torch.zeros_like(query)
-        new, length = query.shape[2], keys.shape[2]
+        if not isinstance(self.prefill, SparsePrefill):
+            return exact(keys, values, mask)
+        output, new, length = torch.zeros_like(query), query.shape[2], keys.shape[2]
+        starts = left_padding(mask, length, whole=False)
         padded_rows = [(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
         for rows, start in padded_rows or [(slice(None), 0)]:
             first = max(0, start - (length - new))  # earlier queries are padding
-            output[rows, :, first:] = prefill.attend_prompt(
+            output[rows, :, first:] = self.prefill.attend_prompt(
                 self.cache.context, query[rows, :, first:], keys[rows, :, start:], values[rows, :, start:]
             )
         return output.transpose(1, 2)

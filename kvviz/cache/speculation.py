@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from ..errors import UnsupportedModelError
+from .passes import carries
 
 _probe: ContextVar[list[Tensor] | None] = ContextVar("kvviz_query_probe", default=None)
 
@@ -32,18 +34,11 @@ class AttentionInputs:
         """
         cache_ref = weakref.ref(cache)
         modules = attention_modules("speculation", model)
-        note_ref = weakref.WeakMethod(self._note)
 
         # torch adds and removes a hook in two steps; in between, another thread may call it without keyword arguments.
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            watched, note = cache_ref(), note_ref()
-            if (
-                kwargs is not None
-                and watched is not None
-                and note is not None
-                and any(value is watched for value in (*args, *kwargs.values()))
-            ):
-                note(module, args, kwargs)
+            if kwargs is not None and carries(cache_ref, args, kwargs):
+                self._note(module, args, kwargs)
 
         for module in modules:
             handle = module.register_forward_pre_hook(before, with_kwargs=True)
@@ -81,9 +76,8 @@ class AttentionInputs:
         queries: list[Tensor] = []
         token = _probe.set(queries)
         try:
-            module(*args, **kwargs)
-        except _Probed:
-            pass
+            with suppress(_Probed):
+                module(*args, **kwargs)
         finally:
             _probe.reset(token)
         if not queries:
