@@ -38,7 +38,11 @@ def capture(
     if max_tokens is not None and max_tokens < 1:
         raise InvalidInputError("capture: max_tokens", max_tokens, "an int >= 1, or None for the whole prompt")
     ids = prompt_ids("capture", lm, prompt, max_tokens=max_tokens)
-    captured = _Captured(_layers(lm, layers), length=ids.shape[1])
+    count = lm.geometry.n_layers
+    chosen = tuple(range(count)) if layers is None else tuple(layers)
+    if not chosen or any(layer not in range(count) for layer in chosen):
+        raise InvalidInputError("capture: layers", chosen, f"at least one of 0 to {count - 1}")
+    captured = _Captured(chosen, length=ids.shape[1])
     cache = None  # with the first chunk the model makes its cache
     chunks = torch.split(ids, PREFILL_CHUNK, dim=1)
     with attention_observer(lm.model, captured.add):
@@ -74,7 +78,10 @@ class _Captured:
         for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
             half = tensor[0, :, -new:].to(torch.float16)  # [heads, n, D]
             if not torch.isfinite(half).all():
-                raise _not_finite(f"capture {name} of layer {layer}", tensor)
+                finite = bool(torch.isfinite(tensor).all())
+                got = f"numbers up to {tensor.abs().max().item():,.0f}" if finite else "NaN or infinity"
+                wanted = "finite numbers up to 65,504, float16's largest"
+                raise KVVizError(f"capture {name} of layer {layer}", got, wanted)
             if layer not in self.arrays[name]:
                 self.arrays[name][layer] = np.empty((half.shape[0], self.length, half.shape[2]), np.float16)
             self.arrays[name][layer][:, self.start : self.start + new] = half.cpu().numpy()
@@ -85,18 +92,3 @@ class _Captured:
         if missing and (required or not self.arrays["keys"]):
             got = f"{missing}, which have no attention"
             raise InvalidInputError("capture: layers", got, f"layers with attention: {sorted(self.arrays['keys'])}")
-
-
-def _not_finite(operation: str, tensor: Tensor) -> KVVizError:
-    wanted = "finite numbers up to 65,504, float16's largest"
-    if not torch.isfinite(tensor).all():
-        return KVVizError(operation, "NaN or infinity", wanted)
-    return KVVizError(operation, f"numbers up to {tensor.abs().max().item():,.0f}", wanted)
-
-
-def _layers(lm: LanguageModel, layers: Iterable[int] | None) -> tuple[int, ...]:
-    count = lm.geometry.n_layers
-    chosen = tuple(range(count)) if layers is None else tuple(layers)
-    if not chosen or any(layer not in range(count) for layer in chosen):
-        raise InvalidInputError("capture: layers", chosen, f"at least one of 0 to {count - 1}")
-    return chosen

@@ -66,7 +66,7 @@ def compare(
         message = "compare(recordings={...}) is deprecated: take them from the table, compare(...).recordings"
         warnings.warn(message, DeprecationWarning, stacklevel=3)  # torch.no_grad() wraps this function
         kept = recordings
-    keep = recordings is True or isinstance(recordings, dict)
+    keep = recordings is not False
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     retain_queries = any(method.needs_queries for method in cells.values())
     shared = SharedPrefill(lm, ids, retain_queries=retain_queries, prefill=prefill, details=True)
@@ -113,18 +113,12 @@ def _measured(out: Generation, reference: list[int], answer: str | None) -> dict
     recording, timings = out.recording, out.timings
     measured = recording.summary()
     if not recording.layers:  # all layers attended to all tokens
-        measured |= {
-            "recall": 1.0,
-            "attention_mass": 1.0,
-            "output_error": 0.0,
-            "attended_tokens": recording.prompt_length + (recording.steps + 1) / 2,  # the mean over steps
-            "moved_bytes": 0.0,
-        }
+        attended = recording.prompt_length + (recording.steps + 1) / 2  # the mean over steps
+        exact = {"recall": 1.0, "attention_mass": 1.0, "output_error": 0.0}
+        measured |= exact | {"attended_tokens": attended, "moved_bytes": 0.0}
     equal = sum(token == expected for token, expected in zip(out.token_ids, reference, strict=False))
     return {
-        "recall": measured["recall"],
-        "attention_mass": measured["attention_mass"],
-        "output_error": measured["output_error"],
+        **{name: measured[name] for name in ("recall", "attention_mass", "output_error")},
         "token_agreement": equal / max(len(out.token_ids), len(reference)),
         "correct": None if answer is None else answer.casefold() in out.text.casefold(),
         "attended_tokens": measured["attended_tokens"],

@@ -86,7 +86,7 @@ def generate(
     Generation so far as `error.generation`. It is None during the prefill; a tier too small for the prompt and
     `max_new_tokens` fails there already. The model's attention implementation is always restored, also after Ctrl-C.
     """
-    chosen = _method(method, budget, values)
+    chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
     ids, question_ids = encoded("generate", lm, prompt, question, max_new_tokens)
     events = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
     cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=events)
@@ -107,10 +107,6 @@ def _description(lm: LanguageModel, method: Method, prompt_length: int, store: s
     """A description of the run, for titles."""
     budget, tier = method.budget_tokens(prompt_length), resolve_store(store).tier
     return f"{method.name} · budget {budget:,} · {lm.name} · {prompt_length:,} tokens · store {tier}"
-
-
-def _method(method: str | Method, budget: int | float | None, values: dict[str, Any]) -> Method:
-    return resolve(method, **(values if budget is None else {**values, "budget": budget}))
 
 
 def encoded(
@@ -224,15 +220,11 @@ class _Decoded:
                     if layer.observer is recorder
                 },
             )
-        timings = _timings(self.clock, cache)
+        clock, nan = self.clock, float("nan")
+        tpot = (clock[-1] - clock[0]) / (len(clock) - 1) if len(clock) > 1 else nan
+        build_s = sum(layer.build_s for layer in cache.selective_layers)
+        timings = Timings(clock[0] if clock else nan, clock[1] if len(clock) > 1 else nan, tpot, build_s)
         return Generation(text, self.written, timings, cache.ledger(), recording, cache.timeline)
-
-
-def _timings(clock: list[float], cache: SelectiveCache) -> Timings:
-    nan = float("nan")
-    tt2t = clock[1] if len(clock) > 1 else nan
-    tpot = (clock[-1] - clock[0]) / (len(clock) - 1) if len(clock) > 1 else nan
-    return Timings(clock[0] if clock else nan, tt2t, tpot, sum(layer.build_s for layer in cache.selective_layers))
 
 
 def stop_tokens(lm: LanguageModel) -> set[int]:

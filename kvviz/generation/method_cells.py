@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ..errors import InvalidInputError
 from ..methods import create, get
 from ..methods.base import Method
+from ..methods.fields import check_budget
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ def method_cells(
     if isinstance(methods, Mapping):
         labels = list(methods)
     for budget in checked_list(f"{operation}: budgets", budgets, least=0):
-        _check_budget(operation, budget)
+        check_budget(f"{operation}: budgets", budget)  # an error, not a method's refusal
     for label in labels:
         if labels.count(label) > 1:
             raise InvalidInputError(f"{operation}: methods", f"{label!r} twice", "a mapping of labels to methods")
@@ -69,15 +70,6 @@ def checked_list(operation: str, values: Sequence[T], least: int = 1) -> Sequenc
     if len(values) < least:
         raise InvalidInputError(operation, "none", "at least one")
     return values
-
-
-def _check_budget(operation: str, budget: int | float) -> None:
-    """Raise InvalidInputError for a budget that no method accepts; this is not a method's refusal."""
-    if isinstance(budget, float) and 0 < budget < 1:
-        return
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        wanted = "tokens, an int >= 1, or a share of the prompt in (0, 1)"
-        raise InvalidInputError(f"{operation}: budgets", repr(budget), wanted)
 
 
 def _label(operation: str, method: str | Method) -> str:

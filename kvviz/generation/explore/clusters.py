@@ -17,8 +17,7 @@ from ...errors import InvalidInputError, UnknownNameError
 from ...methods.base import LayerContext
 from ...methods.clusterkv import ClusterKV, ClusterKVState
 from ...trace import Recording, Trace
-from ..replaying import trace_context
-from .numbers import check_finite
+from ..replaying import check_finite, trace_context
 
 __all__ = ["METRICS", "KeyClusters", "cluster_keys", "cluster_limits", "prompt_length"]
 
