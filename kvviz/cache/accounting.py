@@ -28,7 +28,10 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         kept_bytes["device"] += sum(tensor_bytes([merged.keys, merged.values]) for merged in layer.merged() if merged)
     states = [state for layer in layers for state in layer.states]
     extra_bytes = sum(state.read_bytes() for state in states)
-    key_bytes = sum(_key_bytes(layer) for layer in selecting)
+    key_bytes = sum(  # of all tokens so far, including the dropped ones
+        layer.store.batch * layer.context.n_kv_heads * layer.store.token_bytes // 2 * layer.store.length
+        for layer in selecting
+    )
     return Ledger(
         sinks=sinks,
         recent=recent,
@@ -61,12 +64,6 @@ def _transfers(stores: Sequence[LayerStore]) -> dict[str, Any]:
         "hit_rate": rate("misses", "lookups"),
         "group_hit_rate": rate("group_misses", "group_lookups"),
     }
-
-
-def _key_bytes(layer: LayerCache) -> int:
-    """Bytes of the keys of all tokens so far, including the dropped ones."""
-    heads = layer.store.batch * layer.context.n_kv_heads
-    return heads * layer.store.token_bytes // 2 * layer.store.length
 
 
 def _merged(layer: LayerCache) -> float:

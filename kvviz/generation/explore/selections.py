@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -175,11 +176,9 @@ class Explorer:
         """The candidate budgets that the method accepts with these fields."""
         accepted = []
         for budget in candidates:
-            try:
+            with suppress(InvalidInputError):
                 resolve(method, **{**values, "budget": budget})
-            except InvalidInputError:
-                continue
-            accepted.append(budget)
+                accepted.append(budget)
         return accepted
 
     def sliders(self, method: Method) -> list[Slider]:
