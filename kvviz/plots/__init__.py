@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from .ablation import ablation
 from .budgets import layer_budgets
+from .cosine_similarity import key_similarity, query_similarity_by_distance, similarity_by_distance
 from .costs import index_build_time, throughput_by_batch
 from .export import save
 from .fragmentation import page_fragmentation
-from .importance import attention_distribution, importance_drift
+from .importance_curves import attention_distribution, importance_drift
 from .latency import latency
-from .ledgers import budget_ledger
-from .memory import hit_rate, kv_memory
+from .ledger_bars import budget_ledger
+from .memory_curves import hit_rate, kv_memory
 from .needles import needle_grid
 from .overlap import query_overlap
 from .recall import recall_by_budget
-from .scores import perplexity_by_length, score_by_budget
-from .selection import selection_map
+from .score_and_perplexity import perplexity_by_length, score_by_budget
+from .selection_maps import selection_map
 from .semantic import semantic_space
-from .similarity import key_similarity, query_similarity_by_distance, similarity_by_distance
 from .theme import cluster_color, cluster_hue, method_style, register
-from .timeline import timeline
+from .timeline_chart import timeline
 
 register()
 

@@ -13,7 +13,7 @@ from .. import metrics
 from ..errors import InvalidInputError
 from ..metrics import PageFragmentation
 from ..trace import Recording, Trace
-from .importance import observe, one_head
+from .importance_curves import observe, one_head
 from .labels import heading, set_title
 from .theme import LIGHT, MAP, attention_scale, ink, template_name
 

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Trace
+from .cosine_similarity import line
 from .labels import heading, set_title
 from .powers import raised
-from .similarity import line
 from .theme import BLUE, PURPLE, SKY, ink, template_name, translucent
 
 _BOUND_QUERIES = 32  # queries over which a bound is averaged

@@ -7,7 +7,7 @@ import pytest
 
 from kvviz import plots
 from kvviz.errors import InvalidInputError, UnknownNameError
-from kvviz.plots.timeline import MAX_BARS
+from kvviz.plots.timeline_chart import MAX_BARS
 from kvviz.trace.timeline import Event, Timeline
 from tests.plots.test_plot_theme import assert_escaped, texts_of
 

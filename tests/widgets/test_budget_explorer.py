@@ -14,7 +14,7 @@ import kvviz.generation.explore
 from kvviz import Trace, methods, replay
 from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.generation.explore import Explorer
-from kvviz.generation.explore.sliders import sliders_of
+from kvviz.generation.explore.explorer_sliders import sliders_of
 from kvviz.widgets import BudgetExplorer, explorer_budgets, explorer_data, view
 from tests.browser.recordings import HOSTILE
 from tests.generation.test_explore import made_trace

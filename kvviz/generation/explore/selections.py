@@ -18,7 +18,7 @@ from ...methods.sliders import Slider
 from ...metrics import Verdict, agreement, member_mask
 from ...trace import Ledger, Recording, Trace
 from ..replaying import LayerReplay, check_finite, record
-from .sliders import sliders_of
+from .explorer_sliders import sliders_of
 
 # Steps of a replay: 15 to 60 ms per change at 4,096 tokens of SmolLM2 with the methods' defaults (EPYC, one core).
 QUERIES = 8
