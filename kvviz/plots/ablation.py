@@ -64,13 +64,12 @@ def ablation(
     if field in series or field in metrics:
         raise InvalidInputError("ablation: field", field, "a column that is neither a metric nor in series")
     tables = {name: numbers("ablation", rows_of("ablation", table, [field, *series, name]), name) for name in metrics}
-    numeric = all(_is_numeric(rows[field]) for rows in tables.values())
-    labels = [escape(_printed(name)) for name in metrics]
+    numeric = all(rows[field].dtype.kind in "iuf" for rows in tables.values())
     figure, places = panels([""] * len(metrics), 1, 300 if len(metrics) == 1 else 190, dark)
     style_in = styles_of(table, dark)
     lines = list(dict.fromkeys(key for rows in tables.values() for key in _keys(rows, series)))
     most_runs = 0
-    for name, label, place in zip(metrics, labels, places, strict=True):
+    for name, place in zip(metrics, places, strict=True):
         rows = tables[name]
         keys = _keys(rows, series)
         for number, line in enumerate(lines):
@@ -80,7 +79,7 @@ def ablation(
                 trace = _line(line_rows, field, name, numeric, style, SEPARATOR.join(_words(line, series)))
                 figure.add_trace(trace.update(legendgroup=str(number), showlegend=place == places[0]), **place)
                 most_runs = max(most_runs, int(line_rows.groupby(field).size().max()))
-        figure.update_yaxes(title_text=label, **place)
+        figure.update_yaxes(title_text=escape(_printed(name)), **place)
     field_values = [rows[field].to_numpy() for rows in tables.values()]
     figure.update_xaxes(**_axis(field_values, numeric))
     figure.update_xaxes(title_text=escape(_printed(field)), row=len(metrics), col=1)
@@ -94,10 +93,6 @@ def ablation(
 def _printed(name: str) -> str:
     """The printed name of a field or metric, with its unit."""
     return _WORDS.get(name, name.replace("_", " "))
-
-
-def _is_numeric(values: pd.Series[Any]) -> bool:
-    return bool(values.dtype.kind in "iuf")
 
 
 def _keys(rows: pd.DataFrame, series: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -144,10 +139,8 @@ def _line(rows: pd.DataFrame, field: str, metric: str, numeric: bool, style: dic
     mean, count = groups.mean(), groups.size().to_numpy()
     y, low, high = (part.to_numpy(float) for part in (mean, groups.min(), groups.max()))
     x = mean.index.to_numpy(float) if numeric else np.array([escape(str(value)) for value in mean.index])
-    line = curve(
-        label, x, y, style, f"{escape(field)} %{{x}}: %{{y:.3f}}<br>runs: %{{customdata}}", count,
-        lines=numeric,
-    )  # fmt: skip
+    hover = f"{escape(field)} %{{x}}: %{{y:.3f}}<br>runs: %{{customdata}}"
+    line = curve(label, x, y, style, hover, count, lines=numeric)
     return error_bars(line, low, high) if count.max() > 1 else line
 
 

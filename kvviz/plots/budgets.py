@@ -9,15 +9,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
 from ..errors import InvalidInputError
 from ..trace import Recording
 from .labels import escape, heading, set_title
 from .labels import title as join
-from .panels import name_panel, tiles
+from .panels import name_panel, stack, tiles
 from .score_curves import curve
-from .theme import MAP, method_style, recorded_style, template_name
+from .theme import MAP, color_bar, method_style, recorded_style, template_name
 
 Budgets: TypeAlias = "Recording | NDArray[Any]"
 
@@ -48,14 +47,7 @@ def layer_budgets(
     grids = {label: _attended(label, item) for label, item in named.items()}
     layers = max(len(grid) for grid in grids.values())
     heights = [_CURVES, *(min(_ROW * max(grid.shape[1], 2), _CURVES) for grid in grids.values())]
-    inside = sum(heights) + _GAP * (len(heights) - 1)
-    figure = make_subplots(
-        len(heights),
-        1,
-        shared_xaxes=True,
-        vertical_spacing=_GAP / inside,
-        row_heights=[float(part) for part in heights],
-    )
+    figure, inside = stack(heights, _GAP, shared_xaxes=True)
     for row, (label, grid) in enumerate(grids.items(), start=2):
         item = named[label]
         style = recorded_style(item, dark) if isinstance(item, Recording) else method_style(label, dark)
@@ -65,17 +57,15 @@ def layer_budgets(
         tokens = "layer %{x}, head %{customdata[0]}: %{marker.color:.1f} tokens"
         figure.add_trace(tiles(grid.T, tokens, dark), row, 1)
         name_panel(figure, _panel_name(label, item, grid), row, 1)
-        figure.update_yaxes(
-            title_text="head", dtick=1, range=[grid.shape[1] - 0.5, -0.5], showgrid=False, row=row, col=1
-        )
+        heads = {"title_text": "head", "dtick": 1, "range": [grid.shape[1] - 0.5, -0.5]}
+        figure.update_yaxes(**heads, showgrid=False, row=row, col=1)
     figure.update_yaxes(title_text="tokens", rangemode="tozero", row=1, col=1)
     figure.update_xaxes(range=[-0.6, layers - 0.4], showgrid=False)
     figure.update_xaxes(title_text="layer", row=len(heights), col=1)
     below = 1 - (heights[0] + _GAP) / inside
     figure.update_layout(template=template_name(dark), hovermode="closest", barmode="overlay", coloraxis={
         "colorscale": MAP, "cmin": 0, "cmax": max(float(np.nanmax(grid, initial=1)) for grid in grids.values()),
-        "colorbar": {"title": {"text": "attended tokens", "side": "right"}, "thickness": 10, "outlinewidth": 0,
-                     "xpad": 4, "len": max(below, 0.3), "y": 0, "yanchor": "bottom"},
+        "colorbar": color_bar("attended tokens", len=max(below, 0.3), y=0, yanchor="bottom"),
     })  # fmt: skip
     steps = {item.steps for item in named.values() if isinstance(item, Recording)}
     mean = f"mean of {steps.pop()} steps" if len(steps) == 1 else ""

@@ -15,7 +15,8 @@ from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Trace
 from .labels import heading, set_title
-from .theme import MAP, ink, template_name, translucent
+from .panels import ABOVE
+from .theme import MAP, color_bar, ink, legend_entry, template_name, translucent
 
 Array = NDArray[Any]
 Source = Trace | Mapping[int, Array]
@@ -49,11 +50,9 @@ def key_similarity(
     """
     if not 1 <= size <= 256:
         raise InvalidInputError("key_similarity: size", size, "1 to 256")
-    keys = _layers("key_similarity", source, "keys", layers, most=4)
-    shown = _heads("key_similarity", keys, heads, most=4)
+    keys, shown, length = _chosen("key_similarity", source, "keys", layers, heads, most_layers=4, most_heads=4)
     if len(keys) * len(shown) > _MAX_PANELS:
         raise InvalidInputError("key_similarity", f"{len(keys)} layers × {len(shown)} heads", f"≤ {_MAX_PANELS} maps")
-    length = next(iter(keys.values())).shape[1]
     maps = {layer: metrics.similarity_map(array[shown], size) for layer, array in keys.items()}
     lowest = min(float(np.floor(10 * np.quantile(np.stack(list(maps.values())), 0.01)) / 10), 0.9)
     figure = make_subplots(
@@ -71,16 +70,16 @@ def key_similarity(
             ), row, column)  # fmt: skip
         figure.update_yaxes(title_text=f"layer {layer}", row=row, col=1)
     for column, head in enumerate(shown, start=1):
-        figure.add_annotation(
-            text=f"KV head {head}", showarrow=False, borderpad=0, x=0.5, y=1, xref="x domain", yref="y domain",
-            xanchor="center", yanchor="bottom", row=1, col=column,
-        )  # fmt: skip
+        figure.add_annotation(**ABOVE | {"x": 0.5, "xanchor": "center"}, text=f"KV head {head}", row=1, col=column)
         figure.update_xaxes(title_text="position", row=len(maps), col=column)
     block = f"{'up to ' if length % count else ''}{-(-length // count)}"
     pooled = f"mean of blocks of {block} tokens" if count < length else ""
-    text = heading(title, ["Cosine of keys", _model(source), f"{length:,} tokens", pooled])
-    figure.update_layout(template=template_name(dark), height=120 * len(maps) + 110, coloraxis=_cosine_scale(lowest))
-    set_title(figure, text, panel_titles=True)
+    ticks = np.linspace(lowest, 1.0, 5 if lowest > 0 else 6)
+    labels = [f"≤ {ticks[0]:.1f}", *(f"{tick:.2g}" for tick in ticks[1:])]
+    scale = {"colorscale": MAP, "cmin": lowest, "cmax": 1.0,
+             "colorbar": color_bar("cosine", tickvals=ticks, ticktext=labels)}  # fmt: skip
+    figure.update_layout(template=template_name(dark), height=120 * len(maps) + 110, coloraxis=scale)
+    set_title(figure, _title(title, "Cosine of keys", source, length, pooled), panel_titles=True)
     _square_axes(figure, length)
     return figure
 
@@ -110,24 +109,23 @@ def similarity_by_distance(
     >>> figure.layout.yaxis.title.text
     'cosine of two keys'
     """
-    arrays = _layers("similarity_by_distance", source, "keys", layers, most=5)
-    shown = _heads("similarity_by_distance", arrays, heads)
-    length = next(iter(arrays.values())).shape[1]
+    keys, shown, length = _chosen("similarity_by_distance", source, "keys", layers, heads)
     distances = _distances("similarity_by_distance", length, max_distance)
     figure = go.Figure()
-    for place, (layer, array) in enumerate(arrays.items()):
+    for place, (layer, array) in enumerate(keys.items()):
         curve = metrics.similarity_by_distance(array[shown], distances)
         mean = curve.mean.mean(0)
         fit = metrics.convex_fit(distances, mean)
-        color = _layer_color(place, len(arrays), dark)
-        if len(arrays) == 1:
+        color = _layer_color(place, len(keys), dark)
+        if len(keys) == 1:
             figure.add_trace(_band(curve, color))
         name, fitted = f"layer {layer} ± {fit.error:.3f}", f"layer {layer}, convex fit, R² {fit.explained:.3f}"
         figure.add_trace(line(distances, mean, name, color, width=2))
         figure.add_trace(line(distances, fit.values, fitted, color, width=1.5, dash="dot", legend=False))
-    figure.add_trace(_legend_line("convex fit ± RMS", ink(dark).foreground, "dot"))
+    fit_line = {"color": ink(dark).foreground, "width": 1.5, "dash": "dot"}
+    figure.add_trace(legend_entry("lines", "convex fit ± RMS", line=fit_line))
     of = f"mean of {len(shown)} KV heads" if len(shown) > 1 else f"KV head {shown[0]}"
-    text = heading(title, ["Key cosine by distance", _model(source), f"{length:,} tokens", of])
+    text = _title(title, "Key cosine by distance", source, length, of)
     return _distance_axes(figure, text, distances, "cosine of two keys", dark)
 
 
@@ -153,16 +151,12 @@ def query_similarity_by_distance(
     >>> [note.text for note in figure.layout.annotations]
     ['1.00', '1.00', '0.8: CTkvr']
     """
-    arrays = _layers("query_similarity_by_distance", source, "queries", layers, most=5)
-    shown = _heads("query_similarity_by_distance", arrays, heads)
-    length = next(iter(arrays.values())).shape[1]
+    queries, shown, length = _chosen("query_similarity_by_distance", source, "queries", layers, heads)
     distances = _distances("query_similarity_by_distance", length, None)
-    curves = {layer: metrics.similarity_by_distance(array[shown], distances) for layer, array in arrays.items()}
+    curves = {layer: metrics.similarity_by_distance(array[shown], distances) for layer, array in queries.items()}
     neutral, several = ink(dark), len(curves) > 1
-    ends = distances[[0, -1]]
-    figure = go.Figure(
-        line(ends, np.full(2, _CLAIM), "CTkvr, within 1,000 tokens", neutral.muted, width=1.5, dash="dot", legend=False)
-    )
+    claim, name = np.full(2, _CLAIM), "CTkvr, within 1,000 tokens"
+    figure = go.Figure(line(distances[[0, -1]], claim, name, neutral.muted, width=1.5, dash="dot", legend=False))
     for place, (layer, curve) in enumerate(curves.items()):
         color = _layer_color(place, len(curves), dark)
         if not several:
@@ -179,25 +173,25 @@ def query_similarity_by_distance(
     for place in marked.tolist():
         figure.add_annotation(
             x=np.log10(distances[place]), y=mean[place], text=f"{mean[place]:.2f}", showarrow=False, yshift=16,
-            bgcolor=translucent(neutral.background, 0.85), borderpad=1,
-            xanchor="left" if place == 0 else "center",
+            bgcolor=translucent(neutral.background, 0.85), borderpad=1, xanchor="left" if place == 0 else "center",
         )  # fmt: skip
     figure.add_annotation(
         x=1, y=_CLAIM, text=f"{_CLAIM}: CTkvr", xref="x domain", showarrow=False, xanchor="right", yanchor="bottom",
         borderpad=0, font={"color": neutral.muted},
     )  # fmt: skip
     of = f"mean of {len(shown)} query heads" if len(shown) > 1 else f"query head {shown[0]}"
-    text = heading(title, ["Query cosine by distance, after RoPE", _model(source), f"{length:,} tokens", of])
+    text = _title(title, "Query cosine by distance, after RoPE", source, length, of)
     return _distance_axes(figure, text, distances, "cosine of two queries", dark)
 
 
-def _layers(
-    operation: str, source: Source, kind: str, layers: Sequence[int] | None, most: int
-) -> dict[int, NDArray[Any]]:
-    """The chosen layers' arrays [heads, L, D], all of one shape."""
+def _chosen(
+    operation: str, source: Source, kind: str, layers: Sequence[int] | None, heads: Sequence[int] | None,
+    most_layers: int = 5, most_heads: int | None = None,
+) -> tuple[dict[int, Array], list[int], int]:  # fmt: skip
+    """The chosen layers' arrays [heads, L, D], all of one shape; the heads to show; and L."""
     arrays: Mapping[int, Array] = getattr(source, kind) if isinstance(source, Trace) else source
     known = sorted(arrays)
-    layers = _spread(known, most) if layers is None else layers
+    layers = _spread(known, most_layers) if layers is None else layers
     unknown = [layer for layer in layers if layer not in arrays]
     if unknown or not layers:
         raise InvalidInputError(f"{operation}: layers", unknown or "none", f"captured layers: {known}")
@@ -205,17 +199,11 @@ def _layers(
     shapes = {array.shape for array in chosen.values()}
     if len(shapes) > 1 or len(next(iter(shapes))) != 3:
         raise InvalidInputError(f"{operation}: {kind}", sorted(shapes), "one shape [heads, L, D] for all layers")
-    return chosen
-
-
-def _heads(
-    operation: str, arrays: Mapping[int, Array], heads: Sequence[int] | None, most: int | None = None
-) -> list[int]:
-    count = next(iter(arrays.values())).shape[0]
-    shown = _spread(range(count), most or count) if heads is None else list(heads)
+    count, length, _ = shapes.pop()
+    shown = _spread(range(count), most_heads or count) if heads is None else list(heads)
     if not shown or not all(0 <= head < count for head in shown):
         raise InvalidInputError(f"{operation}: heads", shown, f"from 0 to {count - 1}")
-    return shown
+    return chosen, shown, length
 
 
 def _spread(known: Sequence[int], most: int) -> list[int]:
@@ -252,10 +240,6 @@ def line(
     )  # fmt: skip
 
 
-def _legend_line(name: str, color: str, dash: str) -> go.Scatter:
-    return go.Scatter(x=[None], y=[None], mode="lines", name=name, line={"color": color, "width": 1.5, "dash": dash})
-
-
 def _band(curve: metrics.DistanceCurve, color: str) -> go.Scatter:
     low, high = curve.low.mean(0), curve.high.mean(0)
     return go.Scatter(
@@ -273,18 +257,9 @@ def _layer_color(place: int, count: int, dark: bool) -> str:
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
-def _cosine_scale(lowest: float) -> dict[str, Any]:
-    ticks = np.linspace(lowest, 1.0, 5 if lowest > 0 else 6)
-    bar = {
-        "title": {"text": "cosine", "side": "right"},
-        "thickness": 10, "outlinewidth": 0, "xpad": 4,
-        "tickvals": ticks, "ticktext": [f"≤ {ticks[0]:.1f}", *(f"{tick:.2g}" for tick in ticks[1:])],
-    }  # fmt: skip
-    return {"colorscale": MAP, "cmin": lowest, "cmax": 1.0, "colorbar": bar}
-
-
-def _model(source: Source) -> str:
-    return source.model if isinstance(source, Trace) else ""
+def _title(title: str | None, what: str, source: Source, length: int, detail: str) -> str:
+    model = source.model if isinstance(source, Trace) else ""
+    return heading(title, [what, model, f"{length:,} tokens", detail])
 
 
 def _distance_axes(figure: go.Figure, text: str, distances: NDArray[np.int64], measured: str, dark: bool) -> go.Figure:
@@ -292,11 +267,8 @@ def _distance_axes(figure: go.Figure, text: str, distances: NDArray[np.int64], m
     set_title(figure, text)
     ticks = [4**power for power in range(12) if 4**power <= distances[-1]]
     figure.update_xaxes(
-        type="log",
-        title_text="distance (tokens)",
-        tickvals=ticks,
-        ticktext=[f"{tick:,}" for tick in ticks],
+        type="log", title_text="distance (tokens)", tickvals=ticks, ticktext=[f"{tick:,}" for tick in ticks],
         range=np.log10([0.9, distances[-1] * 1.35]),
-    )
+    )  # fmt: skip
     figure.update_yaxes(title_text=measured)
     return figure

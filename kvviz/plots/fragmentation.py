@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
 from .. import metrics
 from ..errors import InvalidInputError
@@ -15,7 +14,8 @@ from ..metrics import PageFragmentation
 from ..trace import Recording, Trace
 from .importance_curves import observe, one_head
 from .labels import heading, set_title
-from .theme import LIGHT, MAP, attention_scale, ink, template_name
+from .panels import ABOVE, stack
+from .theme import LIGHT, MAP, attention_scale, color_bar_entry, ink, template_name
 
 _PAGES, _ROWS = 4, 16  # of the map by default, so that a token is 3 pixels wide in a paper's column
 _MAX_COLUMNS = 256
@@ -66,8 +66,9 @@ def page_fragmentation(
     important = metrics.top_tokens(np.where(between, weights, -1.0), top)  # [T, top]
     fragmentation = metrics.page_fragmentation(important, weights.shape[1], page_size)
     window = _window(pages, fragmentation)
-    figure = make_subplots(2, 1, row_heights=[_MAP_HEIGHT, _BARS_HEIGHT], vertical_spacing=_gap())
-    first = (source.steps if isinstance(source, Recording) else len(weights)) - min(_ROWS, len(weights))
+    figure, inside = stack([_MAP_HEIGHT, _BARS_HEIGHT], _GAP)
+    last = source.steps if isinstance(source, Recording) else len(weights)
+    first = last - min(_ROWS, len(weights))
     for trace in _map(weights[-_ROWS:], important[-_ROWS:], window, page_size, first):
         figure.add_trace(trace, 1, 1)
     for trace in _histogram(fragmentation, top, int(between.sum(-1).mean()), page_size, dark):
@@ -80,35 +81,26 @@ def page_fragmentation(
         f"on average {mean:.1f} of a page's {page_size} tokens",
     )
     for row, text in enumerate(panels, start=1):
-        figure.add_annotation(
-            text=text, showarrow=False, borderpad=0, x=0, y=1, xref="x domain", yref="y domain", xanchor="left",
-            yanchor="bottom", row=row, col=1,
-        )  # fmt: skip
+        figure.add_annotation(**ABOVE, text=text, row=row, col=1)
     text = heading(title, [
-        "Important tokens by page", *observed.about,
-        f"KV head {head}", f"{len(weights)} steps",
+        "Important tokens by page", *observed.about, f"KV head {head}", f"{len(weights)} steps",
         f"top {top:,} tokens on {fragmentation.pages.mean():.0f} pages, {fragmentation.least.mean():.0f} would suffice",
         f"{fragmentation.wasted.mean():.0%} of their tokens wasted",
     ])  # fmt: skip
     set_title(figure, text, panel_titles=True)
-    height = figure.layout.margin.t + _MAP_HEIGHT + _GAP + _BARS_HEIGHT + _BELOW
-    figure.update_layout(template=template_name(dark), height=height, bargap=0.15)
+    figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW, bargap=0.15)
     figure.update_xaxes(
         title_text="position", showgrid=False, tickformat=",", row=1, col=1,
         range=[window[0] * page_size - 0.5, window[1] * page_size - 0.5],
     )  # fmt: skip
-    figure.update_yaxes(title_text=observed.axis.split(" (")[0], showgrid=False, nticks=5, row=1)
-    figure.update_yaxes(range=[first + min(_ROWS, len(weights)) - 0.5, first - 0.5], row=1)
+    step_axis = {"title_text": observed.axis.split(" (")[0], "showgrid": False, "nticks": 5}
+    figure.update_yaxes(**step_axis, range=[last - 0.5, first - 0.5], row=1)
     figure.update_xaxes(
         title_text="important tokens on a page (at least one)", range=[0.4, page_size + 0.6], tick0=1,
         dtick=max(1, round(page_size / 8)), row=2, col=1,
     )  # fmt: skip
     figure.update_yaxes(title_text="share of pages", tickformat=".0%", rangemode="tozero", row=2, col=1)
     return figure
-
-
-def _gap() -> float:
-    return _GAP / (_MAP_HEIGHT + _GAP + _BARS_HEIGHT)
 
 
 def _window(pages: tuple[int, int] | None, fragmentation: PageFragmentation) -> tuple[int, int]:
@@ -133,7 +125,7 @@ def _window(pages: tuple[int, int] | None, fragmentation: PageFragmentation) -> 
 
 def _map(
     weights: NDArray[np.float32], important: NDArray[np.int64], window: tuple[int, int], page_size: int, first: int
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """Attention [T, N] on the pages of the window, with a dot on every important token; the same in both themes."""
     start, stop = window[0] * page_size, min(window[1] * page_size, weights.shape[1])
     shown = weights[:, start:stop]
@@ -153,11 +145,7 @@ def _map(
         x=start + column, y=first + row, mode="markers", name="important token", hoverinfo="skip",
         marker={"size": 4, "color": LIGHT.foreground, "line": {"width": 0.6, "color": LIGHT.background}},
     )  # fmt: skip
-    bar = go.Scatter(
-        x=[None], y=[None], mode="markers", showlegend=False, hoverinfo="skip",
-        marker={"color": [0], "showscale": True, **scale},
-    )  # fmt: skip
-    return [heat, dots, bar]
+    return [heat, dots, color_bar_entry(scale)]
 
 
 def _histogram(fragmentation: PageFragmentation, top: int, length: int, page_size: int, dark: bool) -> list[Any]:
@@ -166,15 +154,12 @@ def _histogram(fragmentation: PageFragmentation, top: int, length: int, page_siz
     counts = np.arange(1, page_size + 1)
     shares = np.bincount(per_page, minlength=page_size + 1)[1:] / len(per_page)
     hover = "%{x} important of " + str(page_size) + ": %{y:.1%} of the pages<extra></extra>"
-    bars = go.Bar(
-        x=counts, y=shares, marker={"color": ink(dark).muted}, showlegend=False, hovertemplate=hover
-    )  # fmt: skip
+    bars = go.Bar(x=counts, y=shares, marker={"color": ink(dark).muted}, showlegend=False, hovertemplate=hover)
     if page_size > length:
         return [bars]
     expected = metrics.random_page_counts(top, length, page_size)
     chance = go.Scatter(
-        x=counts, y=np.where(expected >= 1e-3, expected, np.nan), mode="markers",
-        name="placed at random", hovertemplate=hover,
-        marker={"symbol": "diamond-open", "size": 6, "color": ink(dark).foreground},
+        x=counts, y=np.where(expected >= 1e-3, expected, np.nan), mode="markers", name="placed at random",
+        hovertemplate=hover, marker={"symbol": "diamond-open", "size": 6, "color": ink(dark).foreground},
     )  # fmt: skip
     return [bars, chance]

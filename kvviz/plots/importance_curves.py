@@ -75,8 +75,7 @@ def one_head(operation: str, observed: Observed, head: int) -> NDArray[np.float3
     """Attention [T, N] of one row; raises InvalidInputError for a head out of range."""
     if not 0 <= head < len(observed.weights):
         raise InvalidInputError(f"{operation}: head", head, f"0 to {len(observed.weights) - 1}")
-    row: NDArray[np.float32] = observed.weights[head]
-    return row
+    return np.asarray(observed.weights[head], np.float32)
 
 
 def importance_drift(
@@ -185,10 +184,9 @@ def attention_distribution(
     """
     observed = observe("attention_distribution", source, layer, steps, by_query_head=True)
     picked = list(range(len(observed.weights))) if heads is None else list(heads)
-    rows = [one_head("attention_distribution", observed, head) for head in picked]
-    weights = np.stack(rows or [observed.weights[:0]])
     if not picked:
         raise InvalidInputError("attention_distribution: heads", "none", f"some of 0 to {len(observed.weights) - 1}")
+    weights = np.stack([one_head("attention_distribution", observed, head) for head in picked])
     curves = _curves(metrics.sorted_mass(weights)[0][..., : observed.visible[0]])
     overall = np.exp(np.log(curves).mean(0))
     first, last = ranks or (1, len(overall))
@@ -196,9 +194,8 @@ def attention_distribution(
     shown = np.unique(np.geomspace(1, len(overall), _MAX_RANKS).round().astype(np.int64))
     neutral, figure = ink(dark), go.Figure()
     exponents = sorted(law.exponent for law in laws[1:])
-    legend_name = f"one {observed.row_name} ({len(picked)})" + (
-        f": exponents {exponents[0]:.2f} to {exponents[-1]:.2f}" if len(picked) > 1 else ""
-    )
+    exponent_range = f": exponents {exponents[0]:.2f} to {exponents[-1]:.2f}" if len(picked) > 1 else ""
+    legend_name = f"one {observed.row_name} ({len(picked)}){exponent_range}"
     for head, curve, law in zip(picked, curves, laws[1:], strict=True):
         figure.add_scatter(
             x=shown, y=curve[shown - 1], mode="lines", name=legend_name, legendgroup="heads",
@@ -206,18 +203,18 @@ def attention_distribution(
             hovertemplate=f"{observed.row_name} {head}: exponent {law.exponent:.2f}, R² {law.r_squared:.3f}"
             "<br>rank %{x:,}: weight %{y:.2g}<extra></extra>",
         )  # fmt: skip
-    color = cluster_color(2, 1.0, dark)
-    lines = {
-        "geometric mean of the heads": (overall[shown - 1], shown, {"width": 2.5, "color": color}),
-        f"power law: exponent {laws[0].exponent:.2f}, R² {laws[0].r_squared:.3f} (ranks {first:,} to {last:,})": (
-            laws[0].at(np.array([first, last])), [first, last],
-            {"width": 1.5, "dash": "dash", "color": neutral.foreground},
-        ),
-    }  # fmt: skip
-    for name, (y, x, line) in lines.items():
-        hover = "rank %{x:,}: weight %{y:.2g}<extra></extra>"
-        figure.add_scatter(x=x, y=y, mode="lines", name=name, line=line, hovertemplate=hover)
-    lowest = min(float(curves.min()), float(laws[0].at(np.array([last]))[0]))
+    hover = "rank %{x:,}: weight %{y:.2g}<extra></extra>"
+    figure.add_scatter(
+        x=shown, y=overall[shown - 1], mode="lines", name="geometric mean of the heads", hovertemplate=hover,
+        line={"width": 2.5, "color": cluster_color(2, 1.0, dark)},
+    )  # fmt: skip
+    law, ends = laws[0], laws[0].at(np.array([first, last]))
+    figure.add_scatter(
+        x=[first, last], y=ends, mode="lines", hovertemplate=hover,
+        name=f"power law: exponent {law.exponent:.2f}, R² {law.r_squared:.3f} (ranks {first:,} to {last:,})",
+        line={"width": 1.5, "dash": "dash", "color": neutral.foreground},
+    )  # fmt: skip
+    lowest = min(float(curves.min()), float(ends[-1]))
     for share, dash in _SHARES.items():
         counts = np.median(metrics.tokens_for_mass(weights, share), axis=-1)  # [R]
         figure.add_scatter(

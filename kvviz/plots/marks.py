@@ -14,7 +14,7 @@ from ..trace import Recording
 from ..trace.hues import UNCHOSEN, hue
 from .cells import AGREED, BLANK, MISSED, WASTED, Cells, rectangles, slashes
 from .labels import escape
-from .theme import MAP, attention_scale, hue_color, ink, recorded_style
+from .theme import MAP, attention_scale, color_bar_entry, hue_color, ink, legend_entry, recorded_style
 
 DECADES = 4  # attention weights from 1e-4 to 1, on a logarithmic scale
 _NAMES = {AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method"}
@@ -112,13 +112,12 @@ def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bo
     if color == "group":
         entries.append(_entry("attended, in no group", {"symbol": "square", "color": neutral.muted}))
     if color == "attention":
-        scale = {"color": [0], "showscale": True, **attention_scale(DECADES)}
-        entries.append(go.Scatter(x=[None], y=[None], mode="markers", marker=scale, showlegend=False, hoverinfo="skip"))
+        entries.append(color_bar_entry(attention_scale(DECADES)))
     if prompt_end:
         line = {"width": 1, "dash": "dot", "color": neutral.foreground}
-        entries.append(go.Scatter(x=[None], y=[None], mode="lines", name="end of the prompt", line=line))
+        entries.append(legend_entry("lines", "end of the prompt", line=line))
     return entries
 
 
 def _entry(name: str, marker: dict[str, Any]) -> go.Scatter:
-    return go.Scatter(x=[None], y=[None], mode="markers", name=name, marker={"size": 10, **marker}, hoverinfo="skip")
+    return legend_entry("markers", name, marker={"size": 10, **marker}, hoverinfo="skip")

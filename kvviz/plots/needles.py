@@ -14,7 +14,7 @@ from .axes import one_value
 from .labels import SEPARATOR, escape, set_title
 from .panels import panels, tiles
 from .score_curves import about, budget_text, ignoring_budget, numbers, rows_of
-from .theme import MAP
+from .theme import MAP, color_bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,15 +54,14 @@ def needle_grid(
     fixed = [name for name in ("task", "placement") if name in table.columns]
     rows = rows_of("needle_grid", table, [*fixed, "method", *budget, "length", "depth", found], levels)
     one_value("needle_grid", rows, *fixed)
-    for name in ("length", "depth", found):
-        rows = numbers("needle_grid", rows, name)
-        if name != "length" and not rows[name].between(0, 1).all():
+    rows = numbers("needle_grid", rows, "length", "depth", found)
+    for name in ("depth", found):
+        if not rows[name].between(0, 1).all():
             raise InvalidInputError(f"needle_grid: {name}", f"{rows[name].min():g} to {rows[name].max():g}", "0 to 1")
     lengths = np.unique(rows["length"])
     if len(lengths) > _MOST_LENGTHS:
-        raise InvalidInputError(
-            "needle_grid: length", f"{len(lengths)} lengths", f"at most {_MOST_LENGTHS}: round them"
-        )
+        wanted = f"at most {_MOST_LENGTHS}: round them"
+        raise InvalidInputError("needle_grid: length", f"{len(lengths)} lengths", wanted)
     rows, depths = _by_depth(rows)
     cells = _cells_of_needles(rows, budget, ignoring_budget(rows, levels) if budget else levels)
     budgets = {tokens for _, tokens in cells if tokens is not None}
@@ -86,7 +85,7 @@ def needle_grid(
     figure.update_yaxes(title_text="depth of the needle", col=1)
     figure.update_layout(barmode="overlay", coloraxis={
         "colorscale": MAP, "cmin": 0, "cmax": 1,
-        "colorbar": {"title": {"text": "share found", "side": "right"}, "thickness": 10, "outlinewidth": 0, "xpad": 12},
+        "colorbar": color_bar("share found", xpad=12),
     })  # fmt: skip
     one_budget = f"budget {budget_text(budgets.pop())}" if len(budgets) == 1 else ""
     set_title(figure, about(table, title, "Needles found", one_budget), panel_titles=True)

@@ -15,6 +15,10 @@ from .theme import ink, template_name
 _BETWEEN = 64  # pixels from a panel to the one below: tick labels and the lower panel's name
 _AROUND = 120  # pixels for the title, the lowest axis and the legend
 _SIDE = 0.1  # share of the width from a panel to the next: tick labels
+ABOVE = {
+    "showarrow": False, "borderpad": 0, "x": 0, "y": 1, "xref": "x domain", "yref": "y domain", "xanchor": "left",
+    "yanchor": "bottom",
+}  # an annotation above a panel, at its left edge  # fmt: skip
 
 
 def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tuple[go.Figure, list[dict[str, int]]]:
@@ -42,12 +46,18 @@ def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tupl
     return figure, places
 
 
+def stack(heights: Sequence[float], gap: float, *, shared_xaxes: bool = False) -> tuple[go.Figure, float]:
+    """A figure of panels below each other, with these heights and gaps in pixels, and their height together."""
+    inside = sum(heights) + gap * (len(heights) - 1)
+    figure = make_subplots(
+        len(heights), 1, shared_xaxes=shared_xaxes, vertical_spacing=gap / inside, row_heights=list(heights)
+    )
+    return figure, inside
+
+
 def name_panel(figure: go.Figure, text: str, row: int, col: int) -> None:
     """Write escaped `text` above a panel, at its left edge."""
-    figure.add_annotation(
-        text=text, showarrow=False, borderpad=0, align="left", x=0, y=1, xref="x domain", yref="y domain",
-        xanchor="left", yanchor="bottom", yshift=3, row=row, col=col,
-    )  # fmt: skip
+    figure.add_annotation(**ABOVE, text=text, align="left", yshift=3, row=row, col=col)
 
 
 def tiles(values: NDArray[np.float64], hover: str, dark: bool, text: list[list[str]] | None = None) -> go.Bar:

@@ -47,15 +47,18 @@ def ignoring_budget(rows: pd.DataFrame, levels: Collection[str]) -> set[Any]:
     return {name for name, group in rows.groupby("method") if name in levels or group["budget"].isna().all()}
 
 
-def numbers(operation: str, rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The rows with that column as finite float64; raises InvalidInputError for other values."""
-    try:
-        values = rows[column].astype(float)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"{operation}: {column}", f"values of type {rows[column].dtype}", "numbers") from None
-    if not np.isfinite(values).all():
-        raise InvalidInputError(f"{operation}: {column}", "an infinite value", "finite numbers")
-    return rows.assign(**{column: values})
+def numbers(operation: str, rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows with these columns as finite float64; raises InvalidInputError for other values."""
+    for column in columns:
+        try:
+            values = rows[column].astype(float)
+        except (TypeError, ValueError):
+            got = f"values of type {rows[column].dtype}"
+            raise InvalidInputError(f"{operation}: {column}", got, "numbers") from None
+        if not np.isfinite(values).all():
+            raise InvalidInputError(f"{operation}: {column}", "an infinite value", "finite numbers")
+        rows = rows.assign(**{column: values})
+    return rows
 
 
 def check_positive(operation: str, values: pd.Series[Any], name: str) -> None:

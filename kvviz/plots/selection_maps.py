@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording
@@ -15,6 +14,7 @@ from .cells import cells
 from .labels import heading, length_range, set_title
 from .labels import title as join
 from .marks import hover, legend, paint
+from .panels import ABOVE, stack
 from .theme import ink, template_name
 
 MAX_COLUMNS = 512
@@ -73,18 +73,15 @@ def selection_map(
         raise InvalidInputError("selection_map: head", head, f"0 to {min(rows) - 1}")
     spans = [(steps[0], min(steps[1], run.steps)) for run in runs]
     height = min(max(6 * (steps[1] - steps[0]), 90), 260)
-    gap = _PANEL_GAP / (height * len(runs) + _PANEL_GAP * (len(runs) - 1))
-    figure = make_subplots(len(runs), 1, shared_xaxes=True, vertical_spacing=gap)
+    figure, inside = stack([height] * len(runs), _PANEL_GAP, shared_xaxes=True)
     grids = []
     for panel, (run, span, count) in enumerate(zip(runs, spans, rows, strict=True), start=1):
         row = head * (count // min(rows))
         grid = cells(run, layer, row, span, positions, columns)
         for trace in [*paint(grid, run, color, dark), hover(grid, run)]:
             figure.add_trace(trace, panel, 1)
-        figure.add_annotation(
-            text=_panel_title(run, layer, row, range(*span), count != min(rows)), showarrow=False, borderpad=0,
-            x=0, y=1, xref="x domain", yref="y domain", xanchor="left", yanchor="bottom", row=panel, col=1,
-        )  # fmt: skip
+        panel_title = _panel_title(run, layer, row, range(*span), count != min(rows))
+        figure.add_annotation(**ABOVE, text=panel_title, row=panel, col=1)
         figure.update_yaxes(range=[span[1] - 0.5, span[0] - 0.5], title_text="step", nticks=6, row=panel, col=1)
         grids.append(grid)
     prompt_end = runs[0].prompt_length - 0.5
@@ -94,9 +91,7 @@ def selection_map(
     for trace in legend(grids, runs, color, ends_inside, dark):
         figure.add_trace(trace, 1, 1)
     row_name = f"KV head {head}" if min(rows) == runs[0].geometry.n_kv_heads else f"query head {head}"
-    text = heading(title, _about(runs, layer, row_name, steps, color))
-    set_title(figure, text, panel_titles=True)
-    inside = height * len(runs) + _PANEL_GAP * (len(runs) - 1)
+    set_title(figure, heading(title, _about(runs, layer, row_name, steps, color)), panel_titles=True)
     figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
     figure.update_yaxes(showgrid=False)
     figure.update_xaxes(range=[positions[0] - 0.5, positions[1] - 0.5], showgrid=False, tickformat=",")
@@ -114,11 +109,9 @@ def _same_prompt(runs: list[Recording]) -> list[Recording]:
             raise InvalidInputError("selection_map", f"a recording of {run.method} without steps", "at least one step")
         if (run.model, run.geometry) != (first.model, first.geometry):
             raise InvalidInputError("selection_map", f"recordings of {first.model} and {run.model}", "one model")
-        ends = run.prompt_length, first.prompt_length
-        if ends[0] != ends[1] or not np.array_equal(run.token_ids[: ends[0]], first.token_ids[: ends[1]]):
-            raise InvalidInputError(
-                "selection_map", f"another prompt in the recording of {run.method}", f"the prompt of {first.method}"
-            )
+        if not np.array_equal(run.token_ids[: run.prompt_length], first.token_ids[: first.prompt_length]):
+            got = f"another prompt in the recording of {run.method}"
+            raise InvalidInputError("selection_map", got, f"the prompt of {first.method}")
     return runs
 
 

@@ -51,12 +51,25 @@ def template_name(dark: bool = False) -> str:
 def attention_scale(decades: int) -> dict[str, Any]:
     """Colour scale, limits and colour bar for the decimal logarithm of attention weights, from 10^-decades to 1."""
     ticks = list(range(-decades, 1))
-    bar = {
-        "title": {"text": "attention weight", "side": "right"}, "tickvals": ticks,
-        "ticktext": [f"≤ {power_of_ten(ticks[0])}", *(power_of_ten(tick) for tick in ticks[1:])],
-        "thickness": 10, "outlinewidth": 0, "xpad": 4,
-    }  # fmt: skip
+    labels = [f"≤ {power_of_ten(ticks[0])}", *(power_of_ten(tick) for tick in ticks[1:])]
+    bar = color_bar("attention weight", tickvals=ticks, ticktext=labels)
     return {"colorscale": MAP, "cmin": -decades, "cmax": 0, "colorbar": bar}
+
+
+def color_bar(title: str, **properties: Any) -> dict[str, Any]:
+    """A colour bar with `title` along its right side; `properties` are added, or replace those that all bars have."""
+    return {"title": {"text": title, "side": "right"}, "thickness": 10, "outlinewidth": 0, "xpad": 4} | properties
+
+
+def legend_entry(mode: str, name: str, **properties: Any) -> go.Scatter:
+    """A trace without data, which only explains something in the legend."""
+    return go.Scatter(x=[None], y=[None], mode=mode, name=name, **properties)
+
+
+def color_bar_entry(scale: dict[str, Any]) -> go.Scatter:
+    """A trace without data that shows the colour bar of a scale from `attention_scale`."""
+    marker = {"color": [0], "showscale": True, **scale}
+    return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
 
 
 def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict[str, str]:

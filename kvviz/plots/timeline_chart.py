@@ -6,14 +6,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace.timeline import PHASES, Event, Timeline
 from .axes import unit_of
 from .labels import escape, heading, set_title
 from .labels import title as join
-from .panels import name_panel
+from .panels import name_panel, stack
 from .parts import in_order, part_marker, part_of
 from .theme import ink, template_name
 
@@ -72,14 +71,17 @@ def timeline(
     events = timeline.events
     start_s, stop_s = _window(events, phase, steps, seconds)
     passes = [event for event in events if event.stream == "pass" and start_s <= event.start_s < stop_s]
-    shown = [_cut(event, start_s, stop_s) for event in events if event.stream != "pass"]
+    shown = [
+        event._replace(start_s=max(event.start_s, start_s), end_s=min(event.end_s, stop_s))
+        for event in events
+        if event.stream != "pass"
+    ]
     shown = [event for event in shown if event.end_s > event.start_s]
     if not shown:
         raise InvalidInputError("timeline", f"nothing between {start_s:g} and {stop_s:g} s", "a window with events")
     boxes, gap_s = _boxes(shown, stop_s - start_s)
     streams = [stream for stream in _STREAMS if any(event.stream == stream for event in shown)]
-    inside = _HEIGHT * len(streams) + _GAP * (len(streams) - 1)
-    figure = make_subplots(len(streams), 1, shared_xaxes=True, vertical_spacing=_GAP / inside)
+    figure, inside = stack([_HEIGHT] * len(streams), _GAP, shared_xaxes=True)
     scale, unit = unit_of(stop_s - start_s)
     figure.add_traces(*_bars(boxes, streams, start_s, (scale, unit), dark))
     layers = [event.layer for event in shown]
@@ -124,10 +126,6 @@ def _window(
     if not chosen:
         raise InvalidInputError("timeline", f"no event of {phase or 'any phase'}", "a timeline that recorded a run")
     return min(event.start_s for event in chosen), max(event.end_s for event in chosen)
-
-
-def _cut(event: Event, start_s: float, stop_s: float) -> Event:
-    return event._replace(start_s=max(event.start_s, start_s), end_s=min(event.end_s, stop_s))
 
 
 def _boxes(events: list[Event], window_s: float) -> tuple[dict[tuple[str, str], list[Box]], float]:
