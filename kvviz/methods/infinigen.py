@@ -101,9 +101,7 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
     def choose(self, state: InfiniGenState, queries: Tensor) -> Selection:
         """Sinks, the tokens with the largest speculated scores, and the recent window."""
         layer, sinks = state.layer, self.sinks
-        by_head = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]
-        products = (by_head @ state.rotation) @ state.partial_keys.channels.float()  # over the kept channels
-        scores = layer.logits(products).flatten(1, 2)  # [B, Q, L]
+        scores = self._speculated_scores(state, queries)  # [B, Q, L]
         end = self.recent_start(state)
         counts = self._counts(state, scores, end)
         middle = reduce_group(scores, layer.n_kv_heads, self.group)[..., sinks:end]
@@ -122,6 +120,11 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
         means = important.sum(-1).double().mean(-1)  # [B]
         most = self.free_budget(state)
         return [min(math.floor(mean), most) for mean in means.tolist()]
+
+    def _speculated_scores(self, state: InfiniGenState, queries: Tensor) -> Tensor:
+        """Scaled logits [B, Q, L] of queries [B, Q, D] over the kept channels."""
+        by_head = queries.unflatten(1, (state.layer.n_kv_heads, -1)).float()  # [B, H, G, D]
+        return state.layer.logits((by_head @ state.rotation) @ state.partial_keys.channels.float()).flatten(1, 2)
 
 
 def skewing_matrix(queries: Tensor, n_kv_heads: int) -> Tensor:
