@@ -37,8 +37,16 @@ def llama():
     return model
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def quick_or_slow(architecture, method):
+    """The parameters of a test; quick are all methods on one architecture, and one method on all of them."""
+    quick = architecture == "llama" or method == "clusterkv"
+    return pytest.param(architecture, method, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method"),
+    [quick_or_slow(architecture, method) for architecture in ARCHITECTURES for method in METHODS],
+)
 def test_a_full_budget_does_not_change_the_text(architecture, method):
     model, ids = make(architecture), prompt(40)
     expected = model.generate(ids, **GREEDY)

@@ -46,6 +46,7 @@ def test_two_processes_write_the_same_bytes(folder, undisturbed, out):
     assert out.read_bytes() == undisturbed.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_error_in_a_process_reaches_the_caller(folder, out):
     """Sample 4 fails; when a process starts it, at least three of the four samples before it are finished."""
     with pytest.raises(InvalidInputError, match=r"score of task wrong: got 2\.0; wanted a number from 0 to 1") as found:
@@ -60,6 +61,7 @@ class NoGenerator(ThreadingBackend):
     supports_return_generator = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["threading", NoGenerator()])
 def test_threads_write_the_same_bytes(folder, undisturbed, out, backend):
     with joblib.parallel_config(backend=backend):

@@ -44,10 +44,13 @@ def check(keys: torch.Tensor, chunk_size: int | None, impl: str) -> None:
         assert similarities[head].tolist() == pytest.approx(expected[2], abs=1e-6)
 
 
+LONG = [pytest.param(1000, chunk_size, marks=pytest.mark.slow) for chunk_size in (64, 101, 256, None)]
+
+
 @each_impl
 @pytest.mark.parametrize(
     ("length", "chunk_size"),
-    [*itertools.product([1, 2, 63, 100], [2, 3, 64, 99, None]), (1000, 64), (1000, 101), (1000, 256), (1000, None)],
+    [*itertools.product([1, 2, 63, 100], [2, 3, 64, 99, None]), *LONG],
 )
 def test_partners_agree_with_loops(length, chunk_size, impl, device):
     check(normal(2, length, 24).to(device), chunk_size, impl)

@@ -48,7 +48,13 @@ def clusters_by_hand(scores, labels, budget: int, start: int = 0):
 @each_impl
 @pytest.mark.parametrize(
     ("length", "count", "budget", "heads", "kv_heads"),
-    [(1, 1, 5, 2, 2), (63, 7, 20, 6, 2), (100, 33, 99, 2, 1), (1000, 81, 60, 2, 1), (200, 20, 0, 2, 2)],
+    [
+        (1, 1, 5, 2, 2),
+        (63, 7, 20, 6, 2),
+        (100, 33, 99, 2, 1),
+        pytest.param(1000, 81, 60, 2, 1, marks=pytest.mark.slow),
+        (200, 20, 0, 2, 2),
+    ],
 )
 @pytest.mark.parametrize("scored", ["by heads", "by query heads", "ties"])
 def test_whole_clusters_are_selected_up_to_the_budget(scored, length, count, budget, heads, kv_heads, impl, device):
@@ -177,7 +183,7 @@ def pq_by_hand(queries, centroids, codes, group, scale, softcap):
 @pytest.mark.parametrize(("scale", "softcap"), [(None, None), (0.5, None), (0.5, 2.0)])
 @pytest.mark.parametrize(
     ("length", "parts", "count", "heads", "kv_heads"),
-    [(1, 2, 3, 3, 3), (63, 4, 256, 6, 2), (100, 2, 8, 3, 3), (1000, 2, 16, 4, 1)],
+    [(1, 2, 3, 3, 3), (63, 4, 256, 6, 2), (100, 2, 8, 3, 3), pytest.param(1000, 2, 16, 4, 1, marks=pytest.mark.slow)],
 )
 def test_quantised_tokens_are_scored_by_their_centroids(
     length, parts, count, scale, softcap, group, heads, kv_heads, impl, device

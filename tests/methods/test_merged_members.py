@@ -176,7 +176,7 @@ def test_members_are_saved_and_files_without_them_still_load(tmp_path):
         ({"members_of_step": np.zeros(6, np.int32)}, "not attended"),  # step 0 attends to no centroid
         ({"members": np.full((2, 2, 126), -2, np.int32)}, "not attended"),
         ({"members": np.full((2, 2, 126), 3, np.int32)}, "not attended"),
-        ({"members": np.zeros((2, 2, 126), np.int32)}, "tokens visible"),  # token 125 before the last step
+        ({"members": np.zeros((2, 2, 126), np.int32)}, "centroid of visible tokens"),  # token 125 before the last step
     ],
 )
 def test_inconsistent_members_are_refused(changes, message):
