@@ -80,8 +80,7 @@ def ablation(
                 figure.add_trace(trace.update(legendgroup=str(number), showlegend=place == places[0]), **place)
                 most_runs = max(most_runs, int(line_rows.groupby(field).size().max()))
         figure.update_yaxes(title_text=escape(_printed(name)), **place)
-    field_values = [rows[field].to_numpy() for rows in tables.values()]
-    figure.update_xaxes(**_axis(field_values, numeric))
+    figure.update_xaxes(**_axis([rows[field].to_numpy() for rows in tables.values()], numeric))
     figure.update_xaxes(title_text=escape(_printed(field)), row=len(metrics), col=1)
     spread = f"mean of {most_runs} runs, bars: lowest to highest" if most_runs > 1 else ""
     short = [_printed(name).partition(" (")[0] for name in (*metrics, field)]

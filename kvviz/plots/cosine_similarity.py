@@ -140,10 +140,9 @@ def query_similarity_by_distance(
     """Mean cosine of two queries after RoPE against their distance, with the values at 1, 64 and 1,024 tokens.
 
     As in CTkvr fig. 2a. The dotted line at 0.8 is the value that the paper reports to be exceeded within 1,000 tokens
-    on most of its data. `source`: a Trace, or {layer: queries [Q, L, D]}. `layers`: which to show, by default all, or
-    five evenly spaced ones if there are more. Curves are means over `heads` (by default all query heads) at distances
-    on a logarithmic scale up to half the tokens. With several layers, the thick line with the written values is their
-    mean. A single layer gets a band from the 10% to the 90% quantile of the pairs, averaged over the heads.
+    on most of its data. `source`: a Trace, or {layer: queries [Q, L, D]}. `layers`, `heads` (here query heads) and the
+    band of a single layer as for `similarity_by_distance`. Distances are on a logarithmic scale up to half the tokens.
+    With several layers, the thick line with the written values is their mean.
 
     Raises InvalidInputError for a missing layer or head and values that are not finite.
 

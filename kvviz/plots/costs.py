@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from ..metrics.fits import growth_exponent
 from .axes import amounts, log_ticks, one_value, run_title, size_axis, unit_of
 from .labels import escape, set_title
-from .score_curves import check_positive, curve, numbers, rows_of
-from .theme import ink, styles_of, template_name
+from .score_curves import check_positive, curve, curve_of, numbers, rows_of
+from .theme import ink, legend_entry, styles_of, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ def throughput_by_batch(
     >>> [line.name for line in throughput_by_batch(pd.DataFrame(rows)).data if line.name]
     ['full', 'out of memory', 'quest: 3× full, batch 2×']
     """
-    _ = amounts("throughput_by_batch", table, ["method", "batch"], "tokens_per_s")
+    amounts("throughput_by_batch", table, ["method", "batch"], "tokens_per_s")
     rows = numbers("throughput_by_batch", rows_of("throughput_by_batch", table, ["method", "batch"]), "batch")
     check_positive("throughput_by_batch: batch", rows["batch"], "batches")
     rows = rows.assign(tokens_per_s=table["tokens_per_s"])
@@ -46,10 +46,8 @@ def throughput_by_batch(
         means = rows[rows["method"] == method].groupby("batch")["tokens_per_s"].mean()
         measured = means.dropna()
         if len(measured):
-            figure.add_trace(curve(
-                escape(str(method)) + _relative_to_full(best, method), measured.index.to_numpy(float),
-                measured.to_numpy(float), style(str(method)), "batch %{x}: %{y:,.1f} tokens/s",
-            ))  # fmt: skip
+            label = escape(str(method)) + _relative_to_full(best, method)
+            figure.add_trace(curve_of(label, measured, style(str(method)), "batch %{x}: %{y:,.1f} tokens/s"))
         failed = means.index[means.isna()]
         if len(failed):
             color = style(str(method))["color"]
@@ -79,8 +77,8 @@ def index_build_time(
     >>> index_build_time(table).data[0].name
     'k-means: slope 2.0'
     """
-    rows = numbers("index_build_time", rows_of("index_build_time", table, ["index", "length", "seconds"]), "seconds")
-    rows = numbers("index_build_time", rows, "length")
+    rows = rows_of("index_build_time", table, ["index", "length", "seconds"])
+    rows = numbers("index_build_time", rows, "seconds", "length")
     for column in ("seconds", "length"):
         check_positive(f"index_build_time: {column}", rows[column], "numbers")
     scale, unit = unit_of(float(rows["seconds"].max()))
@@ -129,15 +127,13 @@ def _out_of_memory(
         x=[*last[0], float(batch)], y=[*last[1], 0.0], mode="lines", line={"color": color, "width": 1, "dash": "dot"},
         showlegend=False, hoverinfo="skip",
     )  # fmt: skip
+    sign = {"symbol": "x-thin", "size": 9}
     cross = go.Scatter(
         x=[float(batch)], y=[0.0], mode="markers", showlegend=False, cliponaxis=False,
-        marker={"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": color}},
+        marker={**sign, "line": {"width": 2, "color": color}},
         hovertemplate=f"{escape(method)}<br>out of memory at batch %{{x}}<extra></extra>",
     )  # fmt: skip
     if not in_legend:
         return [fall, cross]
-    marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": ink(dark).foreground}}
-    entry = go.Scatter(
-        x=[None], y=[None], mode="markers", name="out of memory", marker=marker, hoverinfo="skip", legendrank=2000
-    )
-    return [fall, cross, entry]
+    marker = {**sign, "line": {"width": 2, "color": ink(dark).foreground}}
+    return [fall, cross, legend_entry("markers", "out of memory", marker=marker, hoverinfo="skip", legendrank=2000)]

@@ -48,13 +48,13 @@ def save(
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidInputError("plots.save: suffix", repr(path.suffix), f"one of {', '.join(SUFFIXES)}")
     inches = WIDTHS.get(width) if isinstance(width, str) else width
-    for name, size in (("width", inches), ("height", height)):
-        if (size is None and name == "width") or (size is not None and not 0.5 <= size <= 100):
-            argument = width if name == "width" else height
-            raise InvalidInputError(f"plots.save: {name}", repr(argument), f"{', '.join(WIDTHS)} or 0.5 to 100 inches")
+    wanted = f"{', '.join(WIDTHS)} or 0.5 to 100 inches"
+    if inches is None or not 0.5 <= inches <= 100:
+        raise InvalidInputError("plots.save: width", repr(width), wanted)
+    if height is not None and not 0.5 <= height <= 100:
+        raise InvalidInputError("plots.save: height", repr(height), wanted)
     if not 50 <= dpi <= 1200:
         raise InvalidInputError("plots.save: dpi", repr(dpi), "50 to 1,200 dots per inch")
-    assert inches is not None  # checked above
     image = _render(_for_print(fig, inches, height), path.suffix.lower()[1:], dpi)
     with replacing(path) as partial:
         partial.write_bytes(image)
@@ -69,26 +69,21 @@ def _for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure
     letters = int(inches * _PIXELS / (0.5 * type_size))  # a letter is about half as wide as its type size
     text = wrap(page.layout.title.text or "", letters)
     panel_titles = any(note.yanchor == "bottom" and note.y == 1 for note in page.layout.annotations)
+    # A title of more than two lines makes the figure higher, so that the plot below keeps its height.
+    more_lines = max(top_margin(text, type_size) - top_margin("<br>", type_size), 0.0)
     page.update_layout(
         width=inches * _PIXELS, autosize=False, font_size=type_size,
-        height=height * _PIXELS if height else (page.layout.height or 420) * _SHRINK + _long_title(text, type_size),
+        height=height * _PIXELS if height else (page.layout.height or 420) * _SHRINK + more_lines,
         title={"text": text, "font_size": type_size, "pad": title_pad(text, type_size), "x": 0, "xref": "container"},
         margin={"l": 4, "r": 6, "t": top_margin(text, type_size, panel_titles), "b": 4},
     )  # fmt: skip
     for update in (page.update_xaxes, page.update_yaxes):
         update(title={"font_size": type_size, "standoff": 4})
-    page.update_traces(marker_colorbar_title_font_size=type_size, selector=_has_color_bar)
+    for trace in page.data:
+        if "marker" in trace and trace.marker.showscale:
+            trace.marker.colorbar.title.font.size = type_size
     page.update_coloraxes(colorbar_title_font_size=type_size)
     return page
-
-
-def _long_title(text: str, type_size: float) -> float:
-    """Extra pixels for a title of more than two lines, so that the plot below keeps its height."""
-    return max(top_margin(text, type_size) - top_margin("<br>", type_size), 0.0)
-
-
-def _has_color_bar(trace: Any) -> bool:
-    return "marker" in trace and bool(trace.marker.showscale)
 
 
 def _render(fig: go.Figure, image_format: str, dpi: int) -> bytes:

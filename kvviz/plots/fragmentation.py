@@ -43,10 +43,9 @@ def page_fragmentation(
     tokens). The histogram counts all pages with an important token, over all steps; the diamonds show what is expected
     if as many tokens are drawn at random. The title gives the share of those pages that is wasted.
 
-    `source`: a recording, or a trace whose last positions serve as decode steps. `head` counts key/value heads; the
-    weights of its query heads are averaged. `steps`: how many of the last steps, by default 64 or all if there are
-    fewer; the map shows the last 16 of them. `pages`: the half-open range of pages in the map, by default 4 consecutive
-    ones with a typical number of important tokens per page: the nearest to the mean of all pages.
+    `source`, `head` and `steps` as for `importance_drift`; the map shows the last 16 of the steps. `pages`: the
+    half-open range of pages in the map, by default 4 consecutive ones with a typical number of important tokens per
+    page: the nearest to the mean of all pages.
 
     Raises InvalidInputError for a layer, head, page size, range or number of tokens or steps that does not fit.
 
@@ -69,19 +68,15 @@ def page_fragmentation(
     figure, inside = stack([_MAP_HEIGHT, _BARS_HEIGHT], _GAP)
     last = source.steps if isinstance(source, Recording) else len(weights)
     first = last - min(_ROWS, len(weights))
-    for trace in _map(weights[-_ROWS:], important[-_ROWS:], window, page_size, first):
-        figure.add_trace(trace, 1, 1)
-    for trace in _histogram(fragmentation, top, int(between.sum(-1).mean()), page_size, dark):
-        figure.add_trace(trace, 2, 1)
+    figure.add_traces(_map(weights[-_ROWS:], important[-_ROWS:], window, page_size, first), rows=1, cols=1)
+    bars = _histogram(fragmentation, top, int(between.sum(-1).mean()), page_size, dark)
+    figure.add_traces(bars, rows=2, cols=1)
     for edge in range(window[0], window[1] + 1):
         figure.add_vline(x=edge * page_size - 0.5, line={"width": 1.5, "color": ink(dark).background}, row=1, col=1)
-    mean = fragmentation.tokens_per_page.mean()
-    panels = (
-        f"pages {window[0]:,} to {window[1] - 1:,}" + (", typical ones" if pages is None else ""),
-        f"on average {mean:.1f} of a page's {page_size} tokens",
-    )
-    for row, text in enumerate(panels, start=1):
-        figure.add_annotation(**ABOVE, text=text, row=row, col=1)
+    typical = ", typical ones" if pages is None else ""
+    figure.add_annotation(**ABOVE, text=f"pages {window[0]:,} to {window[1] - 1:,}{typical}", row=1, col=1)
+    average = f"on average {fragmentation.tokens_per_page.mean():.1f} of a page's {page_size} tokens"
+    figure.add_annotation(**ABOVE, text=average, row=2, col=1)
     text = heading(title, [
         "Important tokens by page", *observed.about, f"KV head {head}", f"{len(weights)} steps",
         f"top {top:,} tokens on {fragmentation.pages.mean():.0f} pages, {fragmentation.least.mean():.0f} would suffice",

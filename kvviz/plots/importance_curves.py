@@ -50,7 +50,7 @@ def observe(
     if not 1 <= count <= most:
         raise InvalidInputError(f"{operation}: steps", count, f"1 to {most}")
     positions = np.arange(length - count, length)
-    row_name = "query head"
+    row_name = "query head" if by_query_head else "KV head"
     if isinstance(source, Trace):
         queries, keys = source.queries[source.check_layer(layer)], source.keys[layer]
         weights = metrics.attention_weights(
@@ -68,7 +68,7 @@ def observe(
         if not by_query_head:
             weights = weights.reshape(heads, -1, count, length).mean(1)
     about = (source.model, f"{tokens:,} tokens", f"layer {layer}")
-    return Observed(weights, positions + 1, source.tokens, about, axis, row_name if by_query_head else "KV head")
+    return Observed(weights, positions + 1, source.tokens, about, axis, row_name)
 
 
 def one_head(operation: str, observed: Observed, head: int) -> NDArray[np.float32]:
@@ -173,8 +173,8 @@ def attention_distribution(
 
     `source`: a trace, with one line per query head and its last positions as decode steps; or a recording, with one
     line per row: if these are key/value heads (means over their group), the legend says so. `heads` selects some.
-    `steps`: how many of the last steps, by default 64 or all if there are fewer. `ranks`: first and last rank of the
-    fits, from 1, both included; by default all ranks that every step has, up to the first weight of 0.
+    `steps` as for `importance_drift`. `ranks`: first and last rank of the fits, from 1, both included; by default all
+    ranks that every step has, up to the first weight of 0.
 
     Raises InvalidInputError for a layer, head, number of steps or range of ranks that does not fit.
 

@@ -64,8 +64,3 @@ def set_title(figure: Figure, text: str, panel_titles: bool = False) -> None:
     """Set a figure's title, and the top margin that it needs at the type size of a screen."""
     figure.update_layout(title={"text": text, "pad": {"t": title_pad(text, TYPE_SIZE)["t"]}})
     figure.update_layout(margin_t=top_margin(text, TYPE_SIZE, panel_titles))
-
-
-def length_range(start: int, stop: int) -> str:
-    """The half-open range `start` to `stop` of positions as text: "7" or "7–9"."""
-    return f"{start:,}" if stop - start == 1 else f"{start:,}–{stop - 1:,}"

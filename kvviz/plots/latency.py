@@ -74,7 +74,9 @@ def latency(
         if over not in (None, "method"):
             raise InvalidInputError("latency: over", repr(over), 'a table, or over="method" with timelines')
         costs, what = _of_timelines(table, phase), "a decode step" if phase == "decode" else "the prefill"
-        text = heading(title, [f"Time of {what}, by part", *_shared(table), hardware or ""])
+        descriptions = [timeline.description.split(SEPARATOR) for timeline in table.values()]
+        shared = [part for part in descriptions[0] if all(part in description for description in descriptions)]
+        text = heading(title, [f"Time of {what}, by part", *shared, hardware or ""])
         figure = _bars(costs, dark)
     else:
         axis: str = over or next((name for name in _OVER[1:] if several(table, name)), "method")
@@ -115,12 +117,6 @@ def _of_timelines(timelines: Mapping[str, Timeline], phase: str) -> list[Cost]:
         runs = passes if phase == "decode" else 1  # a prompt's passes are chunks of one prefill
         costs += [Cost(str(method), part, 0.0, total / runs) for part, total in seconds.items()]
     return costs
-
-
-def _shared(timelines: Mapping[str, Timeline]) -> list[str]:
-    """The parts that the descriptions of all timelines share."""
-    descriptions = [timeline.description.split(SEPARATOR) for timeline in timelines.values()]
-    return [part for part in descriptions[0] if all(part in description for description in descriptions)]
 
 
 def _whole(costs: list[Cost]) -> dict[tuple[str, float], float]:
@@ -183,8 +179,7 @@ def _curves(costs: list[Cost], over: str, style_in: Callable[[str], dict[str, st
         times = np.array([whole[method, x] / scale for x in places])
         hover = f"{over} %{{x:,}}: %{{y:.3g}} {unit}"
         figure.add_trace(curve(escape(method), places, times, style_in(method), hover))
-    axis = "length (tokens)" if over == "length" else "batch (sequences)"
-    size_axis(figure, [cost.x for cost in costs], axis)
+    size_axis(figure, [cost.x for cost in costs], "length (tokens)" if over == "length" else "batch (sequences)")
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
     least, most = min(whole.values()), max(whole.values())
     if least > 0 and most / least > _LOG_FROM:

@@ -62,9 +62,14 @@ def budget_ledger(
     if extra:
         raise InvalidInputError("budget_ledger: recordings", f"labels {', '.join(sorted(extra))}", "labels of ledgers")
     wasted = {label: _wasted(run, entries[label]) for label, run in (recordings or {}).items()}
-    size, unit = next(pair for pair in _SIZES if _largest(entries) >= pair[0] or pair[0] == 1)
+    kept = [sum(entry["kept_bytes"].values()) + entry["metadata_bytes"] for entry in entries.values()]
+    largest = max(kept + [entry["moved_bytes"] for entry in entries.values()])
+    size, unit = next((pair for pair in _SIZES if largest >= pair[0]), _SIZES[-1])
     tokens = {part: [entry[part] for entry in entries.values()] for part in _TOKEN_PARTS}
-    moved = _moved(entries, size)
+    moved = {
+        part: [entry[name] / size for entry in entries.values()]
+        for part, name in (("KV fetched", "moved_bytes"), ("metadata fetched", "prefetched_bytes"))
+    }
     sets = [("tokens attended to per KV head, last step", tokens), (f"{unit} kept, all layers", _kept(entries, size))]
     sets += [(f"{unit} moved, all layers and steps", moved)] if any(map(any, moved.values())) else []
     keys = [_key(name, parts, bool(wasted) and row == 0, dark) for row, (name, parts) in enumerate(sets)]
@@ -73,8 +78,7 @@ def budget_ledger(
     figure = make_subplots(len(sets), 1)
     top = float(inside)
     for row, ((_, parts), key) in enumerate(zip(sets, keys, strict=True), start=1):
-        for bar in _bars(list(entries), parts, wasted if row == 1 else {}, dark):
-            figure.add_trace(bar, row, 1)
+        figure.add_traces(_bars(list(entries), parts, wasted if row == 1 else {}, dark), rows=row, cols=1)
         top -= above[row - 1]
         figure.update_yaxes(domain=[max(top - _BAR * len(entries), 0) / inside, top / inside], row=row, col=1)
         name_panel(figure, key, row, 1)
@@ -116,14 +120,12 @@ def _entries(ledgers: Mapping[str, Any] | pd.DataFrame) -> dict[str, dict[str, A
 def _entry(label: str, ledger: Any) -> dict[str, Any]:
     fields = asdict(ledger) if is_dataclass(ledger) and not isinstance(ledger, type) else ledger
     if not isinstance(fields, Mapping):
-        raise InvalidInputError(
-            f"budget_ledger: {label}", type(ledger).__name__, "a ledger or a mapping of its numbers"
-        )
-    tiers = fields.get("kept_bytes", {})
+        wanted = "a ledger or a mapping of its numbers"
+        raise InvalidInputError(f"budget_ledger: {label}", type(ledger).__name__, wanted)
     entry = {name: float(fields.get(name, 0.0)) for name in (*_TOKEN_PARTS, *_BYTE_COUNTS)}
     if "outer_metadata_bytes" in fields:  # the former name, in older tables
         entry["host_metadata_bytes"] = float(fields["outer_metadata_bytes"])
-    kept = {str(tier): float(count) for tier, count in dict(tiers).items()}
+    kept = {str(tier): float(count) for tier, count in dict(fields.get("kept_bytes", {})).items()}
     for name, value in [*entry.items(), *kept.items()]:
         if not (math.isfinite(value) and value >= 0):
             raise InvalidInputError(f"budget_ledger: {label}: {name}", value, "a number >= 0")
@@ -144,20 +146,6 @@ def _kept(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[fl
     device = [(entry["metadata_bytes"] - entry["host_metadata_bytes"]) / size for entry in entries.values()]
     host = [entry["host_metadata_bytes"] / size for entry in entries.values()]
     return parts | {"metadata on device": device, "metadata on host": host}
-
-
-def _moved(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:
-    names = {"KV fetched": "moved_bytes", "metadata fetched": "prefetched_bytes"}
-    return {part: [entry[name] / size for entry in entries.values()] for part, name in names.items()}
-
-
-def _largest(entries: Mapping[str, dict[str, Any]]) -> float:
-    return float(
-        max(
-            max(sum(entry["kept_bytes"].values()) + entry["metadata_bytes"], entry["moved_bytes"])
-            for entry in entries.values()
-        )
-    )
 
 
 def _wasted(run: Recording, entry: Mapping[str, Any]) -> dict[str, float]:

@@ -38,8 +38,7 @@ def paint(grid: Cells, run: Recording, color: str, dark: bool) -> list[go.Scatte
 
 
 def _area(grid: Cells, mask: NDArray[np.bool_], color: str) -> go.Scatter:
-    x, y = rectangles(mask, grid, closed=False)
-    return _lines(x, y, {"width": 0}).update(fill="toself", fillcolor=color)
+    return _lines(*rectangles(mask, grid, closed=False), {"width": 0}).update(fill="toself", fillcolor=color)
 
 
 def _lines(x: NDArray[Any], y: NDArray[Any], line: dict[str, Any]) -> go.Scatter:

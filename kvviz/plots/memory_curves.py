@@ -10,14 +10,13 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 from plotly.colors import sample_colorscale
-from plotly.subplots import make_subplots
 
 from ..errors import InvalidInputError
 from ..metrics.memory import kv_bytes
 from .axes import log_ticks, run_title, size_axis
 from .labels import escape, heading, set_title
-from .panels import name_panel
-from .score_curves import curve, numbers, rows_of
+from .panels import name_panel, stack
+from .score_curves import curve, curve_of, numbers, rows_of
 from .theme import MAP, ink, styles_of, template_name
 
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ def hit_rate(
     columns cache (the name of a curve) and hit_rate (0 to 1), and in each row either recent_steps (ClusterKV's R: a
     `StepCache`) or policy ("lru", "lfu"), capacity_tokens and blocks_a_step (a `BlockCache`). A panel without rows is
     left out. Rows that repeat all of these become their mean. A column paper, drawn as hollow marks, holds what a paper
-    reports for the same setting with other models and texts. `hardware` names the machine, by default
-    `table.attrs["hardware"]`.
+    reports for the same setting with other models and texts. `hardware` as for `latency`.
 
     Raises InvalidInputError for missing columns, rows of neither kind, or rates outside 0 to 1.
 
@@ -89,23 +87,18 @@ def hit_rate(
     if blocks[["policy", "capacity_tokens", "blocks_a_step"]].isna().any(axis=None):
         wanted = "recent_steps, or policy, capacity_tokens and blocks_a_step, in each row"
         raise InvalidInputError("hit_rate", "a row that describes neither cache", wanted)
-    drawn = [
-        (name, part, curves, x)
-        for name, part, curves, x in (
-            ("the tokens of the last R steps", steps, _by_steps(steps, styles_of(table, dark)), "recent_steps"),
-            ("blocks of tokens", blocks, _by_blocks(blocks, dark), "blocks_a_step"),
-        )
-        if len(part)
-    ]
+    drawn = [(x, part) for x, part in (("recent_steps", steps), ("blocks_a_step", blocks)) if len(part)]
     figure = _stacked(len(drawn), 190, 100, dark)
     explained = False
-    for row, (name, part, curves, x) in enumerate(drawn, start=1):
+    for row, (x, part) in enumerate(drawn, start=1):
+        by_steps = x == "recent_steps"
+        curves = _by_steps(part, styles_of(table, dark)) if by_steps else _by_blocks(part, dark)
         figure.add_traces(curves, rows=row, cols=1)
         if part["paper"].notna().any():
             figure.add_trace(_paper(part, x, not explained, dark), row, 1)
             explained = True
-        name_panel(figure, name, row, 1)
-        if x == "recent_steps":
+        name_panel(figure, "the tokens of the last R steps" if by_steps else "blocks of tokens", row, 1)
+        if by_steps:
             figure.update_xaxes(title_text="recent steps kept (R)", dtick=1, row=row, col=1)
         else:
             size_axis(figure, part[x], "blocks added per step", row=row, col=1)
@@ -155,13 +148,8 @@ def kv_memory(
         if link is not None:
             times, hover = np.asarray(link.seconds(size, shape.n_layers), float), "%{x:,} tokens: %{y:.3g} s"
             figure.add_trace(curve(label, x, times, style, hover, show_legend=False), 2, 1)
-    for name, (dash, symbol) in looks.items():
-        style = {"color": ink(dark).foreground, "dash": dash, "symbol": symbol}
-        figure.add_trace(_entry(escape(name), style), 1, 1)
-    for batch, tone in tones.items():
-        figure.add_trace(
-            _entry(f"batch {batch:,}", {"color": tone, "dash": "solid", "symbol": "circle"}, markers=False), 1, 1
-        )
+    batches_drawn = {f"batch {batch:,}": tone for batch, tone in tones.items()}
+    figure.add_traces(_legend(looks, batches_drawn, dark), rows=1, cols=1)
     if memory_bytes is not None:
         sizes.append(np.array([memory_bytes]))
         style = {"color": ink(dark).foreground, "dash": "dashdot", "symbol": "line-ns"}
@@ -194,13 +182,11 @@ def _by_steps(rows: pd.DataFrame, style_in: Callable[[str], dict[str, str]]) -> 
     for name in rows["cache"].unique():
         means = rows[rows["cache"] == name].groupby("recent_steps")["hit_rate"].mean()
         method = str(name).partition(",")[0]
-        style = style_in(method)
-        if method in methods:  # a method's second curve keeps its colour
-            number = methods.count(method)
+        style, number = style_in(method), methods.count(method)
+        if number:  # a method's second curve keeps its colour
             style |= {"dash": _DASHES[number % len(_DASHES)], "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open"}
         methods.append(method)
-        x, y = means.index.to_numpy(float), means.to_numpy(float)
-        curves.append(curve(escape(str(name)), x, y, style, "R = %{x}: %{y:.1%}"))
+        curves.append(curve_of(escape(str(name)), means, style, "R = %{x}: %{y:.1%}"))
     return curves
 
 
@@ -209,24 +195,17 @@ def _by_blocks(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
     curves = []
     capacities = sorted(rows["capacity_tokens"].unique())
     tones = dict(zip(capacities, _tones(len(capacities), dark), strict=False))
+    looks = {policy.upper(): _POLICIES.get(policy.lower(), _UNKNOWN_POLICY) for policy in rows["policy"].astype(str)}
     several = rows["cache"].nunique() > 1
     for (name, policy, capacity), curve_rows in rows.groupby(["cache", "policy", "capacity_tokens"], sort=False):
         means = curve_rows.groupby("blocks_a_step")["hit_rate"].mean()
-        dash, symbol = _POLICIES.get(str(policy).lower(), _UNKNOWN_POLICY)
+        dash, symbol = looks[str(policy).upper()]
         label = f"{escape(str(name))}, " if several else ""
-        label += f"{escape(str(policy)).upper()}, {capacity:,.0f} tokens"
+        label += f"{escape(str(policy).upper())}, {capacity:,.0f} tokens"
         style = {"color": tones[capacity], "dash": dash, "symbol": symbol}
-        x, y = means.index.to_numpy(float), means.to_numpy(float)
-        line = curve(label, x, y, style, "%{x} blocks: %{y:.1%}", show_legend=False)
+        line = curve_of(label, means, style, "%{x} blocks: %{y:.1%}", show_legend=False)
         curves.append(line.update(marker_size=11 if symbol.endswith("-open") else 7))  # the two policies often coincide
-    policies = {str(policy): _POLICIES.get(str(policy).lower(), _UNKNOWN_POLICY) for policy in rows["policy"].unique()}
-    for policy, (dash, symbol) in policies.items():
-        curves.append(_entry(escape(policy).upper(), {"color": ink(dark).foreground, "dash": dash, "symbol": symbol}))
-    for capacity, tone in tones.items():
-        curves.append(
-            _entry(f"{capacity:,.0f} tokens", {"color": tone, "dash": "solid", "symbol": "circle"}, markers=False)
-        )
-    return curves
+    return curves + _legend(looks, {f"{capacity:,.0f} tokens": tone for capacity, tone in tones.items()}, dark)
 
 
 def _paper(rows: pd.DataFrame, x: str, show_legend: bool, dark: bool) -> go.Scatter:
@@ -240,15 +219,20 @@ def _paper(rows: pd.DataFrame, x: str, show_legend: bool, dark: bool) -> go.Scat
     )  # fmt: skip
 
 
-def _entry(name: str, style: dict[str, str], markers: bool = True) -> go.Scatter:
-    """A legend entry that no single curve has."""
-    return curve(name, np.array([np.nan]), np.array([np.nan]), style, "", markers=markers)
+def _legend(looks: Mapping[str, tuple[str, str]], tones: Mapping[str, str], dark: bool) -> list[go.Scatter]:
+    """Legend entries for the dash and symbol of each name in `looks`, then for the colour of each name in `tones`."""
+    nothing, color = np.array([np.nan]), ink(dark).foreground
+    styles = {escape(name): {"color": color, "dash": dash, "symbol": symbol} for name, (dash, symbol) in looks.items()}
+    entries = [curve(name, nothing, nothing, style, "") for name, style in styles.items()]
+    for name, tone in tones.items():
+        style = {"color": tone, "dash": "solid", "symbol": "circle"}
+        entries.append(curve(name, nothing, nothing, style, "", markers=False))
+    return entries
 
 
 def _stacked(count: int, height: float, gap: float, dark: bool) -> go.Figure:
     """Panels of `height` pixels below each other, `gap` apart, with room for the title, the axis and the legend."""
-    inside = height * count + gap * (count - 1)
-    figure = make_subplots(count, 1, vertical_spacing=gap / inside)
+    figure, inside = stack([height] * count, gap)
     return figure.update_layout(template=template_name(dark), height=inside + 180, hovermode="closest")
 
 

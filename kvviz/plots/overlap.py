@@ -49,20 +49,19 @@ def query_overlap(
     trend = metrics.linear_fit(drawn.cosine, drawn.overlap)
     ends = np.array([drawn.cosine.min(), drawn.cosine.max()])
     chance = float((k / (drawn.first + 1)).mean())
-    neutral, color = ink(dark), PURPLE
+    neutral = ink(dark)
     figure = go.Figure(go.Scatter(
         x=drawn.cosine, y=drawn.overlap, mode="markers", name="pair of queries",
         customdata=np.stack([drawn.head, drawn.first, drawn.second], -1),
         hovertemplate="query head %{customdata[0]}, positions %{customdata[1]:,} and %{customdata[2]:,}<br>"
         "cosine %{x:.3f}, overlap %{y:.2f}<extra></extra>",
-        marker={"size": 4, "color": translucent(color, 0.35)},
+        marker={"size": 4, "color": translucent(PURPLE, 0.35)},
     ))  # fmt: skip
     label = f"trend, r = {trend.correlation:.2f}"
     figure.add_trace(line(ends, trend.slope * ends + trend.intercept, label, neutral.foreground, width=2.5))
-    figure.add_trace(line(np.array([-1.0, 1.0]), np.full(2, chance), f"unrelated choices, {chance:.2f}",
-                           neutral.muted, width=1, dash="dash"))  # fmt: skip
-    for trace_line in _bounds(trace, layer, k, drawn, dark):
-        figure.add_trace(trace_line)
+    label, everywhere = f"unrelated choices, {chance:.2f}", np.array([-1.0, 1.0])
+    figure.add_trace(line(everywhere, np.full(2, chance), label, neutral.muted, width=1, dash="dash"))
+    figure.add_traces(_bounds(trace, layer, k, drawn, dark))
     text = heading(title, [
         f"Overlap of top-{k} keys", trace.model, f"{len(trace):,} tokens", f"layer {layer}",
         f"{trace.geometry.n_heads} query heads", f"{pairs:,} pairs", f"seed {seed}",
@@ -90,8 +89,7 @@ def _bounds(trace: Trace, layer: int, k: int, pairs: metrics.QueryPairs, dark: b
         ], axis=0)  # fmt: skip
         useful = gaps[bound > 0]
         begins = f"above 0 from {_near_one(useful[-1])}" if len(useful) else "0 everywhere"
-        color = SKY if dark else BLUE
-        lines.append(line(1.0 - gaps, bound, f"{name}: {begins}", color, width=2, dash=dash))
+        lines.append(line(1.0 - gaps, bound, f"{name}: {begins}", SKY if dark else BLUE, width=2, dash=dash))
     return lines
 
 

@@ -35,14 +35,14 @@ def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tupl
         rows, across, horizontal_spacing=_SIDE if across > 1 else 0, vertical_spacing=_BETWEEN / inside
     )
     figure.update_layout(template=template_name(dark), height=inside + _AROUND, hovermode="closest")
-    places = [{"row": number // across + 1, "col": number % across + 1} for number in range(len(names))]
+    cells = [{"row": number // across + 1, "col": number % across + 1} for number in range(rows * across)]
+    places, empty_places = cells[: len(names)], cells[len(names) :]  # the last cells of the grid may be empty
     for name, place in zip(names, places, strict=True):
         if name:
             name_panel(figure, name, **place)
-    for number in range(len(names), rows * across):  # the last cells of the grid may be empty
-        empty = {"row": number // across + 1, "col": number % across + 1}
-        figure.update_xaxes(visible=False, **empty)
-        figure.update_yaxes(visible=False, **empty)
+    for place in empty_places:
+        figure.update_xaxes(visible=False, **place)
+        figure.update_yaxes(visible=False, **place)
     return figure, places
 
 

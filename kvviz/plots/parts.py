@@ -47,7 +47,5 @@ def part_marker(part: str, number: int = 0, dark: bool = False) -> dict[str, Any
     if part != "store":
         return {"color": color}
     stroke = ink(dark).background  # hatched, to differ from the other greys
-    return {
-        "color": color,
-        "pattern": {"shape": "/", "size": 5, "solidity": 0.3, "fillmode": "overlay", "fgcolor": stroke},
-    }
+    pattern = {"shape": "/", "size": 5, "solidity": 0.3, "fillmode": "overlay", "fgcolor": stroke}
+    return {"color": color, "pattern": pattern}

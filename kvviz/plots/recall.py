@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from ..errors import UnknownNameError
 from .labels import escape, set_title
-from .score_curves import about, budget_axis, check_positive, curve, rows_of
+from .score_curves import about, budget_axis, check_positive, curve_of, rows_of
 from .score_curves import band as area
 from .theme import styles_of, template_name
 
@@ -62,26 +62,21 @@ def recall_by_budget(
     figure, style_in = go.Figure(), styles_of(table, dark, kinds)
     for method in rows["method"].unique():
         groups = rows[rows["method"] == method].groupby("budget")[metric]
-        for trace in _curve(str(method), groups, band, style_in(str(method))):
-            figure.add_trace(trace)
+        figure.add_traces(_curve(str(method), groups, band, style_in(str(method))))
     most = int(rows.groupby(["method", "budget"]).size().max())
     spread = {"range": "band: lowest to highest", "std": "band: ± 1 standard deviation"}.get(band or "", "")
     what = f"{metric.replace('_', ' ').capitalize()} by budget"
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
     set_title(figure, about(table, title, what, f"mean of {most} runs, {spread}" if most > 1 and spread else ""))
     figure.update_xaxes(**budget_axis(rows["budget"].to_numpy(float)))
-    figure.update_yaxes(title_text=_AXES[metric], range=None if metric == "output_error" else [0, 1.03])
-    if metric == "output_error":
-        figure.update_yaxes(rangemode="tozero")
-    return figure
+    limits = {"rangemode": "tozero"} if metric == "output_error" else {"range": [0, 1.03]}
+    return figure.update_yaxes(title_text=_AXES[metric], **limits)
 
 
 def _curve(method: str, groups: Any, band: str | None, style: dict[str, str]) -> list[go.Scatter]:
     mean, count = groups.mean(), groups.size()
-    line = curve(
-        escape(method), mean.index.to_numpy(float), mean.to_numpy(float), style,
-        "budget %{x:,}: %{y:.3f}<br>runs: %{customdata}", count.to_numpy(),
-    )  # fmt: skip
+    hover = "budget %{x:,}: %{y:.3f}<br>runs: %{customdata}"
+    line = curve_of(escape(method), mean, style, hover, count.to_numpy())
     if band is None or int(count.max()) < 2:
         return [line]
     if band == "range":

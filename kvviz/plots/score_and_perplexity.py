@@ -20,6 +20,7 @@ from .score_curves import (
     budget_axis,
     check_positive,
     curve,
+    curve_of,
     error_bars,
     ignoring_budget,
     numbers,
@@ -104,12 +105,13 @@ def score_by_budget(
     for number, place in enumerate(places):
         axis = budget_axis(budgets)
         figure.update_xaxes(**axis if number + across >= len(places) else axis | {"title_text": None}, **place)
-    figure.update_yaxes(title_text=_axis_name(score, share), col=1)
+    score_name = score.replace("_", " ")
+    figure.update_yaxes(title_text=escape(score_name) + (" (share of samples)" if share else ""), col=1)
     if share:
         figure.update_yaxes(range=[-0.03, 1.05])
     spread = f"mean of {most_samples} samples, bars: {confidence:.0%} bootstrap interval" if most_samples > 1 else ""
-    what = f"{score.replace('_', ' ').capitalize()} by budget"
-    set_title(figure, about(table, title, what, spread), panel_titles=tasks != [""])
+    text = about(table, title, f"{score_name.capitalize()} by budget", spread)
+    set_title(figure, text, panel_titles=tasks != [""])
     return figure
 
 
@@ -144,7 +146,7 @@ def perplexity_by_length(
     one_value("perplexity_by_length", table, "budget")
     by = axes[0] if axes else "length"
     rows = rows_of("perplexity_by_length", table, ["method", by, "perplexity"])
-    rows = numbers("perplexity_by_length", numbers("perplexity_by_length", rows, "perplexity"), by)
+    rows = numbers("perplexity_by_length", rows, "perplexity", by)
     check_positive("perplexity_by_length: perplexity", rows["perplexity"], "numbers")
     logs = {str(name): np.log(part.set_index(by)["perplexity"]) for name, part in rows.groupby("method", sort=False)}
     groups = {method: log.groupby(level=0) for method, log in logs.items()}
@@ -152,10 +154,8 @@ def perplexity_by_length(
     means = {method: np.exp(log if by == "length" else _so_far(log)) for method, log in log_means.items()}
     figure, style_in = go.Figure(), styles_of(table, dark, kinds)
     for method, mean in means.items():
-        line = curve(
-            escape(method) + _above_full(means, method, by), mean.index.to_numpy(float), mean.to_numpy(float),
-            style_in(method), by + " %{x:,}: %{y:.3f}", markers=by == "length",
-        )  # fmt: skip
+        label = escape(method) + _above_full(means, method, by)
+        line = curve_of(label, mean, style_in(method), by + " %{x:,}: %{y:.3f}", markers=by == "length")
         if by == "length" and int(groups[method].size().max()) > 1:
             low, high = (np.exp(ends.to_numpy(float)) for ends in (groups[method].min(), groups[method].max()))
             figure.add_trace(band(line, low, high))
@@ -173,10 +173,6 @@ def perplexity_by_length(
     return figure
 
 
-def _axis_name(score: str, share: bool) -> str:
-    return escape(score.replace("_", " ")) + (" (share of samples)" if share else "")
-
-
 def _samples(rows: pd.DataFrame, score: str, keys: list[str]) -> pd.Series[Any]:
     """One score per sample, indexed by `keys` first."""
     if "sample" in rows:
@@ -190,10 +186,8 @@ def _level(
 ) -> go.Scatter:
     ends = np.array([budgets.min(), budgets.max()])
     ends = ends * [0.9, 1.1] if ends[0] == ends[1] else ends  # a line needs two different ends
-    return curve(
-        escape(method), ends, np.full(2, mean), style, "at any budget: %{y:.3f}",
-        markers=False, show_legend=show_legend,
-    )  # fmt: skip
+    hover = "at any budget: %{y:.3f}"
+    return curve(escape(method), ends, np.full(2, mean), style, hover, markers=False, show_legend=show_legend)
 
 
 def _score_curve(

@@ -84,6 +84,13 @@ def curve(
     )  # fmt: skip
 
 
+def curve_of(
+    label: str, means: pd.Series[Any], style: dict[str, str], hover: str, counts: Array | None = None, **shown: bool
+) -> go.Scatter:
+    """The `curve` of the values of a Series over its index."""
+    return curve(label, means.index.to_numpy(float), means.to_numpy(float), style, hover, counts, **shown)
+
+
 def band(line: go.Scatter, low: Array, high: Array) -> go.Scatter:
     """The area from `low` to `high` around a curve, in its colour."""
     return go.Scatter(

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording
 from .cells import cells
-from .labels import heading, length_range, set_title
+from .labels import heading, set_title
 from .labels import title as join
 from .marks import hover, legend, paint
 from .panels import ABOVE, stack
@@ -78,8 +78,7 @@ def selection_map(
     for panel, (run, span, count) in enumerate(zip(runs, spans, rows, strict=True), start=1):
         row = head * (count // min(rows))
         grid = cells(run, layer, row, span, positions, columns)
-        for trace in [*paint(grid, run, color, dark), hover(grid, run)]:
-            figure.add_trace(trace, panel, 1)
+        figure.add_traces([*paint(grid, run, color, dark), hover(grid, run)], rows=panel, cols=1)
         panel_title = _panel_title(run, layer, row, range(*span), count != min(rows))
         figure.add_annotation(**ABOVE, text=panel_title, row=panel, col=1)
         figure.update_yaxes(range=[span[1] - 0.5, span[0] - 0.5], title_text="step", nticks=6, row=panel, col=1)
@@ -88,8 +87,7 @@ def selection_map(
     ends_inside = positions[0] < prompt_end < positions[1] - 1
     if ends_inside:
         figure.add_vline(x=prompt_end, line={"width": 1, "dash": "dot", "color": ink(dark).foreground})
-    for trace in legend(grids, runs, color, ends_inside, dark):
-        figure.add_trace(trace, 1, 1)
+    figure.add_traces(legend(grids, runs, color, ends_inside, dark), rows=1, cols=1)
     row_name = f"KV head {head}" if min(rows) == runs[0].geometry.n_kv_heads else f"query head {head}"
     set_title(figure, heading(title, _about(runs, layer, row_name, steps, color)), panel_titles=True)
     figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
@@ -134,9 +132,9 @@ def _panel_title(run: Recording, layer: int, row: int, steps: range, of_query_he
 def _about(runs: list[Recording], layer: int, row_name: str, steps: tuple[int, int], color: str) -> list[str]:
     """Parts of the title: what was run and what is shown."""
     seeds = {run.config["seed"] for run in runs if "seed" in run.config}
+    last_step = f"–{steps[1] - 1:,}" if steps[1] - steps[0] > 1 else ""
     return [
-        "Attended tokens by step",
-        runs[0].model, f"{runs[0].prompt_length:,} tokens", f"layer {layer}", row_name, f"steps {length_range(*steps)}",
-        f"seed {seeds.pop()}" if len(seeds) == 1 else "",
+        "Attended tokens by step", runs[0].model, f"{runs[0].prompt_length:,} tokens", f"layer {layer}", row_name,
+        f"steps {steps[0]:,}{last_step}", f"seed {seeds.pop()}" if len(seeds) == 1 else "",
         "hue: cluster or page, strength: attention" if color == "group" else "",
     ]  # fmt: skip

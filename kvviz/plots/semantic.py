@@ -80,8 +80,7 @@ def semantic_space(
     attended = np.zeros(len(keys), bool)
     if recording is not None:
         if isinstance(source, Trace):
-            common = min(len(source), len(recording.tokens))
-            source.check_recording("semantic_space: recording", recording, common)
+            source.check_recording("semantic_space: recording", recording, min(len(source), len(recording.tokens)))
         attended, exact = _step(recording, layer, head, step, len(keys))
         weights = exact if weights is None else weights
     scene = _Scene(
@@ -122,9 +121,8 @@ def _keys(
     else:
         array = np.asarray(source)
     if array.ndim != 2 or min(array.shape) < 2:
-        raise InvalidInputError(
-            "semantic_space: keys", list(array.shape), "[L, D] with at least 2 tokens and 2 dimensions"
-        )
+        wanted = "[L, D] with at least 2 tokens and 2 dimensions"
+        raise InvalidInputError("semantic_space: keys", list(array.shape), wanted)
     keys = array.astype(np.float64)
     if not np.isfinite(keys).all():
         raise InvalidInputError("semantic_space: keys", "NaN or infinity", "finite keys")
@@ -145,10 +143,10 @@ def _step(
         raise InvalidInputError("semantic_space: head", head, f"0 to {recording.geometry.n_kv_heads - 1}")
     group = slice(head * rows, (head + 1) * rows)
     visible = exact.shape[-1]
-    attended, weights = np.zeros(max(length, visible), bool), np.zeros(max(length, visible))
-    attended[:visible] = metrics.member_mask(chosen[group], visible).any(0)
-    weights[:visible] = exact[group].mean(0)
-    return attended[:length], weights[:length]
+    attended, weights = np.zeros(length, bool), np.zeros(length)
+    attended[:visible] = np.any(metrics.member_mask(chosen[group], visible)[:, :length], axis=0)
+    weights[:visible] = exact[group, :length].mean(0)
+    return attended, weights
 
 
 def _labels(clusters: Array | None, length: int) -> NDArray[np.int64] | None:
@@ -156,9 +154,8 @@ def _labels(clusters: Array | None, length: int) -> NDArray[np.int64] | None:
         return None
     labels = np.asarray(clusters)
     if labels.shape != (length,) or not np.issubdtype(labels.dtype, np.integer):
-        raise InvalidInputError(
-            "semantic_space: clusters", f"{labels.dtype} {list(labels.shape)}", f"integers [{length}]"
-        )
+        got = f"{labels.dtype} {list(labels.shape)}"
+        raise InvalidInputError("semantic_space: clusters", got, f"integers [{length}]")
     return labels.astype(np.int64)
 
 
@@ -167,9 +164,8 @@ def _vectors(name: str, vectors: Array | None, dimensions: int) -> NDArray[np.fl
         return np.zeros((0, dimensions))
     array = np.asarray(vectors, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != dimensions or not np.isfinite(array).all():
-        raise InvalidInputError(
-            f"semantic_space: {name}", list(array.shape), f"finite vectors of {dimensions} dimensions"
-        )
+        wanted = f"finite vectors of {dimensions} dimensions"
+        raise InvalidInputError(f"semantic_space: {name}", list(array.shape), wanted)
     return array
 
 
@@ -178,9 +174,8 @@ def _weights(weights: Array | None, length: int) -> NDArray[np.float64] | None:
         return None
     array = np.asarray(weights, dtype=np.float64)
     if array.shape != (length,) or not (np.isfinite(array) & (array >= 0)).all():
-        raise InvalidInputError(
-            "semantic_space: weights", list(array.shape), f"finite weights [{length}], none negative"
-        )
+        wanted = f"finite weights [{length}], none negative"
+        raise InvalidInputError("semantic_space: weights", list(array.shape), wanted)
     return array
 
 

@@ -83,7 +83,7 @@ def timeline(
     streams = [stream for stream in _STREAMS if any(event.stream == stream for event in shown)]
     figure, inside = stack([_HEIGHT] * len(streams), _GAP, shared_xaxes=True)
     scale, unit = unit_of(stop_s - start_s)
-    figure.add_traces(*_bars(boxes, streams, start_s, (scale, unit), dark))
+    _add_bars(figure, boxes, streams, start_s, (scale, unit), dark)
     layers = [event.layer for event in shown]
     for row, stream in enumerate(streams, start=1):
         name_panel(figure, join([stream, _overlap(timeline, stream, shown)]), row, 1)
@@ -149,10 +149,10 @@ def _joined(events: list[Event], gap_s: float) -> dict[tuple[str, str], list[Box
         key = event.stream, part, event.layer
         box, lasted_s = open_boxes.get(key), event.end_s - event.start_s
         if box is not None and event.start_s - box.end_s <= gap_s:
-            end_s, same = max(box.end_s, event.end_s), event.what == box.what
-            open_boxes[key] = Box(
-                box.start_s, end_s, box.busy_s + lasted_s, box.layer, box.what if same else part, box.events + 1
-            )
+            open_boxes[key] = box._replace(
+                end_s=max(box.end_s, event.end_s), busy_s=box.busy_s + lasted_s, events=box.events + 1,
+                what=box.what if event.what == box.what else part,
+            )  # fmt: skip
             continue
         if box is not None:
             boxes.setdefault(key[:2], []).append(box)
@@ -162,32 +162,28 @@ def _joined(events: list[Event], gap_s: float) -> dict[tuple[str, str], list[Box
     return boxes
 
 
-def _bars(
-    boxes: dict[tuple[str, str], list[Box]], streams: list[str], start_s: float, unit: tuple[float, str], dark: bool
-) -> tuple[list[go.Bar], list[int], list[int]]:
-    """One trace per stream and part, and the rows and columns of their panels."""
-    bars: list[go.Bar] = []
+def _add_bars(
+    figure: go.Figure, boxes: dict[tuple[str, str], list[Box]], streams: list[str], start_s: float,
+    unit: tuple[float, str], dark: bool,
+) -> None:  # fmt: skip
+    """Add one trace per stream and part, each stream in its own panel."""
     scale, symbol = unit
     parts = in_order([part for _, part in boxes])
     explained: set[str] = set()
-    rows = []
-    for stream in streams:
+    for row, stream in enumerate(streams, start=1):
         for number, part in enumerate(parts):
             if (stream, part) not in boxes:
                 continue
             part_boxes, marker = boxes[stream, part], part_marker(part, number, dark)
-            line = {"width": 1, "color": marker["color"]}
-            rows.append(streams.index(stream) + 1)
-            bars.append(go.Bar(
+            figure.add_trace(go.Bar(
                 base=[(box.start_s - start_s) / scale for box in part_boxes],
                 x=[(box.end_s - box.start_s) / scale for box in part_boxes],
                 y=[box.layer for box in part_boxes], orientation="h", width=0.9, name=escape(part), legendgroup=part,
-                showlegend=part not in explained, marker={**marker, "line": line},
+                showlegend=part not in explained, marker={**marker, "line": {"width": 1, "color": marker["color"]}},
                 text=[_words(box) for box in part_boxes], textposition="none",
                 hovertemplate=f"{stream}, layer %{{y}}<br>%{{text}}<br>from %{{base:.4g}} {symbol}<extra></extra>",
-            ))  # fmt: skip
+            ), row, 1)  # fmt: skip
             explained.add(part)
-    return bars, rows, [1] * len(rows)
 
 
 def _words(box: Box) -> str:
