@@ -61,7 +61,7 @@ class ClusterKV(Method[ClusterKVState]):
     style = Style("#0072B2", "solid", "circle")
     sliders = (
         Slider("n_clusters", "clusters", (16, 32, 64, 128, 256, 512), "clusters of the prompt's keys"),
-        Slider("tokens_per_cluster", "tokens a cluster", (10, 20, 40, 80, 160, 320, 640),
+        Slider("tokens_per_cluster", "tokens per cluster", (10, 20, 40, 80, 160, 320, 640),
                "the prompt gets one cluster per so many tokens", unless="n_clusters"),
         Slider("sinks", "sinks", (0, 4, 8, 16, 32, 64), "first tokens, always attended to and never clustered"),
     )  # fmt: skip

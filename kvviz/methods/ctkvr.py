@@ -84,7 +84,7 @@ class CTkvr(Method[CTkvrState]):
     style = Style("#CC79A7", "dashdot", "triangle-up")
     sliders = (
         Slider("n_centroids", "centroids C", (16, 32, 64, 128, 256, 512), "prompt queries used as centroids"),
-        Slider("tokens_per_centroid", "tokens a centroid", (8, 16, 32, 64, 128, 256),
+        Slider("tokens_per_centroid", "tokens per centroid", (8, 16, 32, 64, 128, 256),
                "the prompt gets one centroid per so many tokens", unless="n_centroids"),
         Slider("list_ratio", "list length ρ/ρ′", (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0),
                "keys per centroid's list, as a multiple of the tokens retrieved per step"),

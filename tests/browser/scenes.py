@@ -20,8 +20,8 @@ LAYERS = (14, 2, 29)
 COMPARED = ("clusterkv", "quest", "pqcache", "ctkvr")
 # The methods that the explorer has sliders for, with those that it shows first.
 SLIDERS = {
-    "clusterkv": ("tokens a cluster", "sinks"), "quest": ("page size",), "pqcache": ("partitions m", "bits b"),
-    "ctkvr": ("tokens a centroid", "list length ρ/ρ′"), "centroidkv": ("chunk size", "merge ratio"),
+    "clusterkv": ("tokens per cluster", "sinks"), "quest": ("page size",), "pqcache": ("partitions m", "bits b"),
+    "ctkvr": ("tokens per centroid", "list length ρ/ρ′"), "centroidkv": ("chunk size", "merge ratio"),
     "streaming_llm": ("sinks",),
 }  # fmt: skip
 # A host for CanvasMatrix that acts like anywidget, without a kernel: a key press puts another matrix into its model.
