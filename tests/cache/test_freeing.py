@@ -53,6 +53,7 @@ def test_evicted_tokens_are_freed(name, group):
     assert ledger_of([layer], ()).kept_bytes == {"device": sum(nbytes)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["mean", "each"])
 @pytest.mark.parametrize("name", NAMES)
 def test_500_steps(name, group):

@@ -66,6 +66,7 @@ def test_a_small_budget_changes_the_text(llama):
     assert cache.ledger().attended == 8 + 23
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_left_padding_does_not_change_a_row(llama, method):
     short, long = prompt(150, seed=2), prompt(200, seed=3)
@@ -100,6 +101,7 @@ def test_a_conversation_continues_with_the_same_cache(llama, method):
     assert caches[0].get_seq_length() == caches[1].get_seq_length()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in METHODS if not kvviz.methods.get(name)(budget=512).is_dense(3)])
 def test_a_later_turn_is_compressed_too(llama, method):
     cache = small_cache(llama, method)

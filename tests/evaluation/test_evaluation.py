@@ -97,6 +97,7 @@ def test_rows_equal_generate_and_the_tasks_score(tiny, out):
     assert list(table[table.method == "full"].budget.isna().unique()) == [True]
 
 
+@pytest.mark.slow
 def test_only_the_requested_cells_decide_the_rows(tiny, folder, tmp_path):
     """The order of arguments does not change the bytes, nor does running a grid in parts."""
     tasks = [Letters(), Guessing(), Letters(placement="last")]

@@ -142,6 +142,7 @@ def test_lists_of_half_precision(dtype, impl, device):
     check_lists(centroids.float(), keys, 50, impl)
 
 
+@pytest.mark.slow
 @each_impl
 def test_lists_of_any_leading_dimensions_and_strides(impl, device):
     centroids = normal(2, 1, 5, 6, 16).to(device).transpose(2, 3)  # [2, 1, 6, 5, 16]
@@ -152,6 +153,7 @@ def test_lists_of_any_leading_dimensions_and_strides(impl, device):
         assert torch.equal(lists[place], check_lists(centroids[place], keys[place], 20, impl))
 
 
+@pytest.mark.slow
 @each_impl
 def test_lists_do_not_depend_on_the_blocks_of_centroids(impl, device, monkeypatch):
     centroids, keys = normal(6, 21, 16).to(device), normal(2, 150, 16, seed=1).to(device)

@@ -38,6 +38,7 @@ def trace():
     return kvviz.capture(lm, tiny_models.prompt(600))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["lru", "lfu"])
 @pytest.mark.parametrize("name", ["pqcache", "clusterkv", "quest"])
 def test_results_do_not_depend_on_the_cache(trace, name, policy):

@@ -241,6 +241,7 @@ class TestModel:
                 assert layer.store.key_buffer.shape[2] < 200
             ids = torch.cat([ids, prompt(90, seed=10 + turn)], dim=1)
 
+    @pytest.mark.slow
     def test_left_padding_does_not_change_a_row(self, llama):
         short, long = prompt(90, seed=2), prompt(200, seed=3)
         padded = torch.cat([torch.cat([torch.zeros(1, 110, dtype=torch.long), short], 1), long])

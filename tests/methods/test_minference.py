@@ -181,6 +181,7 @@ class TestInAModel:
         assert agrees == dict.fromkeys(served, True)
         assert not torch.allclose(logits, plain, atol=1e-2), "the pattern covers all tokens"
 
+    @pytest.mark.slow
     def test_left_padding_does_not_change_a_row(self, tiny, sparse):
         model = tiny.model
         kvviz.attach(model)

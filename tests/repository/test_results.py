@@ -19,6 +19,7 @@ def table():
     return kvviz.load_results(BENCHMARKS / "results.parquet")
 
 
+@pytest.mark.slow
 def test_the_page_is_written_from_the_results(table):
     assert (BENCHMARKS / "README.md").read_text() == report(table)
 

@@ -102,6 +102,7 @@ def test_a_right_answer_attended_to_the_number(recorded):
     assert right == ["clusterkv, 400 clusters"]
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_live_and_recorded_are_the_same(recorded, monkeypatch, capsys):
     monkeypatch.setenv("KVVIZ_OFFLINE", "0")
@@ -124,6 +125,7 @@ def test_live_and_recorded_are_the_same(recorded, monkeypatch, capsys):
             np.testing.assert_allclose(array.astype("f4"), expected.astype("f4"), rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_make_keeps_files_with_unchanged_content(tmp_path, monkeypatch, capsys):
     def short(lm):

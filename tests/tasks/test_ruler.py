@@ -170,6 +170,7 @@ def test_all_thirteen_are_registered():
     assert len(NAMES) == 13
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_text_alone_has_the_answers(tiny, name):
     task = tasks.create(name)
@@ -278,6 +279,7 @@ def test_one_of_many_keys_is_in_the_question_and_its_depth_is_given(tiny):
     assert max(depths) > 0.85
 
 
+@pytest.mark.slow
 def test_every_kind_of_question_is_asked(tiny):
     for name, kinds in (("qa_1", 7), ("qa_2", 8)):
         openings = set()

@@ -68,6 +68,7 @@ def solve_pairs(text):
     return pairs, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("name", ASKING)
 def test_the_text_has_exactly_one_answer(reader, name, placement):
@@ -93,6 +94,7 @@ def test_the_text_has_exactly_one_answer(reader, name, placement):
         assert sample.turns[0].question.strip() not in prompt.text or placement != "after"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [700, 1000])
 @pytest.mark.parametrize("name", [*ASKING, "perplexity"])
 def test_lengths_are_used_and_samples_are_reproducible(reader, name, length):
@@ -168,6 +170,7 @@ def with_bos():
     return kvviz.LanguageModel(tiny_llama().eval(), tokenizer, "tiny")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["letters", "bos", pytest.param("smollm2", marks=pytest.mark.model)])
 def test_full_attention_gives_the_likelihood_of_a_plain_pass(which, request, tmp_path):
     lm = request.getfixturevalue("lm") if which == "smollm2" else tiny() if which == "letters" else with_bos()

@@ -93,6 +93,7 @@ def test_keys_step_through_the_page(browser, hostile, scheme):
         assert (background > 200 > 100 > text) if scheme == "light" else (background < 60 < 180 < text)
 
 
+@pytest.mark.slow
 def test_space_plays_to_the_end(browser, hostile):
     made, path = hostile
     with opened(browser, path) as page:
@@ -195,6 +196,7 @@ def test_the_screenshot_is_a_picture_of_the_panel(browser, hostile, tmp_path):
         assert len(data) > 50_000  # text and map, not an empty picture
 
 
+@pytest.mark.slow
 def test_long_prompts_show_a_window(browser, tmp_path):
     made = recording(prompt_length=30_000, steps=2, budget=64, layers=(2,), heads=1)
     DecodeStepper(made).to_html(tmp_path / "long.html")

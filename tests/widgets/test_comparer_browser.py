@@ -60,6 +60,7 @@ def order(page):
     return [name for _, name in page.locator(".kv-column").evaluate_all(LEFT)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_arrow_keys_change_the_step_of_every_column(browser, path, scheme):
     runs = list(two().values())
@@ -183,6 +184,7 @@ def test_one_prompt_scrolls_all_and_a_click_on_the_map_moves_them(browser, tmp_p
         expect(page.get_by_role("tooltip")).to_contain_text("2,990")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [40, 2500, 3003])
 def test_the_texts_open_at_the_requested_token(browser, tmp_path, token):
     comparer = MethodComparer(many(3, prompt_length=3000), token=token)

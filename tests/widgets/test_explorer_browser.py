@@ -47,6 +47,7 @@ def waited(page, positions):
     marked.first.page.wait_for_function(MARKED, arg=positions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_arrow_keys_change_budget_numbers_and_pictures(browser, quest, scheme):
     trace, path = quest

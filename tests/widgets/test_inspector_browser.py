@@ -174,6 +174,7 @@ def test_hovering_keeps_up_with_the_screen(browser, tmp_path):
         assert page.locator(".kv-keymap").evaluate(HOVER) < 1000 / 60  # ms per move
 
 
+@pytest.mark.slow
 def test_long_prompts_show_a_window(browser, tmp_path):
     ClusterInspector(made_trace(30_000, layers=(2,)), n_clusters=4, token=29_000).to_html(
         tmp_path / "page.html", n_clusters=[]

@@ -71,6 +71,7 @@ def pages(tmp_path_factory):
     return {name: folder / f"{name}.html" for name in NAMES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_hostile_tokens_are_not_markup_and_do_not_reverse_text(browser, pages, name):
     shown = [token.replace("\ud83d", "\ufffd") for token in hostile_tokens(200)]
@@ -90,6 +91,7 @@ def test_hostile_tokens_are_not_markup_and_do_not_reverse_text(browser, pages, n
         assert page.evaluate("document.documentElement.scrollWidth") <= 960
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_control_is_reached_by_tab_has_a_name_and_shows_the_focus(browser, pages, name):
     with opened(browser, pages[name]) as page:
