@@ -299,6 +299,7 @@ def test_the_recorded_run_with_kvpress_agrees_except_for_h2o(monkeypatch: pytest
     assert runpy.run_path(str(folder / "page.py"))["page"](recorded, text) == (folder / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_importing_it_needs_no_kvpress_and_adds_no_method() -> None:
     code = "import kvviz, sys; before = kvviz.methods.names(); import kvviz.cache.kvpress\n"
     code += "assert kvviz.methods.names() == before; assert 'kvpress' not in sys.modules"

@@ -204,6 +204,7 @@ def test_reserved_memory_is_not_free_before_it_is_written():
     space.take(1000)
 
 
+@pytest.mark.slow
 def test_a_failed_allocation_raises_a_clear_error():
     """A limit on the address space imitates a machine with less memory than it reports."""
     pytest.importorskip("resource")

@@ -59,6 +59,7 @@ def ran(monkeypatch):
     return ran_cells
 
 
+@pytest.mark.slow
 def test_a_sample_is_prefilled_once_for_all_cells(tiny, monkeypatch):
     passes, prefills = [], []
     monkeypatch.setattr(run, "run_unit", lambda *args: prefills.append(unit.run_unit(*args)))

@@ -153,6 +153,7 @@ def test_orderings_weight_tasks_equally_and_need_every_task():
 
 @settings(max_examples=5)
 @given(order=st.permutations(range(54)))
+@pytest.mark.slow
 def test_statistics_do_not_depend_on_the_order_of_rows(order):
     rng = np.random.default_rng(1)
     rows = [
@@ -311,6 +312,7 @@ def test_placements_are_ranked_separately(path):
     assert parts[2].partition("\n")[2] != parts[1].partition("\n")[2]
 
 
+@pytest.mark.slow
 def test_the_report_of_a_real_grid_has_every_section(tmp_path):
     run_grid(save_model(tmp_path / "model"), tmp_path / "results.parquet")
     page = report(tmp_path / "results.parquet")

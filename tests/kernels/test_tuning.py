@@ -93,6 +93,7 @@ def test_the_files_of_the_repository_can_be_read():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to tune on")
+@pytest.mark.slow
 def test_the_script_refuses_to_measure_without_a_gpu():
     script = Path(__file__).parents[2] / "kernels" / "tune.py"
     completed = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)

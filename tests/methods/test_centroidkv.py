@@ -252,6 +252,7 @@ class TestModel:
             assert torch.equal(together[row, 200:], alone[0, ids.shape[1] :]), f"row {row}"
 
     @pytest.mark.model
+    @pytest.mark.slow
     def test_the_real_model(self, lm, prose):
         ledger = kvviz.generate(lm, lm.encode(prose[:2000])[:, :400], "centroidkv", 256, max_new_tokens=20).ledger
         counted = (ledger.sinks, ledger.recent, ledger.selected, ledger.merged, ledger.generated)

@@ -158,6 +158,7 @@ class TestModels:
             ids = [torch.cat([text, prompt(30, seed=10 + turn)], dim=1) for text in generated]
 
     @pytest.mark.model
+    @pytest.mark.slow
     def test_real_text(self, lm, prose):
         """On real keys, recall is higher than with pages, and text is generated."""
         out = kvviz.generate(lm, prose[:1200], "ctkvr", 256, max_new_tokens=8)

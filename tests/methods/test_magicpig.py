@@ -91,6 +91,7 @@ class TestProbability:
         probabilities = sampling_probability(torch.tensor([1.0, 1.0000001, -1.0, -1.0000001]), 10, 150)
         assert probabilities.tolist() == [1, 1, 0, 0]
 
+    @pytest.mark.slow
     def test_is_how_often_hashing_samples(self):
         """60 keys in 1,500 sets of hyperplanes, within four standard errors; by chance 1 key in 8,000 is outside."""
         trials, length = 1500, 64

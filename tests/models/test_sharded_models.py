@@ -31,6 +31,7 @@ def sharded_models(folder, tmp_path):
     return plain, kvviz.LanguageModel(model, plain.tokenizer, plain.name)
 
 
+@pytest.mark.slow
 def test_a_model_on_several_devices_gives_the_same_rows(sharded_models):
     plain, sharded = sharded_models
     assert any(parameter.is_meta for parameter in sharded.model.parameters()), "no layer is on disk"

@@ -20,6 +20,8 @@ from kvviz.offload.space import Space
 from tests.offload.test_offload import BATCH, DIM, HEADS, normal, values_at
 from tests.tiny_models import letters_tokenizer, make, prompt
 
+SLOW = pytest.mark.slow
+
 
 def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
@@ -185,6 +187,7 @@ def test_the_error_of_a_full_disk_names_the_bytes(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="no limits on file sizes")
 @pytest.mark.parametrize("fallocate", [True, False])
+@pytest.mark.slow
 def test_a_failed_allocation_leaves_no_partial_file(tmp_path, fallocate):
     """A limit on file sizes imitates a full disk: both refuse although the reported free bytes suffice."""
     code = f"""
@@ -251,7 +254,7 @@ def tiny():
     return kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
 
 
-@pytest.mark.parametrize("method", ["clusterkv", "quest", "pqcache"])
+@pytest.mark.parametrize("method", ["clusterkv", pytest.param("quest", marks=SLOW), pytest.param("pqcache", marks=SLOW)])
 def test_generation_is_the_same_as_on_the_device(tiny, tmp_path, method):
     fields = {"method": method, "budget": 64, "max_new_tokens": 80, "dense_layers": 1}
     on_device = kvviz.generate(tiny, prompt(300), **fields)

@@ -99,6 +99,7 @@ def test_a_process_that_ends_itself_leaves_no_folder(tmp_path, tail, code):
     assert not entries(tmp_path)
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_keep_each_others_folders(tmp_path):
     """Eight processes make and remove forty folders while all of them sweep, with abandoned folders present."""
     for _ in range(6):

@@ -148,6 +148,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_browser_gets_a_clear_error(tmp_path, monkeypatch):
     import kaleido
 

@@ -145,6 +145,7 @@ def test_exports_are_read_from_the_stub(tree: Path) -> None:
     assert "duplicates: pairs of blocks" not in rows
 
 
+@pytest.mark.slow
 def test_before_and_after(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(tree, "init")
     git(tree, "add", ".")

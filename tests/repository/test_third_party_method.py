@@ -18,6 +18,7 @@ from kvviz.trace import Recording
 from kvviz.widgets import DecodeStepper, MethodComparer
 from tests.widgets.test_stepper_page import embedded
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PACKAGE = '''
 """Every other stripe of tokens: a package of somebody else."""

@@ -156,6 +156,7 @@ def test_a_missing_package_is_named_before_anything_runs(monkeypatch, module, pa
         make_task()
 
 
+@pytest.mark.slow
 def test_tasks_are_listed_without_loading_their_libraries():
     code = (
         "import json, sys, kvviz.tasks as tasks; listed = tasks.names(), tasks.table()\n"

@@ -32,6 +32,7 @@ def test_the_bundle_has_no_imports_and_can_be_embedded():
         assert markup not in style
 
 
+@pytest.mark.slow
 def test_a_missing_import_is_found(tmp_path):
     shutil.copytree(SOURCES, tmp_path / "js")
     assert deno("check", "comparer.js", folder=tmp_path / "js").returncode == 0
