@@ -254,7 +254,9 @@ def tiny():
     return kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
 
 
-@pytest.mark.parametrize("method", ["clusterkv", pytest.param("quest", marks=SLOW), pytest.param("pqcache", marks=SLOW)])
+@pytest.mark.parametrize(
+    "method", ["clusterkv", pytest.param("quest", marks=SLOW), pytest.param("pqcache", marks=SLOW)]
+)
 def test_generation_is_the_same_as_on_the_device(tiny, tmp_path, method):
     fields = {"method": method, "budget": 64, "max_new_tokens": 80, "dense_layers": 1}
     on_device = kvviz.generate(tiny, prompt(300), **fields)
