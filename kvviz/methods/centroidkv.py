@@ -69,8 +69,12 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     style = Style("#D55E00", "dash", "diamond")
     sliders = (
         Slider("chunk_size", "chunk size", (32, 64, 128, 256, 512, 1024), "tokens that are matched with one another"),
-        Slider("initial_ratio", "merge ratio", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
-               "share of the links that the first round keeps"),
+        Slider(
+            "initial_ratio",
+            "merge ratio",
+            (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+            "share of the links that the first round keeps",
+        ),
     )
     needs_queries = False
     least_recent = 1

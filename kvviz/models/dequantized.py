@@ -11,6 +11,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,10 +124,11 @@ def _dequantize(gguf: Path, target: Path) -> None:
     if hasattr(transformers, "GgufConfig"):  # newer releases keep the blocks if the `kernels` package is there
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False, **options
-        )
-        tokenizer = read_tokenizer(gguf)
+        with _parsed_once():
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                gguf.parent, gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False, **options
+            )
+            tokenizer = read_tokenizer(gguf)
     except (ValueError, KeyError, NotImplementedError) as error:
         wanted = "a GGUF file of an architecture that transformers reads"
         raise IncompatibleFileError(f"read {gguf}", error, wanted) from error
@@ -134,6 +136,24 @@ def _dequantize(gguf: Path, target: Path) -> None:
         quantizer.remove_quantization_config(model)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Make transformers parse a .gguf file once: for config, weights and tokenizer it would take 3 s each.
+
+    It would also make the table of tensor names again for each of the model's modules.
+    """
+    import gguf
+
+    originals = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    try:
+        for name, original in originals.items():
+            setattr(gguf, name, cache(original))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(gguf, name, original)
 
 
 def read_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
@@ -146,7 +166,7 @@ def read_tokenizer(gguf: Path) -> PreTrainedTokenizerBase:
     from gguf import GGUFReader
     from transformers import AutoTokenizer
 
-    fields = GGUFReader(gguf).fields
+    fields = GGUFReader(str(gguf)).fields  # as transformers names it, see _parsed_once
     names = [f"tokenizer.ggml.{name}" for name in ("model", "pre")]
     if [fields[name].contents() for name in names if name in fields] == ["gpt2", "smollm"]:
         return _smollm_tokenizer({name.removeprefix("tokenizer."): field for name, field in fields.items()})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 import transformers
@@ -32,6 +33,16 @@ def test_a_gguf_file_gives_the_weights_of_transformers_and_is_converted_once(tin
     assert lm.name == "tiny"
     monkeypatch.setattr(model_cache, "_dequantize", lambda *_: pytest.fail("converted twice"))
     assert same_weights(load(tiny_gguf, device="cpu").model, lm.model)
+
+
+def test_a_gguf_file_is_parsed_once(tiny_gguf: Path, monkeypatch) -> None:
+    parsed = []
+    reader = gguf.GGUFReader
+    monkeypatch.setattr(gguf, "GGUFReader", lambda path: parsed.append(path) or reader(path))
+    counting = gguf.GGUFReader
+    load(tiny_gguf, device="cpu")
+    assert parsed == [str(tiny_gguf)]
+    assert gguf.GGUFReader is counting, "left patched"
 
 
 def test_a_changed_file_of_the_same_name_is_another_model(tiny_gguf: Path) -> None:
