@@ -34,7 +34,7 @@ def folder() -> Path:
 def dequantized(gguf: Path) -> Path:
     """Path of a verified folder with the model and tokenizer of a .gguf file, de-quantised to float32 safetensors.
 
-    The first call creates the folder (11 s for 135 million weights). Its key is the file's content, transformers' major
+    The first call creates the folder (9 s for 135 million weights). Its key is the file's content, transformers' major
     version and our format version. If several processes call, one creates it and the others wait. A damaged copy is
     created again.
 

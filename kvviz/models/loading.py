@@ -69,7 +69,7 @@ def load(
     `device`: by default CUDA if available, else the CPU. "auto" distributes the layers over all GPUs and then host
     memory (accelerate's `device_map`), for a model that does not fit on one GPU. `dtype`: by default bfloat16 on CUDA,
     else float32. A .gguf file is de-quantised once and cached in the user's cache folder, or in the folder named by the
-    environment variable KVVIZ_CACHE: for SmolLM2-135M this takes 15 s the first time, then 0.6 s (two cores, without
+    environment variable KVVIZ_CACHE: for SmolLM2-135M this takes 9 s the first time, then 0.5 s (two cores, without
     imports). Code that comes with a model is never run.
 
     Raises UnknownNameError for an unknown name, MissingDependencyError if the bundled model is not installed,

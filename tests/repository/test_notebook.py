@@ -1,6 +1,6 @@
-"""The committed notebooks, and the quickstart in a real JupyterLab.
+"""The committed notebooks, and the quickstart in a real JupyterLab, from recorded data.
 
-test_site.py runs all of them from the recorded data.
+The site runs all of them from recorded data, and `make demo` the quickstart from the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from kvviz.models.dequantized import folder
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -73,7 +72,6 @@ def texts(output):
 
 
 @pytest.mark.slow
-@pytest.mark.model
 @pytest.mark.browser
 @pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
 def test_the_quickstart_runs_in_jupyterlab(browser, tmp_path):
@@ -81,7 +79,7 @@ def test_the_quickstart_runs_in_jupyterlab(browser, tmp_path):
     (tmp_path / "private").mkdir()
     notebook = tmp_path / "work" / "quickstart.ipynb"
     shutil.copy(NOTEBOOKS[0], notebook)
-    with lab_page(notebook, browser, tmp_path / "private", {"KVVIZ_CACHE": str(folder())}) as page:
+    with lab_page(notebook, browser, tmp_path / "private", {"KVVIZ_OFFLINE": "1"}) as page:
         page.evaluate("() => window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
         run_all(page)
         stepper = page.locator(".kv-stepper")
