@@ -30,12 +30,12 @@ ARCHITECTURES = {
 SLIDING_LAYERS = {"mistral": (0, 1, 2, 3), "gemma2": (0, 2), "gemma3": (0, 2)}
 
 
-def make(name: str, seed: int = 0) -> PreTrainedModel:
+def make(name: str, seed: int = 0, layers: int = 4) -> PreTrainedModel:
     """A random model of an architecture, with weights large enough that attention matters."""
     family, extra = ARCHITECTURES[name]
     config_class = getattr(transformers, f"{family}TextConfig" if family == "Gemma3" else f"{family}Config")
     torch.manual_seed(seed)
-    config = config_class(**SIZES, **extra, initializer_range=0.2)
+    config = config_class(**{**SIZES, "num_hidden_layers": layers}, **extra, initializer_range=0.2)
     # SDPA has no soft cap: the reference for Gemma 2 is its eager attention
     config._attn_implementation = "eager" if name == "gemma2" else "sdpa"
     return getattr(transformers, f"{family}ForCausalLM")(config).eval()

@@ -126,9 +126,9 @@ def interrupt_after(monkeypatch, finished: int) -> None:
     monkeypatch.setattr(results, "_append", append)
 
 
-def save_model(folder: Path, seed: int = 0) -> str:
-    """Save a four-layer Llama whose tokens are letters, for `kvviz.load`; returns its folder."""
-    tiny_models.make("llama", seed).save_pretrained(folder)
+def save_model(folder: Path, seed: int = 0, layers: int = 2) -> str:
+    """Save a small Llama whose tokens are letters, for `kvviz.load`; returns its folder."""
+    tiny_models.make("llama", seed, layers).save_pretrained(folder)
     tiny_models.letters_tokenizer().save_pretrained(folder)
     return str(folder)
 

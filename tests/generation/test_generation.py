@@ -261,8 +261,8 @@ class TestOnSmolLM2:
     QUESTION = "\n\nWhat is the special magic number mentioned above? Answer with the number only."
 
     def needle(self, lm, prose):
-        words = prose[:9000]
-        text = f"{words[:4000]}\n\nThe special magic number is 7463.\n\n{words[4000:]}"
+        words = prose[:5000]
+        text = f"{words[:2000]}\n\nThe special magic number is 7463.\n\n{words[2000:]}"
         before, after = lm.chat_parts(text, self.QUESTION)
         return before, after
 
@@ -270,7 +270,7 @@ class TestOnSmolLM2:
     def test_a_needle_is_found_with_a_small_budget(self, lm, prose):
         context, question = self.needle(lm, prose)
         methods = ["full", "oracle", "clusterkv", "quest", "streaming_llm"]
-        table = kvviz.compare(lm, context, methods, [256], question=question, answer="7463", max_new_tokens=12)
+        table = kvviz.compare(lm, context, methods, [256], question=question, answer="7463", max_new_tokens=8)
         scores = table.set_index("method")
         assert scores.loc["full", "correct"]
         assert not scores.loc["streaming_llm", "correct"], "the needle is outside its window"
@@ -279,7 +279,7 @@ class TestOnSmolLM2:
 
     @pytest.mark.slow
     def test_plain_transformers_generate(self, lm, prose):
-        ids = lm.encode(prose[:6000])
+        ids = lm.encode(prose[:3000])
         kvviz.attach(lm.model)
         try:
             cache = kvviz.SelectiveCache(lm.model, kvviz.methods.create("clusterkv", budget=256))

@@ -9,7 +9,7 @@ import pytest
 import kvviz
 
 pytestmark = [pytest.mark.slow, pytest.mark.model]
-BUDGET, PROMPT, STEPS = 256, 420, 8
+BUDGET, PROMPT, STEPS = 136, 260, 6
 
 
 @pytest.fixture(scope="module")
