@@ -1,4 +1,4 @@
-"""Counters for torch code: its MACs (multiply-adds), and the largest tensors that it computes with or copies."""
+"""Counts of what torch code does: MACs (multiply-accumulate operations), and the largest tensors computed or copied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOVES = frozenset({
 class OperationCounter(TorchDispatchMode):
     """A context that counts torch's operations on floating-point numbers, but not those on integers.
 
-    `multiply_adds`: MACs of all matrix products, by torch's formulas. `largest_operand`: elements of the largest tensor
+    `macs`: MACs of all matrix products, by torch's formulas. `largest_operand`: elements of the largest tensor
     in an arithmetic operation, including broadcast elements, since each costs an operation. `largest_copy`: elements of
     the largest tensor written without arithmetic (gathered, copied, concatenated). `operand_of` and `copy_of` name the
     two operations. Views cost nothing. Code outside torch (NumPy, faiss) is not counted.
@@ -31,7 +31,7 @@ class OperationCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
-        self.multiply_adds = 0
+        self.macs = 0
         self.largest_operand = 0
         self.operand_of = ""
         self.largest_copy = 0
@@ -59,7 +59,7 @@ class OperationCounter(TorchDispatchMode):
             self.largest_operand, self.operand_of = read, name
         formula = flop_registry.get(func.overloadpacket) or PRODUCTS.get(name)
         if formula is not None and read:
-            self.multiply_adds += int(formula(*args, **kwargs, out_val=out)) // 2
+            self.macs += int(formula(*args, **kwargs, out_val=out)) // 2
 
 
 def _matrix_vector(matrix: Tensor, *args: Any, **kwargs: Any) -> int:

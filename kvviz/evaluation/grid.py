@@ -15,8 +15,8 @@ from ..tasks import Task, resolve
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A sample, whose prefill all cells share."""
+class Example:
+    """One example of a task; all cells share its prefill."""
 
     task: Task
     length: int
@@ -33,18 +33,18 @@ class Unit:
         return _digest([self.name, cell.label, cell.name, cell.config, cell.budget])
 
 
-def units(tasks: Sequence[str | Task], lengths: Sequence[int], samples: int, seed: int) -> list[Unit]:
+def examples(tasks: Sequence[str | Task], lengths: Sequence[int], samples: int, seed: int) -> list[Example]:
     """Every sample, those of one index first, so that a grid that is stopped has some of everything.
 
     Raises InvalidInputError for no task, length or sample, two configurations of one task under one name and
     placement, and what `kvviz.tasks.resolve` raises.
     """
-    found = [resolve(task) for task in checked_list("evaluate: tasks", tasks)]
+    resolved = [resolve(task) for task in checked_list("evaluate: tasks", tasks)]
     for length in checked_list("evaluate: lengths", lengths):
         _check_int("lengths", length, least=1)
     _check_int("samples", samples, least=1)
     _check_int("seed", seed, least=0)
-    named = [(task.name, task.placement) for task in found]
+    named = [(task.name, task.placement) for task in resolved]
     for name, placement in named:
         if named.count((name, placement)) > 1:
             got = f"{name!r} twice with the question {placement!r}"
@@ -52,10 +52,10 @@ def units(tasks: Sequence[str | Task], lengths: Sequence[int], samples: int, see
                 "evaluate: tasks", got, "one configuration a task and placement: run the others apart"
             )
     return [
-        Unit(task, length, index, seed)
+        Example(task, length, index, seed)
         for index in range(samples)
         for length in dict.fromkeys(lengths)
-        for task in found
+        for task in resolved
     ]
 
 
@@ -65,11 +65,11 @@ def cells(methods: Sequence[str | Method] | Mapping[str, str | Method], budgets:
     `methods` as for `kvviz.generation.method_cells.method_cells`, which raises for what it refuses. Raises
     InvalidInputError for no budget where a method needs one, too.
     """
-    found = method_cells("evaluate", methods, budgets, keep_refused=True)
-    for cell in found:
+    all_cells = method_cells("evaluate", methods, budgets, keep_refused=True)
+    for cell in all_cells:
         if cell.budget is not None and not budgets:
             raise InvalidInputError("evaluate: budgets", f"none for {cell.label!r}", "at least one")
-    return found
+    return all_cells
 
 
 def _check_int(what: str, value: int, least: int) -> None:

@@ -22,9 +22,9 @@ from ..models import LanguageModel, load
 from ..models.loading import SHARED
 from ..models.provenance import commit, hardware, installed, model_hash
 from ..tasks import Task
-from .grid import Unit, cells, units
+from .example_cells import run_example
+from .grid import Example, cells, examples
 from .results import Journal, Results, load_results, packages
-from .unit import run_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def evaluate(
     version, and MissingDependencyError without pyarrow.
     """
     packages()  # report missing packages before anything is loaded
-    all_units, all_cells = units(tasks, lengths, samples, seed), cells(methods, budgets)
+    all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets)
     _check_jobs(lm, jobs)
     model = load(lm) if isinstance(lm, str) else lm
     _check_lengths(model, lengths)
@@ -79,9 +79,9 @@ def evaluate(
         results = Results(Path(folder) / "results.parquet" if out is None else out, header, styles)
         with results.opened() as finished:
             left = [
-                (unit, missing)
-                for unit in all_units
-                if (missing := [cell for cell in all_cells if unit.key(cell) not in finished])
+                (example, missing)
+                for example in all_examples
+                if (missing := [cell for cell in all_cells if example.key(cell) not in finished])
             ]
             with _one_thread(model):
                 _run(model, left, provenance, results.journal, jobs)
@@ -91,22 +91,23 @@ def evaluate(
 
 def _run(
     lm: LanguageModel,
-    left: list[tuple[Unit, list[Cell]]],
+    left: list[tuple[Example, list[Cell]]],
     provenance: Mapping[str, Any],
     journal: Journal,
     jobs: int,
 ) -> None:
     with tqdm(total=sum(len(missing) for _, missing in left), desc="evaluate", unit="cell", disable=None) as progress:
         if jobs == 1:
-            for unit, missing in left:
-                _work(lm, unit, missing, provenance, journal, progress)
+            for example, missing in left:
+                _work(lm, example, missing, provenance, journal, progress)
             return
         import joblib
 
         source = _source(lm, provenance["model_hash"])
         caller = os.getpid()
         calls = (
-            joblib.delayed(_work)(source, unit, missing, provenance, journal, caller=caller) for unit, missing in left
+            joblib.delayed(_work)(source, example, missing, provenance, journal, caller=caller)
+            for example, missing in left
         )
         for count in _parallel(jobs)(calls):
             progress.update(count)
@@ -124,7 +125,7 @@ def _parallel(jobs: int) -> Any:
 
 def _work(
     lm: LanguageModel | Source,
-    unit: Unit,
+    example: Example,
     missing: list[Cell],
     provenance: Mapping[str, Any],
     journal: Journal,
@@ -138,8 +139,8 @@ def _work(
     if caller is not None:
         _end_with(caller)
     model = lm if isinstance(lm, LanguageModel) else _loaded(lm)
-    finished = journal.keys(unit.name)
-    write = journal.writer(unit.name)
+    finished = journal.keys(example.name)
+    write = journal.writer(example.name)
 
     def save(key: str, rows: list[dict[str, Any]]) -> None:
         write(key, rows)
@@ -148,10 +149,12 @@ def _work(
 
     try:
         with _one_thread(model):
-            still_missing = [cell for cell in missing if unit.key(cell) not in finished]
-            run_unit(model, unit, still_missing, {**provenance, "hardware": hardware(model.device.type)}, save)
+            still_missing = [cell for cell in missing if example.key(cell) not in finished]
+            run_example(model, example, still_missing, {**provenance, "hardware": hardware(model.device.type)}, save)
     except Exception as error:
-        error.add_note(f"In sample {unit.index} of {unit.task.name} at {unit.length} tokens, seed {unit.seed}.")
+        error.add_note(
+            f"In sample {example.index} of {example.task.name} at {example.length} tokens, seed {example.seed}."
+        )
         raise
     return len(missing)
 

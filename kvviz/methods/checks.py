@@ -54,7 +54,7 @@ def selections_are_valid(method: type[Method]) -> None:
 
 
 def full_budget_attends_everything(method: type[Method]) -> None:
-    """A budget of the whole prompt attends every token, generated ones included: dense attention."""
+    """With a budget of the whole prompt, heads attend to all tokens, generated ones included: dense selection."""
     for n_heads, n_kv_heads, length in SHAPES:
         least = smallest(method)
         chosen = replace(least, budget=max(length, least.budget))
@@ -64,7 +64,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
 
 
 def generated_tokens_are_seen(method: type[Method]) -> None:
-    """A token is attended in the step that feeds it."""
+    """The step that feeds a token attends to it."""
     for n_heads, n_kv_heads, length in SHAPES:
         chosen = smallest(method)
         for step, (_, selection) in enumerate(_steps(chosen, 40, n_heads, n_kv_heads, length)):
@@ -125,7 +125,7 @@ def decoding_goes_on(method: type[Method]) -> None:
 
 
 def dropped_tokens_stay_dropped(method: type[Method]) -> None:
-    """What a method that drops tokens has not kept, no later step attends; other methods keep every token."""
+    """No later step attends to a token that the method dropped; methods that drop none keep all tokens."""
     chosen = smallest(method)
     state = _build(chosen, *_tensors(6, 2, 600))
     dropped = torch.zeros(2, 1000, dtype=torch.bool)

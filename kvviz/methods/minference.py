@@ -23,7 +23,7 @@ class Pattern:
     """A vertical-slash pattern: the keys to which each of a prompt's last `new` tokens attends.
 
     `columns` [B, Q, L] is True for keys to which all later queries attend. `diagonals` [B, Q, L] is True for distances
-    from a query back to a key at which all queries attend.
+    from a query back to a key to which all queries attend.
     """
 
     def __init__(self, columns: Tensor, diagonals: Tensor, new: int) -> None:

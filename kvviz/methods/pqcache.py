@@ -37,14 +37,14 @@ class PQCacheState(HostMetadata, State):
     `uncoded` are the keys [B, H, n, D] of the newest tokens. They are coded together once one of them leaves the
     window: coding them one by one took 37 µs per layer and step of SmolLM2 (EPYC, 2 cores).
 
-    If the layer's keys are offloaded, so are the codes: `outside` then holds the codes of each codebook, and the
+    If the layer's keys are offloaded, so are the codes: `offloaded_codes` then holds those of each codebook, and the
     codebook's own codes are empty except while a step reads them (section 3.3).
     """
 
     books: list[Codebook]
     tokens: TokenCache | None  # access to all keys, if codebooks are to be rebuilt
     rebuilt: int  # length at the last clustering
-    outside: list[PrefetchedTensor] = field(default_factory=list)
+    offloaded_codes: list[PrefetchedTensor] = field(default_factory=list)
     uncoded: list[Tensor] = field(default_factory=list)
     coded: int = 0  # position of the first token without codes
 
@@ -56,7 +56,7 @@ class PQCacheState(HostMetadata, State):
         self.coded = self.length
         store = None if self.layer.cached is None else self.layer.cached.offloading_store
         if store is not None:
-            self.outside.append(PrefetchedTensor(book.codes, store))
+            self.offloaded_codes.append(PrefetchedTensor(book.codes, store))
             self.unload()
 
     def append(self, keys: Tensor, values: Tensor) -> None:
@@ -75,8 +75,8 @@ class PQCacheState(HostMetadata, State):
             return
         keys = torch.cat(self.uncoded, dim=2)
         self.uncoded, self.coded = [], self.length
-        if self.outside:
-            self.outside[-1].append(self.books[-1].encode(keys))
+        if self.offloaded_codes:
+            self.offloaded_codes[-1].append(self.books[-1].encode(keys))
         else:
             self.books[-1] = self.books[-1].append(keys)
 
@@ -84,29 +84,29 @@ class PQCacheState(HostMetadata, State):
         """Replace the last codebook by a new one of all its tokens."""
         self.uncoded = []
         self.books.pop()
-        if self.outside:
-            self.outside.pop().release()
+        if self.offloaded_codes:
+            self.offloaded_codes.pop().release()
         self.add_book(book)
 
     def load(self) -> None:
         """Put the offloaded codes into their codebooks, on the device."""
-        for book, codes in zip(self.books, self.outside, strict=False):
+        for book, codes in zip(self.books, self.offloaded_codes, strict=False):
             book.codes = codes.result()
 
     def unload(self) -> None:
         """Free the device's copies of offloaded codes."""
-        for book, codes in zip(self.books, self.outside, strict=False):
+        for book, codes in zip(self.books, self.offloaded_codes, strict=False):
             codes.release()
             book.codes = book.codes.new_empty((*book.codes.shape[:-2], 0, book.codes.shape[-1]))
 
     def prefetch(self) -> None:
         """Start copying the codes to the device."""
-        for codes in self.outside:
+        for codes in self.offloaded_codes:
             codes.start()
 
     def metadata_bytes(self) -> int:
         """Bytes of codes, centroids and uncoded keys on all tiers; prefetched codes count once."""
-        return super().metadata_bytes() + sum(sum(codes.stored_bytes.values()) for codes in self.outside)
+        return super().metadata_bytes() + sum(sum(codes.stored_bytes.values()) for codes in self.offloaded_codes)
 
     def read_bytes(self) -> int:
         """Bytes of codes and centroids."""
@@ -114,7 +114,7 @@ class PQCacheState(HostMetadata, State):
 
     def host_metadata_bytes(self) -> int:
         """Bytes of the codes in host memory."""
-        return sum(codes.stored_bytes["host"] for codes in self.outside)
+        return sum(codes.stored_bytes["host"] for codes in self.offloaded_codes)
 
 
 @dataclass
@@ -205,7 +205,7 @@ class PQCache(ScoringMethod[PQCacheState]):
         if state.tokens is None or self.rebuild_interval is None or not state.books:
             return state
         if state.length - state.rebuilt >= self.rebuild_interval:
-            start = state.coded - (state.outside or state.books)[-1].length  # of the last codebook's tokens
+            start = state.coded - (state.offloaded_codes or state.books)[-1].length  # of the last codebook's tokens
             state.replace_last(self._quantize(state.tokens.keys[:, :, start : state.length]))
             state.rebuilt = state.length
         return state

@@ -17,12 +17,12 @@ PARTS = ("sinks", "recent", "selected", "generated")
 class Verdict(IntEnum):
     """What a method and the oracle made of a token. Pages read the same numbers (js/comparer_column.js)."""
 
-    AGREED = 0  # attended, and the oracle would attend it too
-    WASTED = 1  # attended, and the oracle would not
-    KEPT = 2  # attended without being chosen (sinks, recent window, generated tokens), and the oracle would not
-    MISSED = 3  # not attended, and the oracle would
-    MERGED_AWAY = 4  # attended as a part of its centroid, and the oracle would attend it
-    UNMARKED = 255  # neither attended nor the oracle's
+    AGREED = 0  # attended to, as the oracle does
+    WASTED = 1  # attended to, unlike the oracle
+    KEPT = 2  # attended to without being chosen (sinks, recent window, generated tokens), unlike the oracle
+    MISSED = 3  # not attended to, unlike the oracle
+    MERGED_AWAY = 4  # attended to as a part of its centroid; the oracle attends to the token itself
+    UNMARKED = 255  # attended to by neither
 
 
 def agreement(

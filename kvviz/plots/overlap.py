@@ -45,14 +45,14 @@ def query_overlap(
     if not 2 <= pairs <= 5000:
         raise InvalidInputError("query_overlap: pairs", pairs, "2 to 5,000")
     queries, keys = trace.queries[trace.check_layer(layer)], trace.keys[layer]
-    drawn = metrics.topk_overlap(queries, keys, k, pairs, seed)
-    trend = metrics.linear_fit(drawn.cosine, drawn.overlap)
-    ends = np.array([drawn.cosine.min(), drawn.cosine.max()])
-    chance = float((k / (drawn.first + 1)).mean())
+    sampled = metrics.topk_overlap(queries, keys, k, pairs, seed)
+    trend = metrics.linear_fit(sampled.cosine, sampled.overlap)
+    ends = np.array([sampled.cosine.min(), sampled.cosine.max()])
+    chance = float((k / (sampled.first + 1)).mean())
     neutral = ink(dark)
     figure = go.Figure(go.Scatter(
-        x=drawn.cosine, y=drawn.overlap, mode="markers", name="pair of queries",
-        customdata=np.stack([drawn.head, drawn.first, drawn.second], -1),
+        x=sampled.cosine, y=sampled.overlap, mode="markers", name="pair of queries",
+        customdata=np.stack([sampled.head, sampled.first, sampled.second], -1),
         hovertemplate="query head %{customdata[0]}, positions %{customdata[1]:,} and %{customdata[2]:,}<br>"
         "cosine %{x:.3f}, overlap %{y:.2f}<extra></extra>",
         marker={"size": 4, "color": translucent(PURPLE, 0.35)},
@@ -61,7 +61,7 @@ def query_overlap(
     figure.add_trace(line(ends, trend.slope * ends + trend.intercept, label, neutral.foreground, width=2.5))
     label, everywhere = f"unrelated choices, {chance:.2f}", np.array([-1.0, 1.0])
     figure.add_trace(line(everywhere, np.full(2, chance), label, neutral.muted, width=1, dash="dash"))
-    figure.add_traces(_bounds(trace, layer, k, drawn, dark))
+    figure.add_traces(_bounds(trace, layer, k, sampled, dark))
     text = heading(title, [
         f"Overlap of top-{k} keys", trace.model, f"{len(trace):,} tokens", f"layer {layer}",
         f"{trace.geometry.n_heads} query heads", f"{pairs:,} pairs", f"seed {seed}",

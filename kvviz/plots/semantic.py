@@ -184,8 +184,8 @@ def _thin_out(length: int, most: int, weights: NDArray[np.float64] | None, seed:
         return np.arange(length)
     heaviest = np.zeros(0, np.int64) if weights is None else np.argsort(-weights, kind="stable")[: most // 4]
     others = np.setdiff1d(np.arange(length), heaviest)
-    drawn = np.random.default_rng(seed).choice(others, most - len(heaviest), replace=False)
-    return np.sort(np.concatenate([heaviest, drawn]))
+    sampled = np.random.default_rng(seed).choice(others, most - len(heaviest), replace=False)
+    return np.sort(np.concatenate([heaviest, sampled]))
 
 
 def _traces(scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64], dark: bool) -> list[go.Scatter]:

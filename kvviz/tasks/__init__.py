@@ -35,13 +35,13 @@ def create(name: str, **values: Any) -> Task:
 
 def resolve(task: str | Task) -> Task:
     """A task from its name, or the task itself; raises InvalidInputError for one that cannot score an answer."""
-    found = create(task) if isinstance(task, str) else task
-    if not isinstance(found, Task):
+    resolved = create(task) if isinstance(task, str) else task
+    if not isinstance(resolved, Task):
         raise InvalidInputError("task", type(task).__name__, "a name of kvviz.tasks.names(), or a kvviz.tasks.Task")
-    if found.measures == "answer" and type(found).score is Task.score:
-        got = f"{type(found).__name__}, which has no score"
+    if resolved.measures == "answer" and type(resolved).score is Task.score:
+        got = f"{type(resolved).__name__}, which has no score"
         raise InvalidInputError("task", got, "a method score(turn, text), which returns a number from 0 to 1")
-    return found
+    return resolved
 
 
 def table() -> str:

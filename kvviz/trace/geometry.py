@@ -57,6 +57,6 @@ def load_geometry(metadata: dict[str, Any], path: object) -> Geometry:
 
 def check_layers(name: str, layers: Iterable[int], geometry: Geometry) -> None:
     """Raise IncompatibleFileError for layers outside the model."""
-    outside = [layer for layer in layers if not 0 <= layer < geometry.n_layers]
-    if outside:
-        raise IncompatibleFileError(f"{name}: layers", outside, f"0 to {geometry.n_layers - 1}")
+    missing = [layer for layer in layers if not 0 <= layer < geometry.n_layers]
+    if missing:
+        raise IncompatibleFileError(f"{name}: layers", missing, f"0 to {geometry.n_layers - 1}")

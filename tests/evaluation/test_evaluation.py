@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 import kvviz
-from kvviz.evaluation import evaluate, load_results, run, unit
+from kvviz.evaluation import evaluate, example_cells, load_results, run
 from kvviz.methods import create
 from tests.evaluation.evaluation_tasks import (
     BUDGETS,
@@ -50,19 +50,19 @@ def ran(monkeypatch):
     """A list that collects (label, budget, sample) of every cell that runs from now on."""
     ran_cells = []
 
-    def run_unit(lm, example, cells, *args):
+    def run_example(lm, example, cells, *args):
         ran_cells.extend((cell.label, cell.budget, example.index) for cell in cells)
         return original(lm, example, cells, *args)
 
-    original = unit.run_unit
-    monkeypatch.setattr(run, "run_unit", run_unit)
+    original = example_cells.run_example
+    monkeypatch.setattr(run, "run_example", run_example)
     return ran_cells
 
 
 @pytest.mark.slow
 def test_a_sample_is_prefilled_once_for_all_cells(tiny, monkeypatch):
     passes, prefills = [], []
-    monkeypatch.setattr(run, "run_unit", lambda *args: prefills.append(unit.run_unit(*args)))
+    monkeypatch.setattr(run, "run_example", lambda *args: prefills.append(example_cells.run_example(*args)))
     hook = tiny.model.register_forward_pre_hook(
         lambda module, args, named: passes.append(args[0].shape[1]), with_kwargs=True
     )

@@ -141,7 +141,7 @@ def test_a_layer_prefetches_the_codes_of_the_next_one(monkeypatch):
         monkeypatch.setattr(PrefetchedTensor, name, logged)
     with torch.no_grad():
         model.generate(tiny_models.prompt(200), past_key_values=cache, max_new_tokens=6, do_sample=False)
-    order = [layer.states[0].outside[0] for layer in cache.selective_layers]
+    order = [layer.states[0].offloaded_codes[0] for layer in cache.selective_layers]
     reads = [(prefetched, was_started) for name, prefetched, was_started in log if name == "result"]
     assert [prefetched for prefetched, _ in reads] == order * 5
     assert not reads[0][1], "nothing starts the copy for the first layer of the first step"

@@ -9,7 +9,7 @@ import pytest
 
 import kvviz
 from kvviz.evaluation import report
-from kvviz.evaluation.grid import cells, units
+from kvviz.evaluation.grid import cells, examples
 
 BENCHMARKS = Path(__file__).parents[2] / "data" / "benchmarks"
 
@@ -38,9 +38,9 @@ def test_every_row_has_its_provenance(table):
 def test_the_file_has_all_cells_of_the_command_on_two_cores(table):
     script = runpy.run_path(str(BENCHMARKS / "results.py"))
     expected = {
-        unit.key(cell)
+        example.key(cell)
         for grid in script["TWO_CORES"]
-        for unit in units(grid.tasks, grid.lengths, grid.samples, script["SEED"])
+        for example in examples(grid.tasks, grid.lengths, grid.samples, script["SEED"])
         for cell in cells(grid.methods, grid.budgets)
     }
     assert expected <= set(table["key"])

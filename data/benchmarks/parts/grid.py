@@ -19,31 +19,31 @@ def run() -> dict[str, Any]:
     """Seconds of the whole grid both ways, and the number of prefills."""
     import torch
 
-    from kvviz.evaluation.grid import cells, units
+    from kvviz.evaluation.grid import cells, examples
 
     lm, grid_cells = model(), cells(METHODS, BUDGETS)
-    (unit,) = units([TASK], [LENGTH], 1, 0)
+    (example,) = examples([TASK], [LENGTH], 1, 0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        results = measure(lm, unit, grid_cells)
+        results = measure(lm, example, grid_cells)
     finally:
         torch.set_num_threads(threads)
     return {"model": lm.name, "task": TASK, "length": LENGTH, "methods": METHODS, "budgets": BUDGETS, **results}
 
 
-def measure(lm: Any, unit: Any, grid_cells: Any) -> dict[str, Any]:
+def measure(lm: Any, example: Any, grid_cells: Any) -> dict[str, Any]:
     """Seconds both ways, one after the other. Raises RuntimeError if the texts differ."""
     import kvviz
-    from kvviz.evaluation.unit import run_unit
+    from kvviz.evaluation.example_cells import run_example
     from kvviz.tasks.prompts import render
 
     evaluated: list[str] = []
     started = time.perf_counter()
-    prefills = run_unit(lm, unit, grid_cells, {}, lambda _, rows: evaluated.append(rows[0]["text"]))
+    prefills = run_example(lm, example, grid_cells, {}, lambda _, rows: evaluated.append(rows[0]["text"]))
     evaluate_s = time.perf_counter() - started
-    sample = unit.task.sample(lm, unit.length, unit.index, unit.seed)
-    prompt = render(lm, sample, unit.task.placement)
+    sample = example.task.sample(lm, example.length, example.index, example.seed)
+    prompt = render(lm, sample, example.task.placement)
     generated: list[str] = []
     started = time.perf_counter()
     for cell in grid_cells:

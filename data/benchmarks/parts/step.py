@@ -48,7 +48,7 @@ def _measured(layer: Layer, method: Any) -> dict[str, float]:
     heads, length, dim = layer.queries.shape[1], layer.keys.shape[2], layer.keys.shape[3]
     return {
         "seconds": statistics.median(times),
-        "multiply_adds_share": counts.multiply_adds / (heads * length * dim),
+        "macs_share": counts.macs / (heads * length * dim),
         "largest_operand_share": counts.largest_operand / layer.keys.numel(),
         "largest_copy_share": counts.largest_copy / layer.keys.numel(),
     }

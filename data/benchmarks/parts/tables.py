@@ -134,7 +134,7 @@ def step(part: Results) -> str:
     rows = [
         [
             f"`{row['label']}`", *(f"{1e6 * value:.0f}" for value in row["seconds"]), _exponents(row),
-            f"{row['multiply_adds_share'][-1]:.3f}", f"{row['largest_operand_share'][-1]:.3f}",
+            f"{row['macs_share'][-1]:.3f}", f"{row['largest_operand_share'][-1]:.3f}",
         ]
         for row in part["rows"]
     ]  # fmt: skip

@@ -41,13 +41,13 @@ def _normalise(
 ) -> None:  # fmt: skip
     """One program per block of centroids of one KV head: the log-sum-exp of each over all keys."""
     row = tl.program_id(1).to(tl.int64)
-    own = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of G * C
+    centroid = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of G * C
     dims = tl.arange(0, BLOCK_D)
-    place = (row * queries + own[:, None]) * D + dims[None, :]
-    query = tl.load(centroids + place, mask=(own[:, None] < queries) & (dims[None, :] < D), other=0.0)
+    place = (row * queries + centroid[:, None]) * D + dims[None, :]
+    query = tl.load(centroids + place, mask=(centroid[:, None] < queries) & (dims[None, :] < D), other=0.0)
     limit = tl.zeros([BLOCK_Q], tl.int64) + length - 1
     if CAUSAL:
-        limit = tl.load(last + own % n_centroids)
+        limit = tl.load(last + centroid % n_centroids)
     peak = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     for start in range(0, length, BLOCK_K):
@@ -59,7 +59,7 @@ def _normalise(
         new_peak = tl.maximum(peak, tl.max(logits, 1))  # finite from the first block on: each query attends to key 0
         total = total * tl.exp(peak - new_peak) + tl.sum(tl.exp(logits - new_peak[:, None]), 1)
         peak = new_peak
-    tl.store(lse + row * queries + own, peak + tl.log(total), mask=own < queries)
+    tl.store(lse + row * queries + centroid, peak + tl.log(total), mask=centroid < queries)
 
 
 def _weigh(
@@ -72,27 +72,27 @@ def _weigh(
     """One program per (block of keys, block of centroids, row of lists): weights reduced over the row's query heads."""
     row = tl.program_id(2).to(tl.int64)
     place = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)  # of the keys that may be listed
-    own = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of the centroids of this block
+    centroid = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)  # of the centroids of this block
     dims = tl.arange(0, BLOCK_D)
     token = (start + place).to(tl.int64)
     key_place = row // ROWS_OF_HEAD * key_row + token[None, :] * key_token + dims[:, None] * key_element
     key = tl.load(keys + key_place, mask=(place[None, :] < places) & (dims[:, None] < D), other=0.0)
     reduced = tl.zeros([BLOCK_Q, BLOCK_K], tl.float32)
     for member in range(GROUP):
-        query_row = (row * GROUP + member) * n_centroids + first + own
-        inside = (own[:, None] < some) & (dims[None, :] < D)
+        query_row = (row * GROUP + member) * n_centroids + first + centroid
+        inside = (centroid[:, None] < some) & (dims[None, :] < D)
         query = tl.load(centroids + query_row[:, None] * D + dims[None, :], mask=inside, other=0.0)
         logits = _softened(tl.dot(query, key, input_precision="ieee"), scale, softcap, HAS_SOFTCAP)
-        normaliser = tl.load(lse + query_row, mask=own < some, other=0.0)
+        normaliser = tl.load(lse + query_row, mask=centroid < some, other=0.0)
         weight = tl.exp(logits - normaliser[:, None])
         reduced = tl.maximum(reduced, weight) if REDUCTION == "max" else reduced + weight
     if REDUCTION == "mean":
         reduced = tl.div_rn(reduced, tl.full([BLOCK_Q, BLOCK_K], GROUP, tl.float32))
     if CAUSAL:
-        limit = tl.load(last + first + own, mask=own < some, other=0)
+        limit = tl.load(last + first + centroid, mask=centroid < some, other=0)
         reduced = tl.where(token[None, :] <= limit[:, None], reduced, -1.0)
-    out = (row * some + own[:, None]) * places + place[None, :]
-    tl.store(weights + out, reduced, mask=(own[:, None] < some) & (place[None, :] < places))
+    out = (row * some + centroid[:, None]) * places + place[None, :]
+    tl.store(weights + out, reduced, mask=(centroid[:, None] < some) & (place[None, :] < places))
 
 
 def _narrow(
@@ -130,17 +130,17 @@ def _select(weights: tensor, best: tensor, slots: tensor, places: tensor, count:
     selected.
     """
     row = tl.program_id(0).to(tl.int64)
-    lane, own = tl.arange(0, BLOCK), weights + row * places
+    lane, row_weights = tl.arange(0, BLOCK), weights + row * places
     least = tl.zeros([1], tl.int32)  # the known bits of the smallest selected weight
     wanted = tl.zeros([1], tl.int32) + count  # how many weights with these bits to select
-    least, wanted = _narrowed(own, places, least, wanted, 23, 31, BLOCK)
-    least, wanted = _narrowed(own, places, least, wanted, 15, 23, BLOCK)
-    least, wanted = _narrowed(own, places, least, wanted, 7, 15, BLOCK)
-    least, wanted = _narrowed(own, places, least, wanted, 0, 7, BLOCK)
+    least, wanted = _narrowed(row_weights, places, least, wanted, 23, 31, BLOCK)
+    least, wanted = _narrowed(row_weights, places, least, wanted, 15, 23, BLOCK)
+    least, wanted = _narrowed(row_weights, places, least, wanted, 7, 15, BLOCK)
+    least, wanted = _narrowed(row_weights, places, least, wanted, 0, 7, BLOCK)
     taken = tl.zeros([1], tl.int32)
     equal_before = tl.zeros([1], tl.int32)
     for start in range(0, places, BLOCK):
-        weight = tl.load(own + start + lane, mask=start + lane < places, other=-1.0)
+        weight = tl.load(row_weights + start + lane, mask=start + lane < places, other=-1.0)
         bits = weight.to(tl.int32, bitcast=True)
         equal = (bits == least).to(tl.int32)
         chosen = (bits > least) | ((equal == 1) & (equal_before + tl.cumsum(equal, 0) <= wanted))

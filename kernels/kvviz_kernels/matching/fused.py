@@ -44,27 +44,28 @@ def _match(
     sources, targets = (here + 1) // 2, here // 2
     dims = tl.arange(0, BLOCK_D)
     base = keys + row * row_stride
-    own = block * BLOCK_A + tl.arange(0, BLOCK_A)
-    place = (start + 2 * own[:, None]).to(tl.int64) * token_stride + dims[None, :] * element_stride
-    source = tl.load(base + place, mask=(own[:, None] < sources) & (dims[None, :] < D), other=0.0)
+    source_index = block * BLOCK_A + tl.arange(0, BLOCK_A)
+    place = (start + 2 * source_index[:, None]).to(tl.int64) * token_stride + dims[None, :] * element_stride
+    source = tl.load(base + place, mask=(source_index[:, None] < sources) & (dims[None, :] < D), other=0.0)
     best = tl.full([BLOCK_A], float("-inf"), tl.float32)
     partner = tl.zeros([BLOCK_A], tl.int32)
     for first in range(0, targets, BLOCK_B):
-        other = first + tl.arange(0, BLOCK_B)
-        other_place = (start + 2 * other[None, :] + 1).to(tl.int64) * token_stride + dims[:, None] * element_stride
-        target = tl.load(base + other_place, mask=(other[None, :] < targets) & (dims[:, None] < D), other=0.0)
+        target_index = first + tl.arange(0, BLOCK_B)
+        target_token = (start + 2 * target_index[None, :] + 1).to(tl.int64)
+        target_place = target_token * token_stride + dims[:, None] * element_stride
+        target = tl.load(base + target_place, mask=(target_index[None, :] < targets) & (dims[:, None] < D), other=0.0)
         wide_target = target.to(tl.float32)
         inverse = _inverse(tl.sum(wide_target * wide_target, 0))
         # Products of half-precision numbers are exact in float32; the A key's norm does not change the best partner.
         scores = tl.dot(source, target, input_precision="ieee") * inverse[None, :]
-        scores = tl.where(other[None, :] < targets, scores, float("-inf"))
+        scores = tl.where(target_index[None, :] < targets, scores, float("-inf"))
         top = tl.max(scores, 1)
         partner = tl.where(top > best, tl.argmax(scores, 1, tie_break_left=True) + first, partner)
         best = tl.maximum(best, top)
     wide = source.to(tl.float32)
     best = tl.where(best > float("-inf"), best, 0.0) * _inverse(tl.sum(wide * wide, 1))
-    slot = row * links + chunk * ((size + 1) // 2) + own  # all chunks but the last have `size` tokens
-    real = own < tl.where(targets > 0, sources, 0)  # a last chunk of a single token has no partner
+    slot = row * links + chunk * ((size + 1) // 2) + source_index  # all chunks but the last have `size` tokens
+    real = source_index < tl.where(targets > 0, sources, 0)  # a last chunk of a single token has no partner
     tl.store(partners + slot, (start + 2 * partner + 1).to(tl.int64), mask=real)
     tl.store(similarities + slot, best, mask=real)
 

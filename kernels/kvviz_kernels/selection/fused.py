@@ -35,14 +35,14 @@ def _cluster_scores(
     if REDUCE == "max":
         total += float("-inf")
         for member in range(GROUP):
-            own = tl.zeros([BLOCK_C], tl.float32)
+            product = tl.zeros([BLOCK_C], tl.float32)
             for start in range(0, D, BLOCK_D):
                 dims = start + tl.arange(0, BLOCK_D)
                 query = tl.load(queries + member * D + dims, mask=dims < D, other=0.0).to(tl.float32)
                 mask = known[:, None] & (dims[None, :] < D)
                 block = tl.load(centroids + clusters[:, None] * D + dims[None, :], mask=mask, other=0.0)
-                own += tl.sum(block.to(tl.float32) * query[None, :], 1)
-            total = tl.maximum(total, own)
+                product += tl.sum(block.to(tl.float32) * query[None, :], 1)
+            total = tl.maximum(total, product)
     else:
         for start in range(0, D, BLOCK_D):
             dims = start + tl.arange(0, BLOCK_D)

@@ -43,7 +43,7 @@ def _totals(
 ) -> None:  # fmt: skip
     """One program per range of tokens of one head: each query head's largest logit and sum of exponentials."""
     split, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    own = codes + row // HEADS * code_batch + row % HEADS * code_head
+    row_codes = codes + row // HEADS * code_batch + row % HEADS * code_head
     for member in range(GROUP):
         table = tables + (row * GROUP + member) * PARTS * C
         peak = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -51,7 +51,7 @@ def _totals(
         for block in range(BLOCKS):
             token = (split * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
             logit = _logits_function(
-                table, own, token, token < length, code_token, scale, softcap, PARTS, C, True, HAS_SOFTCAP, BLOCK
+                table, row_codes, token, token < length, code_token, scale, softcap, PARTS, C, True, HAS_SOFTCAP, BLOCK
             )
             above = tl.maximum(peak, logit)
             base = tl.where(above == float("-inf"), 0.0, above)  # a lane past the end: -inf minus -inf would be NaN
@@ -75,7 +75,7 @@ def _weigh(
 ) -> None:  # fmt: skip
     """One program per range of tokens of one head: its query heads' scores or weights, reduced and written once."""
     row = tl.program_id(1).to(tl.int64)
-    own = codes + row // HEADS * code_batch + row % HEADS * code_head
+    row_codes = codes + row // HEADS * code_batch + row % HEADS * code_head
     split = tl.arange(0, BLOCK_SPLITS)
     for block in range(BLOCKS):
         token = (tl.program_id(0) * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
@@ -86,7 +86,7 @@ def _weigh(
         for member in range(GROUP):
             head = row * GROUP + member
             score = _logits_function(
-                tables + head * PARTS * C, own, token, inside, code_token, scale, softcap, PARTS, C,
+                tables + head * PARTS * C, row_codes, token, inside, code_token, scale, softcap, PARTS, C,
                 HAS_SCALE, HAS_SOFTCAP, BLOCK,
             )  # fmt: skip
             if HAS_SCALE:

@@ -91,8 +91,8 @@ class OneHop(RulerTask):
             texts |= _first_words(others, units)
             ordered = sorted(texts, key=ranks.__getitem__)
             text = "\n\n".join([INTRO, *(texts[name] for name in ordered)])
-            found = [text.index(article.text) / len(text) for article in question.articles]
-            return Sample(text, (turn,), {"articles": len(texts), **depths(found)})
+            starts = [text.index(article.text) / len(text) for article in question.articles]
+            return Sample(text, (turn,), {"articles": len(texts), **depths(starts)})
 
         return fit(lm, length, self.placement, make, most=sum(len(article.text.split()) for article in others))
 

@@ -20,7 +20,7 @@ from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, render
 from ..trace import Ledger
-from .grid import Unit
+from .grid import Example
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -29,21 +29,21 @@ Row = dict[str, Any]
 
 
 @torch.no_grad()
-def run_unit(
+def run_example(
     lm: LanguageModel,
-    unit: Unit,
+    example: Example,
     cells: Iterable[Cell],
     provenance: Mapping[str, Any],
-    done: Callable[[str, list[Row]], None],
+    save: Callable[[str, list[Row]], None],
 ) -> int:
-    """Run the cells on one sample, which is prefilled once for all; call `done(key, rows)` after each cell.
+    """Run the cells on one sample, which is prefilled once for all; call `save(key, rows)` after each cell.
 
     Returns the number of prefills. There is one row per turn, and one without a score if the method refuses the budget.
     Raises InvalidInputError for a sample without tokens or one that exceeds the model's positions, a score outside 0 to
     1, or nats per token that are not finite. Errors in a cell carry a note with its method and budget.
     """
-    task, all_cells = unit.task, list(cells)
-    sample = task.sample(lm, unit.length, unit.index, unit.seed)
+    task, all_cells = example.task, list(cells)
+    sample = task.sample(lm, example.length, example.index, example.seed)
     likelihood = task.measures == "likelihood"
     prompt = render(lm, sample, task.placement, plain=likelihood)
     ids = lm.encode(prompt.text)
@@ -55,10 +55,10 @@ def run_unit(
     shared = SharedPrefill(lm, ids, retain_queries=retain)
     with attached(lm.model):
         for cell in all_cells:
-            about = {**_about(unit, cell), **provenance, "prompt_tokens": ids.shape[1]}
+            about = {**_about(example, cell), **provenance, "prompt_tokens": ids.shape[1]}
             reason = _refused(cell, ids.shape[1])
             if reason:
-                done(unit.key(cell), [{**about, **_row(0, sample.turns[0], sample), "refused": reason}])
+                save(example.key(cell), [{**about, **_row(0, sample.turns[0], sample), "refused": reason}])
                 continue
             assert cell.method is not None
             measure = _likelihood if likelihood else _answers
@@ -68,7 +68,7 @@ def run_unit(
                 error.add_note(f"By {cell.label} at budget {cell.budget}.")
                 raise
             tokens = cell.method.budget_tokens(ids.shape[1])
-            done(unit.key(cell), [{**about, **row, "budget_tokens": tokens} for row in rows])
+            save(example.key(cell), [{**about, **row, "budget_tokens": tokens} for row in rows])
     return shared.count
 
 
@@ -112,13 +112,14 @@ def _kept(ledger: Ledger) -> Row:
     return {"metadata_bytes": ledger.metadata_bytes, "kept_bytes": sum(ledger.kept_bytes.values())}
 
 
-def _about(unit: Unit, cell: Cell) -> Row:
+def _about(example: Example, cell: Cell) -> Row:
     return {
-        "task": unit.task.name, "placement": unit.task.placement, "metric": unit.task.metric,
-        "chance": float(unit.task.chance),
-        "higher_is_better": unit.task.higher_is_better,
-        "task_config": json.dumps(unit.task.config, sort_keys=True), "length": unit.length, "sample": unit.index,
-        "seed": unit.seed, "method": cell.label, "method_name": cell.name, "preset": cell.preset,
+        "task": example.task.name, "placement": example.task.placement, "metric": example.task.metric,
+        "chance": float(example.task.chance),
+        "higher_is_better": example.task.higher_is_better,
+        "task_config": json.dumps(example.task.config, sort_keys=True), "length": example.length,
+        "sample": example.index, "seed": example.seed,
+        "method": cell.label, "method_name": cell.name, "preset": cell.preset,
         "method_config": json.dumps(dict(cell.config), sort_keys=True, default=str),
         "budget": math.nan if cell.budget is None else float(cell.budget),
     }  # fmt: skip
