@@ -17,6 +17,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -42,6 +44,7 @@ BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").g
 # <img> in Markdown is not changed, so these files must be where it points.
 COPIED_AS_THEY_ARE = "data/gallery/*.png"
 PLOTLY = "plotly.min.js"
+AT_ONCE = 2  # notebooks; each runs in the process of its kernel, which takes up to 1 GiB
 
 
 def main() -> int:
@@ -91,27 +94,30 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str]) -> dict[str, int]:
     pages.write(source)
     (source / "notebooks").mkdir()
     (extra / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
-    peaks: dict[str, int] = {}
+    (extra / "widgets").mkdir()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        runs = dict(zip(to_run, pool.map(partial(live, widgets=extra / "widgets"), to_run), strict=True))
     for name in NAMES:
-        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-        notebook.cells = [cell for cell in notebook.cells if "colab" not in cell.metadata.get("tags", ())]
-        for cell in notebook.cells:
-            cell.source = cell.source.replace("](../README.md)", "](../index.md)")  # which shows the README
-        if name in to_run:
-            shown, peaks[name] = live(notebook, name, extra / "widgets")
-        else:
-            shown = unrun(notebook)
-        nbformat.write(shown, source / "notebooks" / f"{name}.ipynb")
-    return peaks
+        notebook = runs[name][0] if name in runs else unrun(read(name))
+        nbformat.write(notebook, source / "notebooks" / f"{name}.ipynb")
+    return {name: peak_bytes for name, (_, peak_bytes) in runs.items()}
 
 
-def live(notebook: nbformat.NotebookNode, name: str, widgets: Path) -> tuple[nbformat.NotebookNode, int]:
+def read(name: str) -> nbformat.NotebookNode:
+    """The notebook as a page of the site: without the cell for Colab, and with links to other pages."""
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if "colab" not in cell.metadata.get("tags", ())]
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("](../README.md)", "](../index.md)")  # which shows the README
+    return notebook
+
+
+def live(name: str, widgets: Path) -> tuple[nbformat.NotebookNode, int]:
     """The notebook run from the recorded data, with each widget in a frame, and its kernel's peak bytes.
 
     The frames' pages go into `widgets`.
     """
-    print(name, file=sys.stderr)
-    widgets.mkdir(exist_ok=True)
+    notebook = read(name)
 
     def framed(page: Path) -> str:
         target = widgets / f"{name}-{len(list(widgets.glob(f'{name}-*'))) + 1}.html"
@@ -119,7 +125,11 @@ def live(notebook: nbformat.NotebookNode, name: str, widgets: Path) -> tuple[nbf
         return pages.frame(target)
 
     with tempfile.TemporaryDirectory() as folder:
-        peak_bytes = notebooks.execute(notebook, folder, recorded=True)
+        try:
+            peak_bytes = notebooks.execute(notebook, folder, recorded=True)
+        except CellExecutionError:
+            print(f"{name} failed:", file=sys.stderr)
+            raise
         return notebooks.without_kernel(notebook, Path(folder), framed, f"../{PLOTLY}"), peak_bytes
 
 

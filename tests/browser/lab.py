@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -29,13 +30,15 @@ PLACES = {
     "IPYTHONDIR": "ipython",
     "JUPYTER_CONFIG_DIR": "config",
     "JUPYTER_DATA_DIR": "data",
-    "JUPYTER_RUNTIME_DIR": "runtime",
     "JUPYTERLAB_SETTINGS_DIR": "settings",
     "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
 }
 READY = """() => {
     const session = window.jupyterapp?.shell?.currentWidget?.sessionContext;
     return session?.isReady && session.session?.kernel?.status === "idle";
+}"""
+SET_CODE = """code => {
+    window.jupyterapp.shell.currentWidget.content.model.cells.get(0).sharedModel.setSource(code);
 }"""
 START_S = 300  # generous: machines may be busy
 
@@ -63,21 +66,23 @@ def jupyterlab(folder: Path, private: Path, env: Mapping[str, str]) -> Iterator[
     (settings / "notification.jupyterlab-settings").write_text(json.dumps({"fetchNews": "false"}))
     for name in PLACES.values():
         (private / name).mkdir(exist_ok=True)
-    environment = os.environ | {key: str(private / name) for key, name in PLACES.items()} | dict(env)
+    # Kernels get sockets in a folder, with short paths, since another process may take a port before they open it.
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--LabApp.expose_app_in_browser=True"),
         *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
-        *(f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}"),
+        *(f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}", "--KernelManager.transport=ipc"),
     ]
     log = private / "lab.log"
-    with log.open("w") as output:
+    with log.open("w") as output, tempfile.TemporaryDirectory(prefix="lab-") as runtime:
+        environment = os.environ | {key: str(private / name) for key, name in PLACES.items()}
+        environment |= {"JUPYTER_RUNTIME_DIR": runtime, **env}
         server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        _wait_until_up(f"http://127.0.0.1:{port}/api?token={token}", server, log)
-        yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?token={token}&reset"
-    finally:
-        server.terminate()
-        server.wait(30)
+        try:
+            _wait_until_up(f"http://127.0.0.1:{port}/api?token={token}", server, log)
+            yield f"http://127.0.0.1:{port}/lab/tree/{{name}}?token={token}&reset"
+        finally:
+            server.terminate()
+            server.wait(30)
 
 
 @contextmanager
@@ -109,6 +114,22 @@ def run_all(page: Page) -> None:
         .flatMap(cell => cell.outputs ?? []).filter(output => output.output_type === "error")
         .map(output => output.traceback.join("\\n"))""")
     assert not errors, "\n".join(errors)
+
+
+@contextmanager
+def empty_lab(browser: Browser, folder: Path) -> Iterator[Page]:
+    """The page of a notebook for `run_cell`, in a new JupyterLab with its files in `folder`."""
+    for name in ("work", "private"):
+        (folder / name).mkdir()
+    one_thread = {"OMP_NUM_THREADS": "1"}  # on a busy machine, torch's threads wait seconds for each other
+    with lab_page(write_notebook(folder / "work" / "live.ipynb", ""), browser, folder / "private", one_thread) as page:
+        yield page
+
+
+def run_cell(page: Page, code: str) -> None:
+    """Replace the first cell and its output by `code`, and run it; raises like `run_all`."""
+    page.evaluate(SET_CODE, code)
+    run_all(page)
 
 
 def set_theme(page: Page, theme: str) -> None:

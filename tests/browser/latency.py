@@ -18,13 +18,10 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from .frames import Frame, frames, tour
-from .lab import chromium_arguments, lab_page, run_all, write_notebook
+from .lab import chromium_arguments, empty_lab, run_cell
 from .scenes import READY, WIDGETS, Control, Scene, Sizes
 
 TRACE_TOKENS, TRACE_LAYERS = 4096, (14,)
-SHOW = """source => {
-    window.jupyterapp.shell.currentWidget.content.model.cells.get(0).sharedModel.setSource(source);
-}"""
 
 
 def measure(
@@ -46,17 +43,10 @@ def measure(
             yield from _press_all(page, scene, scene.on_page, "page")
             page.close()
             if live:
-                lab = lab or stack.enter_context(_empty_lab(browser, folder))
-                lab.evaluate(SHOW, scene.cell)
-                run_all(lab)
+                lab = lab or stack.enter_context(empty_lab(browser, folder))
+                run_cell(lab, scene.cell)
                 lab.wait_for_selector(READY, state="attached")
                 yield from _press_all(lab, scene, scene.live, "JupyterLab")
-
-
-def _empty_lab(browser: Browser, folder: Path) -> Any:
-    for name in ("lab", "private"):
-        (folder / name).mkdir()
-    return lab_page(write_notebook(folder / "lab" / "show.ipynb", ""), browser, folder / "private")
 
 
 def _press_all(page: Page, scene: Scene, controls: Iterable[Control], place: str) -> Iterator[dict[str, Any]]:

@@ -177,19 +177,21 @@ def test_help_loads_nothing_heavy_and_a_missing_click_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_grid_resumes_after_ctrl_c_and_after_a_kill(letters: None, model: Path, tmp_path: Path) -> None:
+def test_a_grid_resumes_after_ctrl_c_and_after_a_kill(
+    letters: None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, scored = tmp_path / "results.parquet", tmp_path / "scored"
     # If tests run in the background of a shell, they and their subprocesses ignore Ctrl-C by default.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from tests.evaluation import test_command as here; from kvviz.evaluation import command\n"
     code += "here.Letters.name = 'letters'; here.REGISTRY['letters'] = here.Letters; command.main()"
     call = [sys.executable, "-c", code, *arguments(model, out)]
-    environment = {**os.environ, "LETTERS_SCORED": str(scored)}
+    monkeypatch.setenv("LETTERS_SCORED", str(scored))
     scored.touch()
 
     def stopped_by(number: signal.Signals) -> tuple[int, str]:
         before = len(scored.read_text().split())
-        running = subprocess.Popen(call, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        running = subprocess.Popen(call, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         while len(scored.read_text().split()) < before + 3 and running.poll() is None:
             time.sleep(0.01)
         running.send_signal(number)
@@ -203,10 +205,11 @@ def test_a_grid_resumes_after_ctrl_c_and_after_a_kill(letters: None, model: Path
     assert "Traceback" not in errors
     assert stopped_by(signal.SIGKILL)[0] == -signal.SIGKILL
     assert 0 < len(kvviz.load_results(out)) < CELLS
-    process = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
+    code, _, errors = run(*arguments(model, out))
+    assert code == 0, errors
     # No cell runs twice, except for the two that were interrupted.
     assert CELLS <= len(scored.read_text().split()) <= CELLS + 2
+    monkeypatch.delenv("LETTERS_SCORED")
     whole = kvviz.evaluate(kvviz.load(model), [Letters(letter="a")], METHODS, [80, 0.5], [200], SAMPLES, 3)
     pd.testing.assert_frame_equal(kvviz.load_results(out), whole)
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from kvviz.widgets import DecodeStepper
-from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all, set_theme, write_notebook
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.recordings import HOSTILE, hostile_recording
 from tests.synthetic import recording
 
@@ -218,70 +218,3 @@ def test_the_text_opens_at_the_strongest_recalled_token(browser, tmp_path):
     strongest = max(recalled, key=lambda position: made.attention(0, 2)[0, position])
     with opened(browser, tmp_path / "page.html") as page:
         expect(page.locator(f"[data-position='{strongest}']")).to_be_in_viewport()
-
-
-STEPPER = """
-import ipywidgets
-from kvviz.widgets import DecodeStepper
-from tests.synthetic import recording
-stepper, said = DecodeStepper(recording()), ipywidgets.Label("nothing yet")
-def heard(change):
-    said.value = f"{change['name']} {change['new']}: {stepper.highlighted().tolist()}"
-    if stepper.step == 3: stepper.layer = 3
-stepper.observe(heard, ["step", "layer", "head"])
-ipywidgets.VBox([stepper, said])
-"""
-STRIP_AND_MATRIX = """
-import ipywidgets, numpy as np
-from kvviz.widgets import CanvasMatrix, TokenStrip, view
-strip, matrix = TokenStrip(["a", " <b>b</b>", " c"]), CanvasMatrix(np.arange(200, dtype=np.uint8).reshape(10, 20))
-strip.paint(np.array([255, 5, 255], np.uint8), np.array([0, view.ATTENDED, view.ORACLE], np.uint8))
-said = ipywidgets.Label("nothing yet")
-def heard(change):
-    said.value = f"{strip.clicked} {matrix.clicked}"
-    strip.paint(np.full(3, 9, np.uint8), np.full(3, view.ATTENDED, np.uint8))
-strip.observe(heard, "clicked"); matrix.observe(heard, "clicked")
-ipywidgets.VBox([strip, matrix, said])
-"""
-
-
-@pytest.mark.slow
-def test_the_stepper_works_in_jupyterlab(browser, tmp_path):
-    made = recording()
-    (tmp_path / "work").mkdir()
-    (tmp_path / "private").mkdir()
-    notebook = write_notebook(tmp_path / "work" / "stepper.ipynb", STEPPER, STRIP_AND_MATRIX)
-    with lab_page(notebook, browser, tmp_path / "private") as page:
-        run_all(page)
-        stepper = page.locator(".kv-stepper")
-        expect(stepper.locator(".kv-attended[data-position]").first).to_be_visible()
-        assert attended(stepper) == recorded(made, 0)
-
-        slider = stepper.get_by_role("slider", name="decode step")
-        slider.press("ArrowRight")
-        assert attended(stepper) == recorded(made, 1) != recorded(made, 0)
-        expect(page.get_by_text(f"step 1: {recorded(made, 1)}")).to_be_visible()  # the kernel follows the page
-        slider.press("ArrowRight")
-        slider.press("ArrowRight")
-        expect(stepper.locator(".kv-sheet code")).to_contain_text("step=3, layer=3, head=0")  # and the page follows it
-        assert attended(stepper) == recorded(made, 3, layer=3)
-        stepper.get_by_label("KV head").select_option("1")
-        expect(stepper.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
-        assert attended(stepper) == recorded(made, 3, layer=3, head=1)
-
-        for theme, is_dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
-            set_theme(page, theme)
-            expect(stepper).to_have_attribute("data-theme", "dark" if is_dark else "light")
-            assert (brightness(page, ".kv-stepper", "backgroundColor") < 100) == is_dark
-            assert (brightness(page, ".kv-stepper", "color") > 150) == is_dark
-
-        strip = page.locator(".kv-alone .kv-strip")
-        assert strip.locator("[data-position]").all_text_contents() == ["a", " <b>b</b>", " c"]
-        assert strip.locator(".kv-attended").all_text_contents() == [" <b>b</b>"]
-        strip.locator("[data-position='2']").click()
-        expect(page.get_by_text("2 [-1, -1]")).to_be_visible()
-        expect(strip.locator(".kv-attended")).to_have_count(3)
-        canvas = page.locator(".kv-alone canvas")
-        box = canvas.bounding_box()
-        canvas.click(position={"x": box["width"] * 5.5 / 20, "y": box["height"] * 2.5 / 10})
-        expect(page.get_by_text("2 [2, 5]")).to_be_visible()

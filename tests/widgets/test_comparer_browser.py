@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from playwright.sync_api import expect
 
 from kvviz import replay
 from kvviz.widgets import MethodComparer
-from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all, set_theme, write_notebook
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
@@ -239,52 +237,3 @@ def test_the_screenshot_shows_every_column(browser, tmp_path):
         assert shown == 960
         assert int.from_bytes(data[16:20], "big") == 2 * (shown + hidden)
         assert len(data) > 50_000
-
-
-LIVE = """
-import ipywidgets
-from kvviz.widgets import MethodComparer
-from tests.synthetic import recording
-comparer = MethodComparer([recording(), recording(seed=5).replace(method="quest")])
-said = ipywidgets.Label("nothing yet")
-def heard(change):
-    said.value = f"{change['name']} {change['new']}"
-    if comparer.step == 3 and comparer.token < 0: comparer.layer, comparer.token = 3, 100
-    if comparer.sort == "recall": comparer.step = 5
-comparer.observe(heard, ["step", "layer", "head", "token", "sort"])
-ipywidgets.VBox([comparer, said])
-"""
-
-
-@pytest.mark.slow
-def test_the_comparer_works_in_jupyterlab(browser, tmp_path):
-    runs = [recording(), recording(seed=5)]
-    (tmp_path / "work").mkdir()
-    (tmp_path / "private").mkdir()
-    notebook = write_notebook(tmp_path / "work" / "comparer.ipynb", LIVE)
-    with lab_page(notebook, browser, tmp_path / "private") as page:
-        run_all(page)
-        expect(page.locator(".kv-comparer .kv-agreed[data-position]").first).to_be_visible()
-        assert [attended(page, 0), attended(page, 1)] == [in_prompt(made, 0) for made in runs]
-        slider = page.get_by_role("slider", name="decode step")
-        slider.press("ArrowRight")
-        expect(page.get_by_text("step 1", exact=True)).to_be_visible()  # the kernel follows the page
-        slider.press("ArrowRight")
-        slider.press("ArrowRight")
-        code = page.locator(".kv-sheet code")
-        expect(code).to_contain_text("step=3, layer=3, head=0, token=100")  # and the page follows the kernel
-        assert page.locator("[data-lit]").evaluate_all(ATTENDED) == [100, 100]
-        canvas = page.locator(".kv-map canvas").first
-        canvas.click(position={"x": 40, "y": canvas.bounding_box()["height"] * 3.5 / 6})
-        expect(code).not_to_contain_text("token=100")
-        clicked = page.locator("[data-lit]").evaluate_all(ATTENDED)[0]
-        expect(page.get_by_text(f"token {clicked}", exact=True)).to_be_visible()  # the kernel follows this too
-        page.get_by_label("KV head").select_option("1")
-        expect(code).to_contain_text("layer=3, head=1")
-        assert [attended(page, 0), attended(page, 1)] == [in_prompt(made, 3, 3, 1) for made in runs]
-        page.get_by_label("sort by").select_option("recall")
-        expect(code).to_contain_text(re.compile(r'step=5, layer=3, head=1, token=\d+, sort="recall"\)'))
-        for theme, is_dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
-            set_theme(page, theme)
-            expect(page.locator(".kv-comparer")).to_have_attribute("data-theme", "dark" if is_dark else "light")
-            assert (brightness(page, ".kv-comparer", "backgroundColor") < 100) == is_dark

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from kvviz import replay
 from kvviz.widgets import BudgetExplorer
-from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all, set_theme, write_notebook
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.recordings import HOSTILE
 from tests.generation.test_explore import made_trace
 from tests.widgets.test_browser import COLOURS, attended, brightness, opened
@@ -137,43 +137,3 @@ def test_the_screenshot_and_the_meanings(browser, quest, tmp_path):
         data = saved.read_bytes()
         assert int.from_bytes(data[16:20], "big") == round(2 * page.locator(".kvviz").bounding_box()["width"])
         assert len(data) > 50_000
-
-
-LIVE = """
-import ipywidgets
-from kvviz.widgets import BudgetExplorer
-from tests.generation.test_explore import made_trace
-explorer, said = BudgetExplorer(made_trace(200), method="quest", budget=96), ipywidgets.Label("nothing yet")
-def heard(change):
-    said.value = f"heard {change['name']} {change['new']}"
-explorer.observe(heard, ["budget", "settings"])
-again = ipywidgets.Button(description="set it from Python")
-again.on_click(lambda _: explorer.show(budget=64, page_size=8, head=1))
-ipywidgets.VBox([explorer, said, again])
-"""
-
-
-@pytest.mark.slow
-def test_the_explorer_works_in_jupyterlab(browser, tmp_path):
-    trace = made_trace(200)
-    (tmp_path / "work").mkdir()
-    (tmp_path / "private").mkdir()
-    with lab_page(write_notebook(tmp_path / "work" / "live.ipynb", LIVE), browser, tmp_path / "private") as page:
-        run_all(page)
-        explorer = page.locator(".kv-explorer")
-        waited(explorer, replayed(trace, 96)[0])
-        expect(explorer.locator(".kv-curve-dot")).to_have_count(5)  # the curve comes without a request
-        explorer.get_by_role("slider", name="budget").press("ArrowRight")
-        expect(page.get_by_text("heard budget 112")).to_be_visible()
-        waited(explorer, replayed(trace, 112)[0])
-        explorer.get_by_role("slider", name="page size").press("End")
-        expect(explorer.locator(".kv-explorer-refusal")).to_contain_text("at least 384 tokens")
-        explorer.get_by_role("slider", name="page size").press("Home")
-        waited(explorer, replayed(trace, 112, page_size=4)[0])
-        explorer.get_by_role("combobox", name="KV head").press("ArrowDown")  # a shortcut in JupyterLab
-        waited(explorer, replayed(trace, 112, page_size=4, head=1)[0])
-        page.get_by_role("button", name="set it from Python").click()
-        waited(explorer, replayed(trace, 64, page_size=8, head=1)[0])
-        expect(explorer.get_by_role("slider", name="budget")).to_have_attribute("aria-valuetext", "64")
-        set_theme(page, "JupyterLab Dark")
-        expect(explorer).to_have_attribute("data-theme", "dark")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from playwright.sync_api import expect
 
 from kvviz.generation.explore import cluster_keys
 from kvviz.widgets import ClusterInspector
-from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all, set_theme, write_notebook
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.recordings import HOSTILE
 from tests.generation.test_explore_clusters import made_trace
 from tests.widgets.test_browser import ATTENDED, COLOURS, brightness, opened
@@ -183,55 +181,3 @@ def test_long_prompts_show_a_window(browser, tmp_path):
         expect(page.locator(".kv-prompt .kv-window")).to_contain_text("of 29,968")
         assert page.locator(".kv-prompt [data-position]").count() == 20_000
         expect(page.locator("[data-position='29000']")).to_be_in_viewport()
-
-
-LIVE = """
-import ipywidgets
-from kvviz.widgets import ClusterInspector
-from tests.generation.test_explore_clusters import made_trace
-inspector, said = ClusterInspector(made_trace(400), n_clusters=8, token=100), ipywidgets.Label("nothing yet")
-def heard(change):
-    said.value = f"{change['name']} {change['new']}: {len(inspector.members())}"
-    if inspector.n_clusters == 9 and inspector.metric == "cosine": inspector.metric = "l2"
-inspector.observe(heard, ["n_clusters", "metric", "head", "seed", "token"])
-ipywidgets.VBox([inspector, said])
-"""
-
-
-@pytest.mark.slow
-def test_the_inspector_works_in_jupyterlab(browser, tmp_path):
-    trace = made_trace(400)
-    (tmp_path / "work").mkdir()
-    (tmp_path / "private").mkdir()
-    notebook = write_notebook(tmp_path / "work" / "inspector.ipynb", LIVE)
-    one_thread = {"OMP_NUM_THREADS": "1"}  # on a busy machine, torch's threads wait seconds for each other
-    with lab_page(notebook, browser, tmp_path / "private", one_thread) as page:
-        run_all(page)
-        inspector = page.locator(".kv-inspector")
-        title, slider = inspector.locator("h2"), inspector.get_by_role("slider", name=SLIDER)
-        expect(title).to_contain_text("in 8 clusters")
-        assert chosen(inspector) == members(trace, 100, n_clusters=8)
-        slider.press("ArrowRight")  # the kernel follows the page, and the page the kernel
-        expect(title).to_contain_text("in 9 clusters · l2 · seed 0")
-        assert chosen(inspector) == members(trace, 100, n_clusters=9, metric="l2")
-        inspector.get_by_label("KV head").select_option("1")
-        inspector.get_by_label("seed").fill("7")
-        inspector.get_by_label("seed").press("Enter")
-        expect(title).to_contain_text("in 9 clusters · l2 · seed 7 · layer 2, KV head 1")
-        expected = members(trace, 100, n_clusters=9, metric="l2", head=1, seed=7)
-        assert chosen(inspector) == expected
-        for _ in range(6):
-            slider.press("ArrowRight")  # faster than the clustering: only the last one counts
-        expect(title).to_contain_text("in 15 clusters")
-        assert chosen(inspector) == members(trace, 100, n_clusters=15, metric="l2", head=1, seed=7)
-        keys = inspector.get_by_role("application")
-        keys.press("ArrowLeft")
-        keys.press("Enter")
-        expect(page.get_by_text(re.compile(rf"^token \d+: {len(chosen(inspector))}$"))).to_be_visible()
-        assert chosen(inspector) != members(trace, 100, n_clusters=15, metric="l2", head=1, seed=7)
-        controls = "button:visible, input:visible, select:visible, summary:visible"
-        assert inspector.locator(".kv-head, .kv-controls, .kv-facts").locator(controls).count() == 7
-        for theme, is_dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
-            set_theme(page, theme)
-            expect(inspector).to_have_attribute("data-theme", "dark" if is_dark else "light")
-            assert (brightness(page, ".kv-inspector", "backgroundColor") < 100) == is_dark
