@@ -109,7 +109,7 @@ class Pressed(Eviction[EvictionState]):
             n_heads = sum(heads.shape[1] for heads in kept.values())
             count = sum(int((heads >= 0).sum()) for heads in kept.values()) / n_heads
             if count > budget + 1:  # presses round
-                got = f"{count:.1f} tokens a head at a budget of {budget}"
+                got = f"{count:.1f} tokens per head at a budget of {budget}"
                 raise InvalidInputError(self.name, got, "a press that follows the compression_ratio it is given")
             self._last = ids, kept
         return self._last[1][layer.index]

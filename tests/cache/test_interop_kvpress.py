@@ -250,7 +250,7 @@ def test_later_prompts_of_a_session_are_not_compressed(lm: kvviz.LanguageModel) 
     [
         (Altering(), "leaves the keys and values of the others"),
         (Altering(in_place=True), "leaves the keys and values of the others"),
-        (IgnoresRatio(), "30.0 tokens a head at a budget of 20"),
+        (IgnoresRatio(), "30.0 tokens per head at a budget of 20"),
         (Measured(), "a press whose compression_ratio can be set"),
         (object(), "an instance of one of kvpress's presses"),
         (LongestKeys, "an instance of one of kvpress's presses"),
