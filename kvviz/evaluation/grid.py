@@ -49,7 +49,7 @@ def examples(tasks: Sequence[str | Task], lengths: Sequence[int], samples: int, 
         if named.count((name, placement)) > 1:
             got = f"{name!r} twice with the question {placement!r}"
             raise InvalidInputError(
-                "evaluate: tasks", got, "one configuration a task and placement: run the others apart"
+                "evaluate: tasks", got, "one configuration per task and placement: run the others separately"
             )
     return [
         Example(task, length, index, seed)
