@@ -117,12 +117,11 @@ def run_all(page: Page) -> None:
 
 
 @contextmanager
-def empty_lab(browser: Browser, folder: Path) -> Iterator[Page]:
+def empty_lab(browser: Browser, folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Page]:
     """The page of a notebook for `run_cell`, in a new JupyterLab with its files in `folder`."""
     for name in ("work", "private"):
         (folder / name).mkdir()
-    one_thread = {"OMP_NUM_THREADS": "1"}  # on a busy machine, torch's threads wait seconds for each other
-    with lab_page(write_notebook(folder / "work" / "live.ipynb", ""), browser, folder / "private", one_thread) as page:
+    with lab_page(write_notebook(folder / "work" / "live.ipynb", ""), browser, folder / "private", env) as page:
         yield page
 
 

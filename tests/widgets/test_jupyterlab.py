@@ -91,7 +91,8 @@ for widget in widgets(hostile_tokens(200)).values():
 @pytest.fixture(scope="module")
 def lab(browser, tmp_path_factory):
     """A notebook for `run_cell`; all tests share its server, page and kernel, which take seconds to start."""
-    with empty_lab(browser, tmp_path_factory.mktemp("lab")) as page:
+    one_thread = {"OMP_NUM_THREADS": "1"}  # on a busy machine, torch's threads wait seconds for each other
+    with empty_lab(browser, tmp_path_factory.mktemp("lab"), one_thread) as page:
         yield page
 
 
