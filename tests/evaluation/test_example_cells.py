@@ -69,9 +69,8 @@ class ByHand:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ends", "placement"),
-    [("full", False, "after"), ("full", True, "last"), ("quest", False, "last"), ("quest", True, "after"),
-     ("clusterkv", False, "after"), ("snapkv", False, "after"), ("snapkv", True, "last")],
-)  # fmt: skip
+    [("full", False, "last"), ("quest", True, "after"), ("clusterkv", False, "after"), ("snapkv", True, "last")],
+)
 def test_turns_share_one_cache(tiny, name, ends, placement):
     task = tasks.create("needle_multi_turn", turns=3, placement=placement)
     sample = task.sample(tiny, LENGTH, 0, 0)
