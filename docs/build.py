@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +44,7 @@ BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").g
 # <img> in Markdown is not changed, so these files must be where it points.
 COPIED_AS_THEY_ARE = "data/gallery/*.png"
 PLOTLY = "plotly.min.js"
-AT_ONCE = 2  # notebooks; each runs in the process of its kernel, which takes up to 1 GiB
+AT_ONCE = 2  # notebooks; the kernel of each takes up to 1 GiB
 
 
 def main() -> int:
@@ -95,7 +95,7 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str]) -> dict[str, int]:
     (source / "notebooks").mkdir()
     (extra / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
     (extra / "widgets").mkdir()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ProcessPoolExecutor(AT_ONCE) as pool:
         runs = dict(zip(to_run, pool.map(partial(live, widgets=extra / "widgets"), to_run), strict=True))
     for name in NAMES:
         notebook = runs[name][0] if name in runs else unrun(read(name))
@@ -127,7 +127,7 @@ def live(name: str, widgets: Path) -> tuple[nbformat.NotebookNode, int]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             peak_bytes = notebooks.execute(notebook, folder, recorded=True)
-        except CellExecutionError:
+        except Exception:
             print(f"{name} failed:", file=sys.stderr)
             raise
         return notebooks.without_kernel(notebook, Path(folder), framed, f"../{PLOTLY}"), peak_bytes

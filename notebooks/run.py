@@ -29,9 +29,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 from tqdm import tqdm
+from traitlets.config import Config
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 25 s can take over 600 s
+OUTPUT_TIMEOUT_S = 300  # the wait for a cell's last output; nbclient's 4 s are too short for a busy machine
 BINDER_GIB = 2.0  # mybinder.org restarts a container that uses more
 SERVER_GIB = 0.25  # of it, used by JupyterLab's server; measured by tests/repository/test_binder.py
 PICTURES = HERE.parent / "data" / "pictures"
@@ -43,7 +45,7 @@ README_PICTURES = {
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
 
-# Runs in the kernel after the last cell: writes a page per widget that has to_html, and prints the peak memory.
+# Runs in the kernel after the last cell: writes a page per widget that has to_html, and the peak memory in bytes.
 AFTERWARDS = """
 import pathlib, resource, sys
 from ipywidgets.widgets.widget import _instances
@@ -53,7 +55,8 @@ for _key, _widget in list(_instances.items()):
 _status = pathlib.Path("/proc/self/status")  # getrusage also counts the parent process's memory
 _lines = _status.read_text().splitlines() if _status.exists() else []
 _peak = [int(_line.split()[1]) * 1024 for _line in _lines if _line.startswith("VmHWM")]
-print(*_peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)])
+_peak = _peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)]
+pathlib.Path({folder!r}, "peak_bytes").write_text(str(_peak[0]))
 """
 
 # nbconvert's page without the scripts that it would fetch from other hosts.
@@ -120,9 +123,12 @@ def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = Fa
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
+        iopub_timeout=OUTPUT_TIMEOUT_S,
+        raise_on_iopub_timeout=True,  # else the outputs that came later would be missing
         store_widget_state=False,
         record_timing=False,
         resources={"metadata": {"path": HERE}},
+        config=sockets_in(folder),
         extra_arguments=["--log-level=ERROR"],  # the kernel warns that local connections are not encrypted
     )
     with client.setup_kernel(env=os.environ | {"KVVIZ_OFFLINE": "1"} if recorded else dict(os.environ)):
@@ -130,10 +136,20 @@ def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = Fa
             client.execute_cell(cell, index)
         notebook.cells.append(nbformat.v4.new_code_cell(AFTERWARDS.format(folder=folder)))
         client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1, store_history=False)
-    afterwards = notebook.cells.pop()
+    notebook.cells.pop()
     for cell in notebook.cells:
         cell.get("outputs", [])[:] = [output for output in cell.get("outputs", []) if not is_progress_bar(output)]
-    return int(afterwards.outputs[-1].text)
+    return int(Path(folder, "peak_bytes").read_text())
+
+
+def sockets_in(folder: str) -> Config:
+    """Settings with which a kernel listens on files in `folder`.
+
+    A port that Jupyter chose for a kernel can be taken by another process before the kernel opens it.
+    """
+    if sys.platform == "win32":  # ZeroMQ has no such sockets there
+        return Config()
+    return Config(KernelManager={"transport": "ipc", "connection_file": f"{folder}/kernel.json"})
 
 
 def measure(name: str, *, recorded: bool = False) -> dict[str, float]:
