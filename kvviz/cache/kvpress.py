@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from ..errors import InvalidInputError
-from ..methods.base import LayerContext
+from ..methods.base import Generated, LayerContext
 from ..methods.eviction import Eviction, EvictionState
 from ..methods.selection import Selection
 from .speculation import attention_modules
@@ -57,6 +57,7 @@ class Pressed(Eviction[EvictionState]):
     presets: ClassVar = {}
     needs_queries = False
 
+    generated: Generated = "on_top"
     press: Any = None
     attention: str = "sdpa"
 
@@ -68,6 +69,8 @@ class Pressed(Eviction[EvictionState]):
         if self.sinks or self.recent:
             got = f"sinks={self.sinks}, recent={self.recent}"
             raise InvalidInputError(self.name, got, "neither: if a press has them, they are fields of the press")
+        if self.generated == "within":
+            raise InvalidInputError(f"{self.name}: generated", "within", '"on_top": a press compresses prompts only')
         if isinstance(self.press, type) or not is_dataclass(self.press) or not callable(self.press):
             raise InvalidInputError("kvpress: press", name, "an instance of one of kvpress's presses")
         self.press = _with_ratio(self.press, 0)  # a copy, so that equal budgets of equal presses are equal methods

@@ -273,18 +273,19 @@ class LayerCache:
         self._retained = self.store.used
         if not self.method.drops_tokens:
             return
-        kept: list[Tensor] = []
-        for row in self._rows:
-            state = self._state(row)
-            row_kept = self.method.keeps(state)
-            if row_kept is None:
-                batch = row.rows.stop - row.rows.start
-                row_kept = positions(0, state.length, batch, self.context.n_kv_heads, self.store.keys.device)
-            unseen = positions(state.length, self.store.length - row.start, *row_kept.shape[:2], row_kept.device)
-            kept.append(torch.cat([row_kept, unseen], dim=-1))
-        if max(tokens.shape[-1] for tokens in kept) < self.store.used:
+        starts, kept = [row.start for row in self._rows], [self.method.keeps(self._state(row)) for row in self._rows]
+        if all(tokens is None for tokens in kept):
+            return
+        parts = []
+        for row, tokens in zip(self._rows, kept, strict=True):
+            where = (row.rows.stop - row.rows.start, self.context.n_kv_heads, self.store.keys.device)
+            parts.append(positions(0, self._state(row).length, *where) if tokens is None else tokens)
+        seen = self._state(self._rows[0]).length + starts[0]
+        stored = stack_positions(parts, starts)
+        unseen = positions(seen, self.store.length, *stored.shape[:2], stored.device)
+        if int((stored >= 0).sum(-1).min()) + unseen.shape[-1] < self.store.used:  # a head holds dropped tokens
             assert isinstance(self.store, DeviceStore)  # methods that drop tokens always get this store
-            self.store.retain(stack_positions(kept, [row.start for row in self._rows]))
+            self.store.retain(torch.cat([stored, unseen], dim=-1))
             self._retained = self.store.used
 
 

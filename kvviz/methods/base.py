@@ -6,7 +6,7 @@ import math
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -30,8 +30,9 @@ else:
 
     S = TypeVar("S", bound=State)
 
-__all__ = ["REGISTRY", "Kind", "LayerContext", "Method", "S", "State"]
+__all__ = ["REGISTRY", "Generated", "Kind", "LayerContext", "Method", "S", "State"]
 
+Generated = Literal["within", "on_top"]  # where tokens generated after the prompt count in the budget
 Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
 
 REGISTRY: Registry[Method] = Registry("method", "kvviz.methods")
@@ -43,14 +44,16 @@ class Method(ABC, Generic[S]):
 
     A subclass sets the class variables and is registered under its `name`. It implements `choose` (or `select`), and
     `build` and `extend` if its state holds more than token counts; `ScoringMethod` and `Eviction` need one function
-    only. All of them take tensors, so that they run on stored traces as well as inside a model. The budget counts
-    attended tokens per KV head, sinks and recent window included; tokens generated after the prompt come on top. With
-    group="each" the budget holds per query head, so that a KV head may attend to more tokens; the ledger counts them.
+    only. All of them take tensors, so that they run on stored traces as well as inside a model.
 
-    `budget`: an int, or a share of the prompt as a float in (0, 1). `sinks` and `recent`: the number of first and of
-    most recent tokens that are always attended to. `dense_layers`: the number of first layers that attend to all
-    tokens. `group`: how the scores of a KV head's query heads are combined: "mean", "max", "sum", or "each" for a
-    separate choice per query head.
+    `budget`: the tokens that a KV head attends to in one step, everything included: sinks, recent window, chosen,
+    merged and generated tokens. It is an int, or a share of the prompt as a float in (0, 1), and does not grow with
+    what is generated. A method's `decode_window` comes on top of it. With group="each" the budget holds per query head,
+    so that a KV head may attend to more tokens; the ledger counts them. `generated`: "within", or "on_top" if the
+    budget is for the prompt and all generated tokens are attended to in addition, as in papers that evict only at
+    prefill. `sinks` and `recent`: the number of first and of most recent tokens that are always attended to.
+    `dense_layers`: the number of first layers that attend to all tokens. `group`: how the scores of a KV head's query
+    heads are combined: "mean", "max", "sum", or "each" for a separate choice per query head.
     """
 
     name: ClassVar[str]
@@ -74,6 +77,7 @@ class Method(ABC, Generic[S]):
     recent: int = whole(0, 0)
     dense_layers: int = whole(0, 0)
     group: Group = one_of("mean", GROUPS)  # noqa: RUF009  # `one_of` returns a dataclass field, as `whole` does
+    generated: Generated = one_of("within", get_args(Generated))  # noqa: RUF009  # as above
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -115,9 +119,19 @@ class Method(ABC, Generic[S]):
         self._check_reserved(tokens, f" ({self.budget} of {prompt_length} tokens)")
         return tokens
 
+    @property
+    def decode_window(self) -> int:
+        """The most generated tokens that a step attends to on top of the budget, as they wait for the method's index.
+
+        0 for methods that index each token, or count those that wait within the budget.
+        """
+        return 0
+
     def step_budget(self, state: State) -> int:
-        """Budget of this step: tokens that a head may attend to, the budget plus one per generated token."""
-        return self.budget_tokens(state.prompt_length) + state.generated
+        """Budget of this step without the decode window: tokens that a head may attend to."""
+        if self.ignores_budget:
+            return state.length
+        return self.budget_tokens(state.prompt_length) + (state.generated if self.generated == "on_top" else 0)
 
     def recent_window(self, state: S) -> int:
         """The number of last tokens that this step attends to without ranking them."""
@@ -190,12 +204,22 @@ class Method(ABC, Generic[S]):
         return Selection(indices, indices.to(torch.int32), indices.float())
 
     def recent_start(self, state: S) -> int:
-        """The first position of the recent window; this step attends to all tokens from there on."""
+        """The first position of the recent window, after all tokens that can be chosen."""
         return state.length - self.recent_window(state)
 
+    def attended_start(self, state: S) -> int:
+        """The first position from which on this step attends to all tokens: as much of the window as the budget holds.
+
+        Only if all generated tokens belong to the window can it outgrow the budget.
+        """
+        most = self.step_budget(state) + self.decode_window - self.sinks
+        return max(self.recent_start(state), state.length - most)
+
     def free_budget(self, state: S) -> int:
-        """Tokens of the step's budget that remain after sinks and recent window."""
-        return self.step_budget(state) - self.sinks - (state.length - self.recent_start(state))
+        """Tokens of the step's budget that remain after sinks and recent window, at least 0."""
+        window = state.length - self.recent_start(state)
+        counted = max(window - self.decode_window, min(window, self.always_recent))
+        return max(self.step_budget(state) - self.sinks - counted, 0)
 
     def best_tokens(self, state: S, scores: Tensor) -> Selection:
         """The best tokens between sinks and recent window, as many as the budget leaves.
@@ -213,7 +237,7 @@ class Method(ABC, Generic[S]):
 
     def with_sinks_and_recent(self, state: S, chosen: Selection) -> Selection:
         """The chosen tokens with sinks and recent window added."""
-        return add_sinks_and_recent(chosen, self.sinks, (self.recent_start(state), state.length))
+        return add_sinks_and_recent(chosen, self.sinks, (self.attended_start(state), state.length))
 
     def _check_reserved(self, tokens: int, origin: str = "") -> None:
         if tokens < max(self.reserved, 1):

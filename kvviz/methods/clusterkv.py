@@ -45,13 +45,14 @@ class ClusterKV(Method[ClusterKVState]):
 
     Source: ClusterKV (arXiv 2412.03213), sections III-B, III-C, IV-C. The first `sinks` tokens are never clustered and
     always attended to. The prompt gets one cluster per `tokens_per_cluster` tokens, or `n_clusters` clusters if that is
-    set. Generated tokens are all attended to until there are `decode_interval` of them; these are then clustered among
-    themselves into `decode_clusters` clusters.
+    set. Generated tokens are all attended to, on top of the budget, until `decode_interval` of them wait; these are
+    then clustered among themselves into `decode_clusters` clusters. The step's own token always waits.
 
     Presets: "paper" runs k-means until labels stop changing, for at most 50 iterations. "official" is the accuracy run
     of the published code: 400 clusters at any length (fewer if there are fewer tokens), at most 20 iterations, ranking
-    per query head, and generated tokens are never clustered. Deviations: the paper does not say how to combine the
-    query heads of a KV head ("paper" takes the mean); clustered generated tokens still raise the step's budget.
+    per query head; generated tokens are never clustered and come on top of the budget. Deviations: the paper does not
+    say how to combine the query heads of a KV head ("paper" takes the mean), nor whether waiting tokens count in the
+    budget.
     """
 
     name = "clusterkv"
@@ -67,13 +68,16 @@ class ClusterKV(Method[ClusterKVState]):
     )  # fmt: skip
     needs_queries = False
     overlaps_build = True
+    least_recent = 1  # a step's own token is attended to before it is clustered
     builds_for_any_budget = True
     expected_failures = {
         "extension_equals_one_build": "generated tokens form separate clusters (paper, section III-B)",
     }
     presets = {
         "paper": {},
-        "official": {"n_clusters": 400, "max_iter": 20, "group": "each", "decode_interval": None},
+        "official": {
+            "n_clusters": 400, "max_iter": 20, "group": "each", "decode_interval": None, "generated": "on_top",
+        },
     }
 
     sinks: int = 16
@@ -85,6 +89,11 @@ class ClusterKV(Method[ClusterKVState]):
     decode_interval: int | None = whole(320, 1)
     decode_clusters: int = whole(4, 1)
     seed: int = 0
+
+    @property
+    def decode_window(self) -> int:
+        """The generated tokens that wait to be clustered; without clustering, they count within the budget."""
+        return self.decode_interval or 0
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
         """The state with clusters of all tokens but sinks and recent window; O(iterations · C · L · D)."""
@@ -106,10 +115,11 @@ class ClusterKV(Method[ClusterKVState]):
 
     def extend(self, state: ClusterKVState, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
         """The state with the new tokens added; every `decode_interval` of them are clustered."""
+        sinks_left = max(self.sinks - state.length, 0)  # after a very short prompt
         state.append(keys, values)
-        state.pending.append(keys)
+        state.pending.append(keys[:, :, sinks_left:])
         first = self.recent_start(state)
-        while self.decode_interval is not None and state.length - first >= self.decode_interval + self.recent:
+        while self.decode_interval is not None and state.length - first >= self.decode_interval + self.always_recent:
             pending = torch.cat(state.pending, dim=2)
             ready = pending[:, :, : self.decode_interval]
             state = self._add_clusters(state, ready, first, self.decode_clusters)
@@ -119,6 +129,8 @@ class ClusterKV(Method[ClusterKVState]):
 
     def choose(self, state: ClusterKVState, queries: Tensor) -> Selection:
         """Sinks, the best clusters within the budget, and the tokens not clustered yet."""
+        if state.clustered == 0:
+            return self.with_sinks_and_recent(state, self.no_tokens(state, queries))
         clusters = (state.centroids, state.sizes, state.offsets, state.order)
         free, details = self.free_budget(state), state.layer.details
         chosen = select_clusters(queries, *clusters, free, group=self.group, details=details)
@@ -126,7 +138,7 @@ class ClusterKV(Method[ClusterKVState]):
 
     def recent_start(self, state: ClusterKVState) -> int:
         """The first token that is not clustered yet."""
-        return min(self.sinks, state.prompt_length) + state.clustered
+        return min(self.sinks, state.length) + state.clustered
 
     def local_window(self, state: ClusterKVState) -> int:
         """The tokens that are not clustered yet (paper, section III-D: clustered and offloaded together)."""

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from ..clustering.query_centroids import CHOICES, best_first, query_centroids, union_of_lists
 from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
-from .selection import Group, Selection, reduce_group
+from .selection import Group, Selection, positions, reduce_group
 from .sliders import Slider
 from .state import TokenState, tensor_bytes
 
@@ -47,25 +47,27 @@ class CTkvr(Method[CTkvrState]):
     the largest softmax weight, the maximum over the query heads of a KV head. Decode: centroids are ranked by cosine
     with the step's query, maximum over the group. The lists of the best C' = `n_probes` are united without duplicates,
     their keys are scored exactly, and the best ρ' are attended to. They are the `host_part`, whose partial attention is
-    computed where they are stored and merged by log-sum-exp. Then the step's query with its ρ best keys replaces the
-    oldest centroid (`update` "fifo"; None for the ablation).
+    computed where they are stored and merged by log-sum-exp. Then the step's query replaces the oldest centroid; its
+    list has the recent window, the newest token first, then the best keys of the union, ρ in all (`update` "fifo"; None
+    for the ablation).
 
     Source: CTkvr (arXiv 2512.15550), section 3.1, algorithms 1 and 2; section 4.1.1 for C = min(2048, L/16), C' = 4,
     ρ = 2.5·ρ'. Fields: C is set by `max_centroids` and `tokens_per_centroid`, or by `n_centroids`; ρ is
     `list_ratio`·ρ'; ρ' is the budget without sinks and recent window, so that the paper's 512 and 1,024 are budgets of
     640 and 1,152. For short prompts, C is limited to the tokens and ρ to the keys that can be listed.
 
-    Choices that the paper leaves open: 64 sinks, 64 recent tokens, no dense layers. All tokens generated since the
-    prompt belong to the recent window and raise the step's budget: the update of algorithm 2 uses only tokens that are
-    already in a list, so a generated token that left the window could never be found again. A later prompt gets a new
-    index of all tokens, in which its queries are the last ones. Without rerank the paper attends to the whole union;
-    here the budget holds, and tokens are taken by their rank in the lists; of equal ranks, the nearer centroid comes
-    first. The list that the update adds has the same order. The update, asynchronous in the paper, happens before the
-    next step.
+    Choices that the paper leaves open: 64 sinks, 64 recent tokens, no dense layers. The update of algorithm 2 uses only
+    tokens that are already in a list, so a generated token that left the window could never be found again: that is why
+    its list begins with the window here. With generated="on_top" all generated tokens belong to the window instead, and
+    with "within" and no update they are lost once they leave it. While the budget covers all tokens, the update lists
+    the newest ones. A later prompt gets a new index of all tokens, in which its queries are the last ones. Without
+    rerank the paper attends to the whole union; here the budget holds, and tokens are taken by their rank in the lists;
+    of equal ranks, the nearer centroid comes first. With `list_ratio` 1 / C' the whole union is within the budget. The
+    update, asynchronous in the paper, happens before the next step.
 
-    Deviation: lists have only keys that can be retrieved, no sinks and no recent tokens, which would take much of their
-    space (at a budget of 256, 128 of 320 entries). As in the paper, the softmax of a centroid has no causal mask, and
-    the reranking softmax is over the union only; `causal` hides later keys (see `query_centroids`).
+    Deviation: the prompt's lists have only keys that can be retrieved, no sinks and no recent tokens, which would take
+    much of their space (at a budget of 256, 128 of 320 entries). As in the paper, the softmax of a centroid has no
+    causal mask, and the reranking softmax is over the union only; `causal` hides later keys (see `query_centroids`).
 
     A question that is asked after the context was indexed is not covered by the last queries. SmolLM2-135M, 8 needles
     in 2,000 tokens, budget 256, question afterwards: 1 found by default; 3 with equidistant centroids, with 16 probes,
@@ -90,6 +92,10 @@ class CTkvr(Method[CTkvrState]):
                "keys per centroid's list, as a multiple of the tokens retrieved per step"),
     )  # fmt: skip
     overlaps_build = True
+    least_recent = 1
+    expected_failures = {
+        "extension_equals_one_build": "centroids are the prompt's queries, then those of decode steps (algorithm 2)",
+    }
 
     sinks: int = 64
     recent: int = 64
@@ -97,7 +103,7 @@ class CTkvr(Method[CTkvrState]):
     max_centroids: int = whole(2048, 1)
     tokens_per_centroid: int = whole(16, 1)
     n_centroids: int | None = whole(None, 1)
-    list_ratio: float = number(2.5, 1)
+    list_ratio: float = number(2.5, 0.01)
     n_probes: int = whole(4, 1)
     choice: str = one_of("final", CHOICES)
     rerank: bool = True
@@ -107,28 +113,31 @@ class CTkvr(Method[CTkvrState]):
 
     @property
     def reserved(self) -> int:
-        """Sinks, the recent window, and one retrieved token."""
-        return self.sinks + self.recent + 1
+        """Sinks, the recent window (at least the newest token), and one retrieved token."""
+        return super().reserved + 1
 
     def recent_window(self, state: State) -> int:
-        """The recent window at the end of the prompt and all tokens generated since."""
-        return self.recent + state.generated
+        """The last `recent` tokens; with generated="on_top" those of the prompt and all tokens generated since."""
+        return self.always_recent + (state.generated if self.generated == "on_top" else 0)
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> CTkvrState:
         """The state with query centroids and lists; 2·Q·C·L·D operations and one pass (see `query_centroids`)."""
         length = keys.shape[2]
         tokens = layer.token_cache(keys, values)
         end, key_bytes = length - self.recent, keys.shape[-1] * keys.element_size()
-        if length <= self.budget_tokens(length):  # all tokens are attended to in every step
-            no_lists = keys.new_zeros((keys.shape[0], layer.selection_heads(self.group), 0, 0), dtype=torch.int32)
-            return CTkvrState(layer, length, length, tokens, queries[:, :, :0].float(), no_lists, key_bytes)
         n_centroids = self.n_centroids or min(self.max_centroids, max(length // self.tokens_per_centroid, 1))
-        retrieved = self.budget_tokens(length) - self.sinks - self.recent  # ρ'
+        retrieved = self.budget_tokens(length) - self.sinks - self.always_recent  # ρ'
+        list_length = max(int(self.list_ratio * retrieved), 1)
+        if end <= self.sinks:  # nothing to list yet
+            centroids = keys.new_zeros((*queries.shape[:2], n_centroids, keys.shape[-1]), dtype=torch.float32)
+            lists = (keys.shape[0], layer.selection_heads(self.group), n_centroids, list_length)
+            no_lists = keys.new_full(lists, -1, dtype=torch.int32)
+            return CTkvrState(layer, length, length, tokens, centroids, no_lists, key_bytes)
         index = query_centroids(
             queries,
             keys,
             n_centroids=min(n_centroids, length),
-            list_length=int(min(self.list_ratio * retrieved, end - self.sinks)),
+            list_length=min(list_length, end - self.sinks),
             group=self.group,
             choice=self.choice,
             within=(self.sinks, end),
@@ -150,6 +159,17 @@ class CTkvr(Method[CTkvrState]):
             state.newest = []
         return state
 
+    def select(self, state: CTkvrState, queries: Tensor) -> Selection:
+        """The selection of a step; the update also follows steps that attend to all tokens."""
+        dense = self.dense_selection(state, queries)
+        if dense is None:
+            return self.choose(state, queries)
+        if self.update == "fifo" and self.generated == "within":
+            batch, heads, _, _ = state.lists.shape
+            newest = positions(self.sinks, max(state.length, self.sinks), batch, heads, queries.device).flip(-1)
+            state.newest = [normalize(queries.float(), dim=-1), self._list(state, newest)]
+        return dense
+
     def choose(self, state: CTkvrState, queries: Tensor) -> Selection:
         """Sinks, the best tokens of the nearest centroids' lists, and the recent window, padded if the lists are short.
 
@@ -160,23 +180,32 @@ class CTkvr(Method[CTkvrState]):
         lists = state.lists.gather(2, probed[..., None].expand(-1, -1, -1, state.lists.shape[-1]))  # [B, R, C', rho]
         # With rerank by centroid, so that a token's first entry is in the best-ranked centroid's list; else by rank.
         entries = (lists if self.rerank else lists.mT).flatten(-2)
-        union = union_of_lists(entries, state.prompt_length)
+        end = self.recent_start(state)
+        # Lists of decode steps also have tokens that are still in the window.
+        union = union_of_lists(entries.masked_fill(entries >= end, -1), end)
         if self.rerank:
             scores = self._exact(state, union.tokens, queries)
         else:  # above 0, falling with a token's first place among the entries; -1 for padding
             scores = torch.where(union.tokens < 0, -1, entries.shape[-1] - union.first).float()
-        best = best_first(scores, lists.shape[-1])  # [B, R, rho]
+        count = self.free_budget(state)
+        best = best_first(scores, max(count, lists.shape[-1]))
         if self.update == "fifo":
-            state.newest = [directions, _pick(union.tokens, best).to(torch.int32)]
+            window = state.length if self.generated == "within" else end
+            recent = positions(end, window, *best.shape[:2], best.device).flip(-1)
+            state.newest = [directions, self._list(state, torch.cat([recent, _pick(union.tokens, best)], dim=-1))]
         counts = union.counts.flatten().tolist()
         state.deduplication.append(sum(counts) / (len(counts) * entries.shape[-1]))
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
-        count = self.free_budget(state)
         slots = best[..., :count].sort(-1).values  # the union is sorted, so sorted slots give sorted tokens
         chosen = Selection(_pick(union.tokens, slots), padded=min(counts) < count, host_part=(0, count))
         if state.layer.details:
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
         return self.with_sinks_and_recent(state, chosen)
+
+    def _list(self, state: CTkvrState, tokens: Tensor) -> Tensor:
+        """The first ρ of these tokens [B, R, n] as a list, int32 [B, R, rho]."""
+        width = state.lists.shape[-1]
+        return pad(tokens[..., :width], (0, max(width - tokens.shape[-1], 0)), value=-1).to(torch.int32)
 
     def _nearest(self, state: CTkvrState, directions: Tensor) -> Tensor:
         """Slots [B, R, C'] of the centroids nearest to the queries by cosine, the nearest first."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,7 +12,6 @@ from torch.nn.functional import pad
 
 from ..trace.styles import Style
 from .attention import attention_received
-from .base import State
 from .eviction import Eviction, EvictionState
 from .fields import number
 from .selection import reduce_group, to_selection_heads
@@ -54,55 +55,35 @@ class H2O(Eviction[H2OState]):
     Building needs all queries of the prompt, which are kept until then: O(L²·D) operations, in blocks, in addition to
     the prefill's attention. A decode step reads the kept keys a second time.
 
-    Deviation: the paper's cache has a fixed size: each generated token replaces an older one. Here generated tokens
-    come on top of the budget, as for every method, so that all methods attend to equally many tokens, and nothing is
-    dropped while decoding. `fixed_size` (preset="fixed") is the paper's algorithm: each step first drops the token with
-    the lowest sum outside the window (the later one of equals), then attends to `budget` tokens, its own included. The
-    paper has no later prompts. As in the paper, sums are not divided by the number of queries that attended to a token,
-    which favours early tokens.
+    As in the paper, the cache has a fixed size: each step first drops the token with the lowest sum outside the window
+    (the later one of equals), then attends to `budget` tokens, its own included. With generated="on_top" nothing is
+    dropped while decoding. The paper has no later prompts. As in the paper, sums are not divided by the number of
+    queries that attended to a token, which favours early tokens.
     """
 
     name = "h2o"
     title = "H2O"
     paper = "arXiv 2306.14048"
     style = Style(dash="solid", symbol="circle-open")
-    presets = {"paper": {}, "fixed": {"fixed_size": True}}
-
+    expected_failures: ClassVar[Mapping[str, str]] = {}
     state_class = H2OState
+    keeps_votes = False
 
     recent_share: float = number(0.5, 0, 1)
-    fixed_size: bool = False
 
-    @property
-    def always_recent(self) -> int:
-        """`recent`, but at least one token if the size is fixed: the step's own token must fit into the cache."""
-        return max(self.recent, int(self.fixed_size))
-
-    def step_budget(self, state: State) -> int:
-        """Budget of this step; without the generated tokens if the size is fixed."""
-        return self.budget_tokens(state.prompt_length) if self.fixed_size else super().step_budget(state)
-
-    def window(self, state: State) -> int:
+    def window(self, state: H2OState) -> int:
         """The recent share of the budget, limited to what the sinks leave."""
         budget = self.budget_tokens(state.prompt_length)
         return max(self.always_recent, min(int(self.recent_share * budget), budget - self.sinks))
 
-    def recent_window(self, state: H2OState) -> int:
-        """The prompt's window and all tokens generated since; only the window if the size is fixed."""
-        return self.window(state) if self.fixed_size else super().recent_window(state)
+    def standing(self, state: H2OState) -> Tensor:
+        """The accumulated attention of the kept tokens, reduced over the group."""
+        return reduce_group(state.received, state.layer.n_kv_heads, self.group)
 
-    def extend(self, state: H2OState, queries: Tensor, keys: Tensor, values: Tensor) -> H2OState:
-        """The state with the new tokens and their attention added; if the size is fixed, older tokens are dropped."""
-        layer = state.layer
-        for token in range(keys.shape[2]):
-            now = slice(token, token + 1)
-            if self.fixed_size:
-                scores = reduce_group(state.received, layer.n_kv_heads, self.group)
-                self.keep_best(state, scores, self.step_budget(state) - 1, self.window(state) - 1)
-            state.append(keys[:, :, now], values[:, :, now])
-            kept_keys = state.tokens.take_keys(state.kept)
-            state.received += attention_received(queries[:, :, now], kept_keys, layer.scale, layer.softcap)
-        return state
+    def observe(self, state: H2OState, queries: Tensor) -> None:
+        """Accumulate the attention of the newest token's queries."""
+        layer, kept_keys = state.layer, state.tokens.take_keys(state.kept)
+        state.received += attention_received(queries, kept_keys, layer.scale, layer.softcap)
 
     def rank(self, state: H2OState, queries: Tensor, keys: Tensor) -> Tensor:
         """The accumulated attention, with that of the prompt added."""

@@ -35,6 +35,10 @@ class InfiniGenState(State):
 class InfiniGen(Speculative, Method[InfiniGenState]):
     """Attends to the tokens whose speculated score is within `alpha` of the largest, at most the budget.
 
+    The maximum includes the sinks, also if `sinks` keeps them anyway; as a sink often has by far the largest score, the
+    threshold may leave most of the budget unused. Preset "top" has no threshold (`alpha` None): every head fetches as
+    many of its best tokens as the budget allows, as in the paper's figure 11a (top-B), for comparisons at equal budget.
+
     Source: InfiniGen (arXiv 2406.19707), section 4. A rotation A from the SVD of the queries skews queries and keys. It
     does not change their products, but concentrates their magnitude in few channels; the share `ratio` of the channels
     with the largest column sums of |QA| + |KA| is kept. Scores are q·k over these channels. Each query head counts the
@@ -67,12 +71,12 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
     expected_failures = {
         "extension_equals_one_build": "the rotation and its channels come from the prompt alone (paper, section 4.2)",
     }
-    presets = {"paper": {}, "official": {"group": "each", "alpha": 5.0}}
+    presets = {"paper": {}, "official": {"group": "each", "alpha": 5.0}, "top": {"alpha": None}}
 
     budget: int | float = 0.2
     dense_layers: int = 1
     ratio: float = checked(0.2, int | float, lambda ratio: 0 < ratio <= 1, "a share of the head dimension in (0, 1]")
-    alpha: float = number(4.0, 0)
+    alpha: float | None = number(4.0, 0)
 
     def budget_tokens(self, prompt_length: int) -> int:
         """The budget in tokens; a share is at least one token."""
@@ -115,10 +119,12 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
 
     def _counts(self, state: InfiniGenState, scores: Tensor, end: int) -> list[int]:
         """The number of tokens to fetch per batch row: the mean count over query heads, within the budget."""
+        most = self.free_budget(state)
+        if self.alpha is None:
+            return [most] * len(scores)
         earlier = scores[..., : state.length - 1]  # when the paper speculates, the newest key does not exist yet
         important = scores[..., self.sinks : end] > earlier.amax(-1, keepdim=True) - self.alpha
         means = important.sum(-1).double().mean(-1)  # [B]
-        most = self.free_budget(state)
         return [min(math.floor(mean), most) for mean in means.tolist()]
 
     def _speculated_scores(self, state: InfiniGenState, queries: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ class MagicPIG(Method[MagicPIGState]):
 
     def recent_start(self, state: MagicPIGState) -> int:
         """The first token after those with codes: the start of the prompt's recent window."""
-        return state.start + state.codes.shape[-1]
+        return max(state.start + state.codes.shape[-1], self.sinks)
 
     def choose(self, state: MagicPIGState, queries: Tensor) -> Selection:
         """Sinks, the sampled tokens, and all tokens from the prompt's recent window on."""

@@ -39,8 +39,9 @@ class PyramidKV(SnapKV):
     beta: float = number(20, 1)
 
     def step_budget(self, state: State) -> int:
-        """Budget of this step in this layer: the layer's budget plus one per generated token."""
-        return self.layer_budget(state.layer, state.prompt_length) + state.generated
+        """Budget of this step in this layer: the layer's budget, and all generated tokens if they come on top."""
+        budget = self.layer_budget(state.layer, state.prompt_length)
+        return budget + (state.generated if self.generated == "on_top" else 0)
 
     def layer_budget(self, layer: LayerContext, prompt_length: int) -> int:
         """The budget of one layer in tokens, window and sinks included; the mean over layers is `budget`."""

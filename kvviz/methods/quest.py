@@ -41,8 +41,7 @@ class Quest(Method[QuestState]):
 
     Source: Quest (arXiv 2406.10774), section 3.3: pages of 16 tokens, at least 3 pages, the first two layers dense.
     Deviation: pages that overlap the recent window (at least the newest token's page) and pages with sinks are always
-    attended to; generated tokens, which the budget does not count, raise the number of recalled pages, and their pages
-    are ranked like those of the prompt.
+    attended to. Pages of generated tokens are ranked like those of the prompt, within the same budget.
     """
 
     name = "quest"

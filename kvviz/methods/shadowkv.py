@@ -34,7 +34,7 @@ class ShadowKVState(TokenState):
 
     start: int  # of the first chunk
     end: int  # of the last chunk
-    outliers: Tensor  # [B, H, O], ascending chunk numbers
+    outliers: Tensor  # [B, H, O], chunk numbers, that with the least similar key first
     others: Tensor  # [B, H, C-O], ascending chunk numbers
     landmarks: Tensor  # [B, H, C-O, D], mean keys of the other chunks
     low_rank: LowRankKeys | None
@@ -116,7 +116,7 @@ class ShadowKV(Method[ShadowKVState]):
             layer.token_cache(keys, values),
             start,
             end,
-            ranked[..., :n_outliers].sort(-1).values,
+            ranked[..., :n_outliers],
             others,
             landmarks,
             None if self.rank is None else _low_rank(keys[:, :, start:end], self.rank),
@@ -124,7 +124,7 @@ class ShadowKV(Method[ShadowKVState]):
 
     def recent_start(self, state: ShadowKVState) -> int:
         """The first token after the last chunk."""
-        return state.end
+        return max(state.end, self.sinks)
 
     def choose(self, state: ShadowKVState, queries: Tensor) -> Selection:
         """Sinks, outliers, the best chunks within the budget, and all tokens after the last chunk."""
@@ -132,9 +132,9 @@ class ShadowKV(Method[ShadowKVState]):
         weights = attention_weights(queries, state.landmarks, layer.scale, layer.softcap)
         scores = reduce_group(weights, layer.n_kv_heads, self.group)  # [B, R, C-O]
         heads, size = scores.shape[1], self.chunk_size
-        count = (self.free_budget(state) - state.outliers.shape[-1] * size) // size
-        best = scores.argsort(dim=-1, descending=True, stable=True)[..., :count]
-        outliers = to_selection_heads(state.outliers, heads)
+        room = self.free_budget(state) // size  # generated tokens may leave none, not even for all outliers
+        outliers = to_selection_heads(state.outliers[..., :room], heads)
+        best = scores.argsort(dim=-1, descending=True, stable=True)[..., : room - outliers.shape[-1]]
         chunks = torch.cat([outliers, to_selection_heads(state.others, heads).gather(-1, best)], dim=-1)
         chunks, order = chunks.sort(-1)
         offsets = torch.arange(size, device=chunks.device)

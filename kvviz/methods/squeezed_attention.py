@@ -83,6 +83,8 @@ class SqueezedAttention(Method[ClusteredState]):
 
     def choose(self, state: ClusteredState, queries: Tensor) -> Selection:
         """Sinks, the tokens of the best clusters, the recent window of the prompt, and all generated tokens."""
+        if state.clustered == 0:
+            return self.with_sinks_and_recent(state, self.no_tokens(state, queries))
         scores = reduce_group(self._estimated_weights(state, queries), state.layer.n_kv_heads, self.group)  # [B, R, C]
         free, details = self.free_budget(state), state.layer.details or self.threshold is not None
         chosen = take_groups(scores, state.sizes, state.offsets, state.order, free, details=details)

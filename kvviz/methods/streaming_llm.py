@@ -26,8 +26,8 @@ class StreamingLLM(Method[StreamingState]):
     """Keeps attention sinks and a recent window, and drops all other tokens.
 
     Source: StreamingLLM (arXiv 2309.17453), section 3.2. Deviation: the paper renumbers positions inside the window;
-    here every token keeps the RoPE position with which it was cached. The window takes the whole budget after the sinks
-    and grows with the generated tokens, which the budget does not count.
+    here every token keeps the RoPE position with which it was cached. The window takes the whole budget after the
+    sinks; as in the paper, each generated token takes the place of the oldest one in it.
     """
 
     name = "streaming_llm"

@@ -73,9 +73,9 @@ class DeviceStore(LayerStore):
 
         Raises InvalidInputError for a position that is not stored.
         """
-        last = positions.amax(-1, keepdim=True)
-        # A pad repeats the head's last token after it: positions stay in order, so that `slots` finds the first.
-        ordered = torch.where(positions < 0, last, positions).sort(-1).values
+        # A pad repeats the token before it: positions stay in order, so that `slots` finds the first, and the newest
+        # tokens of all heads stay in the last slots.
+        ordered = positions.cummax(-1).values
         slots = self.slots(ordered).clamp(min=0, max=self.used - 1)
         stored = slots if self._positions is None else self._positions.tensor.gather(-1, slots)
         if bool((stored != ordered)[ordered >= 0].any()):

@@ -48,7 +48,7 @@ class Recording:
     method: str  # registry name
     title: str  # the method's name in print
     config: Mapping[str, Any]  # the method's fields
-    budget: int  # tokens that a head may attend to, without generated ones
+    budget: int  # tokens that a head may attend to, without what comes on top (decode window, generated="on_top")
     model: str
     geometry: Geometry
     tokens: list[str] = field(repr=False)  # prompt and fed tokens, N = prompt_length + steps

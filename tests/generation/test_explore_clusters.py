@@ -45,7 +45,7 @@ def test_clusters_and_their_selected_tokens_equal_those_of_a_replay(metric):
             for step in range(12):
                 groups, indices = recording.groups(step, layer)[head], recording.indices(step, layer)[head]
                 retrieved = groups >= 0
-                assert retrieved.sum() == 60 - SINKS
+                assert retrieved.sum() == 60 - SINKS - 1, "and the step's own token"
                 assert (clusters.labels[indices[retrieved]] == groups[retrieved]).all()
                 assert clusters.taken[step].tolist() == np.bincount(groups[retrieved], minlength=9).tolist()
 
@@ -140,7 +140,7 @@ def test_limits_are_those_of_clusterkv():
         ({"metric": "cosin"}, UnknownNameError, "did you mean 'cosine'"),
         ({"queries": 300}, InvalidInputError, "1 to 299"),
         ({"queries": 290}, InvalidInputError, "capture a longer prompt"),
-        ({"budget": 8}, InvalidInputError, "at least 16"),
+        ({"budget": 8}, InvalidInputError, "at least 17"),
         ({"recording": "other text"}, InvalidInputError, "capture the same prompt"),
         ({"recording": "other model"}, InvalidInputError, "the trace's model"),
     ],

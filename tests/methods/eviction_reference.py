@@ -30,9 +30,12 @@ class Session:
 
     A row is a selection head. After each prompt it keeps `budget(prompt_length)` tokens, `window(prompt_length)` of
     them the latest. `score(row, candidates, weights)` scores a prompt's candidates; weights [heads, n, candidates].
+    With `fixed`, a decoded token takes the place of the kept one with the lowest score outside the window; tokens
+    without a score are the lowest.
     """
 
-    def __init__(self, n_heads, n_kv_heads, group, scale, budget, window, sinks=0, softcap=None):
+    def __init__(self, n_heads, n_kv_heads, group, scale, budget, window, sinks=0, softcap=None, fixed=False):
+        self.fixed, self.prompt_length, self.votes = fixed, 0, [{} for _ in range(n_heads)]
         self.n_heads, self.n_kv_heads, self.scale, self.softcap = n_heads, n_kv_heads, scale, softcap
         self.rows = n_heads if group == "each" else n_kv_heads
         self.group, self.budget, self.window, self.sinks = group, budget, window, sinks
@@ -94,8 +97,14 @@ class Session:
                     seen = len(self.kept[row]) + i + 1
                     weights[i_head, i, :seen] = softmax(self.logits(head, queries[head, i], candidates[:seen]))
             scores = self.score(row, candidates, weights)
+            self.votes[row] = dict(zip(candidates, scores, strict=True))
             self.kept[row] = self.best(candidates, scores, self.budget(self.length), self.window(self.length))
+        self.prompt_length = self.length
         return output
+
+    def standing(self, row):
+        """The scores of the kept tokens while decoding."""
+        return [self.votes[row].get(position, -np.inf) for position in self.kept[row]]
 
     def best(self, candidates, scores, count, window):
         if len(candidates) <= count:
@@ -112,6 +121,9 @@ class Session:
         self.append(key, value)
         output, self.seen = np.zeros(query.shape), []
         for row in range(self.rows):
+            if self.fixed:
+                count, window = self.budget(self.prompt_length) - 1, self.window(self.prompt_length) - 1
+                self.kept[row] = self.best(self.kept[row], self.standing(row), count, window)
             self.kept[row] = [*self.kept[row], self.length - 1]
             self.seen.append(self.kept[row])
             weights = []
@@ -155,6 +167,9 @@ class HeavySession(Session):
                 self.accumulated[head][position] += weights[i_head, :, place].sum()
         return self.scores(row, candidates)
 
+    def standing(self, row):
+        return self.scores(row, self.kept[row])
+
     def scores(self, row, candidates):
         return self.reduce(np.array([[self.accumulated[h][p] for p in candidates] for h in self.heads(row)]))
 
@@ -162,18 +177,6 @@ class HeavySession(Session):
         for i_head, head in enumerate(self.heads(row)):
             for place, position in enumerate(self.kept[row]):
                 self.accumulated[head][position] += weights[i_head, place]
-
-
-class FixedSession(HeavySession):
-    """Algorithm 1 of the H2O paper, for a cache of `budget` tokens and the newest one.
-
-    Attend to both, add the weights, then evict the token with the lowest sum outside the window.
-    """
-
-    def stepped(self, row, weights):
-        super().stepped(row, weights)
-        scores = self.scores(row, self.kept[row])
-        self.kept[row] = self.best(self.kept[row], scores, self.budget(self.length), self.window(self.length))
 
 
 def context(n_heads, n_kv_heads, **fields):
@@ -207,6 +210,7 @@ def session_for(method, layer, group):
         lambda _: window,
         sinks=method.sinks,
         softcap=layer.softcap,
+        fixed=method.generated == "within",
     )
     if isinstance(session, SnapSession):
         session.recent, session.kernel, session.pooling = method.recent, method.kernel, method.pooling

@@ -71,7 +71,8 @@ def test_the_hit_rates_of_the_ledger(trace, recent_steps):
             steps = []
             for step in range(20):
                 indices, groups = recording.indices(step, layer)[head], recording.groups(step, layer)[head]
-                steps.append({int(p): int(g) for p, g in zip(indices, groups, strict=True) if sinks <= p < 580})
+                chosen = zip(indices.tolist(), groups.tolist(), strict=True)
+                steps.append({p: g for p, g in chosen if sinks <= p < 579})  # the prompt's last token stays
             for step, looked_up in enumerate(steps):
                 cached = set().union(*steps[max(0, step - recent_steps) : step]) if recent_steps else set()
                 hits, lookups = hits + len(cached & set(looked_up)), lookups + len(looked_up)

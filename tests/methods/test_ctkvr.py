@@ -66,15 +66,18 @@ class Reference:
             length = min(math.floor(method.list_ratio * self.room), len(candidates))
             lists = [sorted(candidates, key=lambda key, row=row: -row[key])[:length] for row in shares]
             self.centroids.append((number, query / np.linalg.norm(query, axis=-1, keepdims=True), lists))
-        self.length, self.added = length, method.n_centroids
+        self.length, self.added = length, len(self.centroids)
 
     def weights(self, head, query, tokens):
         logits = self.keys[head // 3, tokens] @ query * 0.5
         return softmax(logits if self.softcap is None else self.softcap * np.tanh(logits / self.softcap))
 
-    def step(self, query):
+    def step(self, query, key):
         """(tokens, numbers of their centroids, α) per selection head; then the update."""
         method, query = self.method, query[0].double().numpy()
+        self.keys = np.concatenate([self.keys, key[0].double().numpy()], axis=1)
+        total = self.keys.shape[1]
+        window = method.recent + (total - self.prompt if method.generated == "on_top" else 0)
         directions = query / np.linalg.norm(query, axis=-1, keepdims=True)
         cosines = [[directions[head] @ centroid[head] for _, centroid, _ in self.centroids] for head in range(6)]
         cosines = reduced(cosines, method.group)
@@ -83,19 +86,22 @@ class Reference:
             probed = [self.centroids[place] for place in np.argsort(-cosines[row])[: method.n_probes]]
             entries = [(key, number) for number, _, keys in probed for key in keys[row]]
             if not method.rerank:
-                entries = [(keys[row][rank], number) for rank in range(self.length) for number, _, keys in probed]
+                ranks = [(rank, number, keys[row]) for rank in range(self.length) for number, _, keys in probed]
+                entries = [(keys[rank], number) for rank, number, keys in ranks if rank < len(keys)]
             centroid_of = {}
             for key, number in entries:
-                centroid_of.setdefault(key, number)
+                if key < total - window:
+                    centroid_of.setdefault(key, number)
             ordered = list(centroid_of)
             if method.rerank:
                 heads = [row] if self.rows == 6 else [3 * row, 3 * row + 1, 3 * row + 2]
                 shares = [self.weights(head, query[head], ordered) for head in heads]
                 score = getattr(np.array(shares), "max" if self.rows == 6 else method.group)(axis=0)
                 ordered = [ordered[place] for place in np.argsort(-score)]
-            lists.append(ordered[: self.length])
+            recent = range(total - 1, total - window - 1, -1) if method.generated == "within" else ()
+            lists.append([*recent, *ordered][: self.length])
             chosen = sorted(ordered[: self.room])
-            outcome.append((chosen, [centroid_of[key] for key in chosen], len(centroid_of) / len(entries)))
+            outcome.append((chosen, [centroid_of[key] for key in chosen], len(centroid_of) / self.length / len(probed)))
         if method.update:
             self.centroids = [*self.centroids[1:], (self.added, directions, lists)]
             self.added += 1
@@ -113,33 +119,40 @@ class TestAgainstTheReference:
             {"n_probes": 1},
             {"softcap": 2.0},
             {"list_ratio": 1.0, "n_probes": 9},
+            {"list_ratio": 0.4},
+            {"generated": "on_top"},
+            {"generated": "on_top", "rerank": False},
         ],
         ids=str,
     )
     def test_every_step(self, fields):
-        """25 steps with 9 centroids, so that each centroid is replaced more than twice."""
+        """25 steps with 9 centroids, so that each centroid is replaced more than twice, and tokens leave the window."""
         fields = {"n_centroids": 9, "n_probes": 3, "softcap": None, **fields}
         softcap = fields.pop("softcap")
         context = dataclasses.replace(CONTEXT, softcap=softcap)
         method, state, (queries, keys, _) = built(context=context, **fields)
-        reference = Reference(method, queries, keys, softcap)
+        reference, found = Reference(method, queries, keys, softcap), False
         for number in range(25):
-            state, selection, (query, _, _) = step(method, state, number)
-            expected = reference.step(query[:, :, 0])
+            state, selection, (query, key, _) = step(method, state, number)
+            expected = reference.step(query[:, :, 0], key)
+            start = 192 if method.generated == "on_top" else 193 + number
             inside = slice(*selection.host_part)
             for row, (tokens, centroids, _) in enumerate(expected):
-                chosen_tokens = selection.indices[0, row].tolist()
-                assert chosen_tokens == [*range(4), *tokens, *range(192, 201 + number)]
-                assert selection.groups[0, row, inside].tolist() == centroids
-                assert bool((selection.groups[0, row] >= 0).sum() == len(tokens) == 28)
+                chosen_tokens = [token for token in selection.indices[0, row].tolist() if token >= 0]
+                assert chosen_tokens == [*range(4), *tokens, *range(start, 201 + number)]
+                groups = selection.groups[0, row, inside]
+                assert groups[groups >= 0].tolist() == centroids
+                assert len(tokens) <= 28
+                found = found or any(token >= 200 for token in tokens)
             alpha = np.mean([share for *_, share in expected])
             assert state.deduplication[number] == pytest.approx(alpha)
         assert len(state.deduplication) == 25
+        assert found == (method.update is not None and method.generated == "within"), "generated tokens are found again"
         assert state.replaced == (24 if method.update else 0)
 
     def test_scores_are_softmax_weights_of_the_union(self):
         """If all tokens are candidates, the scores of a row are the largest softmax weights over all tokens."""
-        method, state, _ = built(list_ratio=math.inf)
+        method, state, _ = built(list_ratio=1000)
         state, selection, (queries, _, _) = step(method, state, 0)
         keys = state.tokens.keys[0, :, 4:192].double()
         for row in range(2):
@@ -156,8 +169,9 @@ class TestExactness:
         """With one query head per KV head, the softmax over the union and over all keys give the same ranking."""
         context = dataclasses.replace(CONTEXT, n_kv_heads=6)
         fields = {"budget": 40, "sinks": 4, "recent": 8, "group": "max"}
-        method, state, prompt_tensors = built(context=context, list_ratio=math.inf, n_probes=200, n_centroids=200)
-        oracle = kvviz.methods.create("oracle", **{**fields, "recent": 9})  # 8 and the newest token
+        whole = {"list_ratio": 1000, "n_probes": 200, "n_centroids": 200, "update": None, "generated": "on_top"}
+        method, state, prompt_tensors = built(context=context, **whole)
+        oracle = kvviz.methods.create("oracle", **{**fields, "budget": 41, "recent": 9})  # 8 and the newest token
         exact = oracle.build(context, prompt_tensors[0][:, :, :0], *prompt_tensors[1:])
         queries, keys, values = tensors(1, seed=5, context=context)
         state, exact = method.extend(state, queries, keys, values), oracle.extend(exact, queries, keys, values)
@@ -166,7 +180,7 @@ class TestExactness:
 
     @pytest.mark.parametrize("group", GROUPS)
     def test_grouped_heads(self, group):
-        method, state, _ = built(list_ratio=math.inf, n_probes=200, n_centroids=200, group=group, update=None)
+        method, state, _ = built(list_ratio=1000, n_probes=200, n_centroids=200, group=group, update=None)
         for number in range(3):
             state, selection, (queries, _, _) = step(method, state, number)
             keys = state.tokens.keys[0, :, 4:192].double().numpy()
@@ -218,7 +232,7 @@ class TestLayer:
         queries, keys, values = tensors(1, seed=3)
         layer.store.append(keys, values)
         output = layer.decode(queries[:, :, 0])
-        assert layer.last.indices[0, 0].tolist() == [*range(4), *[-1] * 28, *range(192, 201)]
+        assert layer.last.indices[0, 0].tolist() == [*range(4), *[-1] * 28, *range(193, 201)]
         assert bool(torch.isfinite(output).all())
         assert layer.states[0].deduplication == [0.0]
 

@@ -30,7 +30,7 @@ class SmallCTkvr(CTkvr):
     """Few sinks and recent tokens, so that the common checks have many candidates at small budgets."""
 
     expected_failures: ClassVar = {
-        "extension_equals_one_build": "the index holds the prompt's queries, and generated tokens are always selected",
+        "extension_equals_one_build": "the index holds the prompt's queries, then those of decode steps",
     }
 
     sinks: int = 4
@@ -67,11 +67,11 @@ class TestShapes:
             for row in selection.indices.flatten(0, 1).tolist():
                 positions = [position for position in row if position >= 0]
                 assert positions == sorted(set(positions))
-                always_selected = {*range(min(4, length)), *range(max(length - 8, 0), total)}
+                always_selected = {*range(min(4, length)), *range(max(total - 8, 0), total)}
                 assert always_selected <= set(positions) <= set(range(total))
-                assert len(positions) <= min(40 + number + 1, total)
-                if not causal:
-                    assert len(positions) == len(row) == min(40 + number + 1, total)
+                assert len(positions) <= min(40, total)
+                if total <= 40:
+                    assert len(positions) == total
 
     @pytest.mark.parametrize("check", checks.CHECKS)
     def test_common_checks_with_few_sinks(self, check):
@@ -99,7 +99,7 @@ class TestShapes:
         assert built(length=1000, n_centroids=400)[1].centroids.shape[2] == 400
         assert built(length=50, n_centroids=400)[1].centroids.shape[2] == 50
         assert built(length=50, tokens_per_centroid=300)[1].centroids.shape[2] == 1
-        assert built(length=40)[1].centroids.shape[2] == 0, "dense selection: nothing to index"
+        assert not built(length=12)[1].centroids.any(), "nothing to index"
         assert built(length=1000)[1].lists.shape == (1, 2, 62, 70)
         assert built(length=1000, group="each")[1].lists.shape == (1, 6, 62, 70)
         assert built(length=60)[1].lists.shape == (1, 2, 3, 48)
@@ -114,7 +114,7 @@ class TestRefusals:
             ({"n_centroids": 0}, "n_centroids"),
             ({"max_centroids": 0}, "max_centroids"),
             ({"tokens_per_centroid": 0}, "tokens_per_centroid"),
-            ({"list_ratio": 0.5}, "list_ratio: got 0.5; wanted a number from 1"),
+            ({"list_ratio": 0.001}, "list_ratio: got 0.001; wanted a number from 0.01"),
             ({"list_ratio": math.nan}, "list_ratio"),
             ({"choice": "last"}, "choice"),
             ({"update": "lru"}, "update: got 'lru'; wanted one of fifo"),
@@ -143,7 +143,7 @@ class TestModels:
 
     @pytest.mark.parametrize("architecture", ["llama_mqa", "gemma2"])
     def test_a_conversation(self, architecture):
-        """With a full budget the text is that of the model alone; a small one attends to 40 and the new tokens."""
+        """With a full budget the text is that of the model alone; a small one attends to at most 40 tokens."""
         model = make(architecture)
         kvviz.attach(model)
         caches = [self.cache(model, 4096), DynamicCache(config=model.config), self.cache(model)]
@@ -154,7 +154,7 @@ class TestModels:
                 for text, cache in zip(ids, caches, strict=True)
             ]
             assert torch.equal(generated[0], generated[1]), f"turn {turn}"
-            assert caches[2].ledger().attended == 40 + 23
+            assert 12 < caches[2].ledger().attended <= 40
             ids = [torch.cat([text, prompt(30, seed=10 + turn)], dim=1) for text in generated]
 
     @pytest.mark.model

@@ -35,11 +35,12 @@ class TestAgainstTheDefinition:
     @pytest.mark.parametrize(
         ("shape", "group"), [("mha", "mean"), ("grouped", "sum"), ("grouped", "each"), ("mqa", "max"), ("mqa", "each")]
     )
+    @pytest.mark.parametrize("generated", ["within", "on_top"])
     @pytest.mark.parametrize("name", NAMES)
-    def test_a_session_of_three_prompts(self, name, shape, group):
+    def test_a_session_of_three_prompts(self, name, generated, shape, group):
         """Prompts attend to the kept tokens and themselves, steps to the kept tokens, both as in the reference."""
         layer_context = context(*SHAPES[shape], softcap=2.0 if group == "max" else None)
-        method = kvviz.methods.create(name, group=group, **FIELDS[name])
+        method = kvviz.methods.create(name, group=group, generated=generated, **FIELDS[name])
         layer, session = LayerCache(layer_context, method), session_for(method, layer_context, group)
         seed = 0
         for length, steps in ((90, 12), (35, 8), (9, 70)):
@@ -76,13 +77,13 @@ class TestAgainstTheDefinition:
     @pytest.mark.parametrize(
         ("shape", "group", "length"), [("mha", "mean", 80), ("grouped", "each", 80), ("mqa", "max", 20)]
     )
-    def test_h2o_of_fixed_size_follows_the_papers_algorithm(self, shape, group, length):
+    def test_h2o_follows_the_papers_algorithm(self, shape, group, length):
         """150 steps. The layer frees memory every 64 steps and stores at most the budget and those steps."""
         budget, window = 32, 12
         heads = SHAPES[shape]
-        method = kvviz.methods.create("h2o", preset="fixed", budget=budget, recent_share=0.4, group=group)
+        method = kvviz.methods.create("h2o", budget=budget, recent_share=0.4, group=group)
         layer = LayerCache(context(*heads), method)
-        session = reference.FixedSession(*heads, group, 0.3, lambda _: budget - 1, lambda _: window - 1)
+        session = reference.HeavySession(*heads, group, 0.3, lambda _: budget, lambda _: window, fixed=True)
         q, k, v = tensors(*heads, length)
         feed_prompt(layer, q, k, v)
         session.prompt(q[0], k[0], v[0])
@@ -97,7 +98,7 @@ class TestAgainstTheDefinition:
         assert not layer.store.complete
 
     def test_a_later_prompt_does_not_attend_to_evicted_tokens_that_are_not_freed_yet(self):
-        method = H2O(budget=24, fixed_size=True)
+        method = H2O(budget=24)
         for length in (20, 60):  # before the first free, or after it
             layer, kept = LayerCache(context(6, 2), method), []
             inputs = [tensors(6, 2, length)]
@@ -241,7 +242,8 @@ class TestAnyPrompt:
             feed_token(layer, *tensors(*heads, 1, seed + step + 1))
         (state,) = layer.states
         count = min(method.step_budget(state), length + 2)
-        always_kept = {*range(min(sinks, length)), *range(max(length - recent, 0), length + 2)}
+        on_top = method.generated == "on_top"
+        always_kept = {*range(min(sinks, length)), *range(max(length - recent + (0 if on_top else 2), 0), length + 2)}
         for row in rows_attended(layer):
             assert row == sorted(set(row))
             assert len(row) == count
@@ -249,7 +251,7 @@ class TestAnyPrompt:
         if name == "h2o" and keys in ("zero", "constant") and budget < length:
             # the i-th token gives weight 1 / i to each token up to it, so the sums decrease from the first token on
             window = max(recent, min(budget // 2, budget - sinks))
-            expected = [*range(budget - window), *range(length - window, length + 2)]
+            expected = [*range(budget - window), *range(length + 2 - window, length + 2)]
             assert rows_attended(layer) == [expected] * len(rows_attended(layer))
 
     @settings(max_examples=60)
@@ -275,7 +277,7 @@ class TestFields:
             ("snapkv", {"budget": 63}, "at least 64"),
             ("pyramidkv", {"beta": 0.5}, "beta"),
             ("h2o", {"recent_share": 1.5}, "recent_share"),
-            ("h2o", {"budget": 4, "sinks": 4, "fixed_size": True}, "at least 5"),
+            ("h2o", {"budget": 4, "sinks": 4}, "at least 5"),
         ],
     )
     def test_out_of_range(self, name, fields, match):

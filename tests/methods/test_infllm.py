@@ -70,6 +70,7 @@ class TestInfLLM:
             # Small integers are summed without rounding, so that equal scores are equal; softmax weights are not.
             "measure": "logits" if integers else data.draw(st.sampled_from(["logits", "weights"])),
             "across_heads": data.draw(st.booleans()),
+            "generated": data.draw(st.sampled_from(["within", "on_top"])),
         }
         method = kvviz.methods.create("infllm", **fields)
         queries, keys, values = random_tensors(prompt + new, heads, kv_heads, seed=data.draw(st.integers(0, 99)))
@@ -77,10 +78,10 @@ class TestInfLLM:
             queries, keys = queries.round() * heads, keys.round()  # a mean of heads is an integer too
         state, selection = run(method, context(heads, kv_heads), queries, keys, values, prompt)
         assert state.length == prompt + new
-        if prompt <= method.budget:
+        method.budget_by_hand = method.budget + (new if method.generated == "on_top" else 0)
+        if prompt + new <= method.budget_by_hand:
             assert selection.indices.shape[-1] == prompt + new
             return
-        method.budget_by_hand = method.budget + new
         exact = queries[0].double().numpy(), keys[0].double().numpy()
         assert rows_of(selection) == infllm_by_hand(method, *exact)
 
@@ -91,7 +92,7 @@ class TestInfLLM:
         fields = {"sinks": 3, "recent": 9, "block_size": 10, "n_representatives": 4}
         method = kvviz.methods.create("infllm", budget=65, measure=measure, group=group, **fields)
         _, selection = run(method, context(6, 2), queries, keys, values, 187)
-        method.budget_by_hand = 65 + 13
+        method.budget_by_hand = 65
         exact = queries[0].double().numpy(), keys[0].double().numpy()
         assert rows_of(selection) == infllm_by_hand(method, *exact)
 
@@ -129,8 +130,8 @@ class TestInfLLM:
         for equal_keys in (torch.zeros_like(keys), torch.ones_like(keys)):
             method = kvviz.methods.create("infllm", budget=60)
             _, selection = run(method, context(6, 2), queries, equal_keys, values, length)
-            selected = [*range(61 - 32), *range(length + 1 - 32, length + 1)]
-            expected = selected if length > 60 else [*range(length + 1)]
+            selected = [*range(60 - 32), *range(length + 1 - 32, length + 1)]
+            expected = selected if length + 1 > 60 else [*range(length + 1)]
             assert selection.indices.shape[-1] == len(expected)
             if bool((equal_keys == 0).all()) or length <= 100:  # otherwise rounding decides the order
                 assert selection.indices[0, 0].tolist() == expected

@@ -70,9 +70,10 @@ def by_hand(method, state, query, keys, step_budget):
                     angle = math.acos(np.clip(float(row_query @ key) / norms, -1, 1)) if norms else math.pi / 2
                     missed[m] *= binom.cdf(1, method.tables, (1 - angle / math.pi) ** method.bits)
             sampled = sorted((m for m in centred if counts[m] >= 2), key=lambda m: (-counts[m], m))
-            sampled = sampled[: step_budget - start - (length - end)]
+            sampled = sampled[: max(step_budget - start - (length - end), 0)]
+            window = range(max(end, length - (step_budget - start)), length)
             row = [(m, counts[m], -math.log(1 - missed[m] + method.floor)) for m in sampled]
-            rows.append(sorted(row + [(m, None, 0.0) for m in (*range(start), *range(end, length))]))
+            rows.append(sorted(row + [(m, None, 0.0) for m in (*range(start), *window)]))
     return rows
 
 
@@ -129,15 +130,17 @@ class TestSampling:
             tables=data.draw(st.sampled_from([2, 9, 33])),
             floor=data.draw(st.sampled_from([0.0, 1e-4])),
             seed=data.draw(st.integers(0, 9)),
+            generated=data.draw(st.sampled_from(["within", "on_top"])),
         )
         queries, keys, values = random_tensors(prompt + new, heads, kv_heads, seed=data.draw(st.integers(0, 99)))
         state = built(method, keys, values, heads, new)
         selection = method.select(state, queries[:, :, 0])
-        if prompt <= method.budget:
+        budget = method.budget + (new if method.generated == "on_top" else 0)
+        if prompt + new <= budget:
             assert selection.bias is None
             assert selection.indices.shape[-1] == prompt + new
             return
-        expected = by_hand(method, state, queries[0, :, 0], keys[0], method.budget + new)
+        expected = by_hand(method, state, queries[0, :, 0], keys[0], budget)
         for row, expected_row in enumerate(expected):
             real = selection.indices[0, row] >= 0
             assert selection.indices[0, row][real].tolist() == [position for position, _, _ in expected_row]

@@ -42,16 +42,16 @@ class TestSparQ:
             "sparq", *heads, length, seed=seed, softcap=softcap, budget=budget, sinks=sinks, rank=rank, group=group
         )
         chosen = method.select(state, q[:, :, -1]).indices[0].numpy()
-        if length + 1 <= budget + 1:
+        if length + 1 <= budget:
             assert np.array_equal(chosen, np.tile(np.arange(length + 1), (len(chosen), 1)))
             return
-        local = (budget + 1) // 4
+        local = budget // 4
         query, keys = q[0, :, -1].double().numpy(), k[0].double().numpy()
         scores = reduced(self.weights(query, keys, rank, group, softcap), heads[1], group)
         for row, best in zip(chosen, scores, strict=True):
             assert list(row[:sinks]) == [0, 1, 2]
             assert list(row[-local:]) == list(range(length + 1 - local, length + 1))
-            assert_best(best[sinks:-local], row[sinks:-local] - sinks, budget + 1 - sinks - local)
+            assert_best(best[sinks:-local], row[sinks:-local] - sinks, budget - sinks - local)
 
     @pytest.mark.parametrize("group", GROUPS)
     def test_all_channels_are_the_oracle(self, group):
@@ -105,8 +105,8 @@ class TestSparQ:
     def test_a_query_of_zeros_weighs_all_tokens_equally(self):
         method, state, q, _, _ = stepped("sparq", 4, 4, 90, budget=32, local_share=0)
         selection = method.select(state, torch.zeros_like(q[:, :, 0]))
-        assert selection.indices[0, 0].tolist() == [*range(32), 90]
-        assert torch.allclose(selection.value_correction.share, torch.tensor(1 - 33 / 91))
+        assert selection.indices[0, 0].tolist() == [*range(31), 90]
+        assert torch.allclose(selection.value_correction.share, torch.tensor(1 - 32 / 91))
 
 
 class TestInfiniGen:
@@ -139,11 +139,11 @@ class TestInfiniGen:
         fields = {"budget": 40, "ratio": ratio, "alpha": alpha, "group": group, "sinks": 2}
         method, state, q, k, _ = stepped("infinigen", *heads, length, seed=seed, **fields)
         chosen = method.select(state, q[:, :, -1]).indices[0].numpy()
-        if length <= 40:
+        if length + 1 <= 40:
             assert np.array_equal(chosen, np.tile(np.arange(length + 1), (len(chosen), 1)))
             return
         scores, above_threshold = self.reference(method, q, k, length)
-        count = min(int(above_threshold[:, 2:].sum(-1).mean()), 41 - 2 - 1)
+        count = min(int(above_threshold[:, 2:].sum(-1).mean()), 40 - 2 - 1)
         for row, best in zip(chosen, reduced(scores, heads[1], group), strict=True):
             assert list(row[:2]) == [0, 1]
             assert row[-1] == length
@@ -173,7 +173,7 @@ class TestInfiniGen:
         together = method.select(state, q[:, :, -1])
         counts = (together.indices >= 0).sum(-1)[:, 0].tolist()
         assert together.padded
-        assert counts[0] == 51, "the flat row reaches the budget"
+        assert counts[0] == 50, "the flat row reaches the budget"
         assert 1 < counts[1] < 45
         for row in range(2):
             batch_row = slice(row, row + 1)
@@ -184,6 +184,20 @@ class TestInfiniGen:
             for head in range(2):
                 row_indices = together.indices[row, head]
                 assert row_indices[row_indices >= 0].tolist() == expected.indices[0, head].tolist()
+
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_without_a_threshold_the_best_tokens_fill_the_budget(self, group):
+        """With all channels, preset "top" is the oracle of the logits: the group is reduced before the softmax."""
+        method = kvviz.methods.create("infinigen", preset="top", budget=50, ratio=1.0, sinks=3, group=group)
+        q, k, v = tensors(6, 2, 301)
+        state = method.build(context(6, 2), q[:, :, :300], k[:, :, :300], v[:, :, :300])
+        state = method.extend(state, q[:, :, 300:], k[:, :, 300:], v[:, :, 300:])
+        chosen = method.select(state, q[:, :, -1]).indices[0].numpy()
+        logits = torch.einsum("qd,qld->ql", q[0, :, -1], k[0].repeat_interleave(3, 0)).numpy() * SCALE
+        for row, scores in zip(chosen, reduced(logits, 2, group), strict=True):
+            assert len(row) == 50
+            assert [*row[:3], row[-1]] == [0, 1, 2, 300]
+            assert_best(scores[3:-1], row[3:-1] - 3, 46)
 
     def test_the_newest_key_does_not_set_the_threshold(self):
         """When the paper's method speculates, it does not know the newest key yet."""
@@ -215,7 +229,7 @@ class TestAll:
     def test_ties_go_to_the_earlier_token(self, name, recent):
         method, state, q, _, _ = stepped(name, 4, 2, 100, keys=torch.zeros_like, budget=32)
         indices = method.select(state, q[:, :, -1]).indices[0, 0].tolist()
-        assert indices == [*range(33 - recent), *range(101 - recent, 101)]
+        assert indices == [*range(32 - recent), *range(101 - recent, 101)]
 
     @pytest.mark.parametrize("name", ["sparq", "infinigen"])
     def test_generated_tokens_are_scored_like_those_of_the_prompt(self, name):

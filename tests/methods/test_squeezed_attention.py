@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain, pairwise
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ class TestSqueezedAttention:
         fields = {"budget": 40, "threshold": threshold, "group": group, "sinks": 2, "recent": recent, "max_iter": 5}
         method, state, q, k, _ = stepped("squeezed_attention", *heads, length, seed=seed, **fields)
         selection = method.select(state, q[:, :, -1])
-        if length <= 40:
+        if length + 1 <= 40:
             assert selection.indices[0, 0].tolist() == list(range(length + 1))
             return
         query, keys = q[0, :, -1].double().numpy(), k[0].double().numpy()
@@ -47,7 +48,7 @@ class TestSqueezedAttention:
             expected: list[int] = []
             for cluster in np.argsort(-estimate, kind="stable"):
                 if threshold is None or estimate[cluster] > threshold:
-                    expected += sorted(clusters[cluster])[: 38 - recent - len(expected)]
+                    expected += sorted(clusters[cluster])[: 37 - recent - len(expected)]
             selected = [p for p in selection.indices[0, number].tolist() if p >= 0]
             assert selected == [0, 1, *sorted(expected), *range(length - recent, length + 1)]
 
@@ -67,11 +68,15 @@ class TestSqueezedAttention:
         method, state, q, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, threshold=1.0)
         assert method.select(state, q[:, :, -1]).indices.tolist() == [[[0, 100]] * 2]
 
-    def test_all_generated_tokens_are_selected(self):
-        method, state, _, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40)
+    @pytest.mark.parametrize("generated", ["within", "on_top"])
+    def test_all_generated_tokens_are_selected(self, generated):
+        """Within the budget they take the place of clusters, and in the end only the newest stay."""
+        method, state, _, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, generated=generated)
         for step in range(1, 60):
             q, k, v = tensors(4, 2, 1, seed=step)
             state = method.extend(state, q, k, v)
             indices = method.select(state, q[:, :, 0]).indices
-            assert indices.shape[-1] == 40 + step + 1
-            assert indices[0, 0, -step - 1 :].tolist() == list(range(100, 101 + step))
+            budget = 40 + (step + 1 if generated == "on_top" else 0)
+            assert indices.shape[-1] == budget
+            window = min(step + 1, budget - 1)
+            assert indices[0, 0, -window:].tolist() == list(range(101 + step - window, 101 + step))

@@ -106,7 +106,8 @@ def recall_of_budget(recording: Any, step: int, layer: int) -> Any:
     heads = recording.geometry.n_kv_heads
     chosen = chosen.reshape(heads, -1, length).any(1)
     weights = weights.reshape(heads, -1, length).mean(1)
-    best = metrics.member_mask(metrics.top_tokens(weights, recording.budget + step + 1), length)
+    on_top = step + 1 if recording.config.get("generated") == "on_top" else 0
+    best = metrics.member_mask(metrics.top_tokens(weights, recording.budget + on_top), length)
     return (chosen & best).sum(-1) / best.sum(-1)
 
 

@@ -91,9 +91,10 @@ def cluster_limits(trace: Trace, *, queries: int = 32, recording: Recording | No
     Raises InvalidInputError if no token is left to cluster, or for a recording of another trace.
     """
     prompt, method = prompt_length(trace, queries, recording), _method(recording)
-    most = prompt - method.reserved
+    unclustered = method.sinks + method.recent
+    most = prompt - unclustered
     if most < 1:
-        wanted = f"more than {method.reserved}, its sinks and recent window: capture a longer prompt"
+        wanted = f"more than {unclustered}, its sinks and recent window: capture a longer prompt"
         raise InvalidInputError("cluster the keys of a trace", f"a prompt of {prompt} tokens", wanted)
     return min(most, method.n_clusters or math.ceil(prompt / method.tokens_per_cluster)), most
 

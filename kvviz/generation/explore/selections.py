@@ -206,7 +206,7 @@ class Explorer:
         """
         chosen = resolve(method, **values)
         group = "each" if chosen.group == "each" else "mean"  # the oracle that maximises each row's mass
-        return self.point(layer, "oracle", budget=chosen.budget, group=group)
+        return self.point(layer, "oracle", budget=chosen.budget, group=group, generated=chosen.generated)
 
     def _explore(self, layer: int, method: Method) -> Explored:
         self.trace.check_layer(layer)
