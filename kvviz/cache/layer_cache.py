@@ -23,7 +23,7 @@ from ..trace.timeline import span
 from .decoding import attend_selection
 from .later_prompts import kept_inputs
 
-FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing: each round copies the kept tokens
+FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing evicted tokens: each copies the kept tokens
 
 
 @dataclass
@@ -194,7 +194,8 @@ class LayerCache:
             self.history.append(*self.store.last(1))
         if self.observer is not None:
             self.observer(self, queries, selection, output, select_s)
-        if self.store.used - self._retained >= FREE_INTERVAL:
+        merged = isinstance(self.method, Merging) and max(map(self.method.raw_tokens, self.states)) < self.store.used
+        if merged or self.store.used - self._retained >= FREE_INTERVAL:  # merging is rare: its tokens are freed at once
             self._free()
         if self.store.offloads:
             with span(self.store.timeline, "compute", "store"):
@@ -292,6 +293,6 @@ class LayerCache:
 def check_finite(operation: str, keys: Tensor) -> None:
     """Raise InvalidInputError if keys contain NaN or infinity."""
     finite = torch.isfinite(keys)
-    if not bool(finite.all()):
-        first = (~finite).nonzero()[0].tolist()
-        raise InvalidInputError(operation, f"NaN or infinity in the keys, first at {first}", "finite keys")
+    if not finite.all():
+        got = f"NaN or infinity in the keys, first at {(~finite).nonzero()[0].tolist()}"
+        raise InvalidInputError(operation, got, "finite keys")

@@ -33,6 +33,10 @@ class Merging(ABC):
     def merged(self, state: Any) -> Merged | None:
         """The merged tokens that replace dropped ones; None if there are none."""
 
+    @abstractmethod
+    def raw_tokens(self, state: Any) -> int:
+        """The number of tokens per head that `keeps` keeps; once it falls, the layer frees merged tokens at once."""
+
 
 class HostMetadata(ABC):
     """A state that keeps metadata in host memory if the layer's keys are offloaded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,12 +15,13 @@ from ..errors import InvalidInputError
 from ..trace.styles import Style
 from .base import LayerContext, Method
 from .capabilities import Merging
-from .fields import number, whole
+from .fields import number, one_of, whole
 from .selection import Selection, add_sinks_and_recent, positions
 from .sliders import Slider
 from .state import TokenState, tensor_bytes
 
 LEAST_RATIO = 0.01  # limits the number of rounds
+SCHEDULES = ("floor", "cyclic", "overshoot", "literal")
 
 
 @dataclass
@@ -27,11 +29,13 @@ class CentroidKVState(TokenState):
     """A state with the centroids of the `joined` tokens after the sinks, and access to the raw tokens.
 
     `centroids` has keys and values [B, H, C, D] in the cache's dtype and degree int32 [B, H, C]. Its `members` int32
-    [B, H, joined], only if the context asks for details, is each token's centroid.
+    [B, H, joined], only if the context asks for details, is each token's centroid. `rounds` is the index j of the next
+    round (eq. 4).
     """
 
     centroids: Merged
     joined: int = 0
+    rounds: int = 0
 
     def metadata_bytes(self) -> int:
         """Bytes of the degrees. Members are not counted: only recordings need them, attention does not."""
@@ -43,16 +47,31 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     """Merges the tokens between sinks and recent window into centroids, in rounds, until the budget is met.
 
     Source: CentroidKV (OpenReview T3EeupQhGj), section 5, algorithm 1. A round is `chunked_soft_matching` with chunks
-    of `chunk_size` (None: no chunks, and quadratic time); round j keeps the share initial_ratio − j · ratio_step of the
-    links (eq. 4). In attention a centroid has the weight of its degree (eq. 3). The keys and values of merged tokens
-    are freed. Once the cache exceeds the budget by `decode_interval` entries (g), tokens that left the recent window
-    become centroids of degree 1, and rounds from j = 0 merge down to the budget: the cache stays below budget + g
+    of `chunk_size` (None: no chunks, and quadratic time); round j keeps the share r = initial_ratio − j · ratio_step of
+    the links (eq. 4). In attention a centroid has the weight of its degree (eq. 3). The keys and values of merged
+    tokens are freed in the step that merges them. Once the cache exceeds the budget by `decode_interval` entries (g),
+    tokens that left the recent window become centroids of degree 1 and are merged: the cache stays below budget + g
     during any generation. With None, generated tokens are never merged.
 
-    The budget counts centroids and raw tokens together; each head has the same number of both. Deviations: the paper's
-    schedule reaches 0 when the cache is near 30 % of the prompt and would never meet a budget of 25 %, so `least_ratio`
-    is its lower limit. The paper's last round overshoots the budget; here it keeps only as many links as needed.
-    Merging comes before a step's attention, not after it. The paper gives no value of g.
+    Eq. 4 reaches 0 when the cache is near 30 % of the prompt and would never meet a budget of 25 %. The paper does not
+    say what follows, so `schedule` chooses how r goes on. A constant r is ratio_step=0.
+
+    - "floor", the default: r falls to `least_ratio` and stays there. Merging becomes "increasingly selective"
+      (section 5.3). j counts from 0 whenever tokens are merged, and the last round keeps only as many links as the
+      budget needs.
+    - "cyclic": as "floor", but when r would fall below `least_ratio`, it starts again at `initial_ratio`.
+    - "overshoot": as "floor", but the last round keeps its full share of the links, as in algorithm 1. The cache may
+      end far below the budget.
+    - "literal": algorithm 1 line by line. One round after the prompt may not meet the budget, so that the algorithm
+      repeats rounds, each whole, until the cache is within it (lines 4 to 6): as "overshoot". While decoding, one whole
+      round each time the cache reaches budget + g (lines 11 to 13), and no loop: the cache may stay above the budget,
+      but below budget + g. The paper never resets j, so it goes on counting from the prompt's rounds, and r is soon
+      `least_ratio`. A later prompt counts from 0. If several tokens come at once, rounds repeat until the cache is
+      below budget + g.
+
+    The budget counts centroids and raw tokens together; each head has the same number of both. Deviations: in all
+    schedules r is at least `least_ratio`. In "floor" and "cyclic" the last round does not overshoot the budget. Merging
+    comes before a step's attention, not after it. The paper gives no value of g.
 
     Many rounds make few large centroids, whose mean keys score far below their best token's. SmolLM2-135M, 2,016 tokens
     of Python's reference, budget 256: one head of layer 5 has 1,531 of its 1,936 merged tokens in one centroid, and the
@@ -88,6 +107,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     initial_ratio: float = number(0.8, LEAST_RATIO, 1)
     ratio_step: float = number(0.2, 0, 1)
     least_ratio: float = number(0.2, LEAST_RATIO, 1)
+    schedule: str = one_of("floor", SCHEDULES)
     decode_interval: int | None = whole(64, 1)
 
     def __post_init__(self) -> None:
@@ -111,21 +131,24 @@ class CentroidKV(Merging, Method[CentroidKVState]):
             keys.new_empty((batch, heads, 0), dtype=torch.int32) if layer.details else None,
         )
         state = CentroidKVState(layer, length, length, layer.token_cache(keys, values), empty)
-        self._meet_budget(state)
+        self._merge(state, self.budget_tokens(length))
         return state
 
     def extend(self, state: CentroidKVState, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
         """The state with the new tokens; merges once the cache exceeds the budget by `decode_interval`."""
         state.append(keys, values)
-        interval = self.decode_interval
-        if interval is not None and self._entries(state) >= self.budget_tokens(state.prompt_length) + interval:
-            self._meet_budget(state)
+        interval, budget = self.decode_interval, self.budget_tokens(state.prompt_length)
+        if interval is not None and self._entries(state) >= budget + interval:
+            if self.schedule == "literal":
+                self._merge(state, budget + interval - 1, first_round=state.rounds)
+            else:
+                self._merge(state, budget)
         return state
 
     def continue_prompt(self, state: CentroidKVState, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
         """The state with the later prompt's tokens, merged down to the budget again."""
         state.append_prompt(keys, values)
-        self._meet_budget(state)
+        self._merge(state, self.budget_tokens(state.prompt_length))
         return state
 
     def select(self, state: CentroidKVState, queries: Tensor) -> Selection:
@@ -156,6 +179,10 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         sinks, first = self._raw(state)
         return replace(centroids, members=pad(centroids.members, (sinks, state.length - first), value=-1))
 
+    def raw_tokens(self, state: CentroidKVState) -> int:
+        """The number of tokens that are in no centroid."""
+        return state.length - state.joined
+
     def recent_window(self, state: CentroidKVState) -> int:
         """The number of raw tokens after the sinks, including those that wait to be merged."""
         return state.length - self._raw(state)[1]
@@ -167,21 +194,29 @@ class CentroidKV(Merging, Method[CentroidKVState]):
 
     def _entries(self, state: CentroidKVState) -> int:
         """The number of raw tokens and centroids per head."""
-        return state.length - state.joined + state.centroids.degree.shape[-1]
+        return self.raw_tokens(state) + state.centroids.degree.shape[-1]
 
-    def _meet_budget(self, state: CentroidKVState) -> None:
-        """Merge the tokens between sinks and recent window until raw tokens and centroids are within the budget."""
-        budget = self.budget_tokens(state.prompt_length)
-        if self._entries(state) <= budget:
+    def _merge(self, state: CentroidKVState, most: int, first_round: int = 0) -> None:
+        """Merge the tokens between sinks and recent window until raw tokens and centroids are at most `most`."""
+        if self._entries(state) <= most:
             return
         end = state.length - self.always_recent  # the newest token must stay raw
-        merged = self._with_raw_tokens(state, end)
-        count, step = budget - self.sinks - (state.length - end), 0
+        merged, state.rounds = self._with_raw_tokens(state, end), first_round
+        count = most - self.sinks - (state.length - end)
         while (excess := merged.degree.shape[-1] - count) > 0:
-            ratio = max(self.initial_ratio - step * self.ratio_step, self.least_ratio)
-            merged = self._round(merged, min(ratio, excess / count_links(merged.degree.shape[-1], self.chunk_size)))
-            step += 1
+            ratio = self._ratio(state.rounds)
+            if self.schedule in ("floor", "cyclic"):
+                ratio = min(ratio, excess / count_links(merged.degree.shape[-1], self.chunk_size))
+            merged = self._round(merged, ratio)
+            state.rounds += 1
         state.centroids, state.joined = merged, end - self.sinks
+
+    def _ratio(self, index: int) -> float:
+        """The share of the links that the round with this index keeps, before the last round is cut."""
+        if self.schedule == "cyclic" and self.ratio_step:
+            span = (self.initial_ratio - self.least_ratio) / self.ratio_step
+            index %= math.floor(span + 1e-9) + 1  # (0.8 - 0.2) / 0.2 may be just below 3
+        return max(self.initial_ratio - index * self.ratio_step, self.least_ratio)
 
     def _with_raw_tokens(self, state: CentroidKVState, end: int) -> Merged:
         """The centroids, followed by the raw tokens up to `end` as centroids of degree 1."""

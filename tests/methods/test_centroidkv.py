@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from kvviz.cache.decoding import merged_attention
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.clustering import chunked_soft_matching
 from kvviz.clustering.soft_matching import count_links
-from kvviz.methods import centroidkv
+from kvviz.methods import centroidkv, checks
 from kvviz.methods.base import LayerContext
 from kvviz.methods.selection import Merged
 from tests.tiny_models import make, prompt
@@ -76,7 +76,7 @@ class TestAttention:
         assert layer.last.indices.shape == (1, 6 if group == "each" else 2, 25)
         assert layer.last.merged.keys.shape == (1, 2, 66, 16)
 
-    @pytest.mark.parametrize("decoded", [0, 20])  # after 20, 16 tokens are merged but not freed yet
+    @pytest.mark.parametrize("decoded", [0, 20])  # after 20, 16 tokens are merged
     def test_a_later_prompt_attends_to_a_centroid_as_to_all_its_tokens(self, decoded):
         method = kvviz.methods.create("centroidkv", **SMALL)
         first = 300 + decoded
@@ -116,6 +116,7 @@ class TestMethod:
             (0.25, {}, [0.8, 0.6, 0.4, 0.2, 0.2, 0.2, None]),
             (0.25, {"least_ratio": 0.3, "ratio_step": 0.5}, [0.8, 0.3, 0.3, 0.3, 0.3, 0.3, None]),
             (0.25, {"initial_ratio": 1.0, "ratio_step": 0.0}, [1.0, 1.0, None]),
+            (0.25, {"schedule": "cyclic"}, [0.8, 0.6, 0.4, 0.2, None]),
         ],
     )
     def test_the_schedule_ends_exactly_at_the_budget(self, monkeypatch, share, fields, expected):
@@ -140,9 +141,49 @@ class TestMethod:
         assert state.centroids.degree.shape == (1, 2, share * 4096 - 80)
         assert (state.centroids.degree.sum(-1) == 4016).all()
 
-    @pytest.mark.parametrize(("length", "recent"), [(150, 16), (40, 16), (90, 0)])
-    def test_a_long_generation_stays_within_the_budget_and_the_interval(self, length, recent):
-        method = kvviz.methods.create("centroidkv", **{**SMALL, "recent": recent})
+    @pytest.mark.parametrize(
+        ("schedule", "built", "decoded"),  # centroids after each round
+        [
+            ("floor", [48, 36, 32, 29, 26, 23, 21, 19, 17, 15, 14], [18, 14]),
+            ("cyclic", [48, 36, 32, 19, 14], [18, 14]),
+            ("overshoot", [48, 36, 32, 29, 26, 23, 21, 19, 17, 15, 13], [18, 14]),
+            ("literal", [48, 36, 32, 29, 26, 23, 21, 19, 17, 15, 13], [27, 27, 27]),
+        ],
+    )
+    def test_the_rounds_of_each_schedule(self, schedule, built, decoded):
+        """By hand: of L entries, 80 first, a round merges the share 0.8, 0.5 or 0.2 of ceil(L / 2) links, down to 14.
+
+        While decoding, 30 entries are merged each time: when 34 + 16 are in the cache. "literal" keeps 27 of them, so
+        that three tokens later they are 30 again.
+        """
+        fields = {"budget": 34, "chunk_size": None, "ratio_step": 0.3, "schedule": schedule}
+        method = kvviz.methods.create("centroidkv", **{**SMALL, **fields})
+        _, keys, values = tensors(125)
+        lengths, one_round = [], method._round
+
+        def recorded(*args):
+            merged = one_round(*args)
+            lengths.append(merged.degree.shape[-1])
+            return merged
+
+        method._round = recorded
+        state = method.build(CONTEXT, keys[:, :, :0], keys[:, :, :100], values[:, :, :100])
+        assert lengths == built
+        for position in range(100, 125):
+            new = slice(position, position + 1)
+            state = method.extend(state, keys[:, :, :0], keys[:, :, new], values[:, :, new])
+        assert lengths[len(built) :] == decoded
+
+    @pytest.mark.parametrize("schedule", ["cyclic", "overshoot", "literal"])
+    def test_the_common_checks_pass_with_each_schedule(self, schedule):
+        checks.run(make_dataclass("Variant", [("schedule", str, schedule)], bases=(centroidkv.CentroidKV,)))
+
+    @pytest.mark.parametrize(
+        ("length", "recent", "schedule"),
+        [(150, 16, "floor"), (40, 16, "floor"), (90, 0, "floor"), (150, 16, "overshoot"), (150, 16, "literal")],
+    )
+    def test_a_long_generation_stays_within_the_budget_and_the_interval(self, length, recent, schedule):
+        method = kvviz.methods.create("centroidkv", **{**SMALL, "recent": recent, "schedule": schedule})
         _, keys, values = tensors(length + 330)
         context = LayerContext(4, 8, 6, 2, 16, 0.25, details=True)
         layer, largest = filled(method, keys[:, :, :length], values[:, :, :length], context), 0
@@ -200,6 +241,24 @@ class TestMethod:
         assert all(storage.expired() for storage in built), "the tensors from before the last merge are still in memory"
         assert check_and_watch()[1] == kept_bytes
 
+    @pytest.mark.parametrize("interval", [16, 100])
+    def test_merged_tokens_are_freed_in_the_step_that_merges_them(self, interval):
+        """The store keeps 4 sinks, 16 recent tokens and room for 64 more; the method 44 centroids."""
+        layer = LayerCache(CONTEXT, kvviz.methods.create("centroidkv", **{**SMALL, "decode_interval": interval}))
+        _, keys, values = tensors(300 + interval)
+        layer.store.append(keys[:, :, :300], values[:, :, :300])
+        layer.build()
+        decode(layer, keys[:, :, 300:-1], values[:, :, 300:-1])
+        buffer = layer.store.key_buffer
+        assert layer.store.used == 20 + interval - 1
+        decode(layer, keys[:, :, -1:], values[:, :, -1:])
+        assert layer.store.used == 20
+        assert ledger_of([layer], ()).kept_bytes == {"device": 2 * 2 * 16 * 4 * (20 + 64 + 44)}
+        assert layer.store.key_buffer is not buffer
+        buffer = layer.store.key_buffer
+        decode(layer, *(tensors(10, seed=1)[1:]))
+        assert layer.store.key_buffer is buffer, "a step that merges nothing copies nothing"
+
     def test_a_prompt_within_the_budget_has_no_second_reference_to_the_buffer(self):
         _, keys, values = tensors(50)
         layer = filled(kvviz.methods.create("centroidkv", **SMALL), keys, values)
@@ -210,10 +269,10 @@ class TestMethod:
     @pytest.mark.parametrize(
         ("field", "value"),
         [("chunk_size", 1), ("initial_ratio", 0.0), ("initial_ratio", 1.1), ("ratio_step", -0.1), ("least_ratio", 0.9),
-         ("least_ratio", 0), ("decode_interval", 0), ("budget", 80)],
+         ("least_ratio", 0), ("decode_interval", 0), ("budget", 80), ("schedule", "constant")],
     )  # fmt: skip
     def test_fields_out_of_range(self, field, value):
-        with pytest.raises(kvviz.InvalidInputError, match=field):
+        with pytest.raises(kvviz.KVVizError, match=field):
             kvviz.methods.create("centroidkv", **{field: value})
 
 
