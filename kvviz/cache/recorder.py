@@ -18,6 +18,7 @@ from ..methods.attention import attention_weights, weighted_values
 from ..methods.base import Method
 from ..methods.selection import Selection
 from ..trace import Geometry, LayerEvents, Ledger, Recording
+from .decoding import centroid_weights
 from .layer_cache import LayerCache
 
 
@@ -69,6 +70,7 @@ class Recorder:
                 "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
                 "merged": _array(merged, torch.int32),
                 "members": self._members(context.index, selection.merged),
+                "merged_share": _merged_share(layer, queries, selection, weights),
                 "output_error": np.float32(errors.mean()),
                 "read_bytes": np.int64(count * store.token_bytes),
                 "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
@@ -162,8 +164,20 @@ def _stack(steps: list[dict[str, Any]], length: int) -> LayerEvents:
     return LayerEvents(**{name: column(name) for name in LayerEvents.FIELDS}, **_memberships(steps, length))
 
 
+def _merged_share(layer: LayerCache, queries: Tensor, selection: Selection, weights: Tensor) -> np.ndarray | None:
+    """`metrics.merged_share` of each token, float16 [R, L], from the exact weights [1, Q, L]; None as for members."""
+    merged, context, rows = selection.merged, layer.context, selection.indices.shape[1]
+    if merged is None or merged.members is None:
+        return None
+    given = centroid_weights(queries, layer.store, selection, merged, context.scale, context.softcap)
+    exact, given = (tensor[0].unflatten(0, (rows, -1)) for tensor in (weights, given))  # [R, G, L] and [R, G, C]
+    members = merged.members[0].repeat_interleave(rows // context.n_kv_heads, 0)
+    arrays = (_array(tensor, torch.float32) for tensor in (exact, given))
+    return metrics.merged_share(*arrays, _array(members, torch.int32)).astype(np.float16)
+
+
 def _memberships(steps: list[dict[str, Any]], length: int) -> dict[str, np.ndarray]:
-    """LayerEvents' `members` and `members_of_step`; {} if no token was merged, or a step lacks the members."""
+    """LayerEvents' arrays of merged tokens; {} if no token was merged, or a step lacks the members."""
     all_members: list[np.ndarray | None] = [step["members"] for step in steps]
     if any(members is None and step["merged"].any() for members, step in zip(all_members, steps, strict=True)):
         return {}
@@ -176,4 +190,8 @@ def _memberships(steps: list[dict[str, Any]], length: int) -> dict[str, np.ndarr
     if not distinct:
         return {}
     padded = [np.pad(members, ((0, 0), (0, length - members.shape[-1])), constant_values=-1) for members in distinct]
-    return {"members": np.stack(padded), "members_of_step": np.array(of_step, np.int32)}
+    shares = np.zeros((len(steps), steps[0]["attention"].shape[0], length), np.float16)
+    for share, step in zip(shares, steps, strict=True):
+        if step["merged_share"] is not None:
+            share[:, : step["merged_share"].shape[-1]] = step["merged_share"]
+    return {"members": np.stack(padded), "members_of_step": np.array(of_step, np.int32), "merged_share": shares}

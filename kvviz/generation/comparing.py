@@ -46,9 +46,9 @@ def compare(
     record and measure, by default all that select.
 
     Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
-    select and heads), token_agreement (share of positions at which the written token equals full attention's), correct
-    (whether the text contains `answer`, ignoring case; None without an answer), attended_tokens, metadata_bytes,
-    moved_bytes, build_s, ttft_s, tpot_s, text.
+    select and heads; in the first two, merged tokens count by `metrics.merged_share`), token_agreement (share of
+    positions at which the written token equals full attention's), correct (whether the text contains `answer`, ignoring
+    case; None without an answer), attended_tokens, metadata_bytes, moved_bytes, build_s, ttft_s, tpot_s, text.
 
     The table is a pandas DataFrame; its `recordings` holds the recording of each row by (label, budget in tokens).
     Recordings take memory: about 30 MB per row for 32 steps after 2,000 tokens of SmolLM2-135M, mostly for exact

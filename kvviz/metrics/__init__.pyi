@@ -19,6 +19,7 @@ from .memory import kv_bytes as kv_bytes
 from .selected import attention_mass as attention_mass
 from .selected import group_members as group_members
 from .selected import member_mask as member_mask
+from .selected import merged_share as merged_share
 from .selected import output_error as output_error
 from .selected import pool_argmax as pool_argmax
 from .selected import rank_groups as rank_groups
@@ -32,6 +33,7 @@ from .similarity import overlap_bound as overlap_bound
 from .similarity import similarity_by_distance as similarity_by_distance
 from .similarity import similarity_map as similarity_map
 from .similarity import topk_overlap as topk_overlap
+from .verdicts import LEAST_SHARE as LEAST_SHARE
 from .verdicts import Verdict as Verdict
 from .verdicts import agreement as agreement
 from .verdicts import wasted_tokens as wasted_tokens

@@ -27,27 +27,63 @@ def member_mask(indices: Array, length: int) -> NDArray[np.bool_]:
     return mask[..., :length]
 
 
-def recall(selected: Array, true: Array) -> NDArray[np.float64]:
+def recall(selected: Array, true: Array, merged: Array | None = None) -> NDArray[np.float64]:
     """Share of the true tokens that were selected, [...] in 0..1.
 
-    `selected` [..., S] and `true` [..., B] hold positions, padded with -1. If `true` is empty, the recall is 1.
+    `selected` [..., S] and `true` [..., B] hold positions, padded with -1. If `true` is empty, the recall is 1. With
+    `merged` [..., L], the `merged_share` of each token, a true token in a centroid counts by its share.
     Source: ClusterKV (arXiv 2412.03213), section V-B, |I ∩ I_true| / |I_true|.
     """
     selected, true = np.asarray(selected), np.asarray(true)
-    length = int(max(selected.max(initial=-1), true.max(initial=-1))) + 1
+    length = int(max(selected.max(initial=-1), true.max(initial=-1))) + 1 if merged is None else merged.shape[-1]
     true_mask = member_mask(true, length)
-    hits = (member_mask(selected, length) & true_mask).sum(-1)
+    hits = (_recalled_share(selected, length, merged) * true_mask).sum(-1)
     count = true_mask.sum(-1)
     return np.where(count > 0, hits / np.maximum(count, 1), 1.0)
 
 
-def attention_mass(weights: Array, selected: Array) -> NDArray[np.float64]:
+def attention_mass(weights: Array, selected: Array, merged: Array | None = None) -> NDArray[np.float64]:
     """Sum of the exact attention weights on the selected tokens, [...] in 0..1.
 
-    `weights` [..., L] are softmax weights over all tokens; `selected` [..., S] holds positions, padded with -1.
+    `weights` [..., L] are softmax weights over all tokens; `selected` [..., S] holds positions, padded with -1. With
+    `merged` [..., L], the `merged_share` of each token, a token in a centroid adds its effective weight: that share of
+    its exact weight. If every token is selected or in a centroid, the sum is 1 minus the total variation distance
+    between the exact attention and the method's: selected tokens get at least their exact weights, because a mean key
+    never gives a centroid more weight than its tokens have together (Jensen's inequality, without soft-capping).
     """
     weights = np.asarray(weights, dtype=np.float64)
-    return np.asarray((weights * member_mask(selected, weights.shape[-1])).sum(-1), np.float64)
+    return np.asarray((weights * _recalled_share(selected, weights.shape[-1], merged)).sum(-1), np.float64)
+
+
+def merged_share(weights: Array, centroid_weights: Array, members: Array) -> NDArray[np.float64]:
+    """Share of each merged token's exact weight that its centroid gives it, [..., L] in 0..1; 0 for other tokens.
+
+    A centroid of m tokens and weight w gives each of them w / m. A token's effective weight is the smaller of that and
+    its exact weight, so that no token is recalled by more than it weighs. The share is the effective weight over the
+    exact one, each summed over the G query heads. The token of a centroid of its own has share 1; the best token of a
+    large centroid has a small one. A token of weight 0 has share 1.
+
+    `weights` [..., G, L] are exact softmax weights, `centroid_weights` [..., G, C] the weights of the centroids in the
+    step's attention. `members` [..., L] is the centroid of each token, -1 for none.
+
+    >>> merged_share([[0.5, 0.3, 0.1, 0.1]], [[0.4]], [-1, 0, 0, -1]).round(3).tolist()
+    [0.0, 0.667, 1.0, 0.0]
+    """
+    weights, centroid_weights = (np.asarray(array, np.float64) for array in (weights, centroid_weights))
+    members = np.asarray(members)
+    joined, centroid = members >= 0, np.maximum(members, 0)
+    degree = np.zeros((*members.shape[:-1], centroid_weights.shape[-1]))
+    np.add.at(degree, (*np.indices(members.shape)[:-1], centroid), joined)
+    per_token = centroid_weights / np.maximum(degree, 1)[..., None, :]  # [..., G, C]
+    given = np.take_along_axis(per_token, centroid[..., None, :], axis=-1)  # [..., G, L]
+    effective, exact = np.minimum(weights, given).sum(-2), weights.sum(-2)
+    return np.asarray(np.divide(effective, exact, out=np.ones_like(exact), where=exact > 0) * joined, np.float64)
+
+
+def _recalled_share(selected: Array, length: int, merged: Array | None) -> NDArray[Any]:
+    """1 for selected tokens, otherwise the merged share, [..., length]."""
+    chosen = member_mask(selected, length)
+    return chosen if merged is None else np.where(chosen, 1.0, merged)
 
 
 def output_error(output: Array, exact: Array) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from ..errors import InvalidInputError
 from .selected import member_mask
 
 PARTS = ("sinks", "recent", "selected", "generated")
+LEAST_SHARE = 0.5  # of its exact weight that a merged token gets from its centroid; with less, it is missed
 
 
 class Verdict(IntEnum):
@@ -21,7 +22,7 @@ class Verdict(IntEnum):
     WASTED = 1  # attended to, unlike the oracle
     KEPT = 2  # attended to without being chosen (sinks, recent window, generated tokens), unlike the oracle
     MISSED = 3  # not attended to, unlike the oracle
-    MERGED_AWAY = 4  # attended to as a part of its centroid; the oracle attends to the token itself
+    MERGED_AWAY = 4  # attended to as a part of a centroid that gives it at least LEAST_SHARE of its weight
     UNMARKED = 255  # attended to by neither
 
 
@@ -31,7 +32,8 @@ def agreement(
     """The `Verdict` of each token, uint8 in the common shape of all four, which are booleans by token.
 
     `attended`: by the method, `oracle`: by the oracle of the same size. `always`: attended without being chosen, which
-    can agree but is no waste. `merged`: stands in a centroid, by which a token is not missed.
+    can agree but is no waste. `merged`: stands in a centroid that recalls it (its `merged_share` is at least 0.5), by
+    which a token is not missed.
 
     >>> agreement([True, True, False, False], [True, False, True, False]).tolist()
     [0, 1, 3, 255]

@@ -20,7 +20,7 @@ class Cells:
     """T steps × C columns of `width` tokens each; a cell shows the most attended of its marked tokens.
 
     A token is marked if the method or the oracle selects it: agreed (both), missed (only the oracle), wasted (only the
-    method).
+    method). A merged token agrees if its centroid gives it at least half of its weight.
     """
 
     first_step: int
@@ -57,7 +57,8 @@ def cells(
             continue
         view = slice(0, end - start)
         chosen = recording.indices(step, layer)[row]
-        mark[line, view] = recording.agreement(step, layer)[row, start:end]
+        verdicts = recording.agreement(step, layer)[row, start:end]
+        mark[line, view] = np.where(verdicts == Verdict.MERGED_AWAY, AGREED, verdicts)
         weight[line, view] = recording.attention(step, layer)[row, start:end]
         inside = (chosen >= start) & (chosen < end)
         group[line, chosen[inside] - start] = recording.groups(step, layer)[row][inside]

@@ -38,7 +38,8 @@ def selection_map(
     """A map of decode steps × positions: the tokens that each method attends to, compared with the oracle's.
 
     As in ClusterKV (arXiv 2412.03213) fig. 1 and CTkvr fig. 1, drawn from recorded runs. Agreed tokens are filled,
-    missed ones outlined, wasted ones hatched. The oracle selects as many tokens as the method, by exact attention.
+    missed ones outlined, wasted ones hatched. The oracle selects as many tokens as the method, by exact attention. A
+    merged token of the oracle's agrees if its centroid gives it at least half of its weight.
 
     `recordings`: one recording, or several of the same model and prompt, with one panel each and a shared position
     axis. `head` counts key/value heads; if one of several recordings has one row per query head, its panel shows the

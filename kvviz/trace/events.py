@@ -23,7 +23,8 @@ class LayerEvents:
     T steps, R selection heads (KV heads, or query heads if the method selects for each), S slots, N tokens in all.
 
     `members` and `members_of_step` are both None if nothing was merged, or if the members are unknown. Members change
-    only when tokens are merged again, so that M is far smaller than T.
+    only when tokens are merged again, so that M is far smaller than T. `merged_share` is None then too, and in files
+    written before it existed.
     """
 
     indices: NDArray[np.int32]  # [T, R, S] attended positions, ascending, -1 pads
@@ -38,14 +39,18 @@ class LayerEvents:
     members: NDArray[np.int32] | None = None  # [M, H, N] centroid of each token after each merge; -1 for none
     members_of_step: NDArray[np.int32] | None = None  # [T] which of the M applies at each step, -1 if nothing is merged
 
+    merged_share: NDArray[np.float16] | None = None  # [T, R, N] `metrics.merged_share` of each token: 0 if not merged
+
     FIELDS: ClassVar[Mapping[str, Any]] = {
         "indices": np.int32, "groups": np.int32, "scores": np.float32, "attention": np.float32, "merged": np.int32,
         "output_error": np.float32, "read_bytes": np.int64, "moved_bytes": np.int64, "select_s": np.float32,
     }  # fmt: skip
-    MERGED_FIELDS: ClassVar[Mapping[str, Any]] = {"members": np.int32, "members_of_step": np.int32}
+    MERGED_FIELDS: ClassVar[Mapping[str, Any]] = {
+        "members": np.int32, "members_of_step": np.int32, "merged_share": np.float16,
+    }  # fmt: skip
 
     def arrays(self) -> dict[str, Array]:
-        """All arrays by name; `members` and `members_of_step` only if they are known."""
+        """All arrays by name; those of merged tokens only if they are known."""
         arrays = {name: getattr(self, name) for name in (*self.FIELDS, *self.MERGED_FIELDS)}
         return {name: array for name, array in arrays.items() if array is not None}
 
@@ -63,6 +68,8 @@ class LayerEvents:
             if merges.size:
                 renumbered = np.where(of_step < 0, -1, np.searchsorted(merges, of_step)).astype(np.int32)
                 parts |= {"members": self.members[merges][..., :length], "members_of_step": renumbered}
+                if self.merged_share is not None:
+                    parts["merged_share"] = self.merged_share[start:stop, :, :length]
         return LayerEvents(**parts)
 
     def check(self, name: str, steps: int, length: int, geometry: Geometry) -> None:
@@ -85,6 +92,10 @@ class LayerEvents:
         if ((before >= after) & (after >= 0)).any():
             raise IncompatibleFileError(f"{name}.indices", "positions out of order or twice", "each once, ascending")
         self._check_members(name, steps, length, geometry)
+        if self.merged_share is not None:
+            check_shape(f"{name}.merged_share", self.merged_share, (steps, rows, length), np.float16)
+            if self.members is None or not ((self.merged_share >= 0) & (self.merged_share <= 1)).all():
+                raise IncompatibleFileError(f"{name}.merged_share", "shares of no merged token", "members, and 0 to 1")
 
     def _check_members(self, name: str, steps: int, length: int, geometry: Geometry) -> None:
         members, of_step = self.members, self.members_of_step

@@ -114,19 +114,28 @@ class Recording:
         return np.asarray(self._at(layer).attention[self._check(step), :, : self.visible(step)])
 
     def oracle(self, step: int, layer: int) -> NDArray[np.int64]:
-        """The tokens with the largest exact weights, as many as the method attended to, int64 [R, S], -1 pads."""
-        attended = self.indices(step, layer)
-        counts = (attended >= 0).sum(-1, keepdims=True)
-        ranked = metrics.ranked_tokens(self.attention(step, layer), attended.shape[-1])
-        best: NDArray[np.int64] = np.full_like(attended, -1)  # [R, S]: there may be more slots than visible tokens
-        best[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts, ranked, -1)
+        """The tokens with the largest exact weights, as many as the method attended to, int64 [R, S], -1 pads.
+
+        A centroid counts as one, so that the oracle attends to as many entries of the cache as a method that merges.
+        """
+        attended, merged = self.indices(step, layer), self._at(layer).merged[step]
+        counts = (attended >= 0).sum(-1) + np.repeat(merged, len(attended) // len(merged))
+        slots = attended.shape[-1] + int(merged.max())
+        ranked = metrics.ranked_tokens(self.attention(step, layer), slots)
+        best = np.full((len(attended), slots), -1, np.int64)  # there may be more slots than visible tokens
+        best[:, : ranked.shape[-1]] = np.where(np.arange(ranked.shape[-1]) < counts[:, None], ranked, -1)
         return best
 
     def agreement(self, step: int, layer: int) -> NDArray[np.uint8]:
-        """The verdict on each visible token, uint8 [R, visible] of `metrics.Verdict`: agreed, missed, wasted."""
+        """The verdict on each visible token, uint8 [R, visible] of `metrics.Verdict`.
+
+        Agreed, missed, wasted, or merged away: the centroid of an oracle's token gives it at least half of its weight.
+        """
         visible = self.visible(step)
         attended, oracle = self.indices(step, layer), self.oracle(step, layer)
-        return metrics.agreement(metrics.member_mask(attended, visible), metrics.member_mask(oracle, visible))
+        recalled = self.merged_share(step, layer) >= metrics.LEAST_SHARE
+        masks = (metrics.member_mask(tokens, visible) for tokens in (attended, oracle))
+        return metrics.agreement(*masks, merged=recalled)
 
     def attended_tokens(self, step: int, layer: int) -> NDArray[np.int64]:
         """Number of different tokens that each KV head's query heads attended to, merged centroids included, [H]."""
@@ -135,12 +144,24 @@ class Recording:
         return np.asarray(by_head.any(1).sum(-1) + self._at(layer).merged[step], dtype=np.int64)
 
     def recall(self, step: int, layer: int) -> NDArray[np.float64]:
-        """Share of the oracle's tokens that were attended to, [R]."""
-        return metrics.recall(self.indices(step, layer), self.oracle(step, layer))
+        """Share of the oracle's tokens that were attended to, [R]; merged tokens count by their `merged_share`."""
+        return metrics.recall(self.indices(step, layer), self.oracle(step, layer), self.merged_share(step, layer))
 
     def attention_mass(self, step: int, layer: int) -> NDArray[np.float64]:
-        """Share of the exact attention weights on the attended tokens, [R]."""
-        return metrics.attention_mass(self.attention(step, layer), self.indices(step, layer))
+        """Share of the exact attention on the attended tokens, [R]; merged tokens count by their `merged_share`."""
+        share = self.merged_share(step, layer)
+        return metrics.attention_mass(self.attention(step, layer), self.indices(step, layer), share)
+
+    def merged_share(self, step: int, layer: int) -> NDArray[np.float64]:
+        """Share of each visible token's exact weight that its centroid gives it, [R, visible]; 0 if it has none.
+
+        See `metrics.merged_share`. 0 also for merged tokens whose share was not recorded, as in older files: recall and
+        attention mass then count them as lost.
+        """
+        share, visible = self._at(layer).merged_share, self.visible(step)
+        if share is None:
+            return np.zeros((self._at(layer).indices.shape[1], visible))
+        return np.asarray(share[step, :, :visible], np.float64)
 
     def members(self, step: int, layer: int) -> NDArray[np.int32] | None:
         """The centroid that each visible token was merged into at a step, int32 [R, visible], -1 for none.

@@ -31,7 +31,6 @@ def describe(
         "model": recording.model,
         "method": method.name,
         "title": method.title,
-        "kind": method.kind,
         "seed": method.config.get("seed"),
         "colours": styles,
         "tokens": content.texts(recording.tokens),

@@ -120,7 +120,7 @@ def _tokens(recording: Recording, layer: int, row: int, steps: range) -> dict[st
     indices, scores = events.indices[part, row], events.scores[part, row]  # [T, S]
     groups, weights = events.groups[part, row], events.attention[part, row]  # [T, S], [T, N]
     valid = indices >= 0
-    oracle = _oracle(recording, weights, valid.sum(-1), steps)
+    oracle = _oracle(recording, weights, valid.sum(-1) + _centroid_counts(recording, layer, row, steps), steps)
     chosen, true = (metrics.member_mask(tokens, weights.shape[-1]) for tokens in (indices, oracle))
     step, positions = np.nonzero(chosen | true)
     attended, of_oracle = chosen[step, positions], true[step, positions]
@@ -128,9 +128,12 @@ def _tokens(recording: Recording, layer: int, row: int, steps: range) -> dict[st
     shown_scores = np.full(len(positions), np.nan, np.float32)
     shown_groups[attended], shown_scores[attended] = groups[valid], scores[valid]  # both sorted by step and position
     centroids = _centroids(recording, layer, row, steps)
-    merged = np.zeros_like(attended)
+    merged, share = np.zeros_like(attended), events.merged_share
+    share = None if share is None else share[part, row].astype(np.float64)  # [T, N]
     if centroids is not None:
         merged = ~attended & (centroids[step, positions] >= 0)
+        if share is not None:
+            merged &= share[step, positions] >= metrics.LEAST_SHARE
         shown_groups[merged] = centroids[step, positions][merged]
     shown_weights = weights[step, positions]
     kept = attended & (shown_groups < 0) & np.isnan(shown_scores)
@@ -144,16 +147,22 @@ def _tokens(recording: Recording, layer: int, row: int, steps: range) -> dict[st
         "positions": positions.astype(np.int32), "groups": shown_groups, "scores": shown_scores,
         "weights": shown_weights.astype(np.float32), "looks": looks.astype(np.uint8), "marks": marks.astype(np.uint8),
         "shown": np.bincount(step, minlength=len(steps)),
-        "recall": metrics.recall(indices, oracle), "mass": metrics.attention_mass(weights, indices),
+        "recall": metrics.recall(indices, oracle, share), "mass": metrics.attention_mass(weights, indices, share),
     }  # fmt: skip
 
 
 def _oracle(recording: Recording, weights: Array, counts: Array, steps: range) -> NDArray[np.int64]:
-    """The tokens with the largest weights, as many as each step attended to, [T, S], padded with -1."""
+    """The tokens with the `counts` [T] largest weights at each step, [T, S], padded with -1."""
     oracle = np.full((len(steps), counts.max(initial=0)), -1, np.int64)
     for row, step, step_weights, count in zip(oracle, steps, weights, counts, strict=True):
         row[:count] = metrics.ranked_tokens(step_weights[: recording.visible(step)], int(count))
     return oracle
+
+
+def _centroid_counts(recording: Recording, layer: int, row: int, steps: range) -> NDArray[np.int32]:
+    """The number of centroids that the row attended to at each step, [T]."""
+    events, heads = recording.events[layer], recording.geometry.n_kv_heads
+    return events.merged[steps.start : steps.stop, row * heads // events.indices.shape[1]]
 
 
 def _centroids(recording: Recording, layer: int, row: int, steps: range) -> NDArray[np.int32] | None:

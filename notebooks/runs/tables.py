@@ -47,7 +47,7 @@ LAYER_TOKENS, LAYER_METHODS = 1024, ("pyramidkv", "snapkv", "centroidkv", "clust
 def budgets(lm: LanguageModel) -> pd.DataFrame:
     """Recall, attention mass and output error of eight methods at budgets 128 to 1,024, means of layers 5, 15, 25.
 
-    CentroidKV's merged tokens count in output_error only: its recall and attention mass are those of single tokens.
+    CentroidKV's merged tokens count in recall and attention mass by their `metrics.merged_share`.
     """
     from kvviz.generation.replaying import replay
 

@@ -54,15 +54,17 @@ def test_all_numbers_agree_with_brute_force(trace, method):
         weights = exact_weights(trace, 3, 295 + step)
         for head in range(2):
             attended = set(replayed.indices(step, 3)[head].tolist()) - {-1}
-            best = set(np.argsort(-weights[head], kind="stable")[: len(attended)].tolist())
-            recalls.append(len(attended & best) / len(best))
-            masses.append(weights[head, sorted(attended)].sum())
+            entries = len(attended) + replayed.events[3].merged[step, head]
+            best = set(np.argsort(-weights[head], kind="stable")[:entries].tolist())
+            share = replayed.merged_share(step, 3)[head]  # only CentroidKV's are not 0
+            recalls.append((len(attended & best) + share[sorted(best)].sum()) / len(best))
+            masses.append(weights[head, sorted(attended)].sum() + (weights[head] * share).sum())
             if step < 4:
                 continue
             parts = selection.parts[head]
             low, high = round(selection.ledger.sinks), 295 - round(selection.ledger.recent)
             chosen = {place for place in attended if low <= place < high}
-            merged = set(np.flatnonzero(replayed.members(step, 3)[head] >= 0).tolist())  # only CentroidKV's
+            merged = set(np.flatnonzero(share >= 0.5).tolist())
             assert (parts.agreed, parts.wasted, parts.missed) == (
                 len(chosen & best), len(chosen - best), len(best - attended - merged))  # fmt: skip
             assert selection.indices[head][selection.indices[head] >= 0].tolist() == sorted(attended)

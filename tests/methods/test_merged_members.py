@@ -16,7 +16,7 @@ import kvviz
 from kvviz import Recording
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.errors import IncompatibleFileError, InvalidInputError
-from kvviz.metrics import member_mask
+from kvviz.metrics import Verdict, member_mask
 from tests import synthetic
 from tests.methods.test_centroidkv import CONTEXT, SMALL, tensors
 from tests.trace.test_trace import mapped
@@ -85,6 +85,38 @@ def test_each_visible_token_is_attended_to_or_a_member(trace, tmp_path, group):
         assert not np.array_equal(events.members[0], events.members[1])
 
 
+@pytest.mark.parametrize("group", ["mean", "each"])
+def test_attention_mass_is_the_overlap_of_the_two_attentions(trace, group):
+    """1 minus the total variation distance, per query head, and recall of the oracle's tokens by token.
+
+    The method's attention over single tokens, in float64: a centroid of m tokens counts m times, with their mean key.
+    """
+    recording = kvviz.replay(trace, "centroidkv", queries=20, group=group, **SMALL)
+    for step, head in itertools.product((0, 19), range(2)):
+        visible = recording.visible(step)
+        rows = slice(head * 3, head * 3 + 3) if group == "each" else slice(head, head + 1)
+        members = recording.members(step, 4)[rows][0]
+        keys = trace.keys[4][head, :visible].astype(float)
+        centroid_keys = keys.copy()
+        for centroid in range(members.max() + 1):
+            centroid_keys[members == centroid] = keys[members == centroid].mean(0)
+        queries = trace.queries[4][head * 3 : head * 3 + 3, recording.prompt_length + step].astype(float)
+        exact, given = (np.exp(queries @ tensor.T / 4) for tensor in (keys, centroid_keys))
+        exact, given = (weights / weights.sum(-1, keepdims=True) for weights in (exact, given))
+        overlap = 1 - np.abs(exact - given).sum(-1) / 2
+        shares = np.minimum(exact, given), exact
+        if group == "mean":
+            overlap, shares = overlap.mean(keepdims=True), [part.mean(0, keepdims=True) for part in shares]
+        np.testing.assert_allclose(recording.attention_mass(step, 4)[rows], overlap, atol=1e-3)
+        best = np.argsort(-shares[1], axis=-1)[:, : (members < 0).sum() + 44]  # 44 centroids
+        recalls = np.take_along_axis(shares[0] / shares[1], best, -1).mean(-1)
+        np.testing.assert_allclose(recording.recall(step, 4)[rows], recalls, atol=1e-3)
+        merged_away = (recording.agreement(step, 4)[rows] == Verdict.MERGED_AWAY).sum(-1)
+        taken = np.take_along_axis((shares[0] / shares[1] >= 0.5) & (members >= 0), best, -1).sum(-1)
+        assert np.abs(merged_away - taken).max() <= 1, "shares near 0.5 may be rounded"
+        assert taken.min() > 0
+
+
 def test_no_token_is_a_member_if_nothing_is_merged(trace):
     """No members with a method that evicts tokens, nor with CentroidKV within the budget."""
     for method, budget in (("snapkv", 96), ("centroidkv", 250)):
@@ -147,6 +179,9 @@ def merging(**changes):
     merged = np.full((6, 2), 3, np.int32)
     merged[0] = 0
     fields = {"merged": merged, "members": members, "members_of_step": np.array([-1, 0, 0, 0, 1, 1], np.int32)}
+    share = np.where(members[fields["members_of_step"]] >= 0, 0.25, 0).astype(np.float16)
+    share[0] = 0
+    fields["merged_share"] = share
     return recording.replace(events=recording.events | {2: replace(recording.events[2], **fields | changes)})
 
 
@@ -158,15 +193,22 @@ def test_members_are_saved_and_files_without_them_still_load(tmp_path):
         expected = np.full((2, 126), -1) if index is None else recording.events[2].members[index]
         np.testing.assert_array_equal(loaded.members(step, 2), expected[:, : 121 + step])
         np.testing.assert_array_equal(loaded.members(step, 3), np.full((2, 121 + step), -1))
-    old = Recording.load(merging(members=None, members_of_step=None).save(tmp_path / "old"))
+    unknown = {"members": None, "members_of_step": None, "merged_share": None}
+    old = Recording.load(merging(**unknown).save(tmp_path / "old"))
     assert old.members(0, 2).max() == -1
     assert old.members(1, 2) is None, "merged tokens, but unknown which"
-    assert (tmp_path / "new").stat().st_size - (tmp_path / "old").stat().st_size < 2 * 2 * 126 * 4 + 400
+    attended = member_mask(old.indices(3, 2), 124)
+    alone = [weights[chosen].sum() for weights, chosen in zip(old.attention(3, 2), attended, strict=True)]
+    np.testing.assert_allclose(old.attention_mass(3, 2), alone, rtol=1e-6)
+    shares = 6 * 2 * 126 * 2
+    assert (tmp_path / "new").stat().st_size - (tmp_path / "old").stat().st_size < 2 * 2 * 126 * 4 + shares + 500
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"merged_share": np.full((6, 2, 126), 1.5, np.float16)}, "0 to 1"),
+        ({"merged_share": np.zeros((6, 2, 125), np.float16)}, "merged_share: got"),
         ({"members_of_step": None}, "both or neither"),
         ({"members": None}, "both or neither"),
         ({"members": np.zeros((2, 2, 125), np.int32)}, r"members: got int32 \[2, 2, 125\]"),
@@ -197,7 +239,7 @@ def test_a_cut_equals_the_same_steps_of_the_whole():
             np.testing.assert_array_equal(
                 getattr(part, name)(step, layer), getattr(whole, name)(step + 2, layer)[:, :slots]
             )
-        for name in ("visible", "attention", "members", "recall", "attended_tokens"):
+        for name in ("visible", "attention", "members", "merged_share", "recall", "attended_tokens"):
             layers = () if name == "visible" else (layer,)
             np.testing.assert_array_equal(getattr(part, name)(step, *layers), getattr(whole, name)(step + 2, *layers))
     assert whole.cut(0, 1).events[2].members is None

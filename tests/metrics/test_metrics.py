@@ -46,6 +46,24 @@ def test_attention_mass_is_the_sum_over_the_selected_tokens(weights, selected):
     np.testing.assert_allclose(metrics.attention_mass(weights, selected), np.reshape(expected, (2, 3)), atol=1e-12)
 
 
+def test_merged_tokens_count_by_what_their_centroids_give_them():
+    """By hand: two query heads, tokens 1 and 2 in one centroid, token 3 in one of its own."""
+    exact = np.array([[0.4, 0.3, 0.1, 0.1, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2]])
+    share = metrics.merged_share(exact, [[0.3, 0.12], [0.4, 0.25]], [-1, 0, 0, 1, -1])
+    np.testing.assert_allclose(share, [0, (0.15 + 0.2) / 0.5, 1, 1, 0])
+    assert metrics.attention_mass(exact.mean(0), [0, 4], share) == pytest.approx(1 - 0.15 / 2)
+    for true, recalled in (([0, 1], 0.85), ([1, -1], 0.7), ([0, 3, 4], 1), ([-1, -1], 1)):
+        assert metrics.recall([0, 4], true, share) == pytest.approx(recalled)
+    assert metrics.recall([0], [3, 4], share) == 0.5, "token 4 is neither selected nor merged"
+
+
+def test_a_large_centroid_recalls_nearly_nothing_of_its_best_token():
+    exact = np.array([0.9, *[0.1 / 899] * 899])
+    share = metrics.merged_share(exact[None], [[0.09]], np.zeros(900, int))
+    np.testing.assert_allclose(share, [1e-4 / 0.9, *[1e-4 / (0.1 / 899)] * 899])
+    assert metrics.recall([-1], [0], share) < 0.001
+
+
 @given(positions)
 def test_member_mask_marks_exactly_the_positions(indices):
     mask = metrics.member_mask(indices, LENGTH)

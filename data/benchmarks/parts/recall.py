@@ -3,7 +3,7 @@
 The reference is the same for all methods: the B tokens with the largest exact attention weights, mean over the query
 heads of a KV head, where B is the budget of the step (the budget, plus one for each token since the prompt). Recall is
 |I ∩ top-B| / B, where I is the set of tokens that any query head of the KV head attends to; B is the same even if a
-method attends to fewer tokens. Merged tokens are not in I: they count in the output error only.
+method attends to fewer tokens. A merged token counts by its `metrics.merged_share`.
 """
 
 from __future__ import annotations
@@ -98,17 +98,20 @@ def measured(trace: Any, method: Any) -> dict[str, float] | None:
 
 def recall_of_budget(recording: Any, step: int, layer: int) -> Any:
     """Share of the step's top-B tokens that were attended to, by KV head [H]; B is the budget of the step."""
+    import numpy as np
+
     from kvviz import metrics
 
     length = recording.visible(step)
-    chosen = metrics.member_mask(recording.indices(step, layer), length)  # [R, L]
+    attended = metrics.member_mask(recording.indices(step, layer), length)  # [R, L]
+    chosen = np.maximum(attended, recording.merged_share(step, layer))
     weights = recording.attention(step, layer)  # [R, L], of one query head each where R = Q
     heads = recording.geometry.n_kv_heads
-    chosen = chosen.reshape(heads, -1, length).any(1)
+    chosen = chosen.reshape(heads, -1, length).max(1)
     weights = weights.reshape(heads, -1, length).mean(1)
     on_top = step + 1 if recording.config.get("generated") == "on_top" else 0
     best = metrics.member_mask(metrics.top_tokens(weights, recording.budget + on_top), length)
-    return (chosen & best).sum(-1) / best.sum(-1)
+    return (chosen * best).sum(-1) / best.sum(-1)
 
 
 def _row(configuration: Configuration, traces: dict[int, Any]) -> dict[str, Any] | None:

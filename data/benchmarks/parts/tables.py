@@ -161,8 +161,7 @@ def ablations(part: Results) -> str:
     ]
     return "\n\n".join([
         f"{part['tokens']:,} tokens of real keys, layers {', '.join(map(str, part['layers']))}, one text and one seed: "
-        "small differences mean nothing. The budget stands after each measure. For `centroidkv` recall and mass count "
-        "raw tokens only: compare its output error.",
+        "small differences mean nothing. The budget stands after each measure.",
         table(head, rows),
     ])  # fmt: skip
 

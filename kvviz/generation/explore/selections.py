@@ -15,7 +15,7 @@ from ...errors import InvalidInputError
 from ...methods import resolve
 from ...methods.base import Method
 from ...methods.sliders import Slider
-from ...metrics import Verdict, agreement, member_mask
+from ...metrics import LEAST_SHARE, Verdict, agreement, member_mask
 from ...trace import Ledger, Recording, Trace
 from ..replaying import LayerReplay, check_finite, record
 from .explorer_sliders import sliders_of
@@ -43,8 +43,8 @@ class Parts:
     """Token counts of one row at the last step. All except `missed` and `merged_tokens` add up to the attended ones.
 
     `agreed` and `wasted` are tokens selected by score, which the oracle selects or does not select. `missed` are the
-    oracle's tokens that were attended to neither alone nor in a centroid. `merged` counts centroids, `merged_tokens`
-    the tokens that they stand for.
+    oracle's tokens that were attended to neither alone nor in a centroid that gives them half of their weight. `merged`
+    counts centroids, `merged_tokens` the tokens that they stand for.
     """
 
     sinks: int
@@ -75,13 +75,13 @@ class Explored:
 
     @property
     def recall(self) -> NDArray[np.float64]:
-        """Share of the oracle's tokens that were attended to, mean over the steps, [R]."""
+        """Share of the oracle's tokens that were attended to, mean over the steps, [R]; as `Recording.recall`."""
         steps = range(self.recording.steps)
         return np.asarray(np.mean([self.recording.recall(step, self.layer) for step in steps], axis=0))
 
     @property
     def attention_mass(self) -> NDArray[np.float64]:
-        """Share of the exact attention on the attended tokens, mean over the steps, [R]; centroids do not count."""
+        """Share of the exact attention on the attended tokens, mean over the steps, [R]; as in the recording."""
         steps = range(self.recording.steps)
         return np.asarray(np.mean([self.recording.attention_mass(step, self.layer) for step in steps], axis=0))
 
@@ -124,7 +124,8 @@ class Explored:
         centroids = recording.events[self.layer].merged[last]  # [H]
         merged = np.repeat(centroids, len(attended) // len(centroids))
         only_merged = selectable & ~attended & (merged > 0)[:, None]  # tokens that only a centroid represents
-        verdicts = agreement(attended, oracle, always=~selectable, merged=only_merged)
+        recalled = recording.merged_share(last, self.layer) >= LEAST_SHARE
+        verdicts = agreement(attended, oracle, always=~selectable, merged=recalled)
         return [
             Parts(
                 sinks=int(tokens[:sinks].sum()),

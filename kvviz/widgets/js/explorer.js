@@ -23,7 +23,6 @@ import { aboutToken } from "./words.js";
  * @property {string} model
  * @property {string} method
  * @property {string} title
- * @property {string} kind
  * @property {number | null} seed
  * @property {{ light: string, dark: string }} colours
  * @property {string[]} tokens

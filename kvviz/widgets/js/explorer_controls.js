@@ -42,7 +42,7 @@ export function createExplorerControls(root, page, { change, measured, save }) {
     read: figure(list, "read"),
   };
 
-  let measure = MEASURES[page.kind === "merging" ? 2 : 0]; // attention mass does not count centroids
+  let measure = MEASURES[0];
   /** @type {[string, string][]} */
   const measures = MEASURES.map(({ name, label }) => [name, label]);
   const measurePicker = picker(head, "measure", measures, "measure: the number that the curve shows", () => {

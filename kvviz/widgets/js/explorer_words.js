@@ -7,7 +7,7 @@ export const MEANING = {
   recall:
     "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method attends to",
   mass:
-    "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids do not count",
+    "mass: share of the exact attention that falls on the attended tokens, mean over the steps; a merged token counts with the weight that its centroid gives it, up to its own",
   error:
     "output error: ‖output − exact‖ / ‖exact‖ of the attention output, including centroids, mean over the steps and the query heads of the layer",
   attended:
@@ -27,7 +27,8 @@ export const MEANING = {
   wasted: "wasted: selected, although the oracle would not select them",
   merged: "centroids: merged tokens, each of which stands for several tokens",
   generated: "fed: attended tokens that were fed after the prompt",
-  missed: "missed: the oracle would attend to them; the method does not",
+  missed:
+    "missed: the oracle would attend to them; the method does not, or their centroids give them less than half of their weight",
 };
 
 /**

@@ -12,7 +12,8 @@ export const MEANING = {
   fed: "the token that this step feeds to the model",
   recall:
     "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
-  mass: "mass: share of the exact attention that falls on the attended tokens",
+  mass:
+    "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
   read: "read: bytes of the keys and values that the whole layer attends to at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
@@ -21,7 +22,7 @@ export const MEANING = {
     "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); click to go to the step and the token",
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged:
-    "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens",
+    "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
   share: "share of the exact attention that falls on these tokens",
   score: "the method ranks by this number, the best first",

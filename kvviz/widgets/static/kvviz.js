@@ -604,14 +604,14 @@ var MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
   recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
-  mass: "mass: share of the exact attention that falls on the attended tokens",
+  mass: "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
   read: "read: bytes of the keys and values that the whole layer attends to at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
   map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); click to go to the step and the token",
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
-  merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens",
+  merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
   share: "share of the exact attention that falls on these tokens",
   score: "the method ranks by this number, the best first"
@@ -1584,7 +1584,7 @@ function legend(page) {
 var MEANING2 = {
   budget: "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
   recall: "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method attends to",
-  mass: "mass: share of the exact attention that falls on the attended tokens, mean over the steps; centroids do not count",
+  mass: "mass: share of the exact attention that falls on the attended tokens, mean over the steps; a merged token counts with the weight that its centroid gives it, up to its own",
   error: "output error: \u2016output \u2212 exact\u2016 / \u2016exact\u2016 of the attention output, including centroids, mean over the steps and the query heads of the layer",
   attended: "attended: tokens and centroids that this head attends to at the last step, including those fed after the prompt",
   metadata: "metadata: bytes that the method keeps for this layer, all heads, in addition to keys and values",
@@ -1600,7 +1600,7 @@ var MEANING2 = {
   wasted: "wasted: selected, although the oracle would not select them",
   merged: "centroids: merged tokens, each of which stands for several tokens",
   generated: "fed: attended tokens that were fed after the prompt",
-  missed: "missed: the oracle would attend to them; the method does not"
+  missed: "missed: the oracle would attend to them; the method does not, or their centroids give them less than half of their weight"
 };
 var KEY = [
   [
@@ -1674,7 +1674,7 @@ function createExplorerControls(root2, page, { change, measured, save }) {
     metadata: figure(list, "metadata"),
     read: figure(list, "read")
   };
-  let measure = MEASURES[page.kind === "merging" ? 2 : 0];
+  let measure = MEASURES[0];
   const measures = MEASURES.map(({ name, label }) => [
     name,
     label
