@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,9 +143,10 @@ def overlap_bound(query: Array, keys: Array, k: int, cosine: Array, *, sharp: bo
     query differ by at most ‖q − q'‖ (‖kᵢ‖ + ‖kⱼ‖), with ‖q − q'‖ = √(2 − 2 cos). With t such pairs, at most √t of the
     k keys can be lost: the overlap is at least 1 − ⌊√t⌋ / k.
 
-    `sharp`: our tighter bound, never lower and mostly higher than the paper's. To lose s keys, s keys of the top k and
-    s other keys must be able to swap in all s² pairs, so only pairs across the boundary matter. Keys are centred first,
-    which shifts all scores equally and changes no order.
+    `sharp`: the larger of the paper's bound and ours, which is mostly the tighter one. To lose s keys, s keys of the
+    top k and s other keys must be able to swap in all s² pairs, so only pairs across the boundary matter. For our bound
+    keys are centred first, which shifts all scores equally and changes no order; where it lengthens keys, the paper's
+    bound can be the larger.
 
     Raises InvalidInputError for shapes that do not match, values that are not finite, `k` outside 1 to N, a cosine
     outside −1..1, or a zero query.
@@ -164,14 +166,22 @@ def overlap_bound(query: Array, keys: Array, k: int, cosine: Array, *, sharp: bo
     if not (np.abs(cosine) <= 1).all():
         raise InvalidInputError("overlap_bound: cosine", cosine, "−1 to 1")
     scores = keys @ (query / np.linalg.norm(query))
-    norms = np.linalg.norm(keys - keys.mean(0) if sharp else keys, axis=-1)
     best = np.zeros(len(keys), bool)
     best[top_tokens(scores, k)] = True
-    lost = [
-        (_lost_at_the_boundary if sharp else _lost_by_inversions)(scores - reach, scores + reach, best)
-        for reach in np.sqrt(2.0 - 2.0 * cosine.ravel())[:, None] * norms  # how far each score can move
-    ]
-    return np.maximum(1.0 - np.reshape(lost, cosine.shape) / k, 0.0)
+    turned = np.sqrt(2.0 - 2.0 * cosine.ravel())  # ‖q − q'‖ of unit queries
+    lost = _most_lost(scores, np.linalg.norm(keys, axis=-1), best, turned, _lost_by_inversions)
+    if sharp:
+        centred = np.linalg.norm(keys - keys.mean(0), axis=-1)
+        lost = np.minimum(lost, _most_lost(scores, centred, best, turned, _lost_at_the_boundary))
+    return np.maximum(1.0 - lost.reshape(cosine.shape) / k, 0.0)
+
+
+def _most_lost(
+    scores: Array, norms: Array, best: NDArray[np.bool_], turned: Array, count: Callable[[Array, Array, Any], int]
+) -> NDArray[np.int64]:
+    """The most keys of `best` that `count` allows to be lost, for each length ‖q − q'‖ in `turned`."""
+    reach = turned[:, None] * norms  # how far each score can move
+    return np.array([count(*ends, best) for ends in zip(scores - reach, scores + reach, strict=True)], np.int64)
 
 
 def _lost_by_inversions(lowest: Array, highest: Array, best: NDArray[np.bool_]) -> int:

@@ -146,6 +146,26 @@ def test_the_sharper_bound_is_the_most_keys_that_can_all_be_exchanged():
     assert len(losses) >= 4
 
 
+def test_the_sharper_bound_is_never_lower_and_both_are_bounds():
+    """In a plane only two queries are at a cosine, so that the smallest overlap is known."""
+    rng = np.random.default_rng(11)
+    sharper = 0
+    for _ in range(3000):
+        count = int(rng.integers(2, 12))
+        k, angle = int(rng.integers(1, count + 1)), np.pi * rng.uniform() ** 6
+        query, keys = rng.normal(size=2), rng.normal(size=(count, 2)) * rng.choice([0.02, 1, 5], size=(count, 1))
+        keys += rng.choice([0, 4]) * rng.normal(size=2)
+        published = metrics.overlap_bound(query, keys, k, np.cos(angle))
+        sharp = metrics.overlap_bound(query, keys, k, np.cos(angle), sharp=True)
+        best = set(metrics.top_tokens(keys @ query, k).tolist())
+        for turn in (angle, -angle):
+            turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) @ query
+            overlap = len(best & set(metrics.top_tokens(keys @ turned, k).tolist())) / k
+            assert published <= sharp <= overlap + 1e-12
+        sharper += sharp > published
+    assert sharper > 100
+
+
 @pytest.mark.parametrize("sharp", [False, True])
 def test_no_turned_query_falls_below_the_bound(sharp):
     rng = np.random.default_rng(8)
