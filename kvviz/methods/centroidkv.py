@@ -51,7 +51,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     the links (eq. 4). In attention a centroid has the weight of its degree (eq. 3). The keys and values of merged
     tokens are freed in the step that merges them. Once the cache exceeds the budget by `decode_interval` entries (g),
     tokens that left the recent window become centroids of degree 1 and are merged: the cache stays below budget + g
-    during any generation. With None, generated tokens are never merged.
+    during any generation. With None, which needs generated="on_top", generated tokens are never merged.
 
     Eq. 4 reaches 0 when the cache is near 30 % of the prompt and would never meet a budget of 25 %. The paper does not
     say what follows, so `schedule` chooses how r goes on. A constant r is ratio_step=0.
@@ -115,6 +115,15 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         if self.least_ratio > self.initial_ratio:
             wanted = f"at most the initial_ratio, {self.initial_ratio}"
             raise InvalidInputError(f"{self.name}: least_ratio", self.least_ratio, wanted)
+
+        if self.decode_interval is None and self.generated == "within":
+            wanted = 'a number, or generated="on_top": generated tokens that are never merged come on top of the budget'
+            raise InvalidInputError(f"{self.name}: decode_interval", None, wanted)
+
+    @property
+    def decode_window(self) -> int:
+        """The generated tokens that wait to be merged."""
+        return 0 if self.decode_interval is None else self.decode_interval - 1
 
     @property
     def reserved(self) -> int:

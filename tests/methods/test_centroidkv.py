@@ -207,7 +207,7 @@ class TestMethod:
                     assert torch.allclose(merged[0, head, centroid], raw[0, head, tokens].mean(0), atol=1e-5)
 
     def test_generated_tokens_are_never_merged_without_an_interval(self):
-        method = kvviz.methods.create("centroidkv", **{**SMALL, "decode_interval": None})
+        method = kvviz.methods.create("centroidkv", **{**SMALL, "decode_interval": None, "generated": "on_top"})
         _, keys, values = tensors(300)
         state = method.build(CONTEXT, keys[:, :, :0], keys[:, :, :100], values[:, :, :100])
         state = method.extend(state, keys[:, :, :0], keys[:, :, 100:], values[:, :, 100:])
