@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InvalidInputError
+from ..errors import InvalidInputError, UnknownNameError
 from .product_quantization import cluster_parts, product_quantize
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusteringTime", "ComputeTime", "IterationModel", "fit_iterations", "profile_clustering", "profile_compute"]
 
 Clock = Callable[[], float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,21 @@ class IterationModel:
         if not self.beta1 > 0:
             wanted = "above 0: seconds that grow with tokens times iterations; measure longer inputs"
             raise InvalidInputError("IterationModel: beta1", self.beta1, wanted)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> IterationModel:
+        """The model whose fields `dataclasses.asdict` or a JSON file has written: plain dicts, lists and numbers.
+
+        Raises UnknownNameError for an unknown field, and InvalidInputError for a missing one.
+        """
+        measurements: dict[str, type[ClusteringTime | ComputeTime]] = {
+            "clustering": ClusteringTime, "compute": ComputeTime,
+        }  # fmt: skip
+        values = {
+            name: tuple(_from_config(measurements[name], point) for point in value) if name in measurements else value
+            for name, value in config.items()
+        }
+        return _from_config(cls, values)
 
     def clustering_seconds(self, tokens: int, iterations: int) -> float:
         """Fitted seconds of clustering (eq. 1)."""
@@ -174,6 +190,18 @@ def profile_compute(
     return tuple(
         ComputeTime(tokens, _fastest_of(partial(compute, tokens), repeats, clock) / n_layers) for tokens in lengths
     )
+
+
+def _from_config(cls: type[T], config: Mapping[str, Any]) -> T:
+    """The dataclass with these fields."""
+    known = {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]  # only dataclasses get here
+    for name in config:
+        if name not in known:
+            raise UnknownNameError(f"{cls.__name__}: field", name, known)
+    missing = [name for name, default in known.items() if name not in config and default is MISSING]
+    if missing:
+        raise InvalidInputError(cls.__name__, f"no {', '.join(missing)}", f"all of {', '.join(known)}")
+    return cls(**config)
 
 
 def _quantize(keys: Tensor, fields: dict[str, int]) -> None:

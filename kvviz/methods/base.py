@@ -95,7 +95,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration: the fields and their values."""
+        """The fields and their values as plain data, which JSON can store; `create(name, **config)` is this method."""
         return asdict(self)
 
     @property

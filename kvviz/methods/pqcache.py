@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -123,10 +124,10 @@ class PQCache(ScoringMethod[PQCacheState]):
 
     Source: PQCache (arXiv 2407.12820), sections 3.1, 3.3, 3.4 and 5. The keys after the first `sinks` tokens are cut
     into `n_partitions` parts; each part is clustered into 2^`n_bits` centroids by `max_iter` iterations of k-means, or
-    as many as an `IterationModel` allows for the length. A step attends to the sinks, the local window and the best
-    tokens between them. The window is the larger of the last `recent` tokens and the share `recent_share` of the budget
-    without sinks, and at least the newest token. A generated token gets the codes of its nearest centroids, which are
-    used once it leaves the window.
+    as many as an `IterationModel` (or its fields as a dict) allows for the length. A step attends to the sinks, the
+    local window and the best tokens between them. The window is the larger of the last `recent` tokens and the share
+    `recent_share` of the budget without sinks, and at least the newest token. A generated token gets the codes of its
+    nearest centroids, which are used once it leaves the window.
 
     `softmax` turns each query head's scores into attention weights over these tokens before the group is reduced.
     `rebuild_interval`: cluster again after so many generated tokens. `cluster_each_turn`: a later prompt gets a new
@@ -181,6 +182,8 @@ class PQCache(ScoringMethod[PQCacheState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.max_iter, Mapping):  # as `config`, recordings and results store it
+            self.max_iter = IterationModel.from_config(self.max_iter)
         limit = self.max_iter
         if not isinstance(limit, IterationModel) and (type(limit) is not int or limit < 1):
             raise InvalidInputError(f"{self.name}: max_iter", repr(limit), "an int >= 1, or an IterationModel")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -42,6 +43,14 @@ def test_expected_failures_name_checks_and_reasons(name):
     expected = kvviz.methods.get(name).expected_failures
     assert set(expected) <= set(checks.CHECKS)
     assert all(len(reason.split()) > 3 for reason in expected.values())
+
+
+@pytest.mark.parametrize("name", kvviz.methods.names())
+def test_a_method_is_created_from_its_config(name):
+    for preset in kvviz.methods.get(name).presets:
+        method = kvviz.methods.create(name, preset=preset)
+        for config in (method.config, json.loads(json.dumps(method.config))):
+            assert kvviz.methods.create(name, **config) == method
 
 
 class TestSelection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import kvviz
 from kvviz.cache.layer_cache import LayerCache
-from kvviz.clustering import Codebook, IterationModel, product_quantize
+from kvviz.clustering import Codebook, IterationModel, fit_iterations, product_quantize
+from kvviz.clustering.iterations import ClusteringTime, ComputeTime
 from kvviz.methods.base import LayerContext
 
 CONTEXT = LayerContext(index=4, n_layers=8, n_heads=6, n_kv_heads=2, head_dim=16, scale=0.25, details=True)
@@ -234,6 +236,20 @@ def test_an_iteration_model_sets_the_number_of_iterations():
     five_iterations = product_quantize(keys[:, :, 4:], n_bits=3, max_iter=5).centroids
     assert not torch.equal(state.books[0].centroids, five_iterations)
     assert method.config["max_iter"]["beta1"] == 1.0
+
+
+def test_a_method_with_an_iteration_model_is_created_from_its_config():
+    clustering = [ClusteringTime(tokens, 5, 1e-6 * tokens) for tokens in (100, 200)]
+    compute = [ComputeTime(tokens, 1e-9 * tokens**2) for tokens in (100, 200, 300)]
+    method = kvviz.methods.create("pqcache", max_iter=fit_iterations(clustering, compute, most=40))
+    for config in (method.config, json.loads(json.dumps(method.config))):
+        created = kvviz.methods.create("pqcache", **config)
+        assert created == method
+        assert created.max_iter.describe() == method.max_iter.describe()
+    with pytest.raises(kvviz.UnknownNameError, match=r"'beta'.*'beta1'"):
+        kvviz.methods.create("pqcache", max_iter={"beta": 1.0})
+    with pytest.raises(kvviz.InvalidInputError, match="IterationModel: got no alpha2, beta2, gamma2"):
+        kvviz.methods.create("pqcache", max_iter={"alpha1": 0.0, "beta1": 1.0})
 
 
 def test_a_step_computes_no_product_over_all_keys():
