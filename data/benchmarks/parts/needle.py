@@ -1,4 +1,7 @@
-"""Needles found if the model sees the question only after the context was compressed."""
+"""Needles found if the model sees the question only after the context was compressed.
+
+All methods attend to equally many tokens in every step: tokens fed after the context count within the budget (`EQUAL`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,13 @@ from typing import Any
 
 from .inputs import SYSTEMS, Configuration, configurations, model, prose
 
-TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 16, 0, 8
+TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 32, 0, 8
+# What each method needs for that: tokens that wait for their cluster count too, merging goes on with each token, and
+# methods that drop tokens at the end of a prompt only drop one for each new one.
+EQUAL: dict[str, dict[str, Any]] = {
+    "clusterkv": {"decode_interval": None, "generated": "within"}, "centroidkv": {"decode_interval": 1},
+    "snapkv": {"generated": "within"}, "pyramidkv": {"generated": "within"},
+}  # fmt: skip
 MEANS = ("recall", "attention_mass", "output_error", "attended_tokens", "metadata_bytes", "build_s")
 
 
@@ -18,22 +27,22 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
 
     `methods` names the methods to measure, by default all.
     """
+    import pandas as pd
+
     import kvviz
     from kvviz.tasks import needle_samples
 
     lm = model()
     samples = needle_samples(lm, prose(), count=COUNT, tokens=TOKENS, seed=SEED)
-    labelled, left_out = _allowed(configurations(SYSTEMS, methods))
+    labelled, left_out = _allowed(configurations((*SYSTEMS, "infinigen"), methods))
     tables, seconds = [], []
     for sample in samples:
         started = time.perf_counter()
-        tables.append(
-            kvviz.compare(
-                lm, sample.context, labelled, BUDGETS, sample.question, sample.answer, NEW_TOKENS, recordings=False
-            )
-        )
+        table = kvviz.compare(lm, sample.context, labelled, BUDGETS, sample.question, sample.answer, NEW_TOKENS)
+        bounds = [_bounds(table.recordings[key]) for key in zip(table["method"], table["budget"], strict=True)]
+        tables.append(pd.DataFrame(table).assign(least=[low for low, _ in bounds], most=[high for _, high in bounds]))
         seconds.append(time.perf_counter() - started)
-        finders = "; ".join(tables[-1]["method"][tables[-1]["correct"]])
+        finders = "; ".join(table["method"][table["correct"]])
         print(f"{sample.needle} ({seconds[-1]:.0f} s) found by: {finders}", flush=True)
     return {
         "model": lm.name, "tokens": TOKENS, "budgets": BUDGETS, "samples": COUNT, "seeds": [s.seed for s in samples],
@@ -50,13 +59,29 @@ def summed(tables: list[Any], budgets: tuple[int, ...] = BUDGETS) -> list[dict[s
     """
     import pandas as pd
 
+    from kvviz.metrics import bootstrap_interval
+
     table = pd.concat(tables, ignore_index=True)
     table.loc[~table["budget"].isin(budgets), "budget"] = 0
     rows = []
     for (label, budget), group in table.groupby(["method", "budget"], sort=False):
         row = {"label": label, "budget": int(budget), "correct": int(group["correct"].sum()), "of": len(group)}
+        row["interval"] = bootstrap_interval(group["correct"].to_numpy(float))
+        if "least" in group:  # of the tokens attended to in a step
+            row |= {"least": float(group["least"].min()), "most": float(group["most"].max())}
         rows.append(row | {name: float(group[name].mean()) for name in MEANS})
     return rows
+
+
+def _bounds(recording: Any) -> tuple[float, float]:
+    """The fewest and the most tokens attended to in a step: means over a KV head and layer of those that select."""
+    if not recording.layers:  # all tokens in every step
+        return recording.prompt_length + 1, recording.prompt_length + recording.steps
+    by_step = [
+        statistics.fmean(float(recording.attended_tokens(step, layer).mean()) for layer in recording.layers)
+        for step in range(recording.steps)
+    ]
+    return min(by_step), max(by_step)
 
 
 def _allowed(candidates: list[Configuration]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -67,7 +92,7 @@ def _allowed(candidates: list[Configuration]) -> tuple[dict[str, Any], dict[str,
     for configuration in candidates:
         try:
             for budget in BUDGETS:
-                allowed[configuration.label] = configuration.create(budget=budget)
+                allowed[configuration.label] = configuration.create(budget=budget, **EQUAL.get(configuration.name, {}))
         except kvviz.InvalidInputError as error:
             allowed.pop(configuration.label, None)
             left_out[configuration.label] = str(error)

@@ -81,11 +81,12 @@ def recall(part: Results) -> str:
 
 def needle(part: Results) -> str:
     """One row per method and budget: needles found, and means over what was attended to."""
-    head = ["method", "budget", "found", "recall", "attention mass", "output error", "attended", "metadata, MB"]
+    head = ["method", "budget", "found", "95 %", "recall", "attention mass", "output error", "attended", "metadata, MB"]
     rows = [
         [
-            f"`{row['label']}`", str(row["budget"] or "all"), f"{row['correct']}/{row['of']}", f"{row['recall']:.2f}",
-            f"{row['attention_mass']:.3f}", f"{row['output_error']:.3f}", f"{row['attended_tokens']:.0f}",
+            f"`{row['label']}`", str(row["budget"] or "all"), f"{row['correct']}/{row['of']}",
+            f"{row['interval'][0]:.2f}–{row['interval'][1]:.2f}", f"{row['recall']:.2f}",
+            f"{row['attention_mass']:.3f}", f"{row['output_error']:.3f}", f"{row['least']:.0f}–{row['most']:.0f}",
             f"{row['metadata_bytes'] / 1e6:.1f}",
         ]
         for row in part["rows"]
@@ -96,6 +97,11 @@ def needle(part: Results) -> str:
         f"the context was compressed, and fed as decode steps. One needle: \"{part['example']['needle']}\" The "
         f"question to it: \"{part['example']['question'].strip()}\"",
         table(head, rows),
+        "Every method attends to equally many tokens in each step, as far as it can: the question and the answer count "
+        "within the budget. *Attended*: the fewest and the most tokens per KV head in a step, means over layers. A "
+        "choice per query head (`official`, MagicPIG) attends to more per KV head; InfiniGen with its threshold, "
+        "MagicPIG and CTkvr may find fewer than the budget allows. The interval of the share found is a bootstrap over "
+        "samples.",
         "Recall here counts as many of the exact best tokens as the method attended to; layers that a method keeps "
         "dense are left out. Both are as `kvviz.compare` reports them. Metadata is that of all layers, in float32, "
         f"where keys and values take {part['tokens'] * 30 * 1536 / 1e6:.0f} MB.",
