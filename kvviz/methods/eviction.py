@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -66,7 +67,9 @@ class Eviction(Method[E]):
     """
 
     kind = "eviction"
-    expected_failures = {"extension_equals_one_build": "tokens dropped at the end of the prompt cannot come back"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "extension_equals_one_build": "tokens dropped at the end of the prompt cannot come back"
+    }
     state_class: ClassVar[type[EvictionState]] = EvictionState
     keeps_votes: ClassVar[bool] = True  # False if `standing` ranks the kept tokens by something else
 
