@@ -41,9 +41,8 @@ def attend_selection(
     if host_attention is not None:
         with span(store.timeline, "host", "attention"):
             output, lse = host_attention(scale=scale, softcap=softcap)
-        outputs.append(output.to(queries.device))
-        lses.append(lse.to(queries.device))
-        store.moved_bytes += sum(part.numel() * part.element_size() for part in (queries, output, lse))
+        outputs.append(store.to_device(output, queries.device))
+        lses.append(store.to_device(lse, queries.device))
     if selection.merged is not None:
         output, lse = merged_attention(queries, selection.merged, scale, softcap)
         outputs.append(output)
@@ -61,7 +60,7 @@ def _host_attention(
 ) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The host's attention over the selection's host part: output [B, Q, D], log-sum-exp [B, Q] for scale and softcap.
 
-    Queries and bias are copied to its memory. None if there is no host part or a lower tier does not keep all of it.
+    Indices, queries and bias are moved to its memory. None if there is no host part or a lower tier lacks some of it.
     """
     if selection.host_part is None or not store.offloads or selection.host_part[0] == selection.host_part[1]:
         return None
@@ -69,8 +68,8 @@ def _host_attention(
     fetched = store.on_host(selection.indices[..., slots])
     if fetched is None:
         return None
-    bias = None if selection.bias is None else selection.bias[..., slots].cpu()
-    return partial(gather_attention, queries.cpu(), *fetched, bias=bias, padded=selection.padded)
+    bias = None if selection.bias is None else store.to_host(selection.bias[..., slots])
+    return partial(gather_attention, store.to_host(queries), *fetched, bias=bias, padded=selection.padded)
 
 
 def merged_attention(

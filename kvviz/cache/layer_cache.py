@@ -224,14 +224,18 @@ class LayerCache:
         """Offload a prompt except its sinks and recent window, if the store keeps tokens on a lower tier."""
         if not self.store.offloads:
             return
-        length = self.store.length
         starts = torch.tensor([row.start for row in self._rows], device=self.store.keys.device)
-        pinned = (starts[:, None] + torch.arange(self.method.sinks, device=starts.device)).clamp(max=length - 1)
-        if len(self._rows) < self.store.batch:
-            pinned = pinned.expand(self.store.batch, -1)
-        windows = [State(self.context, length - row.start, length - row.start) for row in self._rows]
+        pinned = (starts[:, None] + torch.arange(self.method.sinks, device=starts.device)).expand(self.store.batch, -1)
+        pinned = pinned.clamp(max=self.store.length - 1)
         with span(self.store.timeline, "compute", "store"):
-            self.store.offload(max(map(self.method.recent_window, windows)), pinned)
+            self.store.offload(max(map(self._local_window, self._rows)), pinned)
+
+    def _local_window(self, row: _Row) -> int:
+        """The last tokens of the row's prompt that stay on the device."""
+        if isinstance(row.state, State):
+            return self.method.local_window(row.state)
+        length = self.store.length - row.start  # the state is still being built
+        return self.method.recent_window(State(self.context, length, length))
 
     def _continue(self, row: _Row, queries: Tensor) -> bool:
         """Let the method add a later prompt to its state; False if it needs a new build."""

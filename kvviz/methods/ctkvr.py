@@ -10,7 +10,6 @@ from torch.nn.functional import normalize, pad
 
 from ..clustering.query_centroids import CHOICES, best_first, query_centroids, union_of_lists
 from ..trace.styles import Style
-from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
 from .selection import Group, Selection, positions, reduce_group
@@ -47,9 +46,10 @@ class CTkvr(Method[CTkvrState]):
     the largest softmax weight, the maximum over the query heads of a KV head. Decode: centroids are ranked by cosine
     with the step's query, maximum over the group. The lists of the best C' = `n_probes` are united without duplicates,
     their keys are scored exactly, and the best ρ' are attended to. They are the `host_part`, whose partial attention is
-    computed where they are stored and merged by log-sum-exp. Then the step's query replaces the oldest centroid; its
-    list has the recent window, the newest token first, then the best keys of the union, ρ in all (`update` "fifo"; None
-    for the ablation).
+    computed where they are stored and merged by log-sum-exp. If that is the host, so are the exact scores, and a step
+    moves positions, queries, weights and outputs, but no keys and values. Then the step's query replaces the oldest
+    centroid; its list has the recent window, the newest token first, then the best keys of the union, ρ in all
+    (`update` "fifo"; None for the ablation).
 
     Source: CTkvr (arXiv 2512.15550), section 3.1, algorithms 1 and 2; section 4.1.1 for C = min(2048, L/16), C' = 4,
     ρ = 2.5·ρ'. Fields: C is set by `max_centroids` and `tokens_per_centroid`, or by `n_centroids`; ρ is
@@ -184,7 +184,7 @@ class CTkvr(Method[CTkvrState]):
         # Lists of decode steps also have tokens that are still in the window.
         union = union_of_lists(entries.masked_fill(entries >= end, -1), end)
         if self.rerank:
-            scores = self._exact(state, union.tokens, queries)
+            scores = state.exact_weights(queries, union.tokens, self.group)
         else:  # above 0, falling with a token's first place among the entries; -1 for padding
             scores = torch.where(union.tokens < 0, -1, entries.shape[-1] - union.first).float()
         count = self.free_budget(state)
@@ -213,16 +213,6 @@ class CTkvr(Method[CTkvrState]):
         cosines = (directions[:, :, None] @ state.centroids.mT)[..., 0, :]  # [B, Q, C]
         scores = reduce_group(cosines, state.layer.n_kv_heads, self.group)
         return scores.argsort(dim=-1, descending=True, stable=True)[..., : self.n_probes]
-
-    def _exact(self, state: CTkvrState, tokens: Tensor, queries: Tensor) -> Tensor:
-        """Softmax weights [B, R, U] of these tokens among themselves, reduced over the group; -1 for padding.
-
-        If the keys are on the host, so is the computation: only queries and weights are moved (paper, section 3.2).
-        """
-        layer, keys = state.layer, state.tokens.take_keys_in_place(tokens)  # [B, R, U, D]
-        real = (tokens >= 0).to(keys.device)
-        weights = attention_weights(queries.to(keys.device), keys, layer.scale, layer.softcap, visible=real)
-        return reduce_group(weights, layer.n_kv_heads, self.group).masked_fill(~real, -1.0).to(tokens.device)
 
     def _detailed(
         self, chosen: Selection, state: CTkvrState, probed: Tensor, first: Tensor, scores: Tensor, slots: Tensor

@@ -41,7 +41,8 @@ class InfLLM(Method[InfLLMState]):
     blocks comparable with full ones.
 
     Generated tokens pass through the local window like those of the prompt, scored by the decode queries after them,
-    and join the last block. This block is ranked by the tokens that it has so far; once it is full, a new one begins.
+    and join the last block. This block is ranked by the tokens that it has so far; once it is full, a new one begins,
+    and its tokens may be offloaded.
     The worst recalled block is trimmed to its first tokens.
 
     Preset "official" follows the published code where it differs: `measure="weights"` scores a token by its softmax
@@ -106,7 +107,8 @@ class InfLLM(Method[InfLLMState]):
         state.tokens.append(keys, values)
         for step in range(keys.shape[2]):
             start = state.length - state.local_scores.shape[-1]
-            local = state.tokens.keys[:, :, start : state.length]  # without the query's own key
+            places = positions(start, state.length, *keys.shape[:2], keys.device)
+            local = state.tokens.take_keys(places)  # without the query's own key
             logits = _logits(queries[:, :, step : step + 1], local)  # [B, H, G, 1, w]
             scores = self._measured(state.layer, logits, torch.ones_like(logits, dtype=torch.bool))
             state.local_scores = pad(state.local_scores + scores.flatten(1, 2), (0, 1))
@@ -116,6 +118,10 @@ class InfLLM(Method[InfLLMState]):
                 state.local_scores = state.local_scores[..., 1:]
                 self._join_block(state, leaving, state.length - 1 - self.always_recent)
         return state
+
+    def local_window(self, state: InfLLMState) -> int:
+        """The local window and the last block: its representatives are chosen again with each of its tokens."""
+        return self.recent_window(state) + state.open_scores.shape[-1]
 
     def choose(self, state: InfLLMState, queries: Tensor) -> Selection:
         """Sinks, the best blocks within the budget, and the local window."""

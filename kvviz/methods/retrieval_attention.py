@@ -12,10 +12,9 @@ from torch.nn.functional import pad
 
 from ..errors import MissingDependencyError
 from ..trace.styles import Style
-from .attention import attention_weights
 from .base import LayerContext, Method
 from .fields import checked, whole
-from .selection import Selection, reduce_group, take_tokens
+from .selection import Selection, positions, take_tokens
 from .state import TokenState
 
 BLOCK = 1024  # rows of a score matrix in memory at a time while a graph is built
@@ -36,7 +35,8 @@ class KeyGraph:
 
     All keys are on the lowest level of faiss's HNSW index; the links are ours. The first link of each key leads to the
     key of the next token, so that every key can be reached. An extra column −|k|²/2 lets the same index search for the
-    nearest keys by distance: it is multiplied by 0 for a query and by 1 for a key.
+    nearest keys by distance: it is multiplied by 0 for a query and by 1 for a key. The index and all that it gets are
+    on the CPU.
     """
 
     def __init__(self, keys: Tensor, links: Tensor, entry: int) -> None:
@@ -64,7 +64,7 @@ class KeyGraph:
 
         `nearest` searches for the smallest distance instead of the largest inner product.
         """
-        row = torch.cat([query.float().cpu(), torch.tensor([float(nearest)])])[None]
+        row = torch.cat([query.float(), torch.tensor([float(nearest)])])[None]
         faiss = _faiss()
         settings = faiss.SearchParametersHNSW(efSearch=max(width, count))
         # One query per call: for several, faiss would start threads in addition to torch's.
@@ -96,12 +96,12 @@ class KeyGraph:
     def _append(self, keys: Tensor, links: Tensor) -> None:
         count, graph = len(keys), self._index.hnsw
         half_norms = -keys.float().square().sum(1, keepdim=True) / 2
-        self._index.storage.add(torch.cat([keys.float(), half_norms], dim=1).cpu().numpy())
+        self._index.storage.add(torch.cat([keys.float(), half_norms], dim=1).numpy())
         self._index.ntotal += count
         graph.levels.resize(len(self))
         _faiss().rev_swig_ptr(graph.levels.data(), len(self))[-count:] = 1
         graph.prepare_level_tab(count, True)
-        self._table()[-count:] = links.cpu().numpy()
+        self._table()[-count:] = links.numpy()
 
     def _table(self) -> Any:
         """The links int32 [L, degree] in faiss's memory; valid until the next key is added."""
@@ -207,8 +207,9 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         state.append(keys, values)
         end = state.length - max(self.recent, 1)
         if state.graphs:
-            leaving = state.tokens.keys[:, :, state.end : end].flatten(0, 1)
-            for graph, head_keys in zip(state.graphs, leaving, strict=True):
+            places = positions(state.end, end, *keys.shape[:2], keys.device)
+            leaving = state.tokens.to_host(state.tokens.take_keys(places))
+            for graph, head_keys in zip(state.graphs, leaving.flatten(0, 1), strict=True):
                 for key in head_keys:
                     graph.insert(key, self.search_width)
         state.end = end
@@ -222,7 +223,7 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         """Sinks, the best of the keys that the searches found, and the recent window."""
         count = self.free_budget(state)
         candidates = self._search(state, queries, min(count, state.end - self.sinks))  # [B, R, W]
-        scores = self._scores(state, queries, candidates).masked_fill(candidates < 0, -torch.inf)
+        scores = state.exact_weights(queries, candidates, self.group).masked_fill(candidates < 0, -torch.inf)
         chosen = take_tokens(scores, count, details=state.layer.details)
         indices = candidates.gather(-1, chosen.indices)
         padded, host_part = bool((indices < 0).any()), (0, indices.shape[-1])
@@ -232,24 +233,18 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         following = (torch.arange(len(keys), device=keys.device)[:, None] + 1) % len(keys)
         projected = projected_links(queries, keys, self.query_links, self.degree // 2)
         links = distinct_links(torch.cat([following, projected, nearest_keys(keys, self.degree)], dim=1), self.degree)
-        return KeyGraph(keys, links, entry=int((keys @ queries.mean(0)).argmax()))
+        return KeyGraph(keys.cpu(), links.cpu(), entry=int((keys @ queries.mean(0)).argmax()))
 
     def _search(self, state: RetrievalAttentionState, queries: Tensor, count: int) -> Tensor:
         """Positions [B, R, W] found by one search per query [B, Q, D], ascending, -1 for duplicates."""
-        rows = queries.flatten(0, 1)
+        rows = state.tokens.to_host(queries).flatten(0, 1)
         graphs = [graph for graph in state.graphs for _ in range(len(rows) // len(state.graphs))]
         results = [graph.search(query, count, self.search_width) for graph, query in zip(graphs, rows, strict=True)]
         state.walked_bytes = sum(read for _, read in results)
         places = torch.stack([places for places, _ in results])
         united = places.view(queries.shape[0], state.layer.selection_heads(self.group), -1).sort(-1).values
         united[..., 1:] = united[..., 1:].masked_fill(united[..., 1:] == united[..., :-1], -1)
-        return torch.where(united < 0, -1, united + self.sinks).to(queries.device)
-
-    def _scores(self, state: RetrievalAttentionState, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Softmax weights [B, R, W] of the candidates [B, R, W] among themselves, reduced over the group."""
-        layer, keys = state.layer, state.tokens.take_keys(candidates)  # [B, R, W, D]
-        weights = attention_weights(queries, keys, layer.scale, layer.softcap, visible=candidates >= 0)
-        return reduce_group(weights, layer.n_kv_heads, self.group)
+        return state.tokens.to_device(torch.where(united < 0, -1, united + self.sinks), queries.device)
 
 
 def projected_links(queries: Tensor, keys: Tensor, count: int, degree: int) -> Tensor:

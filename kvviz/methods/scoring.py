@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .base import Kind, LayerContext, Method, S
 from .selection import Selection
-from .state import TokenState, tensor_bytes
+from .state import TokenState
 
 
 @dataclass
@@ -19,7 +19,7 @@ class KeyState(TokenState):
 
     def read_bytes(self) -> int:
         """Bytes of all keys."""
-        return tensor_bytes(self.tokens.keys)
+        return self.tokens.key_bytes
 
 
 @dataclass

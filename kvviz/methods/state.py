@@ -6,11 +6,14 @@ import weakref
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
+from ..offload.growing import GrowingTensor
 from ..offload.token_cache import TokenCache
-from .selection import Group
+from .attention import attention_weights
+from .selection import Group, reduce_group
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -93,7 +96,7 @@ class State:
         self.prompt_length = self.length
 
     def metadata_bytes(self) -> int:
-        """Bytes of all tensors that the method keeps in addition to the keys and values."""
+        """Bytes of all tensors that the method keeps in addition to the keys and values, without spare room."""
         names = (field.name for field in fields(self) if field.name != "layer")  # the context is an input
         return sum(tensor_bytes(getattr(self, name)) for name in names)
 
@@ -120,11 +123,29 @@ class TokenState(State):
         self.tokens.append(keys, values)
         super().append(keys, values)
 
+    def exact_weights(self, queries: Tensor, positions: Tensor, group: Group) -> Tensor:
+        """Softmax weights [B, R, S] of the tokens at `positions` [B, R, S] among themselves, reduced over the group.
+
+        queries [B, Q, D]; -1 for pads. If the keys are on the host, so is the computation: only positions, queries and
+        weights are moved. Source: CTkvr (arXiv 2512.15550), section 3.2.
+        """
+        on_host = self.tokens.keys_on_host(positions)
+        if on_host is None:
+            keys, real = self.tokens.take_keys(positions), positions >= 0  # [B, R, S, D]
+        else:
+            keys, real = on_host
+            queries = self.tokens.to_host(queries)
+        weights = attention_weights(queries, keys, self.layer.scale, self.layer.softcap, visible=real)
+        weights = reduce_group(weights, self.layer.n_kv_heads, group).masked_fill(~real, -1.0)
+        return weights if on_host is None else self.tokens.to_device(weights, positions.device)
+
 
 def tensor_bytes(value: object) -> int:
-    """Bytes of all tensors in a tensor, a list, a tuple or a dataclass; 0 for anything else."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
+    """Bytes of all tensors and arrays in a list, a tuple, a dataclass or a tensor that grows; 0 for anything else."""
+    if isinstance(value, Tensor | np.ndarray):
+        return value.nbytes
+    if isinstance(value, GrowingTensor):
+        return tensor_bytes(value.tensor)
     if isinstance(value, list | tuple):
         return sum(tensor_bytes(item) for item in value)
     if is_dataclass(value):

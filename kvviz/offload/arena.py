@@ -14,10 +14,15 @@ from ..errors import InvalidInputError
 
 
 class Filling(NamedTuple):
-    """Tokens to copy into the arena while the model works: their places [n], and their rows [n] in the pool."""
+    """Tokens that an arena keeps after a step: those to fetch, and those to copy within the pool.
+
+    `places` [n] are to be fetched into the `rows` [n]; the rows `copied` [m] are to be copied to the rows `copies` [m].
+    """
 
     places: Tensor
     rows: Tensor
+    copied: Tensor
+    copies: Tensor
 
 
 class Arena(ABC):
@@ -49,7 +54,7 @@ class Arena(ABC):
         """
 
     def end_step(self, slot_of: Tensor, offloaded: int) -> Filling | None:
-        """The tokens to copy in after a step, if any; the first `offloaded` positions of each head are offloaded."""
+        """The tokens to keep after a step, if any; the first `offloaded` positions of each head are offloaded."""
         return None
 
     @abstractmethod

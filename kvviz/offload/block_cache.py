@@ -24,6 +24,8 @@ class BlockCache:
     least recently used ("lru") or least frequently used ("lfu") blocks, by `policy`. Source: PQCache (arXiv
     2407.12820), sections 3.4, 4.1.4 and 4.3.2; the defaults are the paper's.
 
+    Tokens of an added block that the step fetched one by one are copied on the device; the others are fetched.
+
     Deviations: the capacity is at most half of the prompt. No more blocks are added than fit (the paper shows that the
     hit rate falls otherwise), none without a retrieved token, and none before all its tokens are offloaded. The device
     also has room for the tokens that one step fetches.
@@ -136,7 +138,7 @@ class BlockArena(Arena):
         return self._fetched.admit(places, slot_of)
 
     def end_step(self, slot_of: Tensor, offloaded: int) -> Filling | None:
-        """The missing tokens of the blocks that are added: those with most of the step's tokens."""
+        """The tokens of the blocks that are added: those with most of the step's tokens. These tokens are copied."""
         if not self._retrieved:
             return None
         places = torch.cat(self._retrieved)
@@ -144,7 +146,6 @@ class BlockArena(Arena):
         capacity, blocks = len(slot_of) // self._heads, offloaded // self._size
         if blocks == 0:
             return None
-        self._fetched.begin_step(slot_of)  # evicts the single tokens: some are in the blocks that are added
         taken = self.table.take(self._most_retrieved(places, capacity, blocks))
         replaced = taken.gone >= 0
         evicted = self._places(taken.heads[replaced], taken.gone[replaced], capacity)
@@ -153,10 +154,12 @@ class BlockArena(Arena):
         added = self._places(taken.heads, taken.blocks, capacity)
         rows = (taken.heads * self._slots + taken.slots) * self._size + self.fetch_rows
         rows = (rows[:, None] + self._within).flatten()
-        missing = slot_of[added] < 0
-        added, rows = added[missing], rows[missing]
-        slot_of[added] = rows.to(slot_of.dtype)
-        return Filling(added, rows) if len(added) else None
+        slots = slot_of[added].to(torch.int64)
+        self._fetched.begin_step(slot_of)  # evicts the single tokens, whose rows are still there to be copied
+        joins = slots < self.fetch_rows  # the others are pinned, or among the newest
+        slot_of[added[joins]] = rows[joins].to(slot_of.dtype)
+        single, absent = joins & (slots >= 0), slots < 0
+        return Filling(added[absent], rows[absent], slots[single], rows[single]) if bool(joins.any()) else None
 
     def widen(self, capacity: int, wider: int) -> None:
         """Update the places of the tokens: the capacity of a head changes from `capacity` to `wider`."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..trace.timeline import LayerTimeline, span, waiting
 from .arena import Arena
+from .background import Pending, begin
 from .device_store import DeviceStore
-from .lower_tier import RowShape
+from .lower_tier import LowerTier, RowShape
 
 
 class DevicePool:
@@ -37,6 +41,7 @@ class DevicePool:
             pinned = torch.empty((shape.batch, 0), dtype=torch.int64, device=shape.like.device)
         positions = pinned[:, None].expand(-1, shape.heads, -1)  # [B, H, s]
         self._shape, self.arena, self.capacity = shape, arena, capacity
+        self._fetching: Pending[None] | Future[None] | None = None  # tokens that the arena keeps
         self.newest_start = self.length = start  # the range of positions in the ring
         self.heads, self.ring = shape.batch * shape.heads, staging.length - start + spare
         self._ring_row = arena.rows + positions.numel()
@@ -85,6 +90,33 @@ class DevicePool:
         occurs = torch.zeros(self.arena.rows, dtype=torch.bool, device=slots.device)
         occurs[slots[copies]] = True
         return int(occurs.sum())
+
+    def end_step(self, lower: LowerTier, timeline: LayerTimeline | None) -> int:
+        """Keep the tokens that the arena chooses after a step; returns the bytes that are fetched from `lower`.
+
+        They are fetched concurrently with the model. Tokens that the step itself fetched are copied within the pool,
+        at once, because the next step overwrites their rows.
+        """
+        filling = self.arena.end_step(self.slot_of, self.newest_start)
+        if filling is None:
+            return 0
+        lower.wait(timeline)
+        self.wait(timeline)
+        rows, target = lower.rows, self.rows
+        target.index_copy_(0, filling.copies, target.index_select(0, filling.copied))
+        if not len(filling.places):
+            return 0
+        filled = len(filling.places) * self._shape.token_bytes
+        recorded, inputs = span(timeline, "transfer", "fill"), (target, filling.places, filling.rows)
+        self._fetching = begin(lambda: rows.load(filling.places, target, filling.rows), inputs, filled, recorded)
+        return filled
+
+    def wait(self, timeline: LayerTimeline | None) -> None:
+        """Wait until the tokens that the arena keeps are fetched; raises the error of their transfer."""
+        if self._fetching is not None:
+            with waiting(timeline):
+                self._fetching.result()
+            self._fetching = None
 
     def append(self, rows: Tensor) -> None:
         """Add the rows [heads, n, W] of the next tokens, at most as many as the ring has room for."""

@@ -141,6 +141,12 @@ class DeviceStore(LayerStore):
         return self.key_buffer.shape[0]
 
     @property
+    def key_bytes(self) -> int:
+        """Bytes of one token's keys in all KV heads of one sequence."""
+        _, heads, _, width = self.key_buffer.shape
+        return heads * width * self.key_buffer.element_size()
+
+    @property
     def token_bytes(self) -> int:
         """Bytes of one token's key and value in one KV head."""
         buffers = (self.key_buffer, self.value_buffer)

@@ -38,8 +38,10 @@ class LayerStore(ABC):
     It knows nothing of methods or attention: a `LayerCache` owns one and decodes over it, and a `SelectiveLayer` shows
     that LayerCache to transformers. `length` counts all tokens ever stored, `used` those that are still there.
 
-    `moved_bytes` counts the bytes fetched from another tier, `filled_bytes` those of them that no step had needed yet
-    (whole blocks for a cache), and `prefetched_bytes` the metadata fetched by a method's state. `lookups` counts the
+    `moved_bytes` counts the bytes that steps move between tiers: the keys and values fetched (without the positions
+    that name them), and all that `to_host` and `to_device` copy. Offloading itself is not counted. `filled_bytes` is
+    the part that no step had needed yet (whole blocks for a cache), `prefetched_bytes` the metadata that a method's
+    state fetches in addition. `lookups` counts the
     different tokens that each look-up sought among the copies on the device, `misses` those without a copy.
     `group_lookups` counts the clusters, pages or blocks of the selections that name them, `group_misses` those with a
     missing token. `newest` is the key and value [B, H, 1, D] of the last token if it was stored alone. `complete` is
@@ -138,12 +140,26 @@ class LayerStore(ABC):
         """The tokens at `indices` [B, R, S], -1 pads, in host memory; None unless a lower tier has them all."""
         return None
 
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """The tensor in host memory; its bytes count as moved if the store offloads tokens."""
+        return self._crossing(tensor, torch.device("cpu"))
+
+    def to_device(self, tensor: Tensor, device: torch.device) -> Tensor:
+        """A tensor of the host on this device; its bytes count as moved if the store offloads tokens."""
+        return self._crossing(tensor, device)
+
+    def _crossing(self, tensor: Tensor, device: torch.device) -> Tensor:
+        # Counted on the CPU too, where host and device share their memory: counts do not depend on the machine.
+        if self.offloads:
+            self.moved_bytes += tensor.numel() * tensor.element_size()
+        return tensor.to(device)
+
     @abstractmethod
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some token."""
+        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads a token or 0."""
 
     def read_keys(self, positions: Tensor, rows: slice = ALL_ROWS) -> Tensor:
-        """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some token."""
+        """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads a token or 0."""
         return self.read(positions, rows)[0]
 
     @abstractmethod
@@ -154,6 +170,11 @@ class LayerStore(ABC):
     @abstractmethod
     def batch(self) -> int:
         """Number of sequences in the batch, once tokens are stored."""
+
+    @property
+    @abstractmethod
+    def key_bytes(self) -> int:
+        """Bytes of one token's keys in all KV heads of one sequence."""
 
     @property
     @abstractmethod

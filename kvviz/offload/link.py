@@ -28,7 +28,7 @@ class MovesBytes(Protocol):
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes fetched from another tier."""
+        """Bytes moved between tiers."""
 
 
 @dataclass(frozen=True)

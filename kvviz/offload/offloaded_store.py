@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 
-from ..trace.timeline import span, waiting
+from ..trace.timeline import span
 from .arena import Arena
-from .background import Pending, begin
 from .device_pool import DevicePool
 from .device_store import DeviceStore
 from .layer_store import ALL_ROWS, Fetched, LayerStore
@@ -38,7 +36,6 @@ class OffloadedStore(LayerStore):
         self._staging: DeviceStore | None = None  # the whole prompt, while it is attended to
         self._lower = LowerTier(make_rows)
         self._pool: DevicePool | None = None  # what stays on the device, once the prompt is offloaded
-        self._filling: Pending[None] | Future[None] | None = None
         self._shape = RowShape(0, 0, 0, 0, torch.empty(0))
 
     @property
@@ -55,6 +52,11 @@ class OffloadedStore(LayerStore):
     def batch(self) -> int:
         """Number of sequences in the batch, once tokens are stored."""
         return self._shape.batch
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of one token's keys in all KV heads of one sequence."""
+        return self._shape.heads * self._shape.key_width * self._shape.like.element_size()
 
     @property
     def token_bytes(self) -> int:
@@ -126,7 +128,7 @@ class OffloadedStore(LayerStore):
             slots[real] = self._look_up(pool, places[real], indices.shape[1]).to(torch.int64)
         else:
             slots = self._look_up(pool, places, indices.shape[1]).to(torch.int64)
-        self._wait_for_filling()
+        pool.wait(self.timeline)
         return Fetched(*pool.buffers(), slots.view_as(indices))
 
     def missing(self, indices: Tensor) -> Tensor | None:
@@ -143,16 +145,22 @@ class OffloadedStore(LayerStore):
         return self._pool.parts(self._places(indices), indices)
 
     def on_host(self, indices: Tensor, rows: slice = ALL_ROWS) -> Fetched | None:
-        """The tokens at `indices` [B, R, S], -1 pads, in host memory; None unless the lower tier has them all."""
+        """The tokens at `indices` [B, R, S], -1 pads, in host memory; None unless the lower tier has them all.
+
+        The indices are moved to the host, and the rows as well if the lower tier is a disk.
+        """
         if self._staging is not None or int(indices.max()) >= self._lower.count:
             return None
         self.wait()
-        stored, slots = self._lower.rows.at(self._places(indices, rows).cpu())
+        indices = self.to_host(indices)
+        stored, slots = self._lower.rows.at(self._places(indices, rows))
+        if self._lower.rows.tier == "disk":
+            self.moved_bytes += stored.numel() * stored.element_size()
         shared = stored.expand(len(indices), self._shape.heads, *stored.shape)
-        return Fetched(*self._shape.split(shared), slots.view_as(indices).masked_fill(indices.cpu() < 0, -1))
+        return Fetched(*self._shape.split(shared), slots.view_as(indices).masked_fill(indices < 0, -1))
 
     def read(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some token."""
+        """Keys and values [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads zeros."""
         staging = self._staging  # read once: a worker may build a state while the prompt is offloaded
         if staging is not None:
             return staging.read(positions, rows)
@@ -171,13 +179,8 @@ class OffloadedStore(LayerStore):
     def wait(self) -> None:
         """Wait until all transfers have finished; raises their errors."""
         self._lower.wait(self.timeline)
-        self._wait_for_filling()
-
-    def _wait_for_filling(self) -> None:
-        if self._filling is not None:
-            with waiting(self.timeline):
-                self._filling.result()
-            self._filling = None
+        if self._pool is not None:
+            self._pool.wait(self.timeline)
 
     @property
     def _filled_pool(self) -> DevicePool:
@@ -247,17 +250,8 @@ class OffloadedStore(LayerStore):
         return slots
 
     def _end_step(self, pool: DevicePool) -> None:
-        """Copy the tokens that the arena keeps for later steps, concurrently with the model."""
-        filling = pool.arena.end_step(pool.slot_of, pool.newest_start)
-        if filling is None:
-            return
-        self.wait()
-        lower, target = self._lower.rows, pool.rows
-        filled = len(filling.places) * self.token_bytes
-        recorded = span(self.timeline, "transfer", "fill")
-        self._filling = begin(
-            lambda: lower.load(filling.places, target, filling.rows), (target, *filling), filled, recorded
-        )
+        """Keep the tokens that the arena chooses for later steps; missing ones are fetched, concurrently."""
+        filled = pool.end_step(self._lower, self.timeline)
         self.filled_bytes += filled
         self.moved_bytes += filled
 
@@ -272,18 +266,20 @@ class OffloadedStore(LayerStore):
         return rows
 
     def _rows_at(self, positions: Tensor, rows: slice) -> Tensor:
-        """Rows [B, R, S, W] of the tokens at `positions`, read without the arena."""
+        """Rows [B, R, S, W] of the tokens at `positions`, 0 for pads; fetched unless the device has a copy."""
         self.wait()
-        places = self._places(positions, rows)
-        result = self._shape.like.new_empty((len(places), self._shape.width))
-        slots = torch.arange(len(places), device=places.device)
-        offloaded = (positions < self._lower.count).flatten()
-        with span(self.timeline, "transfer", "fetch"):
-            self._lower.rows.load(places[offloaded], result, slots[offloaded], ascending=True)
-        self.moved_bytes += int(offloaded.sum()) * self.token_bytes
-        if not bool(offloaded.all()):
-            pool = self._filled_pool
-            result[~offloaded] = pool.rows.index_select(0, pool.slots_at(places[~offloaded]).to(torch.int64))
+        places, pool = self._places(positions, rows), self._pool
+        slots = torch.full_like(places, -1) if pool is None else pool.slots_at(places).to(torch.int64)
+        result = self._shape.like.new_zeros((len(places), self._shape.width))
+        real = positions.flatten() >= 0
+        copied = (real & (slots >= 0)).nonzero()[:, 0]
+        if pool is not None and len(copied):
+            result[copied] = pool.rows.index_select(0, slots[copied])
+        absent = (real & (slots < 0)).nonzero()[:, 0]
+        if len(absent):
+            with span(self.timeline, "transfer", "fetch"):
+                self._lower.rows.load(places[absent], result, absent, ascending=True)
+            self.moved_bytes += len(absent) * self.token_bytes
         return result.view(*positions.shape, self._shape.width)
 
     def _fetch_all(self, which: int) -> Tensor:
@@ -291,9 +287,10 @@ class OffloadedStore(LayerStore):
         self.wait()
         count = self._lower.count
         with span(self.timeline, "transfer", "fetch"):
-            fetched = self._shape.split(self._lower.rows.range(0, count))[which]
-            parts = [fetched.to(self._shape.like.device, copy=True)]
-        self.moved_bytes += parts[0].numel() * parts[0].element_size()
+            rows = self._lower.rows.range(0, count)
+            parts = [self._shape.split(rows)[which].to(self._shape.like.device, copy=True)]
+        read = rows if self._lower.rows.tier == "disk" else parts[0]  # a disk reads whole rows
+        self.moved_bytes += read.numel() * read.element_size()
         if count < self.length:
             parts.append(self._shape.split(self._filled_pool.newest(count, self.length))[which])
         whole: Tensor = torch.cat(parts, dim=1).unflatten(0, (-1, self._shape.heads))

@@ -39,26 +39,43 @@ class TokenCache:
         return self._store.values[self._rows, :, self._start :]
 
     @property
+    def key_bytes(self) -> int:
+        """Bytes of all keys, on any tier; none is read."""
+        sequences = len(range(self._store.batch)[self._rows])
+        return sequences * (self._store.length - self._start) * self._store.key_bytes
+
+    @property
     def offloading_store(self) -> LayerStore | None:
         """The layer's store if it keeps tokens on a lower tier, otherwise None."""
         return self._store if self._store.offloads else None
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some token."""
+        """Keys and values [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads a token or 0."""
         return self._store.read(self._absolute(positions), self._rows)
 
     def take_keys(self, positions: Tensor) -> Tensor:
-        """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads some token."""
+        """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads a token or 0."""
         return self._store.read_keys(self._absolute(positions), self._rows)
 
-    def take_keys_in_place(self, positions: Tensor) -> Tensor:
-        """The keys of `take_keys`, but in host memory if they are stored there."""
-        absolute = self._absolute(positions)
-        on_host = self._store.on_host(absolute, self._rows)
+    def keys_on_host(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The keys of `take_keys` in host memory, and whether each is a token's and no pad's, bool [B, R, S].
+
+        Only the positions are moved there. None unless a lower tier has all these keys.
+        """
+        on_host = self._store.on_host(self._absolute(positions), self._rows)
         if on_host is None:
-            return self._store.read_keys(absolute, self._rows)
+            return None
         rows, width = on_host.keys[0, 0], on_host.keys.shape[-1]  # the same rows for every head
-        return rows.index_select(0, on_host.slots.clamp(min=0).flatten()).view(*positions.shape, width)
+        keys = rows.index_select(0, on_host.slots.clamp(min=0).flatten()).view(*positions.shape, width)
+        return keys, on_host.slots >= 0
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """The tensor in host memory; its bytes count as moved if the layer's store offloads tokens."""
+        return self._store.to_host(tensor)
+
+    def to_device(self, tensor: Tensor, device: torch.device) -> Tensor:
+        """A tensor of the host on this device; its bytes count as moved if the layer's store offloads tokens."""
+        return self._store.to_device(tensor, device)
 
     def _absolute(self, positions: Tensor) -> Tensor:
         return torch.where(positions < 0, positions, positions + self._start) if self._start else positions

@@ -34,7 +34,7 @@ class LayerEvents:
     merged: NDArray[np.int32]  # [T, H] number of merged centroids attended to, each for several tokens
     output_error: NDArray[np.float32]  # [T] relative error of the attention output, mean over query heads
     read_bytes: NDArray[np.int64]  # [T] bytes of the attended keys and values
-    moved_bytes: NDArray[np.int64]  # [T] bytes of keys and values fetched from another tier
+    moved_bytes: NDArray[np.int64]  # [T] bytes moved between tiers (see `Ledger`)
     select_s: NDArray[np.float32]  # [T] seconds of selection
     members: NDArray[np.int32] | None = None  # [M, H, N] centroid of each token after each merge; -1 for none
     members_of_step: NDArray[np.int32] | None = None  # [T] which of the M applies at each step, -1 if nothing is merged

@@ -11,14 +11,17 @@ class Ledger:
     """Tokens attended to per KV head at the last decode step (means over the layers that select), and bytes in all.
 
     `sinks`, `recent`, `selected`, `merged` (centroids that stand for several tokens) and `generated` add up to
-    `attended`. `metadata_bytes` counts what the method stores in addition to keys and values; `auxiliary_bytes` is its
-    part that is a second copy of keys, `host_metadata_bytes` its part in host memory. `kept_bytes` is the memory of
-    keys and values on each tier, spare room and merged tokens included.
+    `attended`. `metadata_bytes` counts what the method stores in addition to keys and values, without spare room;
+    `auxiliary_bytes` is its part that is a second copy of keys, `host_metadata_bytes` its part in host memory.
+    `kept_bytes` is the memory of keys and values on each tier, spare room and merged tokens included.
 
-    `moved_bytes` counts what was fetched from another tier, `filled_bytes` the part of it that no step had needed yet
-    (PQCache's blocks), `prefetched_bytes` the metadata that was also fetched. `hit_rate` is the share of the looked-up
-    tokens, without sinks and newest, that had a copy on the device; `group_hit_rate` the share of the clusters, pages
-    or blocks that needed no fetch, if selections carry details. Both are NaN if nothing was looked up.
+    `moved_bytes` counts what steps move between tiers: the keys and values fetched, `filled_bytes` of them for tokens
+    that no step had needed yet (PQCache's blocks); and what computations on the host get (positions, queries, bias, new
+    keys of an index) and give back (positions, weights, outputs, log-sum-exp). Not counted are the positions of fetched
+    tokens, and offloading itself. `prefetched_bytes` counts the metadata that was fetched in addition. `hit_rate` is
+    the share of the looked-up tokens, without sinks and newest, that had a copy on the device; `group_hit_rate` the
+    share of the clusters, pages or blocks that needed no fetch, if selections carry details. Both are NaN if nothing
+    was looked up.
 
     `extra_bytes` is what one step reads for the selection, in all layers, in addition to the attended tokens;
     `extra_share` is its share of all keys of the layers that select: the extra communication of PQCache (arXiv

@@ -9,7 +9,8 @@ from kvviz.cache import decoding
 from kvviz.cache.decoding import attend_selection
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.cache.tiers import make_store
-from kvviz.methods import create
+from kvviz.clustering.query_centroids import union_of_lists
+from kvviz.methods import create, ctkvr
 from kvviz.methods.base import LayerContext
 from kvviz.methods.selection import Selection
 from kvviz.offload import DeviceStore, KVStore
@@ -41,13 +42,24 @@ def decoded(store, starts=None, batch=1, **fields):
 
 @pytest.mark.parametrize("group", ["max", "each"])
 @pytest.mark.parametrize("rerank", [True, False])
-def test_attention_on_host_and_device_equals_that_on_the_device(group, rerank):
+def test_attention_on_host_and_device_equals_that_on_the_device(group, rerank, monkeypatch):
     on_device, _ = decoded(KVStore("device"), group=group, rerank=rerank)
+    widths = []
+
+    def recorded(*arguments):
+        union = union_of_lists(*arguments)
+        widths.append(union.tokens.shape[-1])
+        return union
+
+    monkeypatch.setattr(ctkvr, "union_of_lists", recorded)
     on_both, layer = decoded(KVStore("host"), group=group, rerank=rerank)
     assert torch.allclose(on_device, on_both, atol=1e-6)
     rows = HEADS if group == "each" else KV_HEADS
-    bytes_per_step = HEADS * (2 * DIM + 1) * 4  # query out, output and log-sum-exp back
-    assert layer.store.moved_bytes == STEPS * bytes_per_step, "keys or values were moved to the device"
+    position, number = 8, 4  # bytes
+    query = HEADS * DIM * number
+    attended = query + rows * (96 - 8 - 16) * position + query + HEADS * number  # back: output and log-sum-exp
+    reranked = [query + rows * width * (position + number) for width in widths]  # back: weights
+    assert layer.store.moved_bytes == STEPS * attended + rerank * sum(reranked), "keys or values were moved"
     assert layer.store.lookups == 0, "the arena looked up tokens that the host attends to"
     assert rows == layer.last.indices.shape[1]
 

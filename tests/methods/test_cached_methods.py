@@ -52,7 +52,9 @@ def test_results_do_not_depend_on_the_cache(trace, name, policy):
             assert (recording.indices(step, layer) == expected.indices(step, layer)).all()
         assert (recording.events[layer].output_error == expected.events[layer].output_error).all()
         assert 0 < ledger.hit_rate < 1
-        assert 0 < ledger.filled_bytes < ledger.moved_bytes
+        assert ledger.filled_bytes < ledger.moved_bytes
+        # Quest's pages are the cache's blocks: a step has fetched all tokens of the blocks that are added after it.
+        assert (ledger.filled_bytes > 0) == (name != "quest")
 
 
 @pytest.mark.parametrize("recent_steps", [0, 1, 2])

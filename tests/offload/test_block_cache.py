@@ -97,14 +97,14 @@ class Reference:
         return len(hits), len(host_positions) - len(hits)
 
     def end(self, offloaded_tokens):
-        """Number of tokens that are cached after the step."""
+        """Number of tokens that are fetched after the step: those of the added blocks that it did not fetch itself."""
         filled = 0
         for head, positions in self.retrieved.items():
             before = self.held(head)
             counts = Counter(p // self.size for p in positions)
             full = [block for block in counts if (block + 1) * self.size <= offloaded_tokens]
             use(self.caches[head], sorted(full, key=lambda block: (-counts[block], block))[: self.most])
-            filled += len({p for p in self.held(head) - before if p >= SINKS})
+            filled += len({p for p in self.held(head) - before if p >= SINKS} - set(positions))
         self.retrieved = {}
         return filled
 
