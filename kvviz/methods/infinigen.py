@@ -28,7 +28,7 @@ class InfiniGenState(State):
 
     def read_bytes(self) -> int:
         """Bytes of the partial keys of all tokens and of the rotation."""
-        return self.partial_keys.stored_bytes + tensor_bytes(self.rotation)
+        return tensor_bytes([self.partial_keys, self.rotation])
 
 
 @dataclass

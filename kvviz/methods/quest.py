@@ -15,7 +15,6 @@ from .base import LayerContext, Method, State
 from .fields import whole
 from .selection import Selection, add_sinks_and_recent, positions
 from .sliders import Slider
-from .state import tensor_bytes
 
 LEAST_PAGES = 3
 
@@ -29,10 +28,6 @@ class QuestState(State):
 
     bounds: GrowingTensor
     tail: list[Tensor]
-
-    def metadata_bytes(self) -> int:
-        """Bytes of the bounds in use and of the keys after the last full page."""
-        return super().metadata_bytes() + tensor_bytes(self.bounds.tensor)
 
 
 @dataclass

@@ -37,7 +37,7 @@ class SparQState(State):
     def read_bytes(self) -> int:
         """Bytes of the channels that one step reads of all keys, and of the sum of values."""
         n_channels = self.channels.buffer.shape[2]
-        return self.channels.stored_bytes * self.channels_read // n_channels + tensor_bytes(self.value_sum)
+        return tensor_bytes(self.channels) * self.channels_read // n_channels + tensor_bytes(self.value_sum)
 
 
 @dataclass

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from .growing import SPARE_TOKENS, GrowingTensor
 
 
-@dataclass(init=False, eq=False, repr=False)
 class ChannelCache(GrowingTensor):
     """Some or all channels [B, H, C, L] of the keys so far; the values of one channel are adjacent in memory."""
-
-    buffer: Tensor  # a dataclass field, so that it counts in the method's memory, here with the spare room
 
     @classmethod
     def of(cls, keys: Tensor) -> ChannelCache:
@@ -40,8 +35,3 @@ class ChannelCache(GrowingTensor):
         places = (starts.view(batch, heads).repeat_interleave(rows, dim=1)[..., None] + chosen).flatten()
         picked = self.buffer.flatten(0, 2)[:, : self.used].index_select(0, places)
         return picked.view(*chosen.shape, self.used)
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of the stored tokens, without the spare room."""
-        return self.channels.numel() * self.channels.element_size()
