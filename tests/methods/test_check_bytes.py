@@ -1,0 +1,53 @@
+"""The common check of bytes: methods pass it, and methods that hide bytes do not."""
+
+from __future__ import annotations
+
+import pytest
+
+import kvviz
+from kvviz.methods.check_bytes import bytes_are_counted
+from kvviz.methods.infllm import InfLLM, InfLLMState
+from kvviz.methods.quest import Quest
+
+
+@pytest.mark.parametrize("name", kvviz.methods.names())
+def test_all_methods_count_their_bytes(name):
+    bytes_are_counted(kvviz.methods.get(name))
+
+
+class SendsToTheHost(Quest):
+    def extend(self, state, queries, keys, values):
+        keys.cpu()
+        return super().extend(state, queries, keys, values)
+
+
+class KeepsKeys(Quest):
+    def build(self, layer, queries, keys, values):
+        state = super().build(layer, queries, keys, values)
+        state.hidden = {"keys": keys.clone()}
+        return state
+
+
+class CountsTwice(InfLLM):
+    def build(self, layer, queries, keys, values):
+        state = super().build(layer, queries, keys, values)
+        state.__class__ = Twice
+        return state
+
+
+class Twice(InfLLMState):
+    def metadata_bytes(self):
+        return 2 * super().metadata_bytes()
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (SendsToTheHost, r"quest: [\d,]+ bytes counted as moved or prefetched, but [\d,]+ were moved"),
+        (KeepsKeys, r"quest: metadata_bytes is [\d,]+, but the state's tensors have [\d,]+ bytes"),
+        (CountsTwice, r"infllm: metadata_bytes is [\d,]+, but the state's tensors have [\d,]+ bytes"),
+    ],
+)
+def test_hidden_bytes_are_found(method, message):
+    with pytest.raises(AssertionError, match=message):
+        bytes_are_counted(method)
