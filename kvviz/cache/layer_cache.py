@@ -199,7 +199,8 @@ class LayerCache:
             self._free()
         if self.store.offloads:
             with span(self.store.timeline, "compute", "store"):
-                self.store.offload(max(self.method.local_window(self._state(row)) for row in self._rows))
+                window = max(self.method.local_window(self._state(row)) for row in self._rows)
+                self.store.offload(window, copied=int(self.method.attends_on_host))
         return output
 
     def prefetch(self) -> None:
@@ -228,7 +229,8 @@ class LayerCache:
         pinned = (starts[:, None] + torch.arange(self.method.sinks, device=starts.device)).expand(self.store.batch, -1)
         pinned = pinned.clamp(max=self.store.length - 1)
         with span(self.store.timeline, "compute", "store"):
-            self.store.offload(max(map(self._local_window, self._rows)), pinned)
+            window = max(map(self._local_window, self._rows))
+            self.store.offload(window, pinned, copied=int(self.method.attends_on_host))
 
     def _local_window(self, row: _Row) -> int:
         """The last tokens of the row's prompt that stay on the device."""

@@ -67,6 +67,7 @@ class Method(ABC, Generic[S]):
     ignores_budget: ClassVar[bool] = False  # decode steps attend to all tokens, whatever the budget
     least_recent: ClassVar[int] = 0  # 1 if the newest token is always attended to, even with `recent` 0
     builds_for_any_budget: ClassVar[bool] = False  # a state built for one budget serves all others; not inherited
+    attends_on_host: ClassVar[bool] = False  # selections may have a `host_part`
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # the device's part of an offloaded cache
     group_name: ClassVar[str] = "cluster"  # the name of one group in `Selection.groups`
     style: ClassVar[Style] = Style()  # its style in figures and widgets; not inherited by a method with another name

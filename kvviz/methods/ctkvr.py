@@ -92,6 +92,7 @@ class CTkvr(Method[CTkvrState]):
                "keys per centroid's list, as a multiple of the tokens retrieved per step"),
     )  # fmt: skip
     overlaps_build = True
+    attends_on_host = True
     least_recent = 1
     expected_failures = {
         "extension_equals_one_build": "centroids are the prompt's queries, then those of decode steps (algorithm 2)",

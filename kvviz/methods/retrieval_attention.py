@@ -113,7 +113,7 @@ class KeyGraph:
 class RetrievalAttentionState(TokenState):
     """A state with one graph per KV head and batch row, over the tokens after the sinks up to `end`.
 
-    If the budget covers the prompt, there are no graphs, and every step attends to all tokens.
+    There are none until a token after the sinks leaves the recent window.
     """
 
     graphs: list[KeyGraph]
@@ -165,6 +165,7 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
     kind = "retrieval"
     style = Style(dash="longdashdot", symbol="star-open")
     overlaps_build = True
+    attends_on_host = True
     presets = {
         "paper": {},
         "128k": {"sinks": 128, "recent": 512, "budget": 740},
@@ -191,13 +192,10 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         length = keys.shape[2]
         end = length - max(self.recent, 1)
         graphs = []
-        if length > self.budget_tokens(length):
+        if end > self.sinks:
             count = min(length, self.build_queries)
             places = torch.arange(count, device=keys.device) * length // count
-            by_head = queries[:, :, places].unflatten(1, (keys.shape[1], -1)).flatten(2, 3)  # [B, H, G * count, D]
-            indexed = keys[:, :, self.sinks : end]
-            pairs = zip(by_head.flatten(0, 1), indexed.flatten(0, 1), strict=True)
-            graphs = [self._graph(head_queries.float(), head_keys.float()) for head_queries, head_keys in pairs]
+            graphs = self._graphs(queries[:, :, places], keys[:, :, self.sinks : end])
         return RetrievalAttentionState(layer, length, length, layer.token_cache(keys, values), graphs, end)
 
     def extend(
@@ -206,9 +204,11 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         """The state with the tokens that leave the recent window inserted into the graphs."""
         state.append(keys, values)
         end = state.length - max(self.recent, 1)
-        if state.graphs:
-            places = positions(state.end, end, *keys.shape[:2], keys.device)
+        if end > self.sinks:
+            places = positions(max(state.end, self.sinks), end, *keys.shape[:2], keys.device)
             leaving = state.tokens.to_host(state.tokens.take_keys(places))
+            if not state.graphs:  # after a prompt that fits into sinks and window
+                state.graphs, leaving = self._graphs(queries, leaving), leaving[:, :, :0]
             for graph, head_keys in zip(state.graphs, leaving.flatten(0, 1), strict=True):
                 for key in head_keys:
                     graph.insert(key, self.search_width)
@@ -228,6 +228,12 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         indices = candidates.gather(-1, chosen.indices)
         padded, host_part = bool((indices < 0).any()), (0, indices.shape[-1])
         return self.with_sinks_and_recent(state, replace(chosen, indices=indices, padded=padded, host_part=host_part))
+
+    def _graphs(self, queries: Tensor, keys: Tensor) -> list[KeyGraph]:
+        """One graph per batch row and KV head over keys [B, H, n, D], from queries [B, Q, m, D]."""
+        by_head = queries.unflatten(1, (keys.shape[1], -1)).flatten(2, 3)  # [B, H, G * m, D]
+        pairs = zip(by_head.flatten(0, 1), keys.flatten(0, 1), strict=True)
+        return [self._graph(head_queries.float(), head_keys.float()) for head_queries, head_keys in pairs]
 
     def _graph(self, queries: Tensor, keys: Tensor) -> KeyGraph:
         following = (torch.arange(len(keys), device=keys.device)[:, None] + 1) % len(keys)

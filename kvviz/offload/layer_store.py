@@ -97,10 +97,11 @@ class LayerStore(ABC):
         """Offload a chunk of a prompt before the next one is stored."""
         return
 
-    def offload(self, newest: int, pinned: Tensor | None = None) -> None:
+    def offload(self, newest: int, pinned: Tensor | None = None, copied: int = 0) -> None:
         """Offload the tokens that are not always attended to, after a prompt and again during generation.
 
-        The `newest` tokens and those at the positions `pinned` [B, s] stay on the device.
+        The `newest` tokens and those at the positions `pinned` [B, s] stay on the device; the oldest `copied` of the
+        newest are offloaded too, so that the host can attend to them in the next step.
         """
         return
 

@@ -100,17 +100,18 @@ class OffloadedStore(LayerStore):
             self._offload_staging(self._staging, self.length)
             self._staging = None
 
-    def offload(self, newest: int, pinned: Tensor | None = None) -> None:
+    def offload(self, newest: int, pinned: Tensor | None = None, copied: int = 0) -> None:
         """Offload all but the `newest` tokens; those at the positions `pinned` [B, s] stay on the device as well.
 
-        The copy runs concurrently with the model. A later call offloads the tokens generated since.
+        The oldest `copied` of the newest tokens are on both tiers. The copy runs concurrently with the model. A later
+        call offloads the tokens generated since.
         """
         if self._staging is None:
             self._end_step(self._filled_pool)
-            self._offload_generated(newest)
+            self._offload_generated(newest, copied)
             return
         staging, start = self._staging, max(self.length - newest, 0)
-        self._offload_staging(staging, start)
+        self._offload_staging(staging, min(start + copied, self.length))
         arena = self._make_arena(self._shape.batch * self._shape.heads, self.length, self._shape.like.device)
         sizes = {"capacity": self._lower.rows.capacity, "spare": 2 * OFFLOAD_INTERVAL}
         self._pool = DevicePool(self._shape, arena, staging, start, pinned, **sizes)
@@ -208,20 +209,22 @@ class OffloadedStore(LayerStore):
         if end > start:
             self._lower.write(staging.keys[:, :, start:end], staging.values[:, :, start:end], self.timeline)
 
-    def _offload_generated(self, newest: int) -> None:
-        """Offload all generated tokens but the `newest`, at least OFFLOAD_INTERVAL at a time."""
+    def _offload_generated(self, newest: int, copied: int) -> None:
+        """Offload all generated tokens but the `newest`, at least OFFLOAD_INTERVAL at a time; copy each if `copied`."""
         pool = self._filled_pool
         if newest + 2 * OFFLOAD_INTERVAL > pool.ring:
             self.wait()
             pool.widen_ring(2 * (newest + OFFLOAD_INTERVAL))
         end = self.length - newest
-        if end - pool.newest_start < OFFLOAD_INTERVAL:
-            return
-        self.wait()
-        if end > self._lower.count:
-            rows = pool.newest(self._lower.count, end).unflatten(0, (-1, self._shape.heads))  # [B, H, n, W]
+        leaving = end - pool.newest_start >= OFFLOAD_INTERVAL
+        written = end + copied if copied else end if leaving else 0
+        if leaving or written > self._lower.count:
+            self.wait()
+        if written > self._lower.count:
+            rows = pool.newest(self._lower.count, written).unflatten(0, (-1, self._shape.heads))  # [B, H, n, W]
             self._lower.write(*self._shape.split(rows), self.timeline)
-        pool.evict(end)
+        if leaving:
+            pool.evict(end)
 
     def _make_room(self, end: int) -> None:
         """Make room on the lower tier for `end` tokens."""

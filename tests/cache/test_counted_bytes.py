@@ -10,7 +10,7 @@ import kvviz
 from kvviz.cache.accounting import ledger_of
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.cache.tiers import make_store
-from kvviz.methods.check_bytes import (
+from kvviz.methods.checks.counted_bytes import (
     N_HEADS,
     N_KV_HEADS,
     PROMPT,
@@ -20,7 +20,7 @@ from kvviz.methods.check_bytes import (
     assert_moves_are_counted,
     random_tokens,
 )
-from kvviz.methods.checks import CONTEXT, smallest
+from kvviz.methods.checks.steps import CONTEXT, smallest
 
 READ_KEYS = ("magicpig", "oracle", "retrieval_attention")  # of tokens that need not be attended to
 SEND = ("ctkvr", "oracle", "retrieval_attention")  # `Tensor.to` in a step, other than for prefetched metadata

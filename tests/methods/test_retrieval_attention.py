@@ -240,12 +240,15 @@ class TestChoice:
         assert state.metadata_bytes() == keys + 2 * 352 * (32 * 4 + 12)
         assert 0 < state.read_bytes() < 3 * state.metadata_bytes()
 
-    def test_a_covered_prompt_builds_no_graph(self):
-        method, state, *_ = self.built(length=80)
+    def test_a_very_short_prompt_builds_its_graph_once_tokens_leave_the_window(self):
+        method, state, *_ = self.built(length=40)
         assert state.graphs == []
-        queries, keys, values = tensors(1, seed=1)
-        state = method.extend(state, queries, keys, values)
-        assert method.select(state, queries[:, :, 0]).indices.tolist() == [[[*range(81)]] * 2][0:1]
+        for length in range(41, 120):
+            queries, keys, values = tensors(1, seed=length)
+            state = method.extend(state, queries, keys, values)
+            assert [len(graph) for graph in state.graphs] == [length - 16 - 32] * (2 * (length > 48))
+            chosen = method.select(state, queries[:, :, 0]).indices
+            assert chosen.shape[-1] == min(length, method.budget)
 
     def test_a_later_prompt_is_indexed_too(self):
         queries, keys, values = tensors(300)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..base import Method
-from . import choosing, decoding
+from . import choosing, counted_bytes, decoding
 from .steps import smallest
 
 __all__ = ["CHECKS", "Check", "run", "smallest"]
@@ -34,6 +34,7 @@ CHECKS: dict[str, Check] = {
         choosing.every_group_works,
         choosing.degenerate_keys_work,
         choosing.config_makes_the_same_method,
+        counted_bytes.bytes_are_counted,
     )
 }
 

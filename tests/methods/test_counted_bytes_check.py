@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kvviz
-from kvviz.methods.check_bytes import bytes_are_counted
+from kvviz.methods.checks.counted_bytes import bytes_are_counted
 from kvviz.methods.infllm import InfLLM, InfLLMState
 from kvviz.methods.quest import Quest
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..offload.growing import GrowingTensor
-from ..offload.host import HostRows
-from ..offload.kvstore import KVStore
-from ..offload.layer_store import LayerStore
-from ..offload.token_cache import TokenCache
-from .base import LayerContext, Method, State
-from .capabilities import HostMetadata
-from .checks import CONTEXT, smallest
+from ...offload.growing import GrowingTensor
+from ...offload.host import HostRows
+from ...offload.kvstore import KVStore
+from ...offload.layer_store import LayerStore
+from ...offload.token_cache import TokenCache
+from ..base import LayerContext, Method, State
+from ..capabilities import HostMetadata
+from .steps import CONTEXT, smallest
 
 N_HEADS, N_KV_HEADS, PROMPT, STEPS = 6, 2, 600, 80  # generated tokens are offloaded too, 64 at a time
 NO_METADATA = (
