@@ -17,11 +17,11 @@ class Ledger:
 
     `moved_bytes` counts what steps move between tiers: the keys and values fetched, `filled_bytes` of them for tokens
     that no step had needed yet (PQCache's blocks); and what computations on the host get (positions, queries, bias, new
-    keys of an index) and give back (positions, weights, outputs, log-sum-exp). Not counted are the positions of fetched
-    tokens, and offloading itself. `prefetched_bytes` counts the metadata that was fetched in addition. `hit_rate` is
-    the share of the looked-up tokens, without sinks and newest, that had a copy on the device; `group_hit_rate` the
-    share of the clusters, pages or blocks that needed no fetch, if selections carry details. Both are NaN if nothing
-    was looked up.
+    keys of an index) and give back (positions, weights, outputs, log-sum-exp). Tokens that a later part of a prompt
+    fetches count too. Not counted are the positions of fetched tokens, and offloading itself. `prefetched_bytes` counts
+    the metadata that was fetched in addition. `hit_rate` is the share of the looked-up tokens, without sinks and
+    newest, that had a copy on the device; `group_hit_rate` the share of the clusters, pages or blocks that needed no
+    fetch, if selections carry details. Both are NaN if nothing was looked up.
 
     `extra_bytes` is what one step reads for the selection, in all layers, in addition to the attended tokens;
     `extra_share` is its share of all keys of the layers that select: the extra communication of PQCache (arXiv
