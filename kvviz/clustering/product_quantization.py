@@ -53,8 +53,8 @@ class Codebook:
     """A codebook: the centroids of each part, and the codes of L tokens; m parts of D/m channels, C centroids each.
 
     `centroids` [..., m, C, D/m] float32; `codes` [..., L, m], uint8 up to 8 bits and uint16 beyond: the number of the
-    nearest centroid for each part of a key. A token takes m bytes (2·m beyond 8 bits); packed into bits it would take
-    m·b/8, which is how PQCache counts (arXiv 2407.12820, section 4.1).
+    nearest centroid for each part of a key. A token takes m bytes (2·m beyond 8 bits); packed in host memory it takes
+    m·b/8, as in PQCache (arXiv 2407.12820, section 4.1.3).
 
     Tables that save work at each step are made at the first use: `half_norms` of the centroids [... · m, 1, C] by
     `append`, the counts of pairs by `pair_counts`.
@@ -73,6 +73,11 @@ class Codebook:
     def length(self) -> int:
         """Number of tokens with codes."""
         return self.codes.shape[-2]
+
+    @property
+    def n_bits(self) -> int:
+        """Bits that a code needs, at least 1."""
+        return max((self.centroids.shape[-2] - 1).bit_length(), 1)
 
     def encode(self, keys: Tensor) -> Tensor:
         """Codes [..., n, m] of keys [..., n, D]: the nearest centroids (L2); ties go to the lowest number.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import torch
 from kvviz_kernels.selection import pq_scores
@@ -33,7 +34,8 @@ class PQCacheState(HostMetadata, State):
     """A state with the codebooks of all tokens after the sinks, in order.
 
     A step reads all codes and centroids, and no keys. The paper counts only packed codes, m·b/8 bytes per token
-    (section 4.1.3); here a code takes one byte, or two above 8 bits, and centroids count too.
+    (section 4.1.3). Bytes are counted here as they are stored: codes in host memory are packed and take that many, on
+    the device a code takes one byte, or two above 8 bits; centroids count too.
 
     `uncoded` are the keys [B, H, n, D] of the newest tokens. They are coded together once one of them leaves the
     window: coding them one by one took 37 µs per layer and step of SmolLM2 (EPYC, 2 cores).
@@ -57,7 +59,7 @@ class PQCacheState(HostMetadata, State):
         self.coded = self.length
         store = None if self.layer.cached is None else self.layer.cached.offloading_store
         if store is not None:
-            self.offloaded_codes.append(PrefetchedTensor(book.codes, store))
+            self.offloaded_codes.append(PrefetchedTensor(book.codes, book.n_bits, store))
             self.unload()
 
     def append(self, keys: Tensor, values: Tensor) -> None:
@@ -192,6 +194,15 @@ class PQCache(ScoringMethod[PQCacheState]):
         """Size of the window: the larger of `recent` and the share of the budget without sinks, at least one token."""
         free = self.budget_tokens(state.prompt_length) - self.sinks
         return max(self.always_recent, math.floor(self.recent_share * free))
+
+    def extra_communication(self, head_dim: int) -> Fraction:
+        """Bytes of the packed codes that a step fetches, as a share of the keys' in float16: m·b / (16·head_dim).
+
+        Source: section 4.1.3, which sets it to 1/128 for LongBench and 1/64 for InfiniteBench, both at head dimension
+        128. With m=4 and b=8 the share is 1/64. With m=2 and b=6 it is 12/2048, about 1/171: the 1/128 is a limit,
+        which m=2 would reach at b=8. At head dimension 64 the shares are twice as large, 1/32 and about 1/85.
+        """
+        return Fraction(self.n_partitions * self.n_bits, 16 * head_dim)
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
         """The state with a codebook of all tokens but the sinks; O(iterations · 2^b · L · D)."""

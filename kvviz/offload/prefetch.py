@@ -1,4 +1,4 @@
-"""A method's metadata in host memory, which the device prefetches before the step that reads it."""
+"""A method's codes in host memory, which the device prefetches before the step that reads them."""
 
 from __future__ import annotations
 
@@ -12,53 +12,61 @@ from ..trace.timeline import span, waiting
 from .background import Pending, begin
 from .growing import GrowingTensor, with_spare
 from .layer_store import LayerStore
+from .packing import CODES_PER_WORD, pack, unpack
 
 TAIL_TOKENS = 64  # newest tokens that stay on the device, and are offloaded together
 
 
 class PrefetchedTensor:
-    """A tensor in host memory that grows by tokens; the device prefetches a copy before each use.
+    """Codes in host memory, packed to their bits, that grow by tokens; the device prefetches a copy before each use.
 
     Source: PQCache (arXiv 2407.12820), section 3.3: while a layer computes, the next layer's codes are fetched. `start`
     begins the copy (`background.begin`), `result` waits for it, `release` frees it. The newest tokens are only on the
-    device until there are 64 of them, so that a step sends nothing back. Host memory is pinned if the device is a GPU.
+    device, one or two bytes per code, until there are 64 of them, so that a step sends nothing back. Host memory and
+    transfers hold `bits` per code (section 4.1.3), in rows of 8 tokens. The copy is unpacked where it was made, on the
+    transfer stream. Host memory is pinned if the device is a GPU.
 
-    `tensor` [..., L, W] is on the device; tokens are its second-last dimension. `store`, the store of the layer that
-    the metadata belongs to, counts the bytes.
+    `codes` [..., L, m] are on the device, uint8 or, above 8 bits, uint16, each below 2^`bits`. `store`, the store of
+    the layer that the codes belong to, counts the bytes.
     """
 
-    def __init__(self, tensor: Tensor, store: LayerStore) -> None:
-        self._device, self._store = tensor.device, store
-        empty = tensor[..., :0, :]
+    def __init__(self, codes: Tensor, bits: int, store: LayerStore) -> None:
+        self._device, self._bits, self._store = codes.device, bits, store
         # zeros, because a copy includes the spare room
-        allocate = partial(torch.zeros, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        self._host = GrowingTensor(empty, -2, allocate=allocate)
-        self._write(tensor)
-        self._tail = GrowingTensor(empty, -2)
+        allocate = partial(torch.zeros, dtype=torch.uint8, pin_memory=codes.is_cuda)
+        self._host = GrowingTensor(pack(codes[..., :0, :], bits), -2, allocate=allocate)  # rows of packed codes
+        self._tail = GrowingTensor(codes[..., :0, :], -2)
         self._tail.reserve(TAIL_TOKENS)
+        self._write(codes)
         self._copying: Pending[Tensor] | Future[Tensor] | None = None
         self._copy: Tensor | None = None
 
     @property
     def length(self) -> int:
         """Number of tokens in all."""
-        return self._host.used + self._tail.used
+        return self._on_host + self._tail.used
+
+    @property
+    def _on_host(self) -> int:
+        """Number of tokens in host memory."""
+        return self._host.used * CODES_PER_WORD
 
     @property
     def stored_bytes(self) -> dict[str, int]:
-        """Bytes of the tokens on each tier; a prefetched copy is not counted."""
+        """Bytes of the codes on each tier; a prefetched copy is not counted."""
         tiers = {"device": self._tail.tensor, "host": self._host.tensor}
-        return {tier: tokens.numel() * tokens.element_size() for tier, tokens in tiers.items()}
+        return {tier: codes.numel() * codes.element_size() for tier, codes in tiers.items()}
 
     def append(self, new: Tensor) -> None:
-        """Append the next tokens [..., n, W], also to a copy on the device."""
-        for chunk in new.split(TAIL_TOKENS, dim=-2):
+        """Append the codes [..., n, m] of the next tokens, also to a copy on the device."""
+        for chunk in new.split(TAIL_TOKENS - CODES_PER_WORD, dim=-2):  # fits beside what does not fill a row
             count = chunk.shape[-2]
             if self._tail.used + count > TAIL_TOKENS:
                 if self._copying is not None:
                     self.result()  # the copy under way lacks the tokens written now
-                self._write(self._tail.tensor)
+                tail = self._tail.tensor
                 self._tail.used = 0
+                self._write(tail)
             start = self.length
             self._tail.append(chunk)
             if self._copy is not None and self._copy.shape[-2] >= self.length:
@@ -67,22 +75,26 @@ class PrefetchedTensor:
                 self._copy = None
 
     def start(self) -> None:
-        """Begin to copy the tokens in host memory to the device, unless the copy has begun."""
+        """Begin to copy the codes in host memory to the device, unless the copy has begun."""
         if self._copying is not None or self._copy is not None:
             return
-        host, device = self._host.buffer, self._device
+        host, device, bits = self._host.buffer, self._device, self._bits
         count = host.numel() * host.element_size()
         recorded = span(self._store.timeline, "transfer", "prefetch")
         inputs = (self._tail.buffer,)
-        self._copying = begin(lambda: host.to(device, non_blocking=True, copy=True), inputs, count, recorded)
+
+        def copy() -> Tensor:
+            return unpack(host.to(device, non_blocking=True, copy=True), bits)
+
+        self._copying = begin(copy, inputs, count, recorded)
         self._store.prefetched_bytes += count
 
     def result(self) -> Tensor:
-        """All tokens [..., L, W] on the device, until `release`; waits for the copy."""
+        """The codes [..., L, m] of all tokens on the device, until `release`; waits for the copy."""
         if self._copy is None:
             self.start()
             self._copy = self._arrived()
-            self._copy[..., self._host.used : self.length, :] = self._tail.tensor
+            self._copy[..., self._on_host : self.length, :] = self._tail.tensor
         return self._copy[..., : self.length, :]
 
     def release(self) -> None:
@@ -100,9 +112,14 @@ class PrefetchedTensor:
         self._copying = None
         return copy
 
-    def _write(self, tokens: Tensor) -> None:
-        """Append tokens [..., n, W] in host memory, with room for the tail in a copy on the device."""
-        end = self._host.used + tokens.shape[-2]
-        if end + TAIL_TOKENS > self._host.capacity:
-            self._host.reserve(with_spare(end, 2 * TAIL_TOKENS))
-        self._host.append(tokens)
+    def _write(self, codes: Tensor) -> None:
+        """Append codes [..., n, m] in host memory, except those that fill no row, which become the tail.
+
+        Host memory has room for a full tail, and so has a copy on the device.
+        """
+        whole = codes.shape[-2] // CODES_PER_WORD * CODES_PER_WORD
+        rows = self._host.used + whole // CODES_PER_WORD
+        if rows + TAIL_TOKENS // CODES_PER_WORD > self._host.capacity:
+            self._host.reserve(with_spare(rows, 2 * TAIL_TOKENS // CODES_PER_WORD))
+        self._host.append(pack(codes[..., :whole, :], self._bits))
+        self._tail.append(codes[..., whole:, :].clone())  # a clone, because it may be a view of the tail itself

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -269,6 +270,13 @@ def test_bytes_kept_and_read():
     assert state.metadata_bytes() == state.read_bytes() == 2 * (296 * 2 + 64 * 16 * 4)
     _, state, *_ = build(300, n_bits=9)
     assert state.read_bytes() == 2 * (296 * 2 * 2 + 296 * 16 * 4)
+
+
+def test_extra_communication_is_that_of_section_4_1_3():
+    paper, long = (kvviz.methods.create("pqcache", preset=name) for name in ("paper", "infinitebench"))
+    assert paper.extra_communication(128) == Fraction(12, 2048) < Fraction(1, 128)
+    assert long.extra_communication(128) == Fraction(1, 64)
+    assert (round(1 / paper.extra_communication(128)), round(1 / paper.extra_communication(64))) == (171, 85)
 
 
 def test_presets():
