@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Literal
 
 import torch
 from kvviz_kernels.selection import pq_scores
@@ -20,7 +21,7 @@ from ..offload.token_cache import TokenCache
 from ..trace.styles import Style
 from .base import LayerContext, State
 from .capabilities import HostMetadata
-from .fields import number, whole
+from .fields import number, one_of, whole
 from .scoring import ScoringMethod
 from .selection import Group, Selection, reduce_group
 from .sliders import Slider
@@ -133,7 +134,9 @@ class PQCache(ScoringMethod[PQCacheState]):
 
     `softmax` turns each query head's scores into attention weights over these tokens before the group is reduced.
     `rebuild_interval`: cluster again after so many generated tokens. `cluster_each_turn`: a later prompt gets a new
-    codebook, which tokens generated after it join; otherwise all tokens so far are clustered together. In the details,
+    codebook, which tokens generated after it join; otherwise all tokens so far are clustered together. `cluster_on`:
+    "host" copies a GPU's keys to the host and clusters them there, on CPU cores that are idle while the GPU prefills
+    (section 3.3); "device" clusters on the GPU, on a side stream. Without a GPU both are the same. In the details,
     `groups` is each token's block of 128 tokens, the unit of the paper's device cache. With `store="host"` or "disk"
     that cache is used, and the codes are kept in host memory; a layer's codes are fetched while the previous layer
     runs.
@@ -180,6 +183,7 @@ class PQCache(ScoringMethod[PQCacheState]):
     softmax: bool = True
     rebuild_interval: int | None = whole(None, 1)
     cluster_each_turn: bool = False
+    cluster_on: Literal["host", "device"] = one_of("host", ("host", "device"))
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -276,6 +280,8 @@ class PQCache(ScoringMethod[PQCacheState]):
         iterations = self.max_iter
         if isinstance(iterations, IterationModel):
             iterations = iterations.max_iterations(keys.shape[2])
-        return product_quantize(
-            keys, n_partitions=self.n_partitions, n_bits=self.n_bits, max_iter=iterations, seed=self.seed
+        source = keys.cpu() if self.cluster_on == "host" else keys
+        book = product_quantize(
+            source, n_partitions=self.n_partitions, n_bits=self.n_bits, max_iter=iterations, seed=self.seed
         )
+        return Codebook(book.centroids.to(keys.device), book.codes.to(keys.device))

@@ -1,8 +1,7 @@
-"""PQCache against brute force over its codes, with generated tokens, later prompts and rebuilt codebooks."""
+"""PQCache against brute force over its codes, with generated tokens."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,60 +13,10 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 import kvviz
-from kvviz.cache.layer_cache import LayerCache
-from kvviz.clustering import Codebook, IterationModel, fit_iterations, product_quantize
-from kvviz.clustering.iterations import ClusteringTime, ComputeTime
-from kvviz.methods.base import LayerContext
+from kvviz.clustering import IterationModel
+from tests.methods.quantized import CONTEXT, build, coded_keys, decode, reference_scores, tensors
 
-CONTEXT = LayerContext(index=4, n_layers=8, n_heads=6, n_kv_heads=2, head_dim=16, scale=0.25, details=True)
 GROUPS = ("mean", "max", "sum", "each")
-
-
-def tensors(length, seed=0, heads=6, kv_heads=2):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = ((1, heads, length, 16), (1, kv_heads, length, 16), (1, kv_heads, length, 16))
-    return tuple(torch.randn(shape, generator=generator) for shape in shapes)
-
-
-def build(length=300, context=CONTEXT, **fields):
-    queries, keys, values = tensors(length, heads=context.n_heads, kv_heads=context.n_kv_heads)
-    method = kvviz.methods.create("pqcache", **{"budget": 64, "n_bits": 3, **fields})
-    return method, method.build(context, queries[:, :, :0], keys, values), queries, keys, values
-
-
-def decode(method, state, steps, seed=50, heads=6, kv_heads=2):
-    keys = []
-    for step in range(steps):
-        new = tensors(1, seed=seed + step, heads=heads, kv_heads=kv_heads)
-        state = method.extend(state, *new)
-        keys.append(new[1])
-    return state, torch.cat(keys, dim=2)
-
-
-def coded_keys(book: Codebook) -> np.ndarray:
-    """Keys [H, L, D] float64 as the codebook of one prompt encodes them, one centroid after the other."""
-    centroids, codes = book.centroids[0].double().numpy(), book.codes[0].long().numpy()
-    heads, length, parts = codes.shape
-    return np.stack(
-        [
-            [np.concatenate([centroids[h, j, codes[h, t, j]] for j in range(parts)]) for t in range(length)]
-            for h in range(heads)
-        ]
-    )
-
-
-def reference_scores(queries, keys, group, softmax, softcap=None):
-    """Scores [R, n] that rank the tokens of keys [H, n, D]."""
-    shared = len(queries) // len(keys)
-    scores = np.stack([keys[h // shared] @ queries[h] for h in range(len(queries))])
-    if softmax:
-        scores = scores * 0.25
-        if softcap:
-            scores = softcap * np.tanh(scores / softcap)
-        scores = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    if group == "each":
-        return scores
-    return getattr(scores.reshape(len(keys), shared, -1), group)(1)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -162,95 +111,6 @@ def test_tokens_are_coded_together_when_the_first_one_leaves_the_window():
     assert state.coded == 364, "at most 64 wait"
     assert state.auxiliary_bytes() == 6 * 2 * 16 * 4
     assert state.read_bytes() == state.metadata_bytes() - state.auxiliary_bytes()
-
-
-def test_codebooks_are_rebuilt_periodically():
-    method, state, _, keys, _ = build(rebuild_interval=10, max_iter=4)
-    state, new = decode(method, state, 9)
-    assert state.rebuilt == 300
-    state, last = decode(method, state, 1, seed=99)
-    keys = torch.cat([keys, new, last], dim=2)
-    expected = product_quantize(keys[:, :, 4:], n_bits=3, max_iter=4)
-    assert torch.equal(state.books[0].centroids, expected.centroids)
-    assert torch.equal(state.books[0].codes, expected.codes)
-    state, _ = decode(method, state, 9)
-    assert torch.equal(state.books[0].centroids, expected.centroids), "no rebuild before the next interval"
-
-
-def test_each_turn_is_clustered_separately():
-    method, state, *_ = build(cluster_each_turn=True, rebuild_interval=20, n_bits=5, group="sum", softmax=False)
-    state, _ = decode(method, state, 3)
-    state.code()
-    first = state.books[0]
-    queries, second, values = tensors(80, seed=7)
-    state = method.continue_prompt(state, queries[:, :, :0], second, values)
-    state, new = decode(method, state, 2)
-    state.code()
-    assert [book.length for book in state.books] == [299, 82]
-    assert torch.equal(state.books[0].codes, first.codes)
-    expected = product_quantize(second, n_bits=5, max_iter=10).append(new)
-    assert torch.equal(state.books[1].codes, expected.codes)
-    assert (state.prompt_length, state.length) == (383, 385)
-    query = queries[0, :, 5]
-    coded = np.concatenate([coded_keys(book) for book in state.books], axis=1)[:, : 385 - 15 - 4]
-    scores = reference_scores(query.double().numpy(), coded, "sum", softmax=False)
-    chosen = method.select(state, query[None])
-    assert chosen.indices.shape[-1] == 64
-    for row in range(2):
-        chosen_tokens = chosen.indices[0, row, 4:-15].numpy() - 4
-        assert scores[row, chosen_tokens].min() >= np.delete(scores[row], chosen_tokens).max() - 1e-5
-        assert chosen_tokens.max() > 300, "tokens of both turns are retrieved"
-        assert chosen_tokens.min() < 200
-    state, more = decode(method, state, 18, seed=200)
-    expected = product_quantize(torch.cat([second, new, more], dim=2), n_bits=5, max_iter=10)
-    assert torch.equal(state.books[1].codes, expected.codes), "a rebuild includes the output of the turn"
-    assert torch.equal(state.books[0].codes, first.codes)
-
-
-def test_a_later_prompt_is_clustered_with_all_earlier_tokens_by_default():
-    for each_turn in (False, True):
-        method = kvviz.methods.create("pqcache", budget=64, n_bits=3, cluster_each_turn=each_turn)
-        layer = LayerCache(replace(CONTEXT, cached=None), method)
-        _, keys, values = tensors(420)
-        layer.store.append(keys[:, :, :300], values[:, :, :300])
-        layer.build()
-        layer.store.append(keys[:, :, 300:], values[:, :, 300:])
-        layer.build()
-        (state,) = layer.states
-        assert [book.length for book in state.books] == ([296, 120] if each_turn else [416])
-        assert state.prompt_length == 420
-
-
-def test_a_prompt_within_the_sinks_has_no_codebook_until_later_tokens():
-    method, state, *_ = build(3, cluster_each_turn=True)
-    assert state.books == []
-    state, _ = decode(method, state, 4)
-    assert method.select(state, torch.ones(1, 6, 16)).indices.tolist() == [[list(range(7))] * 2]
-    assert method.continue_prompt(state, *tensors(50)) is None
-
-
-def test_an_iteration_model_sets_the_number_of_iterations():
-    model = IterationModel(alpha1=0.0, beta1=1.0, alpha2=0.0, beta2=0.0, gamma2=0.01, least=1)
-    method, state, _, keys, _ = build(404, max_iter=model)
-    assert model.max_iterations(400) == 4
-    assert torch.equal(state.books[0].centroids, product_quantize(keys[:, :, 4:], n_bits=3, max_iter=4).centroids)
-    five_iterations = product_quantize(keys[:, :, 4:], n_bits=3, max_iter=5).centroids
-    assert not torch.equal(state.books[0].centroids, five_iterations)
-    assert method.config["max_iter"]["beta1"] == 1.0
-
-
-def test_a_method_with_an_iteration_model_is_created_from_its_config():
-    clustering = [ClusteringTime(tokens, 5, 1e-6 * tokens) for tokens in (100, 200)]
-    compute = [ComputeTime(tokens, 1e-9 * tokens**2) for tokens in (100, 200, 300)]
-    method = kvviz.methods.create("pqcache", max_iter=fit_iterations(clustering, compute, most=40))
-    for config in (method.config, json.loads(json.dumps(method.config))):
-        created = kvviz.methods.create("pqcache", **config)
-        assert created == method
-        assert created.max_iter.describe() == method.max_iter.describe()
-    with pytest.raises(kvviz.UnknownNameError, match=r"'beta'.*'beta1'"):
-        kvviz.methods.create("pqcache", max_iter={"beta": 1.0})
-    with pytest.raises(kvviz.InvalidInputError, match="IterationModel: got no alpha2, beta2, gamma2"):
-        kvviz.methods.create("pqcache", max_iter={"alpha1": 0.0, "beta1": 1.0})
 
 
 def test_a_step_computes_no_product_over_all_keys():
