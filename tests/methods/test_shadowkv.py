@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 import kvviz
 from kvviz.cache.decoding import attend_selection
@@ -143,6 +145,34 @@ class TestShadowKV:
             weights = np.exp(logits) / np.exp(logits).sum()
             assert np.allclose(output[head], weights @ np.array(vectors), atol=1e-5)
 
+    @pytest.mark.parametrize("rank", [1, 3, 16])
+    def test_low_rank_keys_before_rope(self, rank):
+        """Keys that llama's RoPE rotates: the factors are the truncated SVD of what it rotated, rotated again."""
+        length, sinks = 300, 3
+        queries, plain, values = random_tensors(length, 6, 2)
+        plain = plain @ torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(1)).tril()  # uneven spectrum
+        config = LlamaConfig(head_dim=DIM, rope_theta=500.0, hidden_size=DIM * 6, num_attention_heads=6)
+        cosine, sine = LlamaRotaryEmbedding(config)(plain, torch.arange(length)[None])
+        queries, keys = apply_rotary_pos_emb(queries, plain, cosine, sine)
+        fields = {"budget": 96, "sinks": sinks, "group": "each", "rank": rank}
+        method = kvviz.methods.create("shadowkv", **fields, rope_base=500.0)
+        state, selection = run(method, context(6, 2), queries, keys, values, length - 1)
+        joint_keys = plain[0, :, sinks : state.end].double().numpy().transpose(1, 0, 2).reshape(state.end - sinks, -1)
+        u, s, v = np.linalg.svd(joint_keys, full_matrices=False)
+        low_rank = torch.from_numpy((u[:, :rank] * s[:rank]) @ v[:rank]).view(1, -1, 2, DIM).transpose(1, 2)
+        rotated = apply_rotary_pos_emb(low_rank, low_rank, cosine[:, sinks : state.end], sine[:, sinks : state.end])[0]
+        for head, chosen in enumerate(rows_of(selection)):
+            query = queries[0, head, -1].double()
+            for slot, (position, chunk) in enumerate(chosen):
+                error = 0.0 if chunk < 0 else rotated[0, head // 3, position - sinks] - keys[0, head // 3, position]
+                expected = 0.0 if chunk < 0 else float(query @ error) * SCALE
+                assert float(selection.bias[0, head, slot]) == pytest.approx(expected, abs=1e-4)
+        method = kvviz.methods.create("shadowkv", **fields)
+        _, after_rope = run(method, context(6, 2), queries, keys, values, length - 1)
+        assert torch.equal(after_rope.indices, selection.indices)
+        if rank < 16:
+            assert selection.bias.square().sum() < after_rope.bias.square().sum()
+
     def test_metadata(self):
         queries, keys, values = random_tensors(840, 6, 2)  # 101 chunks; (512 - 39) * 0.16 / 8 = 9 outliers
         for rank in (None, 4):
@@ -170,6 +200,8 @@ class TestShadowKV:
         ("shadowkv", "outlier_share", float("nan")),
         ("shadowkv", "rank", 0),
         ("shadowkv", "rank", 160),  # with the default group
+        ("shadowkv", "rope_base", 0.5),
+        ("shadowkv", "rope_base", 1e4),  # without a rank
     ],
 )
 def test_fields_out_of_range(name, field, value):
