@@ -38,6 +38,7 @@ from parts import (
     notebooks,
     pages,
     recall,
+    schedules,
     step,
     store,
     tables,
@@ -52,8 +53,8 @@ SEED = 0
 
 PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run, "recall": recall.run, "needle": needle.run,
-    "build": build.run, "step": step.run, "ablations": ablations.run, "iterations": iterations.run,
-    "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
+    "build": build.run, "step": step.run, "ablations": ablations.run, "schedules": schedules.run,
+    "iterations": iterations.run, "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
     "cache": cache.run, "store": store.run, "grid": grid.run, "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
 # Parts whose rows are methods, with the function that merges newly measured rows into the old ones.

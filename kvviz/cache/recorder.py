@@ -172,10 +172,8 @@ def _merged_share(layer: LayerCache, queries: Tensor, selection: Selection, weig
     given = centroid_weights(queries, layer.store, selection, merged, context.scale, context.softcap)
     exact, given = (tensor[0].unflatten(0, (rows, -1)) for tensor in (weights, given))  # [R, G, L] and [R, G, C]
     members = merged.members[0].repeat_interleave(rows // context.n_kv_heads, 0)
-    share = metrics.merged_share(
-        _array(exact, torch.float32), _array(given, torch.float32), _array(members, torch.int32)
-    )
-    return share.astype(np.float16)
+    numbers = _array(exact, torch.float32), _array(given, torch.float32)
+    return metrics.merged_share(*numbers, _array(members, torch.int32)).astype(np.float16)
 
 
 def _memberships(steps: list[dict[str, Any]], length: int) -> dict[str, np.ndarray]:

@@ -68,7 +68,7 @@ class PQCacheState(HostMetadata, State):
         super().append(keys, values)
         if self.tokens is not None:
             self.tokens.append(keys, values)
-        if self.books:  # without one the prompt was within the sinks, and all tokens are attended to
+        if self.books:
             self.uncoded.append(keys)
             if self.length - self.coded >= CODE_INTERVAL:
                 self.code()
@@ -219,7 +219,10 @@ class PQCache(ScoringMethod[PQCacheState]):
 
     def extend(self, state: PQCacheState, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
         """The state with the new tokens added; clusters again after every `rebuild_interval` tokens."""
+        sinks_left = max(self.sinks - state.length, 0)
         state.append(keys, values)
+        if not state.books:  # after a prompt within the sinks: the first step that ranks tokens clusters them
+            state.uncoded.append(keys[:, :, sinks_left:])
         if state.tokens is None or self.rebuild_interval is None or not state.books:
             return state
         if state.length - state.rebuilt >= self.rebuild_interval:
@@ -245,6 +248,9 @@ class PQCache(ScoringMethod[PQCacheState]):
     def scores(self, state: PQCacheState, queries: Tensor) -> Tensor:
         """Scores of the tokens between sinks and local window: inner products with their quantized keys."""
         end = self.recent_start(state)
+        if not state.books:
+            keys, state.uncoded = torch.cat(state.uncoded, dim=2), []
+            state.add_book(self._quantize(keys))
         if state.coded < end:
             state.code()
         state.load()

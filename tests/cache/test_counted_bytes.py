@@ -45,9 +45,9 @@ def test_all_bytes_of_a_step_are_counted(name, monkeypatch):
     assert layer.states[0].length == PROMPT
     offload = store.offload
 
-    def filling(newest):
+    def filling(newest, copied):
         before = counted.loaded_bytes
-        offload(newest)
+        offload(newest, copied=copied)
         store.wait()
         filled.append(counted.loaded_bytes - before)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import notebooks, offload_tables, widgets
+from . import notebooks, offload_tables, schedules, widgets
 from .markdown import table
 
 Results = dict[str, Any]
@@ -201,6 +201,7 @@ LONG = {
     "build": ("Building", build),
     "step": ("Selecting", step),
     "ablations": ("One field changed", ablations),
+    "schedules": ("CentroidKV's schedules", schedules.each),
     "iterations": ("PQCache's iterations", iterations),
     "causes": ("Why fewer needles", causes),
     "timeline": ("What runs at the same time", offload_tables.timeline),
