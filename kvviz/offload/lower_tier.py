@@ -44,7 +44,7 @@ class RowShape:
 
     def places(self, positions: Tensor, capacity: int, rows: slice = ALL_ROWS, *, padded: bool = True) -> Tensor:
         """Places of tokens, int64 [B, R, S], with `capacity` places per head; a pad gets the place of a token."""
-        if padded:
+        if padded and positions.shape[-1]:
             positions = torch.where(positions < 0, positions.amax(-1, keepdim=True).clamp_(min=0), positions)
         return row_places(positions, self.batch, self.heads, capacity, rows)
 

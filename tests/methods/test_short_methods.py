@@ -57,6 +57,11 @@ class SmallKeysEachStep(ScoringMethod):
 
 
 @dataclass
+class LongState(State):
+    keys: torch.Tensor
+
+
+@dataclass
 class LongForm(Method):
     """`Products` in the long form."""
 
@@ -66,9 +71,7 @@ class LongForm(Method):
     recent: int = 1
 
     def build(self, layer, queries, keys, values):
-        state = State(layer, keys.shape[2], keys.shape[2])
-        state.keys = keys
-        return state
+        return LongState(layer, keys.shape[2], keys.shape[2], keys)
 
     def extend(self, state, queries, keys, values):
         state.keys = torch.cat([state.keys, keys], dim=2)
