@@ -72,6 +72,7 @@ from .errors import (
 )
 from .evaluation import evaluate as evaluate
 from .evaluation import load_results as load_results
+from .generation.calibrating import calibrated_squeezed_attention as calibrated_squeezed_attention
 from .generation.capturing import capture as capture
 from .generation.comparing import compare as compare
 from .generation.generating import Generation as Generation

@@ -14,13 +14,14 @@ from ..clustering.merged import Merged, stack_merged
 from ..errors import InvalidInputError
 from ..methods.base import LayerContext, Method, State
 from ..methods.capabilities import HostMetadata, Merging
-from ..methods.selection import Selection, positions, stack_positions, stack_rows
+from ..methods.selection import Selection, stack_rows
 from ..offload.background import Pending
 from ..offload.device_store import DeviceStore
 from ..offload.layer_store import LayerStore
 from ..offload.token_cache import TokenCache
 from ..trace.timeline import span
 from .decoding import attend_selection
+from .freeing import Kept, needed_positions
 from .later_prompts import kept_inputs
 
 FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing evicted tokens: each copies the kept tokens
@@ -280,19 +281,14 @@ class LayerCache:
         self._retained = self.store.used
         if not self.method.drops_tokens:
             return
-        starts, kept = [row.start for row in self._rows], [self.method.keeps(self._state(row)) for row in self._rows]
-        if all(tokens is None for tokens in kept):
-            return
-        parts = []
-        for row, tokens in zip(self._rows, kept, strict=True):
-            where = (row.rows.stop - row.rows.start, self.context.n_kv_heads, self.store.keys.device)
-            parts.append(positions(0, self._state(row).length, *where) if tokens is None else tokens)
-        seen = self._state(self._rows[0]).length + starts[0]
-        stored = stack_positions(parts, starts)
-        unseen = positions(seen, self.store.length, *stored.shape[:2], stored.device)
-        if int((stored >= 0).sum(-1).min()) + unseen.shape[-1] < self.store.used:  # a head holds dropped tokens
-            assert isinstance(self.store, DeviceStore)  # methods that drop tokens always get this store
-            self.store.retain(torch.cat([stored, unseen], dim=-1))
+        assert isinstance(self.store, DeviceStore)  # methods that drop tokens always get this store
+        kept = [
+            Kept(row.rows.stop - row.rows.start, row.start, state.length, self.method.keeps(state))
+            for row, state in zip(self._rows, self.states, strict=True)
+        ]
+        needed = needed_positions(self.store, kept, self.context.n_kv_heads)
+        if needed is not None:
+            self.store.retain(needed)
             self._retained = self.store.used
 
 

@@ -30,8 +30,8 @@ class SqueezedAttention(Method[ClusteredState]):
 
     `threshold` None takes the best clusters within the budget and trims the last, so that all heads attend to equally
     many tokens. The paper calibrates one threshold for all layers and heads to a target sparsity, on the last queries
-    of the fixed context. With such a `threshold`, clusters above it are selected, at most the budget, and heads attend
-    to different numbers of tokens.
+    of the fixed context; so does `kvviz.calibrated_squeezed_attention`. With such a `threshold`, clusters above it are
+    selected, at most the budget, and heads attend to different numbers of tokens.
 
     Presets: "official" is the published code: the last 100 tokens of the fixed context are never clustered and always
     attended to, clusters are chosen per query head, at most 300 iterations. Deviations: initial centroids are random
@@ -85,12 +85,16 @@ class SqueezedAttention(Method[ClusteredState]):
         """Sinks, the tokens of the best clusters, the recent window of the prompt, and all generated tokens."""
         if state.clustered == 0:
             return self.with_sinks_and_recent(state, self.no_tokens(state, queries))
-        scores = reduce_group(self._estimated_weights(state, queries), state.layer.n_kv_heads, self.group)  # [B, R, C]
+        scores = self.scores(state, queries)
         free, details = self.free_budget(state), state.layer.details or self.threshold is not None
         chosen = take_groups(scores, state.sizes, state.offsets, state.order, free, details=details)
         if self.threshold is not None:
             chosen = _above(chosen, self.threshold, details=state.layer.details)
         return self.with_sinks_and_recent(state, chosen)
+
+    def scores(self, state: ClusteredState, queries: Tensor) -> Tensor:
+        """Estimated weights S of each cluster for each selection head, [B, R, C]; `threshold` is compared with them."""
+        return reduce_group(self._estimated_weights(state, queries), state.layer.n_kv_heads, self.group)
 
     def _estimated_weights(self, state: ClusteredState, queries: Tensor) -> Tensor:
         """S [B, Q, C]: the softmax weight of one key of each cluster if every key equalled its centroid."""
