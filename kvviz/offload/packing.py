@@ -47,14 +47,15 @@ def _pack_bytes(codes: Tensor, bits: int) -> Tensor:
     for count in (1, 2, 4):  # moves every second run of `count` codes next to the one before
         low = _low_bits(count, bits)
         words = (words & low) | ((words >> 8 * count) & low) << count * bits
-    return words.view(torch.uint8).unflatten(-1, (-1, 8))[..., :bits].flatten(-2)
+    packed: Tensor = words.view(torch.uint8).unflatten(-1, (-1, 8))[..., :bits].flatten(-2)
+    return packed
 
 
 def _unpack_bytes(packed: Tensor, bits: int) -> Tensor:
     """The inverse of `_pack_bytes`."""
     if bits == 8:
         return packed
-    runs = packed.unflatten(-1, (-1, bits))
+    runs: Tensor = packed.unflatten(-1, (-1, bits))
     spread = runs.new_zeros((*runs.shape[:-1], 8))
     spread[..., :bits] = runs
     words = spread.flatten(-2).view(torch.int64)  # [..., R, m], 8 codes in the lowest bits
