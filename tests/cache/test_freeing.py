@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -11,8 +9,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import kvviz
 from kvviz.cache.accounting import ledger_of
 from kvviz.cache.layer_cache import LayerCache
-from kvviz.methods import checks
-from kvviz.methods.h2o import H2O
 from tests.methods.eviction_reference import (
     DIM,
     FIELDS,
@@ -57,8 +53,8 @@ def test_evicted_tokens_are_freed(name, group):
 @pytest.mark.parametrize("group", ["mean", "each"])
 @pytest.mark.parametrize("name", NAMES)
 def test_500_steps(name, group):
-    """Each step attends to the kept tokens of the prompt and all generated ones."""
-    method = kvviz.methods.create(name, group=group, **FIELDS[name])
+    """With generated="on_top" each step attends to the kept tokens of the prompt and all generated ones."""
+    method = kvviz.methods.create(name, group=group, generated="on_top", **FIELDS[name])
     layer = LayerCache(context(6, 2), method)
     q, k, v = tensors(6, 2, 800)
     feed_prompt(layer, q[:, :, :300], k[:, :, :300], v[:, :, :300])
@@ -106,12 +102,3 @@ def test_padding_does_not_change_a_row(name):
                 assert rows_attended(together, row) == shifted
                 assert torch.allclose(outputs[row], expected[0], atol=1e-5)
     assert together.store.used == max(layer.store.used for layer in alone)
-
-
-def test_h2o_with_a_fixed_size_passes_the_common_checks():
-    @dataclasses.dataclass
-    class Fixed(H2O):
-        fixed_size: bool = True
-
-    for name in set(checks.CHECKS) - {"full_budget_attends_everything", *H2O.expected_failures}:
-        checks.CHECKS[name](Fixed)
