@@ -13,12 +13,12 @@ from ..offload.device_store import DeviceStore
 
 
 class Kept(NamedTuple):
-    """What the method keeps of a run of `count` batch rows with `start` pads each.
+    """What the method keeps of a run of `batch` rows of the batch with `start` pads each.
 
     It has seen `length` tokens; `tokens` [B, H, K] are the positions that it keeps, None if all.
     """
 
-    count: int
+    batch: int
     start: int
     length: int
     tokens: Tensor | None
@@ -32,7 +32,7 @@ def needed_positions(store: DeviceStore, rows: Sequence[Kept], heads: int) -> Te
     if all(row.tokens is None for row in rows):
         return None
     parts = [
-        positions(0, row.length, row.count, heads, store.keys.device) if row.tokens is None else row.tokens
+        positions(0, row.length, row.batch, heads, store.keys.device) if row.tokens is None else row.tokens
         for row in rows
     ]
     kept = stack_positions(parts, [row.start for row in rows])
