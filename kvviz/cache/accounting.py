@@ -22,16 +22,21 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
     counts = torch.tensor([_counts(layer) for layer in selecting or layers], dtype=torch.float64)
     sinks, recent, selected, generated = counts.mean(0).tolist() if len(counts) else (0.0,) * 4
     kept_bytes: dict[str, int] = {}
+    peak_bytes = 0
     for layer in layers:
-        for tier, count in layer.store.kept_bytes().items():
+        kept = layer.store.kept_bytes()
+        kept["device"] += sum(tensor_bytes([merged.keys, merged.values]) for merged in layer.merged() if merged)
+        peak_bytes += max(layer.prompt_bytes, kept["device"])
+        for tier, count in kept.items():
             kept_bytes[tier] = kept_bytes.get(tier, 0) + count
-        kept_bytes["device"] += sum(tensor_bytes([merged.keys, merged.values]) for merged in layer.merged() if merged)
     states = [state for layer in layers for state in layer.states]
     extra_bytes = sum(state.read_bytes() for state in states)
     key_bytes = sum(  # of all tokens so far, including the dropped ones
         layer.store.batch * layer.context.n_kv_heads * layer.store.token_bytes // 2 * layer.store.length
         for layer in selecting
     )
+    metadata_bytes = sum(state.metadata_bytes() for state in states)
+    host_metadata_bytes = sum(s.host_metadata_bytes() for s in states if isinstance(s, HostMetadata))
     return Ledger(
         sinks=sinks,
         recent=recent,
@@ -39,11 +44,12 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         merged=sum(map(_merged, selecting)) / max(len(selecting), 1),
         generated=generated,
         kept_bytes=kept_bytes,
-        metadata_bytes=sum(state.metadata_bytes() for state in states),
+        metadata_bytes=metadata_bytes,
+        peak_bytes=peak_bytes + metadata_bytes - host_metadata_bytes,
         auxiliary_bytes=sum(state.auxiliary_bytes() for state in states),
         extra_bytes=extra_bytes,
         extra_share=extra_bytes / key_bytes if key_bytes else 0.0,
-        host_metadata_bytes=sum(s.host_metadata_bytes() for s in states if isinstance(s, HostMetadata)),
+        host_metadata_bytes=host_metadata_bytes,
         **_transfers([layer.store for layer in layers]),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
         exact_layers=exact_layers,

@@ -58,7 +58,7 @@ class LayerCache:
         self.observer: Callable[[LayerCache, Tensor, Selection, Tensor, float], None] | None = None
         self.speculate: Callable[[], Tensor] | None = None  # a step's queries, speculated one layer before
         self.build_s = 0.0
-        self.prompt_length = 0
+        self.prompt_length = self.prompt_bytes = 0  # bytes on the device, before tokens are dropped or offloaded
         self.last: Selection | None = None
         self._queries: list[Tensor] = []
         self._rows: list[_Row] = []
@@ -104,7 +104,7 @@ class LayerCache:
         """
         keys = self.store.keys
         check_finite(f"prefill of layer {self.context.index}", keys)
-        self.prompt_length = self.store.length
+        self.prompt_length, self.prompt_bytes = self.store.length, self.store.kept_bytes()["device"]
         if not self._rows:
             self._rows = [_Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
             self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]

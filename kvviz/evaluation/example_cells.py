@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..models import LanguageModel
 
 Row = dict[str, Any]
+TIMES = ("ttft_s", "tt2t_s", "tpot_s")  # as in Generation.timings; of one run, with other processes beside it
 
 
 @torch.no_grad()
@@ -75,18 +76,20 @@ def run_example(
 def _answers(
     lm: LanguageModel, shared: SharedPrefill, method: Method, task: Task, sample: Sample, prompt: Prompt
 ) -> list[Row]:
-    cache, first, _ = shared.cache(method)
+    cache, first, ready_s = shared.cache(method)
     rows: list[Row] = []
     pending: list[int] = []  # the last generated token, if it has not been fed
     for number, (turn, words) in enumerate(zip(sample.turns, prompt.turns, strict=True)):
         question_ids = [*pending, *fed_ids(lm, words)]
-        out = decode(lm, cache, shared.ids, first, question_ids, turn.max_new_tokens, 0.0, False)
+        before_s = 0.0 if number else ready_s  # prefill and build belong to the first turn
+        out = decode(lm, cache, shared.ids, first, question_ids, turn.max_new_tokens, before_s, False)
         ended = out.token_ids[-1] in stop_tokens(lm)
         pending = [] if ended else out.token_ids[-1:]
         score = float(task.score(turn, out.text))
         if not 0 <= score <= 1:
             raise InvalidInputError(f"score of task {task.name}", score, "a number from 0 to 1")
-        rows.append({**_row(number, turn, sample), **_kept(out.ledger), "score": score, "text": out.text})
+        times = {name: getattr(out.timings, name) for name in TIMES}
+        rows.append({**_row(number, turn, sample), **_kept(out.ledger), **times, "score": score, "text": out.text})
     return rows
 
 
@@ -109,7 +112,10 @@ def _likelihood(
 
 
 def _kept(ledger: Ledger) -> Row:
-    return {"metadata_bytes": ledger.metadata_bytes, "kept_bytes": sum(ledger.kept_bytes.values())}
+    return {
+        "attended_tokens": ledger.attended, "metadata_bytes": ledger.metadata_bytes,
+        "kept_bytes": sum(ledger.kept_bytes.values()), "peak_bytes": ledger.peak_bytes,
+    }  # fmt: skip
 
 
 def _about(example: Example, cell: Cell) -> Row:
@@ -129,7 +135,8 @@ def _row(number: int, turn: Turn, sample: Sample) -> Row:
     return {
         "turn": number, "answers": json.dumps(turn.answers, ensure_ascii=False),
         "details": json.dumps(dict(sample.details), sort_keys=True), "refused": "", "budget_tokens": 0,
-        "score": math.nan, "text": "", "metadata_bytes": 0, "kept_bytes": 0,
+        "score": math.nan, "text": "", "attended_tokens": math.nan, "metadata_bytes": 0, "kept_bytes": 0,
+        "peak_bytes": 0, **dict.fromkeys(TIMES, math.nan),
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import shutil
 import uuid
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 VERSION = 1
+# Columns that files of earlier releases lack: NaN there.
+ADDED = ("attended_tokens", "peak_bytes", "ttft_s", "tt2t_s", "tpot_s")
 KEY = "key"
 # Sort order of the rows, so that the order in which processes finish does not matter.
 ORDER = ["task", "placement", "length", "sample", "seed", "method", "budget", "turn", KEY]
@@ -177,10 +180,11 @@ class Results:
 def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The rows of a results file as a table; includes the finished cells of a grid that is running or was stopped.
 
-    One row per turn. The columns are those of the file, and one for each of the samples' `details` ("depth"). `attrs`
-    has the file's header: model, model_hash, version, and the methods' styles, which figures need. Raises
-    IncompatibleFileError for a file that `kvviz.evaluate` did not write, or wrote in another version, and
-    InvalidInputError if there is no file or no finished cell.
+    One row per turn: its score, text, times, attended tokens and bytes. `ttft_s` includes prefill and build in the first
+    turn; times are those of one run, with other processes beside it. The columns are those of the file, and one for
+    each of the samples' `details` ("depth"). `attrs` has the file's header: model, model_hash, version, and the
+    methods' styles, which figures need. Raises IncompatibleFileError for a file that `kvviz.evaluate` did not write, or
+    wrote in another version, and InvalidInputError if there is no file or no finished cell.
     """
     pandas, _, _ = packages()
     path, journal = Path(path), Journal(path)
@@ -193,6 +197,7 @@ def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
     if header.get("version") != VERSION:
         raise IncompatibleFileError(f"read {path}", f"version {header.get('version')!r}", f"version {VERSION}")
     table = _rows(path, journal).to_pandas()
+    table = table.assign(**{name: math.nan for name in ADDED if name not in table})
     if table.empty:
         raise InvalidInputError("load results", f"{path} without a finished cell", "at least one")
     details = pandas.DataFrame([json.loads(text) for text in table["details"]])
@@ -215,7 +220,8 @@ def _rows(path: Path, journal: Journal, header: Mapping[str, str] | None = None)
         tables.insert(0, whole)
     if not tables:
         return arrow.table({})
-    table = arrow.concat_tables(tables).sort_by([(name, "ascending") for name in ORDER])
+    # Files of earlier releases have no times.
+    table = arrow.concat_tables(tables, promote_options="default").sort_by([(name, "ascending") for name in ORDER])
     return table.combine_chunks().replace_schema_metadata(header)
 
 

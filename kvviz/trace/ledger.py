@@ -13,7 +13,9 @@ class Ledger:
     `sinks`, `recent`, `selected`, `merged` (centroids that stand for several tokens) and `generated` add up to
     `attended`. `metadata_bytes` counts what the method stores in addition to keys and values, without spare room;
     `auxiliary_bytes` is its part that is a second copy of keys, `host_metadata_bytes` its part in host memory.
-    `kept_bytes` is the memory of keys and values on each tier, spare room and merged tokens included.
+    `kept_bytes` is the memory of keys and values on each tier, spare room and merged tokens included. `peak_bytes` is
+    the most that the device held: for each layer the larger of the whole prompt and what it keeps, and the metadata.
+    (Layers are filled one after the other, so that the peak of methods that drop tokens is lower with many layers.)
 
     `moved_bytes` counts what steps move between tiers: the keys and values fetched, `filled_bytes` of them for tokens
     that no step had needed yet (PQCache's blocks); and what computations on the host get (positions, queries, bias, new
@@ -40,6 +42,7 @@ class Ledger:
     extra_share: float = 0.0
     kept_bytes: dict[str, int] = field(default_factory=dict)
     host_metadata_bytes: int = 0
+    peak_bytes: int = 0
     moved_bytes: int = 0
     filled_bytes: int = 0
     prefetched_bytes: int = 0

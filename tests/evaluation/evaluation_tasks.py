@@ -13,7 +13,8 @@ from unittest.mock import patch
 
 import pandas as pd
 
-from kvviz.evaluation import evaluate, results
+from kvviz.evaluation import evaluate, load_results, results
+from kvviz.evaluation.example_cells import TIMES
 from kvviz.methods import create
 from kvviz.methods.base import Method
 from kvviz.tasks import Sample, Task, Turn
@@ -23,6 +24,17 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz "
 BUDGETS, LENGTHS = [20, 0.75], [40, 60]
 FIELDS = {"sinks": 2, "recent": 4, "dense_layers": 1}
 SCORED: Counter[str] = Counter()  # of this process
+
+
+def without_times(table):
+    """The table without its times, which differ between runs."""
+    return table.drop(columns=list(TIMES))
+
+
+def content(path):
+    """All that a results file holds but the times."""
+    table = load_results(path)
+    return without_times(table).to_csv(index=False), table.attrs
 
 
 @dataclass

@@ -44,6 +44,9 @@ def test_answers_equal_generate(tiny, placement):
         )
         assert row["text"] == out.text, name
         assert row["metadata_bytes"] == out.ledger.metadata_bytes, name
+        assert (row["attended_tokens"], row["peak_bytes"]) == (out.ledger.attended, out.ledger.peak_bytes), name
+        assert row["ttft_s"] > 0
+        assert (row["tpot_s"] > 0) == (row["tt2t_s"] > row["ttft_s"]) == (len(out.token_ids) > 1)
         assert row["score"] == task.score(turn, out.text)
         assert row["depth"] == 0.05
     assert len({row["text"] for row in rows.values()}) > 3, "the methods should not all write the same"

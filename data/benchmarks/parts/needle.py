@@ -12,7 +12,7 @@ from typing import Any
 
 from .inputs import SYSTEMS, Configuration, configurations, model, prose
 
-TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 32, 0, 8
+TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 16, 0, 8
 # What each method needs for that: tokens that wait for their cluster count too, merging goes on with each token, and
 # methods that drop tokens at the end of a prompt only drop one for each new one.
 EQUAL: dict[str, dict[str, Any]] = {
