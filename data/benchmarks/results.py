@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 import kvviz
 from kvviz.evaluation import report
+from kvviz.evaluation.grid import cells, examples
 from kvviz.methods import Method
 from kvviz.tasks import Task, create
 
@@ -42,18 +44,19 @@ class Grid:
     budgets: tuple[int | float, ...]
     samples: int
     # The official preset of ClusterKV makes many more clusters.
-    methods: Sequence[str] | Mapping[str, Method] = (*kvviz.methods.names(), "clusterkv:official")
+    methods: Sequence[str] | Mapping[str, Method] = (*kvviz.methods.names(), "clusterkv:official", "infinigen:top")
 
 
 NEEDLES, OTHERS = ("needle", "niah_single_2", "niah_multikey_1"), ("needle_multi_turn", "kv_retrieval", "perplexity")
 # The question at the end of the prompt, as in most papers: an eviction method then knows the question.
 LAST = create("needle", placement="last")
-# Two methods with other fields, to separate the method from its settings. InfiniGen's threshold is relative to the
-# largest weight, which is often that of a sink: here sinks are kept separately. CTkvr's preset has 64 sinks and 64
-# recent tokens.
+# Methods with other fields, to separate the method from its settings. InfiniGen's threshold is relative to the largest
+# weight, which is often that of a sink, also where sinks are kept separately. CTkvr's preset has 64 sinks and 64 recent
+# tokens. CentroidKV's share of links falls from round to round by default.
 FIELDS = {
     "infinigen, sinks kept": kvviz.methods.create("infinigen", sinks=4, recent=32),
     "ctkvr, small window": kvviz.methods.create("ctkvr", sinks=16, recent=16),
+    "centroidkv, constant ratio": kvviz.methods.create("centroidkv", ratio_step=0.0),
 }
 LENGTHS, SHORT = (1024, 2048, 4096), (1024,)
 BUDGETS, SMALL = (128, 256, 512, 1024, 0.25, 0.5, 0.75), (128, 256, 512)
@@ -69,6 +72,31 @@ TWO_CORES = (
 )
 # 400 samples keep a 95 % interval of a share within 10 points: 2 * 1.96 * sqrt(0.25 / 400) = 0.098.
 WHOLE = (Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, BUDGETS, 400),)
+
+
+def missing(grids: Sequence[Grid], table: pd.DataFrame) -> tuple[int, int]:
+    """The cells of these grids that are not in the table, and all of them."""
+    keys = {
+        example.key(cell)
+        for grid in grids
+        for example in examples(grid.tasks, grid.lengths, grid.samples, SEED)
+        for cell in cells(grid.methods, grid.budgets)
+    }
+    return len(keys - set(table["key"])), len(keys)
+
+
+def page(table: pd.DataFrame) -> str:
+    """README.md: the report, and first how many cells of the command on two cores are missing or out of date."""
+    absent, total = missing(TWO_CORES, table)
+    if not absent:
+        return report(table)
+    commits = ", ".join(sorted(set(table["commit"])))
+    note = (
+        f"**{absent:,} of the {total:,} cells of `make results` are missing here: methods have changed since the "
+        f"commit of these results ({commits}). A step's budget then still grew with the generated tokens.**"
+    )
+    title, _, rest = report(table).partition("\n")
+    return f"{title}\n\n{note}\n{rest}"
 
 
 def main() -> None:
@@ -91,7 +119,7 @@ def main() -> None:
         )  # fmt: skip
         seconds = round(time.perf_counter() - started)
         print(json.dumps({"tasks": list(map(str, grid.tasks)), "cells": table["key"].nunique(), "seconds": seconds}))
-    options.out.with_name(PAGE.name).write_text(report(options.out))
+    options.out.with_name(PAGE.name).write_text(page(kvviz.load_results(options.out)))
 
 
 if __name__ == "__main__":

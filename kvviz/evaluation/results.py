@@ -180,9 +180,9 @@ class Results:
 def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
     """The rows of a results file as a table; includes the finished cells of a grid that is running or was stopped.
 
-    One row per turn: its score, text, times, attended tokens and bytes. `ttft_s` includes prefill and build in the first
-    turn; times are those of one run, with other processes beside it. The columns are those of the file, and one for
-    each of the samples' `details` ("depth"). `attrs` has the file's header: model, model_hash, version, and the
+    One row per turn: its score, text, times, attended tokens and bytes. `ttft_s` includes prefill and build in the
+    first turn; times are those of one run, with other processes beside it. The columns are those of the file, and one
+    for each of the samples' `details` ("depth"). `attrs` has the file's header: model, model_hash, version, and the
     methods' styles, which figures need. Raises IncompatibleFileError for a file that `kvviz.evaluate` did not write, or
     wrote in another version, and InvalidInputError if there is no file or no finished cell.
     """
