@@ -10,7 +10,7 @@ from kvviz.offload import LinkModel
 from notebooks.runs import Runs
 
 
-@figure("ClusterKV fig. 13, PQCache fig. 12a and b, CTkvr table 13, CentroidKV tables 6 and 7")
+@figure("ClusterKV fig. 13, PQCache fig. 12b, CentroidKV tables 6 and 7")
 def latency(runs: Runs) -> go.Figure:
     """The time of a decode step by part. Grey is the model's other work, which no method can reduce; "attention" is the
     rest, without the selection.
@@ -19,13 +19,13 @@ def latency(runs: Runs) -> go.Figure:
     return plots.latency(table, title=title(table, "Time of a decode step by part"))
 
 
-@figure("CTkvr table 13")
+@figure("none of the papers")
 def latency_of_choosing(runs: Runs) -> go.Figure:
     """The time to select the tokens of a step in one layer, as the prompt grows."""
     return plots.latency(benchmarks.choosing())
 
 
-@figure("CTkvr fig. 7, CentroidKV table 12")
+@figure("CentroidKV table 12; CTkvr fig. 7 has CTkvr, which is missing here")
 def throughput_by_batch(runs: Runs) -> go.Figure:
     """Tokens per second over all texts of a batch, up to 1 GiB of keys and values on the device.
 
@@ -35,13 +35,13 @@ def throughput_by_batch(runs: Runs) -> go.Figure:
     return plots.throughput_by_batch(benchmarks.throughput())
 
 
-@figure("CTkvr fig. 8, table 9")
+@figure("CTkvr table 9; its fig. 8 has IVF and HNSW indexes, which are missing here")
 def index_build_time(runs: Runs) -> go.Figure:
     """The time to build the index of one layer over the prompt, and the exponent of its growth with the length."""
     return plots.index_build_time(benchmarks.building())
 
 
-@figure("ClusterKV section V-C, PQCache fig. 11c and d")
+@figure("ClusterKV section V-C, PQCache fig. 11d")
 def hit_rate(runs: Runs) -> go.Figure:
     """How often a token that is attended to is already on the device."""
     return plots.hit_rate(runs.table("offload"))
@@ -63,7 +63,7 @@ def timeline(runs: Runs) -> go.Figure:
     return plots.timeline(runs.timelines("overlap")["clusterkv"], phase="prefill")
 
 
-@figure("PQCache fig. 7 and 8", width="page")
+@figure("PQCache fig. 7", width="page")
 def timeline_of_a_step(runs: Runs) -> go.Figure:
     """A decode step of PQCache, layer by layer: a fetch from the host has to wait for the selection."""
     return plots.timeline(runs.timelines("overlap")["pqcache"], steps=(4, 5))
