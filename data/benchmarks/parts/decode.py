@@ -1,7 +1,10 @@
 """Decode times: milliseconds per token on SmolLM2 at 8,192 tokens, with methods in turns, and their ratio to `full`.
 
 "no attention" neither selects nor attends in any layer: what remains is the model's other work, which no method can
-reduce. The share of selecting includes `extend` and `select`. On a CPU float32 (kvviz's default) and bfloat16 (the
+reduce. `beyond_weights` is what selecting and attending cost beyond it, as a share of what full attention costs beyond
+it; it says more about a method than the ratio of whole steps, which depends on the model. It is also measured at
+shorter lengths, in the first dtype. The share of selecting includes `extend` and `select`. On a CPU float32 (kvviz's
+default) and bfloat16 (the
 model's published dtype) are measured. Since exact attention may be slow in bfloat16 on a CPU, times are also compared
 with the fastest `full` of all dtypes.
 """
@@ -16,6 +19,7 @@ from .end_to_end import synchronize
 from .inputs import MODEL, PROMPT_TOKENS, SYSTEMS, prose
 
 BUDGET, STEPS, TURNS = 512, 9, 10
+LENGTHS = (1024, 2048, 4096)  # in addition to the model's length
 METHODS = (*SYSTEMS, "quest", "streaming_llm")
 FLOOR = "no attention"
 
@@ -37,21 +41,25 @@ def run() -> dict[str, Any]:
 
     cuda = torch.cuda.is_available()
     dtypes = (torch.bfloat16,) if cuda else (torch.float32, torch.bfloat16)
-    by_dtype = {str(dtype).removeprefix("torch."): _measured("cuda" if cuda else "cpu", dtype) for dtype in dtypes}
+    device, longest = "cuda" if cuda else "cpu", PROMPT_TOKENS - STEPS * TURNS
+    by_dtype = {str(dtype).removeprefix("torch."): _measured(device, dtype, longest) for dtype in dtypes}
+    by_length = {str(tokens): _measured(device, dtypes[0], tokens)["beyond_weights"] for tokens in LENGTHS}
+    by_length[str(longest)] = next(iter(by_dtype.values()))["beyond_weights"]
     fastest = min(numbers["ms_a_token"]["full"] for numbers in by_dtype.values())
     for numbers in by_dtype.values():
         numbers["ratio_to_fastest_full"] = {name: ms / fastest for name, ms in numbers["ms_a_token"].items()}
     return {
-        "prompt_tokens": PROMPT_TOKENS - STEPS * TURNS,
+        "prompt_tokens": longest,
         "budget": BUDGET,
         "steps_a_turn": STEPS - 1,
         "turns": TURNS,
         "dtypes": by_dtype,
+        "beyond_weights_by_length": by_length,
     }
 
 
-def _measured(device: str, dtype: Any) -> dict[str, Any]:
-    """Milliseconds, ratios and shares by method."""
+def _measured(device: str, dtype: Any, tokens: int) -> dict[str, Any]:
+    """Milliseconds, ratios and shares by method, after a prompt of so many tokens."""
     import torch
 
     import kvviz
@@ -60,7 +68,7 @@ def _measured(device: str, dtype: Any) -> dict[str, Any]:
     from kvviz.generation.generating import fill, wait_for_states
 
     lm = kvviz.load(MODEL, device=device, dtype=dtype)
-    ids = lm.encode(prose())[:, : PROMPT_TOKENS - STEPS * TURNS].to(lm.device)
+    ids = lm.encode(prose())[:, :tokens].to(lm.device)
     chosen = [kvviz.methods.create(name, budget=BUDGET) for name in METHODS if name in kvviz.methods.names()]
     turns: dict[str, list[float]] = {name: [] for name in ("full", FLOOR, *(method.name for method in chosen))}
     shares: dict[str, list[float]] = {method.name: [] for method in chosen}
@@ -91,9 +99,36 @@ def _measured(device: str, dtype: Any) -> dict[str, Any]:
                     shares[name].append(statistics.median(shares_of_steps[1:]))
                 turns[name].append(statistics.median(times[1:]))  # at the first, caches hold another method's data
     ratios = {name: [ms / full for ms, full in zip(turns[name], turns["full"], strict=True)] for name in turns}
+    beyond = {name: [ms - floor for ms, floor in zip(turns[name], turns[FLOOR], strict=True)] for name in turns}
+    costs = {name: [ms / full for ms, full in zip(beyond[name], beyond["full"], strict=True)] for name in shares}
     return {
+        "beyond_weights": {name: statistics.median(values) for name, values in costs.items()},
         "ms_a_token": {name: 1e3 * statistics.median(values) for name, values in turns.items()},
         "ratio_to_full": {name: statistics.median(values) for name, values in ratios.items()},
         "choosing_share": {name: statistics.median(values) for name, values in shares.items()},
         "ratio_range": {name: [min(values), max(values)] for name, values in ratios.items()},
     }
+
+
+def lines(part: dict[str, Any]) -> list[list[str]]:
+    """The README's lines: ratios and shares by method."""
+    asked = f"time per token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, {{}}, as a share of {{}}"
+    fastest = min(part["dtypes"], key=lambda dtype: part["dtypes"][dtype]["ms_a_token"]["full"])
+    found_lines = []
+    for dtype, found in part["dtypes"].items():
+        found_lines.append([asked.format(dtype, "`full`"), _numbers(found["ratio_to_full"])])
+        if dtype != fastest:
+            against = f"`full` in {fastest}, where that is faster"
+            found_lines.append([asked.format(dtype, against), _numbers(found["ratio_to_fastest_full"], "full")])
+        if "beyond_weights" in found:
+            what = f"selecting and attending then, beyond the model's other work, as a share of `full`'s, {dtype}"
+            found_lines.append([what, _numbers(found["beyond_weights"])])
+        found_lines.append([f"selecting tokens, as a share of such a step, {dtype}", _numbers(found["choosing_share"])])
+    for tokens, shares in part.get("beyond_weights_by_length", {}).items():
+        found_lines.append([f"the same share of selecting and attending after {int(tokens):,} tokens", _numbers(shares)])
+    return found_lines
+
+
+def _numbers(by_name: dict[str, float], *others: str) -> str:
+    """The methods' numbers, without that of `full` unless it is one of the `others`."""
+    return ", ".join(f"{name} {number:.2f}" for name, number in by_name.items() if name != "full" or name in others)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import notebooks, offload_tables, schedules, widgets
+from . import decode, notebooks, offload_tables, schedules, widgets
 from .markdown import table
 
 Results = dict[str, Any]
@@ -14,7 +14,7 @@ def summary(results: Results) -> str:
     """The README's table of what was measured."""
     rows: list[list[str]] = []
     lines = {
-        "imports": _imports, "decode": _decode, "kernels": _kernels, "recall": _recall_lines,
+        "imports": _imports, "decode": decode.lines, "kernels": _kernels, "recall": _recall_lines,
         "cache": offload_tables.cache_lines, "store": offload_tables.store_lines, "grid": _grid,
         "widget": widgets.lines, "notebooks": notebooks.lines,
     }  # fmt: skip
@@ -225,24 +225,6 @@ def _imports(part: Results) -> list[list[str]]:
         ["`import kvviz`, `import kvviz.plots`", f"{part['kvviz_s']:.2f} s, {part['kvviz.plots_s']:.2f} s"],
         ["`kvviz.load()`, de-quantised before", loads],
     ]
-
-
-def _decode(part: Results) -> list[list[str]]:
-    asked = f"time per token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, {{}}, as a share of {{}}"
-    fastest = min(part["dtypes"], key=lambda dtype: part["dtypes"][dtype]["ms_a_token"]["full"])
-    lines = []
-    for dtype, found in part["dtypes"].items():
-        lines.append([asked.format(dtype, "`full`"), _numbers(found["ratio_to_full"])])
-        if dtype != fastest:
-            against = f"`full` in {fastest}, where that is faster"
-            lines.append([asked.format(dtype, against), _numbers(found["ratio_to_fastest_full"], "full")])
-        lines.append([f"selecting tokens, as a share of such a step, {dtype}", _numbers(found["choosing_share"])])
-    return lines
-
-
-def _numbers(by_name: dict[str, float], *others: str) -> str:
-    """The methods' numbers, without that of `full` unless it is one of the `others`."""
-    return ", ".join(f"{name} {number:.2f}" for name, number in by_name.items() if name != "full" or name in others)
 
 
 def _kernels(part: Results) -> list[list[str]]:
