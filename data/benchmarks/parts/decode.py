@@ -125,7 +125,7 @@ def lines(part: dict[str, Any]) -> list[list[str]]:
             found_lines.append([what, _numbers(found["beyond_weights"])])
         found_lines.append([f"selecting tokens, as a share of such a step, {dtype}", _numbers(found["choosing_share"])])
     for tokens, shares in part.get("beyond_weights_by_length", {}).items():
-        found_lines.append([f"the same share of selecting and attending after {int(tokens):,} tokens", _numbers(shares)])
+        found_lines.append([f"the same share beyond the other work, after {int(tokens):,} tokens", _numbers(shares)])
     return found_lines
 
 
