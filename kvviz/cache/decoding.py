@@ -107,10 +107,11 @@ def centroid_weights(
 def _device_parts(selection: Selection, store: LayerStore, on_host: bool) -> list[slice | Tensor]:
     """The parts of the selection's slots for which the device has room, one after the other.
 
-    The host part comes last; if `on_host`, the host attends to it, and it is left out here.
+    The host part comes last; if `on_host`, the host attends to it, and it is left out here. A store that offloads
+    nothing attends to all slots at once.
     """
     count = selection.indices.shape[-1]
-    if selection.host_part is None:
+    if selection.host_part is None or not store.offloads:
         return [*(store.parts(selection.indices) or [slice(0, count)])]
     slots, (start, stop) = torch.arange(count, device=selection.indices.device), selection.host_part
     device_slots = torch.cat([slots[:start], slots[stop:]])
