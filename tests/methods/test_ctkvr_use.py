@@ -163,7 +163,7 @@ class TestModels:
         """On real keys, recall is higher than with pages, and text is generated."""
         out = kvviz.generate(lm, prose[:1200], "ctkvr", 256, max_new_tokens=8)
         assert len(out.text) > 0
-        assert out.ledger.attended == 256 + 7
+        assert 128 < out.ledger.attended <= 256
         trace = kvviz.capture(lm, prose, layers=(15,), max_tokens=450)
         ctkvr, quest = (
             kvviz.replay(trace, name, queries=16, budget=128, dense_layers=0, **fields).summary()

@@ -9,9 +9,7 @@ from collections.abc import Callable
 
 from ..base import Method
 from . import choosing, counted_bytes, decoding
-from .steps import smallest
-
-__all__ = ["CHECKS", "Check", "run", "smallest"]
+from .steps import smallest as smallest
 
 Check = Callable[[type[Method]], None]
 
