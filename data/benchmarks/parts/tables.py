@@ -85,8 +85,9 @@ def needle(part: Results) -> str:
     rows = [
         [
             f"`{row['label']}`", str(row["budget"] or "all"), f"{row['correct']}/{row['of']}",
-            f"{row['interval'][0]:.2f}–{row['interval'][1]:.2f}", f"{row['recall']:.2f}",
-            f"{row['attention_mass']:.3f}", f"{row['output_error']:.3f}", f"{row['least']:.0f}–{row['most']:.0f}",
+            "–".join(f"{bound:.2f}" for bound in row.get("interval", ())), f"{row['recall']:.2f}",
+            f"{row['attention_mass']:.3f}", f"{row['output_error']:.3f}",
+            f"{row['least']:.0f}–{row['most']:.0f}" if "least" in row else f"{row['attended_tokens']:.0f}",
             f"{row['metadata_bytes'] / 1e6:.1f}",
         ]
         for row in part["rows"]
@@ -101,7 +102,9 @@ def needle(part: Results) -> str:
         "within the budget. *Attended*: the fewest and the most tokens per KV head in a step, means over layers. A "
         "choice per query head (`official`, MagicPIG) attends to more per KV head; InfiniGen with its threshold, "
         "MagicPIG and CTkvr may find fewer than the budget allows. The interval of the share found is a bootstrap over "
-        "samples.",
+        "samples."
+        if "least" in part["rows"][0]
+        else "Measured before a step's budget was fixed: the question and the answer came on top of it.",
         "Recall here counts as many of the exact best tokens as the method attended to; layers that a method keeps "
         "dense are left out. Both are as `kvviz.compare` reports them. Metadata is that of all layers, in float32, "
         f"where keys and values take {part['tokens'] * 30 * 1536 / 1e6:.0f} MB.",
