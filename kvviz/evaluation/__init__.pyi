@@ -1,3 +1,4 @@
+from .cost_table import costs as costs
 from .report import markdown as markdown
 from .report import report as report
 from .results import load_results as load_results

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .cost_table import TIMES, WITH_RATIO, costs
 from .results import load_results
 from .statistics import SETTING, differences, orderings, summary, wins, without_budget
 
@@ -24,10 +25,10 @@ def report(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 0
     """A Markdown report of results: a table of `load_results`, or the path of a results file.
 
     Sections: what was run and where; mean scores, with the widest interval per task and length; differences to full
-    attention and to the oracle, if they were run; wins and losses at equal budgets; rankings; refused cells with their
-    reasons. Intervals have the given `confidence` and are resampled with `seed`. The budget NaN, of methods that ignore
-    the budget, is written as "any". The order of the rows does not matter. Raises the errors of
-    `kvviz.evaluation.summary`.
+    attention and to the oracle, if they were run; wins and losses at equal budgets; rankings; costs; refused cells with
+    their reasons. Intervals have the given `confidence` and are resampled with `seed`. The budget NaN, of methods that
+    ignore the budget, is written as "any". The order of the rows does not matter. Raises the errors of
+    `kvviz.evaluation.costs`.
     """
     table = load_results(results) if isinstance(results, str | os.PathLike) else results
     means = summary(table, confidence, seed)
@@ -41,7 +42,7 @@ def report(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 0
     for reference in REFERENCES:
         if reference in set(table["method"]):
             sections += [_differences_heading(reference), markdown(differences(table, reference, confidence, seed))]
-    sections += [_wins(table), _orderings(table), _refused(table)]
+    sections += [_wins(table), _orderings(table), _costs(table), _refused(table)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -204,6 +205,32 @@ def _orderings(table: pd.DataFrame) -> str:
         return _by_budget(ranks, _cells(ranks, lambda row: f"{row['rank']} ({row['mean']:.3f} of {row['tasks']})"))
 
     return _by_placement(text, table, ranked)
+
+
+def _costs(table: pd.DataFrame) -> str:
+    text = (
+        "## Costs\n\nMedians over the samples of all tasks; in brackets, the median ratio to `full` on the same "
+        "sample. TTFT is the time to the first token: prefill, building and question. TT2T is the time to the second, "
+        "TPOT the time per later token. Attended: tokens per KV head at the last step. Kept: keys and values at the "
+        "end. Peak: the most keys, values and metadata on the device, the whole prompt included. MB are 10^6 bytes."
+    )
+    head = ["method", "budget", "n", "TTFT (s)", "TT2T (s)", "TPOT (s)", "attended", "kept (MB)", "peak (MB)",
+            "metadata (MB)"]  # fmt: skip
+    sections = [
+        f"### {length:,} tokens, {hardware}\n\n{_lines(head, [_cost_line(row) for _, row in rows.iterrows()])}"
+        for (hardware, length), rows in costs(table).groupby(["hardware", "length"])
+    ]
+    return "\n\n".join([text, *sections]) if sections else ""
+
+
+def _cost_line(row: pd.Series[Any]) -> list[str]:
+    cells = [f"`{row['method']}`", _budget(row["budget"]), f"{row['n']}"]
+    for name in WITH_RATIO:
+        value = row[name] / (1e6 if name.endswith("_bytes") else 1)
+        digits = f"{value:.3f}" if name in TIMES else f"{value:,.1f}"
+        ratio = "" if math.isnan(row[f"{name}_ratio"]) else f" ({row[f'{name}_ratio']:.2f})"
+        cells.append("" if math.isnan(value) else digits + ratio)
+    return [*cells, f"{row['metadata_bytes'] / 1e6:,.1f}"]
 
 
 def _by_placement(text: str, table: pd.DataFrame, written: Callable[[pd.DataFrame], str]) -> str:

@@ -51,7 +51,7 @@ def summary(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 
     """
     import pandas
 
-    table = _table("summary", results)
+    table = checked_rows("summary", results)
     rows = []
     for cell, samples in _samples(table).groupby(CELL, dropna=False):
         scored = samples.dropna(subset="score")
@@ -84,7 +84,7 @@ def differences(
     """
     import pandas
 
-    table = _table("differences", results)
+    table = checked_rows("differences", results)
     methods = set(table["method"])
     if reference not in methods:
         raise UnknownNameError("differences: reference", reference, methods)
@@ -119,7 +119,7 @@ def wins(results: pd.DataFrame | str | os.PathLike[str], by: Sequence[str] = ())
     for name in by:
         if name not in SETTING:
             raise UnknownNameError("wins: by", name, SETTING)
-    samples = _samples(_table("wins", results)).dropna(subset="score")
+    samples = _samples(checked_rows("wins", results)).dropna(subset="score")
     gain = samples["score"].where(samples["higher_is_better"], -samples["score"])
     rows = []
     groups = [*by, "budget"]
@@ -147,13 +147,13 @@ def orderings(results: pd.DataFrame | str | os.PathLike[str]) -> pd.DataFrame:
     """
     import pandas
 
-    samples = _samples(_table("orderings", results)).dropna(subset="score")
+    samples = _samples(checked_rows("orderings", results)).dropna(subset="score")
     rows = []
     for budget, scored in samples[samples["higher_is_better"]].groupby("budget", dropna=False):
         means = scored.groupby(["method", *SETTING])["score"].mean().unstack("method")
         usual = means[means.notna().mean(axis="columns") > 0.5]
         complete = usual.dropna(axis="columns").groupby(level="task").mean()
-        overall = complete.mean().round(12)  # so that equal means stay equal, whatever the order of summation
+        overall = complete.mean().dropna().round(12)  # so that equal means stay equal, whatever the order of summation
         ranks = overall.rank(ascending=False, method="min")
         rows += [
             {"budget": budget, "rank": int(rank), "method": method, "mean": float(mean), "tasks": len(complete)}
@@ -171,7 +171,7 @@ def perplexity_table(results: pd.DataFrame | str | os.PathLike[str], budget: flo
     InvalidInputError without scores in nats per token, for several such tasks (perplexities of different texts are not
     comparable), or for a budget that no method has.
     """
-    table = _table("perplexity_table", results)
+    table = checked_rows("perplexity_table", results)
     samples = _samples(table).dropna(subset="score")
     in_nats = samples[~samples["higher_is_better"]]
     if in_nats["task"].nunique() != 1:
@@ -189,7 +189,7 @@ def perplexity_table(results: pd.DataFrame | str | os.PathLike[str], budget: flo
     return _with_attrs(in_nats[columns].reset_index(drop=True), table)
 
 
-def _table(operation: str, results: pd.DataFrame | str | os.PathLike[str]) -> pd.DataFrame:
+def checked_rows(operation: str, results: pd.DataFrame | str | os.PathLike[str]) -> pd.DataFrame:
     """The rows, checked, and sorted so that sums do not depend on their order."""
     table = load_results(results) if isinstance(results, str | os.PathLike) else results
     missing = [name for name in NEEDED if name not in table.columns]

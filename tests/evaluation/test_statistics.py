@@ -14,7 +14,17 @@ from scipy.stats import bootstrap
 
 from kvviz import plots
 from kvviz.errors import InvalidInputError, UnknownNameError
-from kvviz.evaluation import differences, load_results, markdown, orderings, perplexity_table, report, summary, wins
+from kvviz.evaluation import (
+    costs,
+    differences,
+    load_results,
+    markdown,
+    orderings,
+    perplexity_table,
+    report,
+    summary,
+    wins,
+)
 from kvviz.evaluation.results import Results
 from tests.evaluation.evaluation_tasks import run_grid, save_model
 
@@ -33,7 +43,7 @@ def row(method, sample, score, budget=128.0, task="easy", length=1000, turn=0, r
         "numpy": "2", "hardware": "one core", "prompt_tokens": length, "turn": turn, "answers": "[]", "details": "{}",
         "refused": refused, "budget_tokens": 0 if refused else length if math.isnan(budget) else int(budget),
         "score": NAN if refused else score, "chance": NAN if nats else 0.0, "text": "", "metadata_bytes": 0,
-        "kept_bytes": 0,
+        "kept_bytes": 0, "ttft_s": 1.0, "tt2t_s": 1.5, "tpot_s": 0.5, "attended_tokens": 100.0, "peak_bytes": 0,
     } | more  # fmt: skip
 
 
@@ -151,6 +161,29 @@ def test_orderings_weight_tasks_equally_and_need_every_task():
     assert ranked == [[1, "quest", 0.15, 2], [1, "snapkv", 0.15, 2], [1, "full", 1.0, 1]]
 
 
+def test_costs_are_medians_with_ratios_on_the_same_sample():
+    full = [row("full", n, 1.0, NAN, ttft_s=float(4 + n), tpot_s=0.5, kept_bytes=1000) for n in range(5)]
+    times = ((0, 8.0, 0.25), (1, 5.0, NAN), (2, 18.0, 0.75))
+    quest = [row("quest", n, 1.0, ttft_s=ttft, tpot_s=tpot, kept_bytes=250) for n, ttft, tpot in times]
+    table = table_of(
+        *full, *quest,
+        row("quest", 0, 1.0, turn=1, ttft_s=0.1), row("quest", 3, 0, refused="too small", ttft_s=NAN),
+        row("quest", 4, 1.0, ttft_s=99.0, hardware="two cores"), row("snapkv", 0, 1.0, ttft_s=7.0, length=2000),
+    )  # fmt: skip
+    shown = costs(table).set_index(["hardware", "length", "method"])
+    line = shown.loc[("one core", 1000, "quest")]
+    assert line[["n", "ttft_s", "tpot_s", "kept_bytes"]].tolist() == [3, 8, 0.5, 250]
+    assert line[["ttft_s_ratio", "tpot_s_ratio", "kept_bytes_ratio"]].tolist() == [2, 1, 0.25]  # 8/4, 5/5, 18/6
+    assert shown.loc[("one core", 1000, "full"), ["n", "ttft_s", "ttft_s_ratio"]].tolist() == [5, 6, 1]
+    assert math.isnan(shown.loc[("one core", 2000, "snapkv"), "ttft_s_ratio"])  # full was not run at this length
+    assert shown.loc[("two cores", 1000, "quest"), "ttft_s"] == 99
+    assert math.isnan(shown.loc[("two cores", 1000, "quest"), "ttft_s_ratio"])
+    page = report(table).partition("## Costs")[2]
+    assert "| `quest` | 128 | 3 | 8.000 (2.00) | 1.500 (1.00) | 0.500 (1.00) | 100.0 (1.00) | 0.0 (0.25) |" in page
+    with pytest.raises(InvalidInputError, match="also tpot_s"):
+        costs(table.drop(columns="tpot_s"))
+
+
 @settings(max_examples=5)
 @given(order=st.permutations(range(54)))
 @pytest.mark.slow
@@ -163,7 +196,7 @@ def test_statistics_do_not_depend_on_the_order_of_rows(order):
     ]  # fmt: skip
     table = table_of(*rows)
     shuffled = table.iloc[order].reset_index(drop=True)
-    for statistic in (summary, differences, wins, orderings):
+    for statistic in (summary, differences, wins, orderings, costs):
         pd.testing.assert_frame_equal(statistic(table), statistic(shuffled), check_exact=True)
     assert report(table) == report(shuffled)
 
@@ -196,7 +229,7 @@ def test_one_sample_has_no_interval_and_refused_samples_no_score():
 )  # fmt: skip
 def test_what_cannot_be_compared_is_refused(change, message):
     table = table_of(row("quest", 0, 0.5), row("quest", 1, 0.5) | change)
-    for statistic in (summary, differences, wins, orderings, perplexity_table, report):
+    for statistic in (summary, differences, wins, orderings, perplexity_table, costs, report):
         with pytest.raises(InvalidInputError, match=message):
             statistic(table)
         with pytest.raises(InvalidInputError, match="also length"):
@@ -304,10 +337,10 @@ def test_the_report_describes_the_run_and_its_intervals(path):
 def test_placements_are_ranked_separately(path):
     table = load_results(path)
     last = table.assign(placement="last", score=1 - table["score"])
-    ranked = report(pd.concat([table, last])).partition("## Rankings")[2].partition("## Refused")[0]
+    ranked = report(pd.concat([table, last])).partition("## Rankings")[2].partition("## Costs")[0]
     parts = ranked.split("### Question ")
     assert [part.partition("\n")[0] for part in parts[1:]] == ["after the compressed context", "last"]
-    alone = report(table).partition("## Rankings")[2].partition("## Refused")[0]
+    alone = report(table).partition("## Rankings")[2].partition("## Costs")[0]
     assert parts[1].strip() == alone.partition("### Question ")[2].strip() != ""
     assert parts[2].partition("\n")[2] != parts[1].partition("\n")[2]
 
@@ -318,9 +351,10 @@ def test_the_report_of_a_real_grid_has_every_section(tmp_path):
     page = report(tmp_path / "results.parquet")
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert titles == [
-        "What was run", "Scores", "Differences to `full`", "Wins, ties and losses", "Rankings", "Refused cells",
+        "What was run", "Scores", "Differences to `full`", "Wins, ties and losses", "Rankings", "Costs",
+        "Refused cells",
     ]  # fmt: skip
     blocks = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
-    assert len(blocks) == 3 + 1 + 4 + 4 + 2
+    assert len(blocks) == 3 + 1 + 4 + 4 + 2 + 2
     for lines in blocks:
         assert len({line.replace("\\|", "").count("|") for line in lines}) == 1, "a row of another width"
