@@ -3,6 +3,7 @@
     python data/benchmarks/run.py                    everything
     python data/benchmarks/run.py --only decode      one part; the others keep their last results
     python data/benchmarks/run.py --only needle --methods quest    some rows of a part; the others stay
+    python data/benchmarks/run.py --only needle --extend    only the batches of samples that the last results lack
     python data/benchmarks/run.py --gpu --out …      the parts that need a GPU, into a separate file
     python data/benchmarks/run.py --readme           only write the last results into the Markdown files again
 
@@ -106,7 +107,10 @@ def main() -> None:
     )
     parser.add_argument("--readme", action="store_true", help="only write the last results into the Markdown files")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=f"measure only these, in {' or '.join(BY_METHOD)}")
+    parser.add_argument("--extend", action="store_true", help="add the samples that the last results of needle lack")
     options = parser.parse_args()
+    if options.extend and options.only != ["needle"]:
+        parser.error("--extend needs --only needle")
     if options.methods and not (options.only and set(options.only) <= BY_METHOD.keys()):
         parser.error(f"--methods needs --only {' or '.join(BY_METHOD)}")
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
@@ -115,6 +119,8 @@ def main() -> None:
         started = time.perf_counter()
         if options.methods:
             results[name] = BY_METHOD[name](results[name], parts[name](options.methods))
+        elif options.extend:
+            results[name] = needle.extended(results[name])
         else:
             results[name] = parts[name]()
         print(json.dumps({name: results[name]}, indent=2))
@@ -126,7 +132,11 @@ def main() -> None:
             "seconds": round(time.perf_counter() - started),
         }  # fmt: skip
         runs = results.setdefault("runs", {})
-        runs[name] = runs[name] | {"again": {"methods": options.methods, **run}} if options.methods else run
+        if options.methods:
+            run = runs[name] | {"again": {"methods": options.methods, **run}}
+        elif options.extend:
+            run = runs[name] | {"extended": run}
+        runs[name] = run
         options.out.write_text(json.dumps(results, indent=2) + "\n")
     if options.out == DEFAULT_OUT:
         write_markdown(results)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 from .inputs import SYSTEMS, Configuration, configurations, model, prose
 
 TOKENS, BUDGETS, COUNT, SEED, NEW_TOKENS = 2000, (256,), 16, 0, 8
+BATCHES = range(2)  # of COUNT samples, at the same depths with other seeds
 # What each method needs for that: tokens that wait for their cluster count too, merging goes on with each token, and
 # methods that drop tokens at the end of a prompt only drop one for each new one.
 EQUAL: dict[str, dict[str, Any]] = {
@@ -22,7 +23,7 @@ EQUAL: dict[str, dict[str, Any]] = {
 MEANS = ("recall", "attention_mass", "output_error", "attended_tokens", "metadata_bytes", "build_s")
 
 
-def run(methods: Container[str] | None = None) -> dict[str, Any]:
+def run(methods: Container[str] | None = None, batches: Iterable[int] = BATCHES) -> dict[str, Any]:
     """Needles found per configuration and budget, and means over samples of what `kvviz.compare` measures.
 
     `methods` names the methods to measure, by default all.
@@ -33,7 +34,11 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
     from kvviz.tasks import needle_samples
 
     lm = model()
-    samples = needle_samples(lm, prose(), count=COUNT, tokens=TOKENS, seed=SEED)
+    samples = [
+        sample
+        for batch in batches
+        for sample in needle_samples(lm, prose(), count=COUNT, tokens=TOKENS, seed=SEED + batch * COUNT)
+    ]
     labelled, left_out = _allowed(configurations((*SYSTEMS, "infinigen"), methods))
     tables, seconds = [], []
     for sample in samples:
@@ -45,10 +50,37 @@ def run(methods: Container[str] | None = None) -> dict[str, Any]:
         finders = "; ".join(table["method"][table["correct"]])
         print(f"{sample.needle} ({seconds[-1]:.0f} s) found by: {finders}", flush=True)
     return {
-        "model": lm.name, "tokens": TOKENS, "budgets": BUDGETS, "samples": COUNT, "seeds": [s.seed for s in samples],
-        "new_tokens": NEW_TOKENS, "median_s_a_sample": statistics.median(seconds),
+        "model": lm.name, "tokens": TOKENS, "budgets": BUDGETS, "samples": len(samples),
+        "seeds": [sample.seed for sample in samples], "new_tokens": NEW_TOKENS,
+        "median_s_a_sample": statistics.median(seconds),
         "example": {"needle": samples[0].needle, "question": samples[0].question},
         "rows": summed(tables), "left_out": left_out,
+    }  # fmt: skip
+
+
+def extended(old: dict[str, Any]) -> dict[str, Any]:
+    """The old results with those of the batches that they lack."""
+    lacking = range(old["samples"] // COUNT, len(BATCHES))
+    new = run(batches=lacking)
+    by_label = {(row["label"], row["budget"]): row for row in new["rows"]}
+    rows = [_joined(row, by_label[row["label"], row["budget"]]) for row in old["rows"]]
+    return new | {
+        "samples": old["samples"] + new["samples"], "seeds": [*old["seeds"], *new["seeds"]],
+        "example": old["example"], "rows": rows,
+    }  # fmt: skip
+
+
+def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The row of all samples from the rows of two parts of them."""
+    import numpy as np
+
+    from kvviz.metrics import bootstrap_interval
+
+    correct, of = old["correct"] + new["correct"], old["of"] + new["of"]
+    means = {name: (old[name] * old["of"] + new[name] * new["of"]) / of for name in MEANS}
+    return old | means | {
+        "correct": correct, "of": of, "interval": bootstrap_interval((np.arange(of) < correct).astype(float)),
+        "least": min(old["least"], new["least"]), "most": max(old["most"], new["most"]),
     }  # fmt: skip
 
 
