@@ -39,10 +39,11 @@ NAMES = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 DOCUMENTS = (
     "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/gallery/README.md",
     "data/benchmarks/README.md", "data/benchmarks/methods.md", "data/agreement/README.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "data" / "papers").glob("*.md")),
 )  # fmt: skip
 BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").glob("pictures/*.png")))
 # <img> in Markdown is not changed, so these files must be where it points.
-COPIED_AS_THEY_ARE = "data/gallery/*.png"
+COPIED_AS_THEY_ARE = ("data/gallery/*.png", "data/papers/pictures/*.png")
 PLOTLY = "plotly.min.js"
 AT_ONCE = 2  # notebooks; the kernel of each takes up to 1 GiB
 
@@ -87,8 +88,9 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str]) -> dict[str, int]:
         copy(path, source / path.name)
     for name in (*DOCUMENTS, *BESIDE):
         copy(ROOT / name, source / name)
-    for path in ROOT.glob(COPIED_AS_THEY_ARE):
-        copy(path, extra / path.relative_to(ROOT))
+    for pattern in COPIED_AS_THEY_ARE:
+        for path in ROOT.glob(pattern):
+            copy(path, extra / path.relative_to(ROOT))
     readme = source / "README.md"
     readme.write_text("".join(line for line in readme.open(encoding="utf-8") if not line.startswith("[![")))  # badges
     pages.write(source)

@@ -3,9 +3,10 @@
     python data/benchmarks/results.py           the whole grid on a GPU; without one, the part for two cores
     python data/benchmarks/results.py --whole   the whole grid, with or without a GPU
     python data/benchmarks/results.py --page    only README.md, from the existing results
+    python data/benchmarks/results.py --again quest ctkvr    these methods once more, after a change of their code
 
 An interrupted run can be resumed. Cells in the file are never run again, so the part for two cores counts towards the
-whole grid. On the same machine and commit, a second run from scratch writes the same file.
+whole grid; those of methods whose fields have changed since are dropped. On the same machine and commit, a second run from scratch writes the same file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import torch
 
 import kvviz
@@ -25,6 +28,7 @@ from kvviz.evaluation import report
 from kvviz.evaluation.grid import cells, examples
 from kvviz.methods import Method
 from kvviz.tasks import Task, create
+from kvviz.trace.storage import replacing
 
 HERE = Path(__file__).resolve().parent
 OUT, PAGE = HERE / "results.parquet", HERE / "README.md"
@@ -85,15 +89,31 @@ def missing(grids: Sequence[Grid], table: pd.DataFrame) -> tuple[int, int]:
     return len(keys - set(table["key"])), len(keys)
 
 
+def drop_outdated(path: Path, grids: Sequence[Grid], again: Sequence[str] = ()) -> None:
+    """Remove the rows of methods whose fields have changed since, and those of the methods `again`, from the file."""
+    if not path.exists():
+        return
+    current = {
+        (cell.label, json.dumps(dict(cell.config), sort_keys=True, default=str))
+        for grid in grids
+        for cell in cells(grid.methods, grid.budgets)
+    }
+    table = parquet.read_table(path)
+    columns = (table[name].to_pylist() for name in ("method", "method_name", "method_config"))
+    kept = [(label, config) in current and name not in again for label, name, config in zip(*columns, strict=True)]
+    if not all(kept):
+        with replacing(path) as partial:
+            parquet.write_table(table.filter(pa.array(kept)), partial, compression="zstd")
+        print(f"{kept.count(False):,} rows dropped: their methods have changed", flush=True)
+
+
 def page(table: pd.DataFrame) -> str:
-    """README.md: the report, and first how many cells of the command on two cores are missing or out of date."""
+    """README.md: the report, and first how many cells of the command on two cores are missing."""
     absent, total = missing(TWO_CORES, table)
     if not absent:
         return report(table)
-    commits = ", ".join(sorted(set(table["commit"])))
     note = (
-        f"**{absent:,} of the {total:,} cells of `make results` are missing here: methods have changed since the "
-        f"commit of these results ({commits}). A step's budget then still grew with the generated tokens.**"
+        f"**{absent:,} of the {total:,} cells of `make results` are missing here: the grid goes on where it stopped.**"
     )
     title, _, rest = report(table).partition("\n")
     return f"{title}\n\n{note}\n{rest}"
@@ -106,12 +126,16 @@ def main() -> None:
     parser.add_argument("--samples", type=int, help="maximum number of samples per task and length")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"processes; {JOBS} by default, 1 on a GPU")
     parser.add_argument("--out", type=Path, default=OUT, help="another results file; README.md is written next to it")
+    parser.add_argument("--again", nargs="+", metavar="NAME", default=[], help="methods to run again")
     parser.add_argument("--page", action="store_true", help="only write the page, from the existing results")
     options = parser.parse_args()
     gpu = torch.cuda.is_available()
     # float32 on a GPU too, since one file holds the results of one model.
     lm = None if options.page else kvviz.load(MODEL, dtype=torch.float32)
-    for grid in () if lm is None else WHOLE if options.whole or gpu else TWO_CORES:
+    grids = () if lm is None else WHOLE if options.whole or gpu else TWO_CORES
+    if grids:
+        drop_outdated(options.out, (*TWO_CORES, *WHOLE), options.again)
+    for grid in grids:
         started = time.perf_counter()
         table = kvviz.evaluate(
             lm, grid.tasks, grid.methods, grid.budgets, grid.lengths, seed=SEED, out=options.out,
