@@ -6,7 +6,8 @@
     python data/benchmarks/results.py --again quest ctkvr    these methods once more, after a change of their code
 
 An interrupted run can be resumed. Cells in the file are never run again, so the part for two cores counts towards the
-whole grid; those of methods whose fields have changed since are dropped. On the same machine and commit, a second run from scratch writes the same file.
+whole grid; those of methods whose fields have changed since are dropped. On the same machine and commit, a second run
+from scratch writes the same file.
 """
 
 from __future__ import annotations
