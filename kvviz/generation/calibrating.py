@@ -61,7 +61,7 @@ def calibrated_squeezed_attention(
     length = len(trace) - queries  # of the fixed context
     if not 1 <= queries < len(trace):
         raise InvalidInputError(f"{OPERATION}: queries", queries, f"1 to {len(trace) - 1} of {len(trace)} tokens")
-    always = min(method.reserved, length)
+    always = min(method.sinks + method.recent, length)  # of the fixed context
     clustered = (1 - sparsity) * length - always  # keys per head and query that clusters are to contribute
     if clustered < 0:
         wanted = f"at most {1 - always / length:.3f}, what {always} sinks and recent tokens of {length} leave"
