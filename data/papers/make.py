@@ -60,7 +60,7 @@ def main() -> int:
     for name in chosen(options.measure):
         measure(name)
     missing = [f"{paper} {item}" for paper, item in wanted() if (paper, item) not in ENTRIES]
-    findings = {key: entry.find() for key, entry in ENTRIES.items()}
+    findings = {key: entry.finding() for key, entry in ENTRIES.items()}
     (options.out / PICTURES).mkdir(parents=True, exist_ok=True)
     draw(
         {key: findings[key] for key, entry in ENTRIES.items() if not options.only or entry.slug in options.only},
@@ -117,7 +117,7 @@ def draw(findings: dict[tuple[str, str], Finding], folder: Path) -> None:
                 print(f"{path:48} {saved.stat().st_size / 1e3:6.0f} kB", flush=True)
     finally:
         kaleido.stop_sync_server(silence_warnings=True)
-    kept = {path for key, entry in ENTRIES.items() for path in pictures(entry, findings.get(key) or entry.find())}
+    kept = {path for key, entry in ENTRIES.items() for path in pictures(entry, findings.get(key) or entry.finding())}
     for file in (folder / PICTURES).glob("*.png"):
         if f"{PICTURES}/{file.name}" not in kept:
             file.unlink()

@@ -15,6 +15,7 @@ OUTCOMES = {
     "schematic": "a picture of a mechanism; ours is drawn from real data by the production code",
     "needs a GPU": "the command is ready and tested at a small size, but has not run at the paper's",
     "needs a model or data": "the loader and the command are ready and tested on small data",
+    "not measured yet": "the command is ready and tested at a small size, but has not run",
 }
 INTRODUCTION = """# The papers' figures and tables, beside ours
 

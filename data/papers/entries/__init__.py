@@ -12,6 +12,8 @@ from typing import Literal
 
 import plotly.graph_objects as go
 
+from kvviz import IncompatibleFileError
+
 # The numbers of figures and tables of each paper.
 PAPERS: dict[str, tuple[int, int]] = {
     "ClusterKV": (13, 1),
@@ -23,7 +25,9 @@ SOURCES = {
     "ClusterKV": "arXiv 2412.03213", "CentroidKV": "OpenReview T3EeupQhGj", "PQCache": "arXiv 2407.12820",
     "CTkvr": "arXiv 2512.15550",
 }  # fmt: skip
-Outcome = Literal["reproduced", "not reproduced", "schematic", "needs a GPU", "needs a model or data"]
+Outcome = Literal[
+    "reproduced", "not reproduced", "schematic", "needs a GPU", "needs a model or data", "not measured yet"
+]
 Draw = Callable[[], go.Figure]
 
 
@@ -44,6 +48,7 @@ class Finding:
     why: str = ""
     draw: Draw | None = None
     published: Draw | None = None
+    measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,17 @@ class Entry:
         """The name of its pictures, such as "clusterkv-fig-3"."""
         return f"{self.paper} {self.item}".lower().replace(". ", "-").replace(" ", "-")
 
+    def finding(self) -> Finding:
+        """What `find` returns; where stored results are missing, which command makes them."""
+        try:
+            return self.find()
+        except IncompatibleFileError as error:
+            return Finding(ours=f"not measured yet: {error}", measured=False)
+
     def outcome(self, finding: Finding) -> Outcome:
-        """One of the five outcomes."""
+        """One of the six outcomes."""
+        if not finding.measured:
+            return "not measured yet"
         if self.schematic:
             return "schematic"
         if self.needs == "a GPU":
