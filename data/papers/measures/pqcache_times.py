@@ -103,7 +103,6 @@ def pqcache_latency(
 
     The offloading methods keep keys and values in host memory, the others on the device.
     """
-    import kvviz
 
     rows = []
     for number in range(rounds):
@@ -127,7 +126,6 @@ def pqcache_cache_sizes(
 
     `capacities` are blocks of 128 tokens; `waiting_bytes` are those that a step waits for, without block fills.
     """
-    import kvviz
     from kvviz.offload import BlockCache, KVStore, StepCache
 
     (ids,) = texts(lm, tokens, 1)
@@ -153,13 +151,12 @@ def pqcache_tt2t_by_iterations(
 ) -> Rows:  # fmt: skip
     """TT2T and seconds of building by the most iterations of k-means, keys in host memory, clustered on the host."""
     (ids,) = texts(lm, tokens, 1)
-    rows = []
-    for number in range(rounds):
-        for count in iterations:
-            rows.append({"round": number, "iterations": count} | _timed(
-                lm, ids, "pqcache", steps, "host", budget=share, max_iter=count, cluster_on="host"
-            ))  # fmt: skip
-    return rows
+    fields = {"budget": share, "cluster_on": "host"}
+    return [
+        {"round": number, "iterations": count} | _timed(lm, ids, "pqcache", steps, "host", max_iter=count, **fields)
+        for number in range(rounds)
+        for count in iterations
+    ]
 
 
 def _timed(lm: Any, ids: Any, method: str, steps: int, store: Any, **fields: Any) -> dict[str, float | None]:
