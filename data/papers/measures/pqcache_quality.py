@@ -51,7 +51,7 @@ def attention_power_law(lm: Any, tokens: int = 2048, count: int = 3, steps: int 
 
 @measure(tokens=200, count=1, steps=4, layers=(2,), share=0.5, shares=(0.5,))
 def pqcache_settings(
-    lm: Any, tokens: int = 2048, count: int = 3, steps: int = 32, layers: tuple[int, ...] = (3, 9, 15, 21, 27),
+    lm: Any, tokens: int = 2048, count: int = 3, steps: int = 32, layers: tuple[int, ...] = (3, 15, 27),
     share: float = 0.1, shares: tuple[float, ...] = SHARES,
 ) -> Rows:  # fmt: skip
     """Recall, attention mass and output error of the last `steps` positions, means over layers, per text and setting.

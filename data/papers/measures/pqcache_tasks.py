@@ -27,7 +27,7 @@ def _scores(table: Any, *columns: str) -> Rows:
 
 @measure(lengths=(300,), depths=1, share=0.5)
 def pqcache_needle_grid(
-    lm: Any, lengths: tuple[int, ...] = (2048, 4096, 7168), depths: int = 3, share: float = 0.1
+    lm: Any, lengths: tuple[int, ...] = (2048, 4096, 7168), depths: int = 2, share: float = 0.1
 ) -> Rows:
     """Needles found by every method, by length and depth; the question comes last, the budget is `share` of the prompt.
 
@@ -43,19 +43,19 @@ def pqcache_needle_grid(
 
 @measure(tasks=("needle",), length=300, samples=1, share=0.5)
 def pqcache_question_first(
-    lm: Any, tasks: tuple[str, ...] = ("needle", "niah_single_2"), length: int = 1024, samples: int = 10,
+    lm: Any, tasks: tuple[str, ...] = ("needle", "niah_single_2"), length: int = 1024, samples: int = 8,
     share: float = 0.1,
 ) -> Rows:  # fmt: skip
-    """Scores with the question before the text, and of the same samples with the question after it."""
+    """Scores with the question before the text, one prompt for both."""
     import kvviz
     from kvviz.tasks import create
 
-    asked = [create(name, placement=placement) for placement in ("first", "last") for name in tasks]
+    asked = [create(name, placement="first") for name in tasks]
     return _scores(kvviz.evaluate(lm, asked, ASKED, [share], [length], samples=samples, seed=SEED))
 
 
 @measure(tokens=200, samples=1)
-def pqcache_minference(lm: Any, tokens: int = 2048, samples: int = 10, share: float = 0.2, new_tokens: int = 8) -> Rows:
+def pqcache_minference(lm: Any, tokens: int = 1024, samples: int = 8, share: float = 0.2, new_tokens: int = 8) -> Rows:
     """Needles found, and errors of the output, with exact and with sparse prefill ("minference").
 
     Per sample: full attention, PQCache with m=4 and b=8, MInference, and both together. The question is fed after the
@@ -84,7 +84,7 @@ def pqcache_minference(lm: Any, tokens: int = 2048, samples: int = 10, share: fl
 
 @measure(tasks=("needle",), length=300, samples=1, configurations=((2, 4),), iterations=(1,))
 def pqcache_answers_by_setting(
-    lm: Any, tasks: tuple[str, ...] = ("needle", "niah_multikey_1"), length: int = 1024, samples: int = 8,
+    lm: Any, tasks: tuple[str, ...] = ("needle", "niah_multikey_1"), length: int = 1024, samples: int = 6,
     budget: int = 64, configurations: tuple[tuple[int, int], ...] = CONFIGURATIONS,
     iterations: tuple[int, ...] = (1, 3, 30),
 ) -> Rows:  # fmt: skip

@@ -97,7 +97,7 @@ def _fastest(run: Callable[[], object], repeats: int) -> float:
 
 @measure(lengths=(160,), rounds=1, steps=3, share=0.5)
 def pqcache_latency(
-    lm: Any, lengths: tuple[int, ...] = (512, 1024, 2048), rounds: int = 3, steps: int = 16, share: float = 0.2
+    lm: Any, lengths: tuple[int, ...] = (512, 1024, 2048), rounds: int = 2, steps: int = 16, share: float = 0.2
 ) -> Rows:
     """TTFT, TT2T and TPOT of PQCache and its baselines by length; methods take turns within a round.
 
@@ -119,7 +119,7 @@ def pqcache_latency(
 
 @measure(tokens=200, rounds=1, steps=3, capacities=(1,))
 def pqcache_cache_sizes(
-    lm: Any, tokens: int = 2048, rounds: int = 3, steps: int = 16, share: float = 0.2,
+    lm: Any, tokens: int = 2048, rounds: int = 2, steps: int = 16, share: float = 0.2,
     capacities: tuple[int, ...] = (2, 4, 8),
 ) -> Rows:  # fmt: skip
     """TPOT and bytes fetched per step of PQCache in host memory: no cache, block caches, and the last step's tokens.
@@ -146,7 +146,7 @@ def pqcache_cache_sizes(
 
 @measure(tokens=128, rounds=1, steps=3, iterations=(1, 2))
 def pqcache_tt2t_by_iterations(
-    lm: Any, tokens: int = 2048, rounds: int = 3, steps: int = 4, share: float = 0.1,
+    lm: Any, tokens: int = 2048, rounds: int = 2, steps: int = 4, share: float = 0.1,
     iterations: tuple[int, ...] = (1, 3, 10, 30, 100),
 ) -> Rows:  # fmt: skip
     """TT2T and seconds of building by the most iterations of k-means, keys in host memory, clustered on the host."""
