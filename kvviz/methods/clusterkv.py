@@ -76,7 +76,11 @@ class ClusterKV(Method[ClusterKVState]):
     presets = {
         "paper": {},
         "official": {
-            "n_clusters": 400, "max_iter": 20, "group": "each", "decode_interval": None, "generated": "on_top",
+            "n_clusters": 400,
+            "max_iter": 20,
+            "group": "each",
+            "decode_interval": None,
+            "generated": "on_top",
         },
     }
 

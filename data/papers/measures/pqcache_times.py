@@ -21,8 +21,9 @@ def pqcache_layer_times(
 ) -> Rows:  # fmt: skip
     """Seconds of one layer's prefill, of offloading its keys and values, and of clustering its keys, by length.
 
-    The fastest of `repeats` runs. Hidden states are random (their values cost no time), keys are real. Offloading is
-    the copy into host memory that a store makes; on a machine without a GPU no bus is crossed.
+    The fastest of `repeats` runs. Hidden states are random (their values cost no time), keys are real. Clustering runs
+    on the host, for at most `limit` iterations. Offloading is the copy into host memory that a store makes; on a
+    machine without a GPU no bus is crossed.
     """
     import torch
 
@@ -32,23 +33,22 @@ def pqcache_layer_times(
     (ids,) = texts(lm, max(lengths), 1)
     trace = kvviz.capture(lm, ids, layers=[layer])
     keys, values = (torch.from_numpy(array[layer].astype("float32"))[None] for array in (trace.keys, trace.values))
+    dtype = lm.model.dtype
     rows: Rows = []
     for tokens in lengths:
         k, v = keys[:, :, :tokens].contiguous(), values[:, :, :tokens].contiguous()
-        moved = 2 * k.numel() * k.element_size()
-        rows += [
-            {"work": "compute", "tokens": tokens, "iterations": None, "bytes": None,
-             "seconds": _fastest(_one_layer(lm, layer, tokens), repeats)},
-            {"work": "offload", "tokens": tokens, "iterations": None, "bytes": moved,
-             "seconds": min(_offloaded_s(k, v) for _ in range(repeats + 1))},
-        ]  # fmt: skip
+        stored = k.to(lm.device, dtype), v.to(lm.device, dtype)
+        moved = 2 * stored[0].numel() * stored[0].element_size()
+        known = {"tokens": tokens, "limit": None, "iterations": None, "bytes": None}
+        computed_s = _fastest(_one_layer(lm, layer, tokens), repeats)
+        offloaded_s = min(_offloaded_s(*stored) for _ in range(repeats + 1))
+        rows.append({"work": "compute", **known, "seconds": computed_s})
+        rows.append({"work": "offload", **known, "bytes": moved, "seconds": offloaded_s})
         for limit in iterations:
             fields = {"n_partitions": 2, "n_bits": 6, "max_iter": limit}
             made = int(cluster_parts(k[0], **fields).n_iter.max())
             seconds = _fastest(lambda k=k, fields=fields: product_quantize(k[0], **fields), repeats)
-            rows.append({
-                "work": "clustering", "tokens": tokens, "iterations": made, "bytes": None, "seconds": seconds,
-            })  # fmt: skip
+            rows.append({"work": "clustering", **known, "limit": limit, "iterations": made, "seconds": seconds})
     return rows
 
 
@@ -58,12 +58,16 @@ def _one_layer(lm: Any, layer: int, tokens: int) -> Callable[[], object]:
 
     decoder = lm.model.model
     hidden = torch.randn(1, tokens, lm.model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-    places = torch.arange(tokens)[None]
+    hidden = hidden.to(lm.device, lm.model.dtype)
+    places = torch.arange(tokens, device=lm.device)[None]
 
     @torch.no_grad()
     def run() -> object:
         rotary = decoder.rotary_emb(hidden, places)
-        return decoder.layers[layer](hidden, position_ids=places, position_embeddings=rotary)
+        output = decoder.layers[layer](hidden, position_ids=places, position_embeddings=rotary)
+        if lm.device.type == "cuda":
+            torch.cuda.synchronize()
+        return output
 
     return run
 
@@ -78,8 +82,10 @@ def _offloaded_s(keys: Any, values: Any) -> float:
     store = KVStore("host").layer(lambda prompt: prompt)
     store.reserve(keys, values, length)
     store.append(keys, values)
+    if keys.is_cuda:
+        torch.cuda.synchronize()
     started = time.perf_counter()
-    store.offload(1, torch.arange(0)[None])
+    store.offload(1, torch.arange(0, device=keys.device)[None])
     store.wait()
     return time.perf_counter() - started
 
@@ -115,6 +121,23 @@ def pqcache_latency(
                     {"round": number, "tokens": tokens, "method": name} | _timed(lm, ids, name, steps, store, **budget)
                 )
     return rows
+
+
+@measure(gpu=True, lengths=(160,), rounds=1, steps=3, share=0.5)
+def pqcache_latency_gpu(
+    lm: Any, lengths: tuple[int, ...] = (2048, 4096, 8000), rounds: int = 5, steps: int = 64, share: float = 0.2
+) -> Rows:
+    """As `pqcache_latency`, on a GPU."""
+    return pqcache_latency(lm, lengths, rounds, steps, share)
+
+
+@measure(gpu=True, lengths=(64, 96, 128, 160), layer=1, iterations=(1, 2), repeats=1)
+def pqcache_layer_times_gpu(
+    lm: Any, lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192), layer: int = 15,
+    iterations: tuple[int, ...] = (3, 10, 30), repeats: int = 5,
+) -> Rows:  # fmt: skip
+    """As `pqcache_layer_times`: a layer on the GPU, clustering on the host, offloading over the bus between them."""
+    return pqcache_layer_times(lm, lengths, layer, iterations, repeats)
 
 
 @measure(tokens=200, rounds=1, steps=3, capacities=(1,))
