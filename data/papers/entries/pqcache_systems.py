@@ -30,7 +30,7 @@ def latency_and_cache() -> Finding:
     growth = mean["tpot_s"].unstack("method")
     grown = growth.iloc[-1] / growth.iloc[0]
     cached = sizes.groupby("cache", sort=False)[["hit_rate", "waiting_bytes", "moved_bytes", "tpot_s"]].mean()
-    blocks = cached[cached.index.str.endswith(" tokens")]
+    blocks = cached[cached.index.str.match(r"[\d,]+ tokens")]
     none = cached.loc["no cache"]
     rates = hit_rates()
     policies = rates.pivot_table("hit_rate", ["capacity_tokens", "blocks_a_step"], "policy")
@@ -99,7 +99,8 @@ def decomposition() -> Finding:
         ours=f"end to end as a share of the sum of the parts: (a) {hidden} tokens; (b) a step "
         f"{share['decode'].mean():.2f}; (c) T from 1 to 30: recall {first['recall']:.3f} to {last['recall']:.3f}, "
         f"output error {first['output_error']:.3f} to {last['output_error']:.3f}, at T = 3 "
-        f"{quality.loc[3, 'recall']:.3f} and {quality.loc[3, 'output_error']:.3f}; needles found: {found}; TT2T {delays}",
+        f"{quality.loc[3, 'recall']:.3f} and {quality.loc[3, 'output_error']:.3f}; answers found: {found}; TT2T "
+        f"{delays}",
         holds=bool(
             (share["prefill"] < 1).all()
             and last["recall"] > first["recall"]
