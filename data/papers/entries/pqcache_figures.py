@@ -19,6 +19,7 @@ PCIE_1 = LinkModel("PCIe 1.0 ×16", 4e9)
 SEVEN_B = Geometry(n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128, max_positions=131_072)  # as Mistral-7B
 THIRTEEN_B = Geometry(n_layers=40, n_heads=40, n_kv_heads=40, head_dim=128, max_positions=4096)  # as Llama-2-13B
 FASTER = (10, 100)
+COLORS = ("#D55E00", "#0072B2", "#009E73")
 
 
 @entry(
@@ -233,7 +234,14 @@ def layer_curves(table: pd.DataFrame) -> pd.DataFrame:
             rows.append({"method": "offloading, copy"} | known)
             seconds = float(PCIE_1.seconds(row["bytes"] / 2))
             rows.append({"method": "offloading, PCIe 1.0"} | known | {"seconds": seconds})
-    return pd.DataFrame(rows)
+    curves = pd.DataFrame(rows)
+    colors = dict(zip(("one layer", "offloading", "clustering"), COLORS, strict=True))
+    marks = ("circle", "square", "diamond")
+    curves.attrs["styles"] = {
+        name: {"color": colors[name.partition(",")[0]], "dash": "solid", "symbol": marks[number % 3]}
+        for number, name in enumerate(curves["method"].unique())
+    }
+    return curves
 
 
 def layer_fit(faster: float = 1) -> IterationModel:

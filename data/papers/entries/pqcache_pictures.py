@@ -46,9 +46,9 @@ def product_quantization() -> go.Figure:
     parts, width = made.centroids.shape[0], made.centroids.shape[2]
     codes = made.codes[TOKEN].astype(int)
     names = (
-        f"key of token {TOKEN + SINKS} and its codewords {codes[0]} and {codes[1]}",
-        "look-up table: query part · each codeword; marked: the key's codes",
-        f"sum of the two entries, all tokens: r = {np.corrcoef(made.exact, made.approximate)[0, 1]:.2f}",
+        f"a key and its codewords {codes[0]} and {codes[1]}",
+        "look-up table of a query; circles: the key's",
+        f"sum of the entries, all tokens: r = {np.corrcoef(made.exact, made.approximate)[0, 1]:.2f}",
     )
     figure = make_subplots(3, 1, subplot_titles=names, vertical_spacing=0.13)
     channels = np.arange(parts * width)
@@ -79,16 +79,16 @@ def product_quantization() -> go.Figure:
 
 # The paper's symbols, what they mean, and where kvviz has them.
 NAMES = (
-    ("n", "batch size", "B in shapes [B, H, L, D]"),
-    ("s", "sequence length", "L; Ledger, prompt_length"),
-    ("d", "hidden size", "lm.model.config.hidden_size"),
-    ("h, h_kv", "heads", "Geometry.n_heads, n_kv_heads"),
-    ("d_h", "width of a head", "Geometry.head_dim"),
-    ("m", "partitions", "PQCache.n_partitions"),
-    ("b", "bits per code", "PQCache.n_bits"),
-    ("d_m", "width of a partition", "Codebook.centroids.shape[-1]"),
-    ("k", "tokens attended to", "PQCache.budget, sinks and window included"),
-    ("T", "iterations of k-means", "PQCache.max_iter"),
+    ("n", "batch size", "B in [B, H, L, D]"),
+    ("s", "sequence length", "L"),
+    ("d", "hidden size", "config.hidden_size"),
+    ("h, h_kv", "heads", "n_heads, n_kv_heads"),
+    ("d_h", "width of a head", "head_dim"),
+    ("m", "partitions", "n_partitions"),
+    ("b", "bits per code", "n_bits"),
+    ("d_m", "their width", "centroids.shape[-1]"),
+    ("k", "tokens attended to", "budget"),
+    ("T", "iterations", "max_iter"),
 )
 
 
@@ -99,12 +99,13 @@ def notation() -> go.Figure:
     values = {
         "n": "1", "s": f"{len(trace):,}", "h, h_kv": f"{geometry.n_heads}, {geometry.n_kv_heads}",
         "d": f"{geometry.n_heads * geometry.head_dim}", "d_h": str(geometry.head_dim), "m": str(made.codes.shape[1]),
-        "b": "6", "d_m": str(made.centroids.shape[-1]), "k": "256", "T": "10",
+        "b": str((made.centroids.shape[1] - 1).bit_length()), "d_m": str(made.centroids.shape[-1]),
     }  # fmt: skip
-    columns = [*zip(*NAMES, strict=True), tuple(values[symbol] for symbol, _, _ in NAMES)]
-    head = ["paper", "meaning", "kvviz", trace.model]
+    columns = [*zip(*NAMES, strict=True), tuple(values.get(symbol, "set") for symbol, _, _ in NAMES)]
+    head = ["paper", "meaning", "kvviz", "here"]
+    cells = {"align": "left", "font_size": 11, "height": 22}
     figure = go.Figure(go.Table(
-        columnwidth=[0.5, 1.1, 1.9, 0.9], header={"values": head, "align": "left"},
-        cells={"values": columns, "align": "left", "height": 24},
+        columnwidth=[0.55, 1.0, 1.25, 0.5], header={"values": head, **cells}, cells={"values": columns, **cells}
     ))  # fmt: skip
-    return figure.update_layout(template="kvviz_light", height=380, title_text="Notation")
+    text = f"Notation, with the values of {trace.model}"
+    return figure.update_layout(template="kvviz_light", height=340, title_text=text, margin={"l": 4, "r": 4, "b": 4})

@@ -13,7 +13,8 @@ METHODS = (
     "ctkvr", "centroidkv", "quest", "infinigen", "shadowkv", "magicpig", "retrieval_attention", "squeezed_attention",
     "streaming_llm",
 )  # fmt: skip
-ASKED = ("full", "oracle", "h2o", "snapkv", "pyramidkv", "infllm", "sparq:pqcache", "pqcache")
+ASKED = ("full", "oracle", "infllm", "sparq:pqcache", "pqcache")
+COMPENSATED = ("h2o", "snapkv", "pyramidkv")  # "(C)" in PQCache's tables: as many bytes as PQCache with its codes
 
 
 def _scores(table: Any, *columns: str) -> Rows:
@@ -46,12 +47,20 @@ def pqcache_question_first(
     lm: Any, tasks: tuple[str, ...] = ("needle", "niah_single_2"), length: int = 1024, samples: int = 8,
     share: float = 0.1,
 ) -> Rows:  # fmt: skip
-    """Scores with the question before the text, one prompt for both."""
+    """Scores with the question before the text, one prompt for both.
+
+    "(C)" are methods that drop tokens, with the bytes of PQCache's codes as further tokens.
+    """
     import kvviz
+    from kvviz.metrics import compensated_budget
     from kvviz.tasks import create
 
     asked = [create(name, placement="first") for name in tasks]
-    return _scores(kvviz.evaluate(lm, asked, ASKED, [share], [length], samples=samples, seed=SEED))
+    extra = kvviz.methods.create("pqcache").extra_communication(lm.geometry.head_dim)
+    more = compensated_budget(share, float(extra))
+    dropping = {f"{name} (C)": name for name in COMPENSATED}
+    rows = _scores(kvviz.evaluate(lm, asked, ASKED, [share], [length], samples=samples, seed=SEED))
+    return rows + _scores(kvviz.evaluate(lm, asked, dropping, [more], [length], samples=samples, seed=SEED))
 
 
 @measure(tokens=200, samples=1)
