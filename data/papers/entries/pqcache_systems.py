@@ -6,7 +6,7 @@ import pandas as pd
 import sources
 
 from entries import Finding, entry
-from entries.pqcache_figures import PCIE_1, scheduled
+from entries.pqcache_figures import PCIE_1, layer_fit, scheduled
 from kvviz import plots
 
 DROPPING = ("snapkv", "pyramidkv")
@@ -100,7 +100,7 @@ def decomposition() -> Finding:
         f"{share['decode'].mean():.2f}; (c) T from 1 to 30: recall {first['recall']:.3f} to {last['recall']:.3f}, "
         f"output error {first['output_error']:.3f} to {last['output_error']:.3f}, at T = 3 "
         f"{quality.loc[3, 'recall']:.3f} and {quality.loc[3, 'output_error']:.3f}; answers found: {found}; TT2T "
-        f"{delays}",
+        f"{delays}; the fit of figure 8 would choose T = {layer_fit().max_iterations(2048)} at 2,048 tokens",
         holds=bool(
             (share["prefill"] < 1).all()
             and last["recall"] > first["recall"]

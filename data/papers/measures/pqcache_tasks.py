@@ -26,10 +26,11 @@ def _scores(table: Any, *columns: str) -> Rows:
     return rows
 
 
-@measure(lengths=(300,), depths=1, share=0.5)
+@measure(lengths=(300,), depths=1, share=0.5, methods=("full", "pqcache"))
 def pqcache_needle_grid(
-    lm: Any, lengths: tuple[int, ...] = (2048, 4096, 7168), depths: int = 2, share: float = 0.1
-) -> Rows:
+    lm: Any, lengths: tuple[int, ...] = (2048, 4096, 7168), depths: int = 2, share: float = 0.1,
+    methods: tuple[str, ...] = METHODS,
+) -> Rows:  # fmt: skip
     """Needles found by every method, by length and depth; the question comes last, the budget is `share` of the prompt.
 
     One sample per length and depth.
@@ -38,7 +39,7 @@ def pqcache_needle_grid(
     from kvviz.tasks import create
 
     task = create("needle", depths=depths, placement="last")
-    table = kvviz.evaluate(lm, [task], METHODS, [share], lengths, samples=depths, seed=SEED)
+    table = kvviz.evaluate(lm, [task], methods, [share], lengths, samples=depths, seed=SEED)
     return _scores(table, "depth")
 
 
