@@ -108,7 +108,7 @@ def decomposition() -> Finding:
             and wait["tt2t_s"].iloc[-1] > wait["tt2t_s"].iloc[0]
         ),
         run=sources.described(table, "(c): 2,048 tokens, layers 3, 15 and 27, a tenth of the tokens"),
-        why="clustering and the model share one processor here; the paper's clustering has two of its own. (b) is above "
+        why="clustering and the model share one processor; the paper's clustering has two of its own. (b) is above "
         "1 where the parts leave out work of the step; on a CPU a step's transfers are made in line (figure 7).",
         draw=lambda: plots.latency(
             {"overlapped": scheduled("overlapped"), "sequential": scheduled("sequential")}, phase="prefill"
