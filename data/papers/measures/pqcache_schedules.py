@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,7 +18,8 @@ def pqcache_schedules(
     """Seconds by phase and part of overlapped and of sequential runs, keys in host memory, and the events of one.
 
     `part`: a stream of the timeline ("compute", "clustering", "transfer"), or "end to end": the prompt until all its
-    work is finished, or all steps. `event` rows are those of the longest prompt in the last round.
+    work is finished, or a step. `load` is the machine's load average after the run; on a busy machine there is no free
+    processor to overlap with. `event` rows are those of the longest prompt in the last round.
     """
     import kvviz
     from kvviz.offload.background import sequential
@@ -31,11 +33,12 @@ def pqcache_schedules(
                     out = kvviz.generate(
                         lm, ids, "pqcache", share, max_new_tokens=steps + 1, store="host", timeline=True
                     )
-                known = {"kind": "part", "round": number, "tokens": tokens, "schedule": schedule}
-                rows += [known | part for part in _parts(out.timeline)]
+                known = {"tokens": tokens, "schedule": schedule}
+                load = {"round": number, "load": os.getloadavg()[0]}
+                rows += [{"kind": "part", **known, **load, **part} for part in _parts(out.timeline)]
                 if number == rounds - 1 and tokens == max(lengths):
-                    events = out.timeline.to_frame().to_dict("records")
-                    rows += [{"kind": "event", "tokens": tokens, "schedule": schedule, **event} for event in events]
+                    events = out.timeline.to_frame().round(6).query("phase == 'prefill'").to_dict("records")
+                    rows += [{"kind": "event", **known, **event} for event in events]
     return rows
 
 
