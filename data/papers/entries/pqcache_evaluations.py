@@ -86,7 +86,8 @@ def _on_our_tasks() -> str:
     "PQCache", "fig. 9",
     headline="SnapKV (C), PyramidKV (C) and PQCache find the needle nearly as often as full attention, up to 131,000 "
     "tokens with 1/10 of them; H2O (C), SparQ and InfLLM miss many",
-    claim="PQCache finds at most one needle fewer than full attention, and more than H2O, SparQ and InfLLM each",
+    claim="PQCache finds at least 90 % of the needles that full attention finds, and more than H2O, SparQ (one "
+    "channel) and InfLLM each, in this grid and, SparQ apart, in that of `make results`",
     call="kvviz evaluate --task needle:depths=10,placement=last --method all --budget 10% --length 1024 --length 2048 "
     '--length 4096 --length 7168 --samples 10 --out needles.parquet; make papers ARGS="--measure pqcache_needle_grid"',
 )  # fmt: skip
@@ -97,15 +98,23 @@ def needles() -> Finding:
     found = table.groupby("method")["score"].sum()
     of = table.groupby("method").size().max()
     listed = ", ".join(f"{name} {count:.0f}" for name, count in found.sort_values(ascending=False).items())
+    stored = sources.scores().query("task == 'needle' and placement == 'last' and length == 1024")
+    stored = stored[stored["score"].notna() & ((stored["budget"] == 128) | (stored["method"] == "full"))]
+    more = (
+        stored[stored["sample"].isin(stored[stored["method"] == "pqcache"]["sample"])].groupby("method")["score"].sum()
+    )
+    grid = ", ".join(f"{name} {more[name]:.0f}" for name in ("full", "pqcache", "h2o", "infllm", "snapkv", "pyramidkv"))
     return Finding(
-        ours=f"needles found of {of}: {listed}",
+        ours=f"needles found of {of}: {listed}. In the grid of `make results` (1,024 tokens, budget 128), of "
+        f"{stored[stored['method'] == 'pqcache']['sample'].nunique()}: {grid}",
         holds=bool(
-            found["pqcache"] >= found["full"] - 1
+            all(counts["pqcache"] >= 0.9 * counts["full"] for counts in (found, more))
             and all(found["pqcache"] > found[name] for name in ("h2o", "sparq", "infllm"))
+            and all(more["pqcache"] > more[name] for name in ("h2o", "infllm"))
         ),
         run=sources.described(table, "question last, one sample per length and depth"),
-        why="few needles: the command runs ten depths. SnapKV, PyramidKV and H2O have the paper's budget without its "
-        "compensation (C), which at 1/64 of the keys' bytes would add 1/128 of the tokens.",
+        why=f"few needles (n = {of}): the command runs ten depths and more lengths, and methods that refuse the budget "
+        "are left out. SnapKV, PyramidKV and H2O have the paper's budget without its compensation (C), which at 1/64 of the keys' bytes would add 1/128 of the tokens.",
         draw=lambda: plots.needle_grid(
             table[table["method"].isin([name.partition(":")[0] for name in METHODS])], found="score"
         ),
@@ -148,7 +157,7 @@ def settings() -> Finding:
         ours=f"(b) recall by m × b: {order}; needles found by 2×6 {scored['2×6']:.2f}, 8×2 {scored['8×2']:.2f}, full "
         f"attention {scored['full']:.2f} (n = {answers.groupby('method').size().max()}); (c) lower error than "
         f"{'every baseline' if not not_below else 'all but ' + ', '.join(not_below)} at every budget; (d) change of "
-        "the output error from 1/64 to 1/16: " + ", ".join(f"{name} {value:.3f}" for name, value in moved.items()),
+        "the output error from 1/64 to 1/16: " + ", ".join(f"{name} {value:.3f}, from {error['communication', name].iloc[0]:.2f}" for name, value in moved.items()),
         holds=bool(worst and all(below.values()) and steady),
         run=sources.described(table),
         why=f"(b) {_verdict(worst)}; (c) {_verdict(all(below.values()))}; (d) {_verdict(steady)}. (a) "
@@ -266,8 +275,8 @@ def infinitebench() -> Finding:
 @entry(
     "PQCache", "table 5",
     headline="InfiniteBench averages: full 47.63, PQCache 47.31, MInference 41.04, both together 40.18",
-    claim="PQCache finds at most one needle fewer than full attention, and both together at most one fewer than "
-    "MInference",
+    claim="PQCache finds at least 90 % of the needles that full attention finds, and both together at least 90 % of "
+    "those that MInference finds",
     call='kvviz.generate(lm, prompt, "pqcache", 0.2, preset="infinitebench", prefill="minference"); make papers '
     'ARGS="--measure pqcache_minference"',
 )  # fmt: skip
@@ -281,7 +290,9 @@ def with_minference() -> Finding:
             f"{name} {sources.with_interval(table[table['label'] == name].sort_values('sample')['correct'])}"
             for name in ("full", "pqcache", "minference", "both")
         ),
-        holds=bool(found["pqcache"] >= found["full"] - 1 and found["both"] >= found["minference"] - 1),
+        holds=bool(
+            found["pqcache"] >= 0.9 * found["full"] and found["both"] >= 0.9 * found["minference"] and found["full"]
+        ),
         run=sources.described(table, "needles, question after the text"),
         why=f"n = {of}. MInference is sparse from 512 tokens on here; the paper's prompts have about 100,000.",
         draw=lambda: plots.ablation(
