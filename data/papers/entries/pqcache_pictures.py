@@ -108,4 +108,4 @@ def notation() -> go.Figure:
         columnwidth=[0.55, 1.0, 1.25, 0.5], header={"values": head, **cells}, cells={"values": columns, **cells}
     ))  # fmt: skip
     text = f"Notation, with the values of {trace.model}"
-    return figure.update_layout(template="kvviz_light", height=470, title_text=text, margin={"l": 4, "r": 4, "b": 4})
+    return figure.update_layout(template="kvviz_light", height=500, title_text=text, margin={"l": 4, "r": 4, "b": 4})
