@@ -12,6 +12,7 @@ from .costs import index_build_time, throughput_by_batch
 from .export import save
 from .fragmentation import page_fragmentation
 from .importance_curves import attention_distribution, importance_drift
+from .iteration_fits import iteration_fit
 from .latency import latency
 from .ledger_bars import budget_ledger
 from .memory_curves import hit_rate, kv_memory
@@ -35,6 +36,7 @@ __all__ = [
     "hit_rate",
     "importance_drift",
     "index_build_time",
+    "iteration_fit",
     "key_similarity",
     "kv_memory",
     "latency",

@@ -130,6 +130,30 @@ class Timeline:
 
         return pd.DataFrame(list(self.events), columns=list(Event._fields))
 
+    @classmethod
+    def from_frame(cls, table: pd.DataFrame, description: str = "") -> Timeline:
+        """The timeline of such a table, whose rows may be in any order; other columns are ignored.
+
+        Raises InvalidInputError for a missing column, an unknown stream or phase, or an event that ends before it
+        starts.
+        """
+        missing = [name for name in Event._fields if name not in table.columns]
+        if missing:
+            raise InvalidInputError("Timeline.from_frame: columns", list(table.columns), f"also {', '.join(missing)}")
+        columns = (table[name] for name in Event._fields)
+        rows = zip(*columns, strict=True)
+        events = [
+            Event(float(start), float(end), str(stream), str(what), int(layer), str(phase))
+            for start, end, stream, what, layer, phase in rows
+        ]
+        for event in events:
+            if event.stream not in STREAMS or event.phase not in PHASES or not event.end_s >= event.start_s:
+                wanted = f"a stream of {STREAMS}, a phase of {PHASES}, start <= end"
+                raise InvalidInputError("Timeline.from_frame", tuple(event), wanted)
+        timeline = cls(description)
+        timeline._events = sorted(events)
+        return timeline
+
     def seconds(self, stream: str | None = None, what: str | None = None, phase: str | None = None) -> float:
         """Total seconds of the events with this stream, name and phase; None means any."""
         return sum(event.end_s - event.start_s for event in self._chosen(stream, what, phase))

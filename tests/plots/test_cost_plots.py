@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from kvviz import metrics, plots
+from kvviz.clustering.iterations import ClusteringTime, ComputeTime, IterationModel, fit_iterations
 from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.offload import LinkModel
 from kvviz.trace.geometry import Geometry
@@ -129,6 +130,48 @@ def test_hit_rates_of_both_caches_and_the_papers_marks():
         plots.hit_rate(pd.DataFrame({"cache": ["a"], "hit_rate": [0.5]}))
     with pytest.raises(InvalidInputError, match=r"hit_rate: hit_rate: got 1\.5"):
         plots.hit_rate(table.assign(hit_rate=1.5))
+
+
+def fitted(factor=1.0, **limits):
+    clustering = [ClusteringTime(s, t, 0.001 + 2e-7 * s * t) for s in (1000, 8000) for t in (2, 5)]
+    compute = [ComputeTime(s, factor * (0.003 + 2e-5 * s + 1e-8 * s * s)) for s in (1000, 2000, 8000)]
+    return fit_iterations(clustering, compute, **limits)
+
+
+def test_iterations_are_those_at_which_clustering_takes_as_long_as_the_layer():
+    figure = plots.iteration_fit({"slow": fitted(), "fast": fitted(0.1)}, hardware="a machine")
+    upper = [trace for trace in figure.data if trace.yaxis == "y" and trace.x[0] is not None]
+    lower = [trace for trace in figure.data if trace.yaxis == "y2" and trace.x[0] is not None]
+    fit, marks = (
+        next(trace for trace in upper if trace.name == "slow" and trace.mode == mode) for mode in ("lines", "markers")
+    )
+    np.testing.assert_allclose(fit.y, 1e3 * (0.003 + 2e-5 * fit.x + 1e-8 * fit.x**2), rtol=1e-6)  # ms
+    np.testing.assert_allclose(marks.y, 1e3 * (0.003 + 2e-5 * marks.x + 1e-8 * marks.x**2), rtol=1e-6)
+    thin = [trace for trace in upper if trace.line.width == 1]
+    assert len(thin) == 2, "clustering, which both share, is drawn once, with a line for T = 2 and for T = 5"
+    np.testing.assert_allclose(thin[1].y, 1e3 * (0.001 + 2e-7 * thin[1].x * 5), rtol=1e-6)
+    for name, factor in (("slow", 1.0), ("fast", 0.1)):
+        free, chosen = (
+            next(trace for trace in lower if trace.name == name and trace.line.width == width) for width in (1.2, 3)
+        )
+        exact = (factor * (0.003 + 2e-5 * free.x + 1e-8 * free.x**2) - 0.001) / (2e-7 * free.x)
+        np.testing.assert_allclose(free.y, exact, rtol=1e-6)
+        low, high = (np.clip(np.floor(exact + rounding), 3, 300) for rounding in (-1e-6, 1e-6))
+        assert ((low <= chosen.y) & (chosen.y <= high)).all()
+    assert "a machine" in figure.layout.title.text
+
+
+def test_iterations_beyond_the_limits_are_clipped():
+    lengths = [64, 100_000]
+    slow, fast = (plots.iteration_fit(fitted(factor, least=4, most=50), lengths) for factor in (1.0, 0.001))
+    assert slow.data[-1].y.max() == 50
+    assert fast.data[-1].y.min() == 4
+    assert slow.data[-1].x[[0, -1]].tolist() == lengths
+    with pytest.raises(InvalidInputError, match="iteration_fit: got no model"):
+        plots.iteration_fit({})
+    with pytest.raises(InvalidInputError, match="models with measurements"):
+        plots.iteration_fit(IterationModel(0, 1, 0, 0, 1))
+    assert_escaped(texts_of(plots.iteration_fit({"<b>$x$</b>": fitted()}, dark=True)))
 
 
 def test_bytes_and_seconds_are_those_of_tensors_and_the_link():

@@ -185,6 +185,19 @@ class TestFiles:
         assert frame["stream"].tolist() == ["pass", "compute"]
         assert frame["end_s"].tolist() == [1, 0.75]
 
+    def test_a_frame_is_read_back(self):
+        timeline = timeline_of([("pass", 0, 1), ("compute", 0.5, 0.75), ("transfer", 0.6, 0.9)])
+        frame = timeline.to_frame()
+        again = Timeline.from_frame(frame.sample(frac=1, random_state=0).assign(other=1), "again")
+        assert again.events == timeline.events
+        assert again.overlap() == pytest.approx(timeline.overlap(), nan_ok=True)
+        assert again.description == "again"
+        for column, value in (("stream", "unknown"), ("phase", "later"), ("end_s", -1.0)):
+            with pytest.raises(InvalidInputError, match=r"Timeline\.from_frame: got"):
+                Timeline.from_frame(frame.assign(**{column: value}))
+        with pytest.raises(InvalidInputError, match="wanted also layer"):
+            Timeline.from_frame(frame.drop(columns="layer"))
+
     @pytest.mark.parametrize("cut", [0, 5, 100, -1])
     def test_a_truncated_file_is_refused(self, tmp_path, cut):
         path = timeline_of([("pass", 0, 1)]).save(tmp_path / "timeline")

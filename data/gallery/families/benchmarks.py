@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvviz import IncompatibleFileError
+from kvviz.clustering.iterations import ClusteringTime, ComputeTime, IterationModel, fit_iterations
 
 CPU = Path(__file__).resolve().parents[2] / "benchmarks" / "cpu.json"
 SHOWN = ("clusterkv", "pqcache", "ctkvr", "centroidkv", "quest", "retrieval_attention")
@@ -73,6 +74,20 @@ def choosing() -> pd.DataFrame:
 def building() -> pd.DataFrame:
     """Seconds to build the index of one layer, by method and length."""
     return _by_length("build", "index")
+
+
+def iterations(faster: float = 1) -> IterationModel:
+    """The fit of PQCache's clustering and of one layer, whose measured seconds are divided by `faster`."""
+    rows = _part("iterations")["table"]
+    clustering = [ClusteringTime(row["tokens"], row["iterations"], row["seconds"]) for row in rows if row["iterations"]]
+    compute = [ComputeTime(row["tokens"], row["seconds"] / faster) for row in rows if not row["iterations"]]
+    return fit_iterations(clustering, compute)
+
+
+def machine() -> str:
+    """The hardware of the benchmarks."""
+    hardware: str = _part("machine")["hardware"]
+    return hardware
 
 
 def _by_length(part: str, name: str) -> pd.DataFrame:

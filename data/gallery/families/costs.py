@@ -41,6 +41,17 @@ def index_build_time(runs: Runs) -> go.Figure:
     return plots.index_build_time(benchmarks.building())
 
 
+@figure("none of the papers; PQCache eq. 1 to 3")
+def iteration_fit(runs: Runs) -> go.Figure:
+    """How many iterations of PQCache's clustering one layer's computation hides, as measured on a CPU, and as if the
+    layer were computed 10 or 100 times as fast: then the choice, and at last the lower limit, binds.
+    """
+    fits = {
+        f"{label} as fast": benchmarks.iterations(factor) for label, factor in (("10 times", 10), ("100 times", 100))
+    }
+    return plots.iteration_fit({"this CPU": benchmarks.iterations(), **fits}, hardware=benchmarks.machine())
+
+
 @figure("ClusterKV section V-C, PQCache fig. 11d")
 def hit_rate(runs: Runs) -> go.Figure:
     """How often a token that is attended to is already on the device."""
