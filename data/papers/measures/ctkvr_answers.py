@@ -24,7 +24,19 @@ def ctkvr_methods(budget: int, centroids: int) -> dict[str, Any]:
         "a share of the prompt": {"budget": 0.125},
     }
     common = {"budget": budget, "n_centroids": centroids, **WINDOWS}
+    settings["without rerank"] = whole_union(budget - sum(WINDOWS.values()))
     return {label: kvviz.methods.create("ctkvr", **{**common, **fields}) for label, fields in settings.items()}
+
+
+def whole_union(chosen: int, n_probes: int = 4, list_ratio: float = 2.5) -> dict[str, Any]:
+    """CTkvr's fields with which a step attends to the whole union of C' lists of 2.5·ρ' keys, for ρ' = `chosen`.
+
+    So much is the paper's "without rerank" (figure 11): the budget is that of C' full lists, which the union's duplicates
+    do not use up.
+    """
+    entries = n_probes * int(list_ratio * chosen)
+    budget = sum(WINDOWS.values()) + entries
+    return {"budget": budget, "list_ratio": 1 / n_probes, "n_probes": n_probes, "rerank": False}
 
 
 def competitors(lm: Any, budget: int, tokens: int) -> dict[str, Any]:
@@ -51,7 +63,7 @@ def competitors(lm: Any, budget: int, tokens: int) -> dict[str, Any]:
 
 @measure(tokens=260, samples=1, budget=96, centroids=16, new_tokens=2)
 def ctkvr_needles(
-    lm: Any, tokens: int = 1500, samples: int = 12, budget: int = 128, centroids: int = 94, new_tokens: int = 7
+    lm: Any, tokens: int = 1500, samples: int = 10, budget: int = 128, centroids: int = 94, new_tokens: int = 7
 ) -> Rows:
     """Per needle sample and method: whether the number was found, and what a step attended to and took.
 
