@@ -50,9 +50,7 @@ def ctkvr_modules(
 
     context, queries, keys, values = _layer(lm, tokens, 1)
     prompt = tokens - steps
-    method = kvviz.methods.create(
-        "ctkvr", budget=budget, n_centroids=centroids, update=None, sinks=16, recent=16
-    )
+    method = kvviz.methods.create("ctkvr", budget=budget, n_centroids=centroids, update=None, sinks=16, recent=16)
     keys, values = keys[:, :, :prompt].contiguous(), values[:, :, :prompt].contiguous()
     state = method.build(context, queries[:, :, :prompt], keys, values)
     count, end = method.free_budget(state), method.recent_start(state)
