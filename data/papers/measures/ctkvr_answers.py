@@ -31,8 +31,8 @@ def ctkvr_methods(budget: int, centroids: int) -> dict[str, Any]:
 def whole_union(chosen: int, n_probes: int = 4, list_ratio: float = 2.5) -> dict[str, Any]:
     """CTkvr's fields with which a step attends to the whole union of C' lists of 2.5·ρ' keys, for ρ' = `chosen`.
 
-    So much is the paper's "without rerank" (figure 11): the budget is that of C' full lists, which the union's duplicates
-    do not use up.
+    So much is the paper's "without rerank" (figure 11): the budget is that of C' full lists. The union, without
+    duplicates, does not use it up.
     """
     entries = n_probes * int(list_ratio * chosen)
     budget = sum(WINDOWS.values()) + entries
@@ -93,29 +93,3 @@ def ctkvr_needles(
         ]  # fmt: skip
         print(f"sample {sample.seed}: found by {', '.join(table['method'][table['correct']])}", flush=True)
     return rows
-
-
-@measure(length=400, samples=1, turns=2, budget=160)
-def ctkvr_multi_turn(lm: Any, length: int = 1024, samples: int = 12, turns: int = 6, budget: int = 256) -> Rows:
-    """Per conversation, turn and method: whether the turn's needle was found, with and without CTkvr's update.
-
-    All turns use one cache. The first question is in the prompt, the others are fed as decode steps after the answers,
-    so that the update's centroids are queries of later questions and answers.
-    """
-    import kvviz
-
-    fields = {"budget": budget, **WINDOWS}
-    methods = {
-        "full": kvviz.methods.create("full"),
-        "fifo": kvviz.methods.create("ctkvr", **fields),
-        "no update": kvviz.methods.create("ctkvr", **fields, update=None),
-    }
-    task = kvviz.tasks.create("needle_multi_turn", turns=turns, placement="last")
-    table = kvviz.evaluate(lm, [task], methods, [budget], [length], samples, SEED)
-    return [
-        {
-            "sample": int(row["sample"]), "turn": int(row["turn"]), "label": row["method"],
-            "correct": float(row["score"]),
-        }
-        for row in table.to_dict("records")
-    ]  # fmt: skip
