@@ -13,6 +13,7 @@ from torch import Tensor
 
 from measures import SEED, Rows, measure, texts
 
+METHODS = ("retrieval_attention", "pqcache")  # timed as a whole
 PROBES, EDGES = 4, 16  # C' of CTkvr; links per key and level of HNSW
 Found = tuple[Tensor, float]  # the positions found [Q, T, B], and the share of the keys that were scored
 
@@ -27,17 +28,19 @@ def ctkvr_index_building(
     Each index has L/16 cells or centroids. `recall` is the share of the `budget` keys with the largest q·k that a
     search returns as its best `budget`, over the last `steps` queries of each head; the keys of these steps are not
     indexed. `scored` is the share of the keys whose exact product the search computes (for HNSW what faiss counts).
+    Two other methods' builds are timed only.
     """
     import faiss
 
     import kvviz
+    from kvviz.generation.replaying import trace_context
 
     faiss.omp_set_num_threads(torch.get_num_threads())
     layer, rows = lm.geometry.n_layers // 2, []
     for text, ids in enumerate(texts(lm, tokens, count)):
         trace = kvviz.capture(lm, ids, layers=[layer])
-        all_queries, all_keys = (
-            torch.from_numpy(part[layer].astype("float32")) for part in (trace.queries, trace.keys)
+        all_queries, all_keys, all_values = (
+            torch.from_numpy(part[layer].astype("float32")) for part in (trace.queries, trace.keys, trace.values)
         )
         for length in lengths:
             queries, keys = all_queries[:, :length], all_keys[:, : length - steps].contiguous()
@@ -52,6 +55,14 @@ def ctkvr_index_building(
                     "text": text, "length": length, "index": name, "seconds": seconds,
                     "recall": float(shared.mean()), "scored": scored,
                 })  # fmt: skip
+            inputs = prompt[None], keys[None], all_values[None, :, : length - steps].contiguous()
+            for name in METHODS:
+                method, context = kvviz.methods.create(name, budget=0.5), trace_context(trace, layer)
+                seconds, _ = _timed(
+                    lambda method=method, context=context, inputs=inputs: method.build(context, *inputs), runs
+                )
+                rows.append({"text": text, "length": length, "index": name, "seconds": seconds,
+                             "recall": None, "scored": None})  # fmt: skip
     return rows
 
 
