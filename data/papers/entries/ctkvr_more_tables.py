@@ -185,7 +185,7 @@ def _by_count(field: str, name: str, published: dict[str, Any]) -> Finding:
     wide = rows.pivot_table(index="text", columns="value", values="recall")
     grows = (wide[wide.columns.max()] > wide[wide.columns.min()]).all()
     slower = times.iloc[-1] / times.iloc[0] - 1
-    drawn = rows.rename(columns={"value": name, "choose_ms": "time to choose (ms)"})
+    drawn = rows.rename(columns={"value": name, "choose_ms": "time to choose (ms)"}).assign(method="ctkvr")
     speeds = ", ".join(f"{label} {1 / of(answers, label, 'tpot_s').mean():.1f}" for label in labels)
     return Finding(
         ours=f"recall by {name}: " + ", ".join(f"{value:.0f}: {each:.3f}" for value, each in recall.items())
@@ -196,11 +196,11 @@ def _by_count(field: str, name: str, published: dict[str, Any]) -> Finding:
         "recall stands for it",
         run=sources.described(rows, "all layers and KV heads") + "; needles: " + sources.described(answers),
         draw=lambda: plots.ablation(
-            drawn, field=name, metric=["recall", "time to choose (ms)"], series=[],
+            drawn, field=name, metric=["recall", "time to choose (ms)"],
             title=f"CTkvr by {name} · {rows.attrs['model']}",
         ),
         published=lambda: plots.ablation(
-            pd.DataFrame(published), field=name, metric=["accuracy", "throughput"], series=[],
+            pd.DataFrame(published).assign(method="ctkvr"), field=name, metric=["accuracy", "throughput"],
             title=f"CTkvr table {14 if field == 'n_centroids' else 15}: Llama-3-8B, 96K",
         ),
     )  # fmt: skip

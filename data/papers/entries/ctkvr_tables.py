@@ -128,12 +128,12 @@ def choice_of_centroids() -> Finding:
         ) + ". In 2,048 tokens no query is far from any other (the paper's texts have 64K)",
         run=sources.described(rows, "all layers and KV heads, interval over texts"),
         draw=lambda: plots.ablation(
-            rows.rename(columns={"value": "centroids"}), field="centroids", metric="recall", series=[],
+            rows.rename(columns={"value": "centroids"}).assign(method="ctkvr"), field="centroids", metric="recall",
             title=f"Recall by choice of centroids · {rows.attrs['model']}",
         ),
         published=lambda: plots.ablation(
-            pd.DataFrame({"centroids": order, "mean score": [TABLE_4[name] for name in order]}), field="centroids",
-            metric="mean score", series=[], title="CTkvr table 4: RULER, Llama-3-8B",
+            pd.DataFrame({"method": "ctkvr", "centroids": order, "mean score": [TABLE_4[name] for name in order]}),
+            field="centroids", metric="mean score", title="CTkvr table 4: RULER, Llama-3-8B",
         ),
     )  # fmt: skip
 
