@@ -190,7 +190,7 @@ def needles_of_all_methods() -> Finding:
     rows = rows[rows["budget"].isna() | (rows["budget"] == budget)]
     shares = rows.groupby("method")["score"].mean()
     others = ["shadowkv", "oracle", "magicpig", "quest", "ctkvr"]
-    shown = ["full", "snapkv", *others, "clusterkv", "pqcache", "centroidkv"]
+    shown = ["full", "snapkv", *others]  # the paper's
     return Finding(
         ours=f"budget {budget:.0f}: "
         + ", ".join(

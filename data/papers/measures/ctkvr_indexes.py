@@ -20,8 +20,8 @@ Found = tuple[Tensor, float]  # the positions found [Q, T, B], and the share of 
 
 @measure(tokens=128, count=2, lengths=(64, 128), budget=8, steps=4, runs=1, iterations=5)
 def ctkvr_index_building(
-    lm: Any, tokens: int = 4096, count: int = 3, lengths: tuple[int, ...] = (512, 1024, 2048, 4096), budget: int = 128,
-    steps: int = 32, runs: int = 3, iterations: int = 300,
+    lm: Any, tokens: int = 2048, count: int = 3, lengths: tuple[int, ...] = (256, 512, 1024, 2048), budget: int = 64,
+    steps: int = 32, runs: int = 2, iterations: int = 300,
 ) -> Rows:  # fmt: skip
     """Per text, length and index: seconds to build it for all KV heads of a middle layer, and its recall.
 

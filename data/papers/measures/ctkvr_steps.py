@@ -87,7 +87,7 @@ def ctkvr_modules(
 @measure(tokens=120, batches=(1, 2), steps=3, chosen=8, ratios=(2.5, 5.0), warm_up=1)
 @torch.no_grad()
 def ctkvr_rerank(
-    lm: Any, tokens: int = 2048, batches: tuple[int, ...] = (1, 2, 4, 8), steps: int = 24, chosen: int = 128,
+    lm: Any, tokens: int = 2048, batches: tuple[int, ...] = (1, 2, 4), steps: int = 24, chosen: int = 128,
     ratios: tuple[float, ...] = (1.25, 2.5, 5.0, 10.0), warm_up: int = 4,
 ) -> Rows:  # fmt: skip
     """Per batch and list ratio ρ/ρ': milliseconds of a layer's step with the rerank, and attending to the whole union.

@@ -9,7 +9,7 @@ from measures.ctkvr_answers import WINDOWS
 
 
 @measure(length=400, samples=1, turns=2, budget=160)
-def ctkvr_multi_turn(lm: Any, length: int = 1024, samples: int = 12, turns: int = 6, budget: int = 256) -> Rows:
+def ctkvr_multi_turn(lm: Any, length: int = 1024, samples: int = 8, turns: int = 4, budget: int = 256) -> Rows:
     """Per conversation, turn and method: whether the turn's needle was found, with and without CTkvr's update.
 
     All turns use one cache. The first question is in the prompt, the others are fed as decode steps after the answers,
@@ -36,7 +36,7 @@ def ctkvr_multi_turn(lm: Any, length: int = 1024, samples: int = 12, turns: int 
 
 @measure(lengths=(400,), depths=1, budget=160)
 def ctkvr_needle_grid(
-    lm: Any, lengths: tuple[int, ...] = (1000, 2000, 4000, 8000), depths: int = 3, budget: int = 544
+    lm: Any, lengths: tuple[int, ...] = (1000, 2000, 4000), depths: int = 3, budget: int = 544
 ) -> Rows:
     """Per length and depth: whether full attention and CTkvr find the needle, with the question in the prompt.
 
@@ -58,7 +58,7 @@ def ctkvr_needle_grid(
 
 
 @measure(tokens=260, samples=1, budget=96, new_tokens=2)
-def ctkvr_minference(lm: Any, tokens: int = 1500, samples: int = 10, budget: int = 128, new_tokens: int = 7) -> Rows:
+def ctkvr_minference(lm: Any, tokens: int = 1000, samples: int = 8, budget: int = 128, new_tokens: int = 7) -> Rows:
     """Per needle sample: whether CTkvr finds the number after MInference's sparse prefill, and full attention does."""
     import kvviz
     from kvviz.tasks import needle_samples
