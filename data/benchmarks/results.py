@@ -24,6 +24,8 @@ import kvviz
 from kvviz.evaluation import report
 from kvviz.evaluation.grid import cells, examples
 from kvviz.methods import Method
+from kvviz.methods.pqcache import PQCache
+from kvviz.metrics import compensated_budget
 from kvviz.tasks import Task, create
 
 HERE = Path(__file__).resolve().parent
@@ -58,8 +60,13 @@ FIELDS = {
     "ctkvr, small window": kvviz.methods.create("ctkvr", sinks=16, recent=16),
     "centroidkv, constant ratio": kvviz.methods.create("centroidkv", ratio_step=0.0),
 }
+# The baselines "(C)" of PQCache's tables: methods that drop tokens get as many tokens more as fit into the bytes of
+# PQCache's extra communication (head dimension 64), at the length of the short prompts.
+COMPENSATED = {f"{name} (C)": kvviz.methods.create(name) for name in ("snapkv", "pyramidkv", "h2o")}
 LENGTHS, SHORT = (1024, 2048, 4096), (1024,)
 BUDGETS, SMALL = (128, 256, 512, 1024, 0.25, 0.5, 0.75), (128, 256, 512)
+EXTRA = PQCache().extra_communication(head_dim=64)
+COMPENSATED_BUDGETS = tuple(compensated_budget(budget, EXTRA, SHORT[0]) for budget in SMALL)
 TWO_CORES = (
     Grid(NEEDLES, SHORT, SMALL, 12),
     Grid((LAST,), SHORT, SMALL, 8),
@@ -68,6 +75,8 @@ TWO_CORES = (
     Grid(("perplexity",), SHORT, SMALL, 4),
     Grid(("perplexity",), SHORT, SMALL, 4, FIELDS),
     Grid(NEEDLES, SHORT, SMALL, 12, FIELDS),
+    Grid(NEEDLES, SHORT, COMPENSATED_BUDGETS, 12, COMPENSATED),
+    Grid((LAST,), SHORT, COMPENSATED_BUDGETS, 8, COMPENSATED),
     Grid(("niah_single_2",), (4096,), (*SMALL, 1024), 4),  # full attention still solves it at this length
 )
 # 400 samples keep a 95 % interval of a share within 10 points: 2 * 1.96 * sqrt(0.25 / 400) = 0.098.

@@ -39,7 +39,7 @@ def calibrated_squeezed_attention(
     clusters. One threshold serves all layers and heads; sparse heads attend to fewer keys, others to more. Sinks and
     recent window count as attended to, the tokens after the fixed context do not count. `fields` are those of the
     method, `preset` among them; the default `budget` is 99.9 % of the prompt, so that the threshold decides alone. A
-    smaller budget limits heads after the calibration.
+    smaller budget limits heads after the calibration. By default generated tokens come on top, as in the paper.
 
     Raises InvalidInputError for a `sparsity` outside 0 to 1 or too large for sinks and recent window, `queries` outside
     1 to L − 1, a `threshold` among the fields, a Trace with a prompt or a model without one, and what `capture`
@@ -55,12 +55,13 @@ def calibrated_squeezed_attention(
         raise InvalidInputError(OPERATION, f"threshold {fields['threshold']}", "a sparsity, not a threshold")
     if not 0 <= sparsity < 1:
         raise InvalidInputError(f"{OPERATION}: sparsity", sparsity, "0 <= sparsity < 1")
-    method = cast(SqueezedAttention, create("squeezed_attention", **{"budget": UNLIMITED, **fields}))
+    defaults: dict[str, Any] = {"budget": UNLIMITED, "generated": "on_top"}
+    method = cast(SqueezedAttention, create("squeezed_attention", **defaults | fields))
     trace = _trace(source, prompt)
     length = len(trace) - queries  # of the fixed context
     if not 1 <= queries < len(trace):
         raise InvalidInputError(f"{OPERATION}: queries", queries, f"1 to {len(trace) - 1} of {len(trace)} tokens")
-    always = min(method.reserved, length)
+    always = min(method.sinks + method.recent, length)  # of the fixed context
     clustered = (1 - sparsity) * length - always  # keys per head and query that clusters are to contribute
     if clustered < 0:
         wanted = f"at most {1 - always / length:.3f}, what {always} sinks and recent tokens of {length} leave"

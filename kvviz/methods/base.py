@@ -128,6 +128,10 @@ class Method(ABC, Generic[S]):
         """
         return 0
 
+    def extra_tokens(self, prompt_length: int) -> int:
+        """The most tokens that a step attends to on top of its budget: by default the decode window."""
+        return self.decode_window
+
     def step_budget(self, state: State) -> int:
         """Budget of this step without the decode window: tokens that a head may attend to."""
         if self.ignores_budget:

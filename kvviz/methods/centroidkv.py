@@ -51,7 +51,8 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     the links (eq. 4). In attention a centroid has the weight of its degree (eq. 3). The keys and values of merged
     tokens are freed in the step that merges them. Once the cache exceeds the budget by `decode_interval` entries (g),
     tokens that left the recent window become centroids of degree 1 and are merged: the cache stays below budget + g
-    during any generation. With None, which needs generated="on_top", generated tokens are never merged.
+    during any generation, as in the paper: generated tokens count within the budget. With None, which needs
+    generated="on_top", generated tokens are never merged.
 
     Eq. 4 reaches 0 when the cache is near 30 % of the prompt and would never meet a budget of 25 %. The paper does not
     say what follows, so `schedule` chooses how r goes on. A constant r is ratio_step=0.

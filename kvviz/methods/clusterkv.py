@@ -52,7 +52,7 @@ class ClusterKV(Method[ClusterKVState]):
     of the published code: 400 clusters at any length (fewer if there are fewer tokens), at most 20 iterations, ranking
     per query head; generated tokens are never clustered and come on top of the budget. Deviations: the paper does not
     say how to combine the query heads of a KV head ("paper" takes the mean), nor whether waiting tokens count in the
-    budget.
+    budget. Once clustered, generated tokens are recalled like those of the prompt, within the budget, as in the paper.
     """
 
     name = "clusterkv"
@@ -76,7 +76,11 @@ class ClusterKV(Method[ClusterKVState]):
     presets = {
         "paper": {},
         "official": {
-            "n_clusters": 400, "max_iter": 20, "group": "each", "decode_interval": None, "generated": "on_top",
+            "n_clusters": 400,
+            "max_iter": 20,
+            "group": "each",
+            "decode_interval": None,
+            "generated": "on_top",
         },
     }
 

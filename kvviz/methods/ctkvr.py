@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from ..clustering.query_centroids import CHOICES, best_first, query_centroids, union_of_lists
+from ..errors import InvalidInputError
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
@@ -60,10 +61,17 @@ class CTkvr(Method[CTkvrState]):
     tokens that are already in a list, so a generated token that left the window could never be found again: that is why
     its list begins with the window here. With generated="on_top" all generated tokens belong to the window instead, and
     with "within" and no update they are lost once they leave it. While the budget covers all tokens, the update lists
-    the newest ones. A later prompt gets a new index of all tokens, in which its queries are the last ones. Without
-    rerank the paper attends to the whole union; here the budget holds, and tokens are taken by their rank in the lists;
-    of equal ranks, the nearer centroid comes first. With `list_ratio` 1 / C' the whole union is within the budget. The
+    the newest ones. A later prompt gets a new index of all tokens, in which its queries are the last ones. The
     update, asynchronous in the paper, happens before the next step.
+
+    Without `rerank` nothing is scored exactly. `attends` says what the heads then attend to. "union" is the ablation of
+    the paper (figure 11): the whole union of the probed lists, whose length ρ stays as it is. A step then attends to at
+    most C'·ρ − ρ' more tokens than the budget, nine times ρ' by default (`extra_tokens`); the ledger counts them.
+    "budget", the default, takes ρ' tokens of the union, by their rank in the lists; of equal ranks, the nearer centroid
+    comes first.
+
+    The paper does not say how generated tokens count. Its initial and local tokens and ρ' do not grow with them, and
+    neither does a step here: they count within the budget by default.
 
     Deviation: the prompt's lists have only keys that can be retrieved, no sinks and no recent tokens, which would take
     much of their space (at a budget of 256, 128 of 320 entries). As in the paper, the softmax of a centroid has no
@@ -108,14 +116,27 @@ class CTkvr(Method[CTkvrState]):
     n_probes: int = whole(4, 1)
     choice: str = one_of("final", CHOICES)
     rerank: bool = True
+    attends: str = one_of("budget", ("budget", "union"))
     update: str | None = one_of("fifo", ("fifo",))
     causal: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.attends == "union" and self.rerank:
+            raise InvalidInputError(f"{self.name}: attends", "'union' with rerank=True", "rerank=False")
 
     @property
     def reserved(self) -> int:
         """Sinks, the recent window (at least the newest token), and one retrieved token."""
         return super().reserved + 1
+
+    def extra_tokens(self, prompt_length: int) -> int:
+        """C'·ρ − ρ' if steps attend to the whole union of the probed lists, otherwise 0."""
+        if self.attends == "budget":
+            return 0
+        retrieved, list_length = self._lengths(prompt_length)
+        return max(self.n_probes * list_length - retrieved, 0)
 
     def recent_window(self, state: State) -> int:
         """The last `recent` tokens; with generated="on_top" those of the prompt and all tokens generated since."""
@@ -127,8 +148,7 @@ class CTkvr(Method[CTkvrState]):
         tokens = layer.token_cache(keys, values)
         end, key_bytes = length - self.recent, keys.shape[-1] * keys.element_size()
         n_centroids = self.n_centroids or min(self.max_centroids, max(length // self.tokens_per_centroid, 1))
-        retrieved = self.budget_tokens(length) - self.sinks - self.always_recent  # ρ'
-        list_length = max(int(self.list_ratio * retrieved), 1)
+        _, list_length = self._lengths(length)
         if end <= self.sinks:  # nothing to list yet
             centroids = keys.new_zeros((*queries.shape[:2], n_centroids, keys.shape[-1]), dtype=torch.float32)
             lists = (keys.shape[0], layer.selection_heads(self.group), n_centroids, list_length)
@@ -188,7 +208,7 @@ class CTkvr(Method[CTkvrState]):
             scores = state.exact_weights(queries, union.tokens, self.group)
         else:  # above 0, falling with a token's first place among the entries; -1 for padding
             scores = torch.where(union.tokens < 0, -1, entries.shape[-1] - union.first).float()
-        count = self.free_budget(state)
+        count = self.free_budget(state) if self.attends == "budget" else union.tokens.shape[-1]
         best = best_first(scores, max(count, lists.shape[-1]))
         if self.update == "fifo":
             window = state.length if self.generated == "within" else end
@@ -202,6 +222,11 @@ class CTkvr(Method[CTkvrState]):
         if state.layer.details:
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
         return self.with_sinks_and_recent(state, chosen)
+
+    def _lengths(self, prompt_length: int) -> tuple[int, int]:
+        """ρ', the tokens retrieved within the budget, and ρ, the length of a list."""
+        retrieved = self.budget_tokens(prompt_length) - self.sinks - self.always_recent
+        return retrieved, max(int(self.list_ratio * retrieved), 1)
 
     def _list(self, state: CTkvrState, tokens: Tensor) -> Tensor:
         """The first ρ of these tokens [B, R, n] as a list, int32 [B, R, rho]."""

@@ -56,9 +56,9 @@ class H2O(Eviction[H2OState]):
     the prefill's attention. A decode step reads the kept keys a second time.
 
     As in the paper, the cache has a fixed size: each step first drops the token with the lowest sum outside the window
-    (the later one of equals), then attends to `budget` tokens, its own included. With generated="on_top" nothing is
-    dropped while decoding. The paper has no later prompts. As in the paper, sums are not divided by the number of
-    queries that attended to a token, which favours early tokens.
+    (the later one of equals), then attends to `budget` tokens, its own included: generated tokens count within it. With
+    generated="on_top" nothing is dropped while decoding. The paper has no later prompts. As in the paper, sums are not
+    divided by the number of queries that attended to a token, which favours early tokens.
     """
 
     name = "h2o"

@@ -45,7 +45,7 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
     tokens above its maximum − `alpha`, whose weight is at least e^-alpha of the largest. Every head fetches its best
     tokens; their number is the mean count over the heads, rounded down, and at most what the budget leaves. The first
     layer is dense, because no earlier layer can speculate for it. The newest token is always attended to, within the
-    budget.
+    budget. As in the paper, generated tokens are scored like those of the prompt, and count within the budget.
 
     In a running model `select` gets queries speculated from the attention input of the previous layer, as in the paper.
     `replay` has no model: it uses the layer's true queries, so the selection has no speculation error.

@@ -42,8 +42,8 @@ class InfLLM(Method[InfLLMState]):
 
     Generated tokens pass through the local window like those of the prompt, scored by the decode queries after them,
     and join the last block. This block is ranked by the tokens that it has so far; once it is full, a new one begins,
-    and its tokens may be offloaded.
-    The worst recalled block is trimmed to its first tokens.
+    and its tokens may be offloaded. As in the paper, local window and recalled blocks do not grow with them: generated
+    tokens count within the budget. The worst recalled block is trimmed to its first tokens.
 
     Preset "official" follows the published code where it differs: `measure="weights"` scores a token by its softmax
     weights instead of the logits, representatives are chosen per query head (`group="each"`), and `across_heads` gives

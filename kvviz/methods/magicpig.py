@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ..offload.growing import GrowingTensor
 from ..trace.styles import Style
 from .base import LayerContext, Method
 from .fields import number, whole
-from .selection import Group, Selection, to_selection_heads
+from .selection import Group, Selection, positions, to_selection_heads
 from .state import TokenState
 
 LEAST_COLLISIONS = 2
@@ -24,9 +25,8 @@ TABLE_BLOCK = 30  # tables compared at a time: counts must fit into a byte, and 
 class MagicPIGState(TokenState):
     """A state with the hash codes of the tokens that can be sampled, and the parameters of the hash."""
 
-    start: int  # the first token with codes
-    codes: Tensor  # [B, H, tables, N]
-    centre: Tensor  # [B, H, 1, D], the mean of their keys
+    codes: GrowingTensor  # [B, H, tables, N], of the tokens after the sinks
+    centre: Tensor  # [B, H, 1, D], the mean key of those of the prompt
     directions: Tensor  # [D, tables · bits]
 
 
@@ -38,8 +38,13 @@ class MagicPIG(Method[MagicPIGState]):
     (K = 10), the same for all heads and layers. The mean key is subtracted from keys before hashing, but not from
     queries. A token at angle θ to the query is sampled with probability u = 1 − (1−p^K)^L − L·p^K·(1−p^K)^(L−1), with
     p = 1 − θ/π, and its logit gets the bias −log u. The sums of exp(logit) and of exp(logit)·value are then unbiased:
-    their expectation over random hyperplanes is that of exact attention. The first 4 and last 64 tokens of the prompt
-    and all generated tokens are always attended to, without a bias.
+    their expectation over random hyperplanes is that of exact attention. The first 4 and the last 64 tokens are always
+    attended to, without a bias.
+
+    In the paper all generated tokens are always attended to, on top of the budget, and never hashed:
+    generated="on_top". By default they count within the budget, where they would soon take all of it. So a generated
+    token that leaves the recent window gets codes too, and is sampled like those of the prompt. The mean key stays that
+    of the prompt; it is 0 if the prompt has no token between sinks and recent window.
 
     `group`: with "each", as in the paper, each query head samples separately. With "mean" and "sum" the mean query of a
     KV head samples for all its query heads; u is the probability for that query, so that the sums stay unbiased, but
@@ -64,8 +69,9 @@ class MagicPIG(Method[MagicPIGState]):
     overlaps_build = True
     builds_for_any_budget = True
     presets = {"paper": {}, "official": {"floor": 1e-4}}
+    least_recent = 1
     expected_failures = {
-        "extension_equals_one_build": "generated tokens are always attended to and never hashed",
+        "extension_equals_one_build": "the mean key that is subtracted comes from the prompt",
     }
 
     sinks: int = 4
@@ -80,27 +86,35 @@ class MagicPIG(Method[MagicPIGState]):
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> MagicPIGState:
         """The state with the codes of all tokens but sinks and recent window; O(L · tables · bits · D)."""
         length = keys.shape[2]
-        start = min(self.sinks, length)
-        end = max(length - self.recent, start)
+        hashed = keys[:, :, self.sinks : max(length - self.recent, self.sinks)]
         directions = _directions(keys.shape[-1], self.tables * self.bits, self.seed).to(keys.device)
-        hashed = keys[:, :, start:end]
         centre = hashed.float().mean(2, keepdim=True).nan_to_num(0)  # NaN if there is nothing to hash
         codes = torch.empty(
-            (*keys.shape[:2], self.tables, end - start),
+            (*keys.shape[:2], self.tables, hashed.shape[2]),
             dtype=torch.int16 if self.bits < 16 else torch.int32,
             device=keys.device,
         )
-        for first in range(0, end - start, TOKEN_BLOCK):
+        for first in range(0, hashed.shape[2], TOKEN_BLOCK):
             block = slice(first, first + TOKEN_BLOCK)
             codes[..., block] = self._hash(hashed[:, :, block].float() - centre, directions).mT
-        return MagicPIGState(layer, length, length, layer.token_cache(keys, values), start, codes, centre, directions)
+        tokens = layer.token_cache(keys, values)
+        return MagicPIGState(layer, length, length, tokens, GrowingTensor(codes, 3), centre, directions)
+
+    def extend(self, state: MagicPIGState, queries: Tensor, keys: Tensor, values: Tensor) -> MagicPIGState:
+        """The state with the new tokens added; within the budget, tokens that left the window get codes."""
+        state.append(keys, values)
+        start, end = self.recent_start(state), state.length - self.always_recent
+        if self.generated == "within" and end > start:
+            hashed = state.tokens.take_keys(positions(start, end, *keys.shape[:2], keys.device))
+            state.codes.append(self._hash(hashed.float() - state.centre, state.directions).mT)
+        return state
 
     def recent_start(self, state: MagicPIGState) -> int:
-        """The first token after those with codes: the start of the prompt's recent window."""
-        return max(state.start + state.codes.shape[-1], self.sinks)
+        """The first token after those with codes."""
+        return self.sinks + state.codes.used
 
     def choose(self, state: MagicPIGState, queries: Tensor) -> Selection:
-        """Sinks, the sampled tokens, and all tokens from the prompt's recent window on."""
+        """Sinks, the sampled tokens, and all tokens without codes."""
         layer = state.layer
         samplers = queries.float().unflatten(1, (layer.n_kv_heads, -1))  # [B, H, A, D], with A = G
         if self.group in ("mean", "sum"):
@@ -108,7 +122,7 @@ class MagicPIG(Method[MagicPIGState]):
         collisions = self._collisions(state, samplers)  # [B, R, N]
         counts, places = self._sample(collisions, self.free_budget(state))  # [B, R, S]
         chosen = places < collisions.shape[-1]
-        indices = torch.where(chosen, places + state.start, -1)
+        indices = torch.where(chosen, places + self.sinks, -1)
         bias = torch.where(chosen, -self._log_probability(state, samplers, indices), 0.0)
         sample = Selection(indices, padded=True, bias=bias)
         if layer.details:
@@ -126,12 +140,13 @@ class MagicPIG(Method[MagicPIGState]):
 
     def _collisions(self, state: MagicPIGState, samplers: Tensor) -> Tensor:
         """The number of tables in which each token has the query's code, [B, R, N]."""
-        query_codes = self._hash(samplers, state.directions).to(state.codes.dtype)  # [B, H, A, tables]
-        shape = (*query_codes.shape[:3], state.codes.shape[-1])
+        codes = state.codes.tensor
+        query_codes = self._hash(samplers, state.directions).to(codes.dtype)  # [B, H, A, tables]
+        shape = (*query_codes.shape[:3], codes.shape[-1])
         counts = torch.zeros(shape, dtype=torch.int32, device=query_codes.device)
         for first in range(0, self.tables, TABLE_BLOCK):
             block = slice(first, first + TABLE_BLOCK)
-            same = state.codes[:, :, None, block] == query_codes[..., block, None]  # [B, H, A, t, N]
+            same = codes[:, :, None, block] == query_codes[..., block, None]  # [B, H, A, t, N]
             # Summed as bytes: 5 ms for 9 query heads and 8,192 tokens on 2 CPU cores; summing booleans took 311 ms.
             counts += same.view(torch.uint8).sum(3, dtype=torch.uint8)
         return counts.amax(2) if self.group == "max" else counts.flatten(1, 2)

@@ -146,8 +146,10 @@ class PQCache(ScoringMethod[PQCacheState]):
     an `IterationModel`; a plain `max_iter` is not limited. Deviations: the paper gives no sizes for sinks and window
     and no rule for the group; "paper" uses StreamingLLM's 4 sinks and the settings that kept most attention on SmolLM2
     (a quarter of the budget recent; softmax, then the mean). The prompt's window is clustered too, as in the published
-    code. Sinks are part of the budget, while the published code adds them; generated tokens raise the number of
-    recalled tokens. A rebuild replaces the last codebook only.
+    code. Sinks are part of the budget, while the published code adds them. A rebuild replaces the last codebook only.
+
+    The paper's budget is a share of the prompt, and its number of recalled tokens does not depend on what is generated:
+    generated tokens count within it, since they are ranked like all others once they left the window. So they do here.
     """
 
     name = "pqcache"

@@ -18,7 +18,7 @@ class PyramidKV(SnapKV):
     Without window and sinks, the last layer gets 1 / `beta` of the mean, and the first layer as much as keeps the mean.
     No layer gets more than the prompt; this may make the pyramid less steep. The mean is exact, because each layer
     below the middle gains what its mirror image above the middle loses. Source: PyramidKV (arXiv 2406.02069), section
-    4.2, β = 20.
+    4.2, β = 20. As the paper evicts at the end of the prompt only, generated tokens come on top of the budget.
 
     Deviations: dense layers are not part of the pyramid. The published code rounds the mean down, and gives all layers
     the same budget if the prompt is shorter than twice the budget. Layers that no method serves (sliding windows) count

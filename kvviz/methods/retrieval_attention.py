@@ -141,9 +141,10 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
     built from the keys alone is misleading; this graph is built from the prompt's queries, as in RoarGraph. A query is
     linked with its `query_links` best keys, and these links are projected onto the keys: the best key is linked with
     the others, and per key the `degree` / 2 links proposed by most queries are kept. Partial attention over the keys
-    found is merged with that over sinks and window by log-sum-exp. A token that leaves the window is inserted. There is
-    one search per query head; the results of a KV head's query heads are united and scored exactly for each query head,
-    and their weights are reduced by `group`.
+    found is merged with that over sinks and window by log-sum-exp. As in the paper, sinks, window and the number of
+    keys searched for do not grow: generated tokens count within the budget; one that leaves the window is inserted.
+    There is one search per query head; the results of a KV head's query heads are united and scored exactly for each
+    query head, and their weights are reduced by `group`.
 
     Deviations: there is one graph per KV head, from the queries of all its query heads. The other half of a key's links
     leads to the next token's key and to the nearest keys by exact distance, while RoarGraph searches its projected

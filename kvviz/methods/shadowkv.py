@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from ..errors import InvalidInputError
+from ..offload.growing import GrowingTensor
 from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method
 from .fields import number, whole
-from .selection import Group, Selection, reduce_group, to_selection_heads
+from .selection import Group, Selection, positions, reduce_group, to_selection_heads
 from .state import TokenState, tensor_bytes
 
 
@@ -28,16 +29,20 @@ class LowRankKeys:
 
 @dataclass
 class ShadowKVState(TokenState):
-    """A state with the outlier chunks and the landmarks of the other chunks."""
+    """A state with the outlier chunks and the landmarks of the other chunks.
+
+    Chunks from number `exact_from` on are of generated tokens; their keys stay exact.
+    """
 
     auxiliary = ("landmarks", "low_rank")
 
     start: int  # of the first chunk
     end: int  # of the last chunk
     outliers: Tensor  # [B, H, O], chunk numbers, that with the least similar key first
-    others: Tensor  # [B, H, C-O], ascending chunk numbers
-    landmarks: Tensor  # [B, H, C-O, D], mean keys of the other chunks
+    others: GrowingTensor  # [B, H, C-O], ascending chunk numbers
+    landmarks: GrowingTensor  # [B, H, C-O, D], mean keys of the other chunks
     low_rank: LowRankKeys | None
+    exact_from: int
 
     def read_bytes(self) -> int:
         """Bytes of all metadata except the coefficients, which a step reads only for recalled tokens."""
@@ -50,18 +55,23 @@ class ShadowKV(Method[ShadowKVState]):
 
     Source: ShadowKV (arXiv 2410.21465), section 4. Post-RoPE keys after the sinks are cut into chunks; the landmark of
     a chunk is its mean key. Outliers are the chunks with the key least similar (cosine) to its landmark. Outliers, the
-    last `recent` tokens, an unfinished chunk and all generated tokens are always attended to. The weights of a query
-    head are a softmax of q·landmark over all other chunks; `group` reduces them over the query heads of a KV head, by
-    default by their maximum, as in the published code. Chunks are recalled whole.
+    last `recent` tokens and an unfinished chunk are always attended to. The weights of a query head are a softmax of
+    q·landmark over all other chunks; `group` reduces them over the query heads of a KV head, by default by their
+    maximum, as in the published code. Chunks are recalled whole.
+
+    In the paper all generated tokens are always attended to, on top of the budget, and never cut into chunks:
+    generated="on_top". By default they count within the budget, where they would soon take all of it. So eight of them
+    that left the recent window form a chunk with a landmark, ranked like those of the prompt (eight is `chunk_size`).
+    Outliers always come from the prompt.
 
     The paper has 48 outlier chunks, 384 tokens, in addition to a budget of 2,048. Here they are part of the budget:
     they take at most the share `outlier_share` of what sinks and recent tokens leave, which is 48 chunks from a budget
     of about 2,440 on, and 19 at 1,024.
 
     `rank` replaces the keys of recalled chunks by low-rank ones (paper: 160); outliers, recent and generated tokens
-    stay exact, as in the paper. The factors are the best of their rank over all KV heads together, [L, H·D], as in the
-    paper. The cache still holds the exact keys, and a bias turns each logit into that of the approximate key. The bias
-    differs per query head, so it needs group="each". The factors count as metadata.
+    stay exact, as in the paper, also in chunks. The factors are the best of their rank over all KV heads together, [L,
+    H·D], as in the paper. The cache still holds the exact keys, and a bias turns each logit into that of the
+    approximate key. The bias differs per query head, so it needs group="each". The factors count as metadata.
 
     `rope_base` factorises keys *before* RoPE, as the paper does, because their rank is low (figure 1). A method gets
     keys after RoPE, which rotates each pair of channels by position · base^(−2i/D). With the model's base (`rope_theta`
@@ -70,6 +80,10 @@ class ShadowKV(Method[ShadowKVState]):
     i + D/2, as in Llama 2, Mistral, Qwen2 and SmolLM2; scaled frequencies (Llama 3.1, YaRN) are not undone. None, the
     default, factorises keys after RoPE, whose rank is much higher: with rank 32 of 192, the output error of SmolLM2's
     layer 14 is 0.156 instead of 0.060 (2,048 tokens of prose, budget 256).
+
+    No preset has the paper's low-rank keys, since `rope_base` belongs to the model, which a preset does not know. For a
+    model with plain RoPE: `group="each", rank=160, rope_base=model.config.rope_parameters["rope_theta"]`. The rank is
+    limited to H·D, which is 192 for SmolLM2-135M and 1,024 in the paper: a smaller rank compares better there.
 
     Deviations: there is a field for sinks (the paper has only its outliers); the default `rank` None keeps all keys
     exact.
@@ -82,9 +96,7 @@ class ShadowKV(Method[ShadowKVState]):
     group_name = "chunk"
     style = Style(dash="dashdot", symbol="triangle-up-open")
     needs_queries = False
-    expected_failures = {
-        "extension_equals_one_build": "generated tokens are always attended to and never cut into chunks",
-    }
+    least_recent = 1
 
     recent: int = 32
     group: Group = "max"
@@ -104,13 +116,13 @@ class ShadowKV(Method[ShadowKVState]):
     @property
     def reserved(self) -> int:
         """Sinks, the recent window, and an unfinished chunk."""
-        return self.sinks + self.recent + self.chunk_size - 1
+        return self.sinks + self.always_recent + self.chunk_size - 1
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ShadowKVState:
         """The state with outliers, landmarks and, for a `rank`, low-rank keys; O(L·D), with a rank O(L·(H·D)²)."""
         length = keys.shape[2]
         start = min(self.sinks, length)
-        count = max(length - self.recent - start, 0) // self.chunk_size
+        count = max(length - self.always_recent - start, 0) // self.chunk_size
         end = start + count * self.chunk_size
         chunks = keys[:, :, start:end].float().unflatten(2, (count, self.chunk_size))  # [B, H, C, chunk, D]
         means = chunks.mean(3)
@@ -127,30 +139,53 @@ class ShadowKV(Method[ShadowKVState]):
             start,
             end,
             ranked[..., :n_outliers],
-            others,
-            landmarks,
+            GrowingTensor(others, 2),
+            GrowingTensor(landmarks, 2),
             None if self.rank is None else self._low_rank_keys(keys[:, :, start:end], start, self.rank),
+            exact_from=count,
         )
+
+    def extend(self, state: ShadowKVState, queries: Tensor, keys: Tensor, values: Tensor) -> ShadowKVState:
+        """The state with the new tokens added; within the budget, tokens that left the window form chunks."""
+        state.append(keys, values)
+        if self.generated == "on_top":
+            return state
+        start = self.recent_start(state)  # beyond `end` only after a prompt within the sinks
+        count = max(state.length - self.always_recent - start, 0) // self.chunk_size
+        if count:
+            if start > state.end:
+                state.start = state.end = start
+            state.end += count * self.chunk_size
+            chunked = state.tokens.take_keys(positions(start, state.end, *keys.shape[:2], keys.device))
+            landmarks = chunked.float().unflatten(2, (count, self.chunk_size)).mean(3)
+            first = (start - state.start) // self.chunk_size
+            state.landmarks.append(landmarks.to(keys.dtype))
+            state.others.append(positions(first, first + count, *keys.shape[:2], keys.device))
+        return state
 
     def recent_start(self, state: ShadowKVState) -> int:
         """The first token after the last chunk."""
         return max(state.end, self.sinks)
 
+    def local_window(self, state: ShadowKVState) -> int:
+        """The recent window and, if generated tokens form chunks, an unfinished one, whose keys are needed then."""
+        return self.always_recent if self.generated == "on_top" else state.length - self.recent_start(state)
+
     def choose(self, state: ShadowKVState, queries: Tensor) -> Selection:
         """Sinks, outliers, the best chunks within the budget, and all tokens after the last chunk."""
         layer = state.layer
-        weights = attention_weights(queries, state.landmarks, layer.scale, layer.softcap)
+        weights = attention_weights(queries, state.landmarks.tensor, layer.scale, layer.softcap)
         scores = reduce_group(weights, layer.n_kv_heads, self.group)  # [B, R, C-O]
         heads, size = scores.shape[1], self.chunk_size
         room = self.free_budget(state) // size  # generated tokens may leave none, not even for all outliers
         outliers = to_selection_heads(state.outliers[..., :room], heads)
         best = scores.argsort(dim=-1, descending=True, stable=True)[..., : room - outliers.shape[-1]]
-        chunks = torch.cat([outliers, to_selection_heads(state.others, heads).gather(-1, best)], dim=-1)
+        chunks = torch.cat([outliers, to_selection_heads(state.others.tensor, heads).gather(-1, best)], dim=-1)
         chunks, order = chunks.sort(-1)
         offsets = torch.arange(size, device=chunks.device)
         indices = (state.start + chunks[..., None] * size + offsets).flatten(-2)  # [B, R, S]
         recalled = order >= outliers.shape[-1]
-        chosen = Selection(indices, bias=self._bias(state, queries, indices, recalled))
+        chosen = Selection(indices, bias=self._bias(state, queries, indices, recalled & (chunks < state.exact_from)))
         if layer.details:
             outlier_scores = torch.full_like(outliers, torch.nan, dtype=scores.dtype)
             chunk_scores = torch.cat([outlier_scores, scores.gather(-1, best)], dim=-1)
@@ -171,8 +206,8 @@ class ShadowKV(Method[ShadowKVState]):
             keys = _rotated(keys.float(), -positions, self.rope_base)
         return _low_rank(keys, rank)
 
-    def _bias(self, state: ShadowKVState, queries: Tensor, indices: Tensor, recalled: Tensor) -> Tensor | None:
-        """Bias [B, Q, S] that turns logits of `recalled` chunks [B, Q, C'] into those of low-rank keys; 0 elsewhere."""
+    def _bias(self, state: ShadowKVState, queries: Tensor, indices: Tensor, approximate: Tensor) -> Tensor | None:
+        """Bias [B, Q, S] that turns logits of `approximate` chunks [B, Q, C'] into those of low-rank keys; else 0."""
         if state.low_rank is None:
             return None
         columns = queries.float()[..., None]  # [B, Q, D, 1]
@@ -180,13 +215,16 @@ class ShadowKV(Method[ShadowKVState]):
         exact = state.layer.logits((keys @ columns)[..., 0])
         basis = to_selection_heads(state.low_rank.basis, queries.shape[1])  # [B, Q, r, D]
         batch_rows = torch.arange(indices.shape[0], device=indices.device)[:, None, None]
-        coefficients = state.low_rank.coefficients[batch_rows, indices - state.start]  # [B, Q, S, r]
+        known = state.low_rank.coefficients
+        if not known.shape[1]:  # the prompt has no chunk
+            return None
+        coefficients = known[batch_rows, (indices - state.start).clamp(max=known.shape[1] - 1)]  # [B, Q, S, r]
         if self.rope_base is None:
             products = coefficients @ (basis @ columns)
         else:
             products = _rotated(coefficients @ basis, indices, self.rope_base) @ columns
-        approximate = state.layer.logits(products[..., 0])
-        return (approximate - exact) * recalled.repeat_interleave(self.chunk_size, dim=-1)
+        error = state.layer.logits(products[..., 0]) - exact
+        return error * approximate.repeat_interleave(self.chunk_size, dim=-1)
 
 
 def _low_rank(keys: Tensor, rank: int) -> LowRankKeys:

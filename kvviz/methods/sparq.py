@@ -53,7 +53,8 @@ class SparQ(Method[SparQState]):
     query head. `mean_value` None is the paper's rule: the correction only if each query head has its own KV head,
     because with grouped queries it hurt the authors' results (with SmolLM2-135M, three queries per group, it helps a
     little). The share `local_share` of the attended tokens, at least one, are the most recent ones (a quarter in the
-    paper's experiments). Keys are stored twice, as in the paper (appendix), so that single channels can be read.
+    paper's experiments). Keys are stored twice, as in the paper (appendix), so that single channels can be read. As in
+    the paper, a step scores all tokens and attends to a fixed number: generated ones count within the budget.
 
     The paper reports ranks of d/8 to d/2; d/4 is the default here. Presets: "official" is the published GPU code at
     compression 8: d/8 channels, no local window, a choice per query head, always with correction (its budget is 1/16 of

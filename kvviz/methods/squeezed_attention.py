@@ -5,28 +5,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from kvviz_kernels import kmeans_update
+from kvviz_kernels import kmeans_assign, kmeans_update
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..clustering.kmeans import kmeans
+from ..offload.token_cache import TokenCache
 from ..trace.styles import Style
 from .base import LayerContext, Method
 from .clusterkv import ClusteredState
 from .fields import number, whole
-from .selection import Selection, reduce_group, take_groups
+from .selection import Selection, positions, reduce_group, take_groups
 
 
 @dataclass
-class SqueezedAttention(Method[ClusteredState]):
+class SqueezedAttentionState(ClusteredState):
+    """A state with clusters and access to the keys of tokens that are to join one."""
+
+    tokens: TokenCache
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Count new tokens, and store them if no layer does."""
+        self.tokens.append(keys, values)
+        super().append(keys, values)
+
+    def join(self, keys: Tensor, start: int) -> None:
+        """Let the tokens from position `start` on, with keys [B, H, n, D], join the clusters of the nearest centroids.
+
+        Without clusters, the first of them is the centroid of one.
+        """
+        if not self.centroids.shape[2]:
+            self.centroids = keys[:, :, :1].float()
+            self.sizes = keys.new_zeros((*keys.shape[:2], 1), dtype=torch.int64)
+            self.offsets = keys.new_zeros((*keys.shape[:2], 2), dtype=torch.int64)
+        labels = kmeans_assign(keys.float(), self.centroids, metric="cosine")  # [B, H, n]
+        numbers = torch.arange(self.sizes.shape[2], device=keys.device)
+        for token in range(keys.shape[2]):
+            label = labels[..., token : token + 1]
+            end = self.offsets.gather(-1, label + 1)  # of the cluster's tokens in the order
+            slots = torch.arange(self.clustered + 1, device=keys.device)
+            longer = F.pad(self.order, (0, 1), value=start + token)
+            sources = torch.where(slots == end, self.clustered, slots - (slots > end).long())
+            self.order = longer.gather(-1, sources)
+            self.sizes = self.sizes + (numbers == label)
+            self.offsets = F.pad(self.sizes.cumsum(-1), (1, 0))
+
+
+@dataclass
+class SqueezedAttention(Method[SqueezedAttentionState]):
     """Attends to all keys of the clusters of the fixed context with the largest estimated attention weights.
 
     Source: Squeezed Attention (arXiv 2411.09688), section 4. The prompt is the fixed context. Its normalised keys are
     clustered by k-means; the number of clusters is the share `cluster_share` of the number of keys (at least one). A
     centroid is the mean of the keys before normalising. For a query, S_i = exp(q·C_i) / Σ_j N_j exp(q·C_j) estimates
     the weight of one key of cluster i (N: keys per cluster) and is compared with a threshold. All keys of the clusters
-    above it are attended to exactly, without ranking inside a cluster, and so are all tokens after the fixed context,
-    here the generated ones.
+    above it are attended to exactly, without ranking inside a cluster.
+
+    In the paper all tokens after the fixed context, here the generated ones, are attended to too, on top of the budget:
+    generated="on_top". By default they count within the budget, where they would soon take all of it. So a generated
+    token that leaves the recent window (at least the newest token) joins the cluster of the centroid nearest to its key
+    by cosine. Centroids and their number stay those of the prompt; without any, the first such key becomes one.
 
     `threshold` None takes the best clusters within the budget and trims the last, so that all heads attend to equally
     many tokens. The paper calibrates one threshold for all layers and heads to a target sparsity, on the last queries
@@ -47,8 +85,9 @@ class SqueezedAttention(Method[ClusteredState]):
     needs_queries = False
     overlaps_build = True
     builds_for_any_budget = True
+    least_recent = 1
     expected_failures = {
-        "extension_equals_one_build": "generated tokens are not part of the fixed context and join no cluster",
+        "extension_equals_one_build": "centroids come from the fixed context; generated tokens only join them",
     }
     presets = {
         "paper": {},
@@ -61,28 +100,40 @@ class SqueezedAttention(Method[ClusteredState]):
     max_iter: int = whole(50, 1)
     seed: int = 0
 
-    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusteredState:
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> SqueezedAttentionState:
         """The state with clusters of all tokens but sinks and recent window; O(iterations · C · L · D)."""
         length = keys.shape[2]
         sinks = min(self.sinks, length)
         fixed = keys[:, :, sinks : max(sinks, length - self.recent)].float()
-        count = fixed.shape[2]
+        count, tokens = fixed.shape[2], layer.token_cache(keys, values)
         if count == 0:
             empty = torch.zeros((*keys.shape[:2], 0), dtype=torch.int64, device=keys.device)
-            return ClusteredState(layer, length, length, fixed, empty, F.pad(empty, (1, 0)), empty)
+            return SqueezedAttentionState(layer, length, length, fixed, empty, F.pad(empty, (1, 0)), empty, tokens)
         n_clusters = max(1, int(self.cluster_share * count))
         # For unit vectors, L2 and cosine agree on the nearest centroid, up to the different lengths of the centroids.
         clusters = kmeans(F.normalize(fixed, dim=-1), n_clusters, metric="l2", max_iter=self.max_iter, seed=self.seed)
         sums, sizes = kmeans_update(fixed, clusters.labels, n_clusters)
         centroids = sums / sizes.clamp(min=1)[..., None]
-        return ClusteredState(layer, length, length, centroids, sizes, clusters.offsets, clusters.order + sinks)
+        order = clusters.order + sinks
+        return SqueezedAttentionState(layer, length, length, centroids, sizes, clusters.offsets, order, tokens)
 
-    def recent_start(self, state: ClusteredState) -> int:
-        """The first token after the clustered ones: the start of the prompt's recent window."""
+    def extend(
+        self, state: SqueezedAttentionState, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> SqueezedAttentionState:
+        """The state with the new tokens added; within the budget, tokens that left the window join clusters."""
+        state.append(keys, values)
+        start, end = self.recent_start(state), state.length - self.always_recent
+        if self.generated == "within" and end > start:
+            leaving = positions(start, end, *keys.shape[:2], keys.device)
+            state.join(state.tokens.take_keys(leaving), start)
+        return state
+
+    def recent_start(self, state: SqueezedAttentionState) -> int:
+        """The first token after the clustered ones."""
         return self.sinks + state.clustered
 
-    def choose(self, state: ClusteredState, queries: Tensor) -> Selection:
-        """Sinks, the tokens of the best clusters, the recent window of the prompt, and all generated tokens."""
+    def choose(self, state: SqueezedAttentionState, queries: Tensor) -> Selection:
+        """Sinks, the tokens of the best clusters, and all tokens in no cluster."""
         if state.clustered == 0:
             return self.with_sinks_and_recent(state, self.no_tokens(state, queries))
         scores = self.scores(state, queries)
@@ -92,11 +143,11 @@ class SqueezedAttention(Method[ClusteredState]):
             chosen = _above(chosen, self.threshold, details=state.layer.details)
         return self.with_sinks_and_recent(state, chosen)
 
-    def scores(self, state: ClusteredState, queries: Tensor) -> Tensor:
+    def scores(self, state: SqueezedAttentionState, queries: Tensor) -> Tensor:
         """Estimated weights S of each cluster for each selection head, [B, R, C]; `threshold` is compared with them."""
         return reduce_group(self._estimated_weights(state, queries), state.layer.n_kv_heads, self.group)
 
-    def _estimated_weights(self, state: ClusteredState, queries: Tensor) -> Tensor:
+    def _estimated_weights(self, state: SqueezedAttentionState, queries: Tensor) -> Tensor:
         """S [B, Q, C]: the softmax weight of one key of each cluster if every key equalled its centroid."""
         layer = state.layer
         by_head: Tensor = queries.unflatten(1, (layer.n_kv_heads, -1)).float()  # [B, H, G, D]

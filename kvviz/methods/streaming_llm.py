@@ -27,7 +27,7 @@ class StreamingLLM(Method[StreamingState]):
 
     Source: StreamingLLM (arXiv 2309.17453), section 3.2. Deviation: the paper renumbers positions inside the window;
     here every token keeps the RoPE position with which it was cached. The window takes the whole budget after the
-    sinks; as in the paper, each generated token takes the place of the oldest one in it.
+    sinks; as in the paper, each generated token takes the place of the oldest one in it, within the budget.
     """
 
     name = "streaming_llm"

@@ -15,6 +15,7 @@ from .importance import token_ranks as token_ranks
 from .importance import tokens_for_mass as tokens_for_mass
 from .importance import top_kept as top_kept
 from .intervals import bootstrap_interval as bootstrap_interval
+from .memory import compensated_budget as compensated_budget
 from .memory import kv_bytes as kv_bytes
 from .selected import attention_mass as attention_mass
 from .selected import group_members as group_members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,35 @@ def kv_bytes(
     except ValueError as error:
         shapes = f"length {lengths.shape}, batch {batches.shape}"
         raise InvalidInputError("kv_bytes: shapes", shapes, "shapes that broadcast") from error
+
+
+def compensated_budget(budget: float, extra_communication: float, prompt_length: int | None = None) -> int | float:
+    """The budget of a method that drops tokens at the memory of a retrieval method's budget and extra communication.
+
+    The retrieval method attends to `budget` tokens, an int or a share of the prompt, and a step fetches metadata of
+    `extra_communication` times the bytes of all keys of the prompt (`PQCache.extra_communication`). A token's key and
+    value take twice the bytes of its key: so many bytes hold `extra_communication` · L / 2 further tokens. The result
+    is a share for a share, and for a number of tokens, which needs the `prompt_length` L, a number, rounded down.
+
+    Source: PQCache (arXiv 2407.12820), sections 4.1.3 and 4.2, tables 2 to 4: baselines with "(C)", for compensation.
+
+    Raises InvalidInputError for a budget that no method accepts, a share of keys outside 0 to 1, tokens without a
+    prompt length of at least 1, and a share of 1 or more.
+
+    >>> compensated_budget(1024, 1 / 64, prompt_length=32_768), compensated_budget(0.2, 1 / 128)
+    (1280, 0.20390625)
+    """
+    operation = "compensated_budget"
+    if not 0 <= extra_communication <= 1:
+        raise InvalidInputError(f"{operation}: extra_communication", extra_communication, "a share of 0 to 1")
+    if isinstance(budget, int) and budget >= 1:
+        if prompt_length is None or prompt_length < 1:
+            raise InvalidInputError(f"{operation}: prompt_length", prompt_length, "at least 1, for a budget in tokens")
+        return budget + math.floor(extra_communication * prompt_length / 2)
+    share = float(budget) + float(extra_communication) / 2
+    if not 0 < budget < share + 1e-12 or share >= 1:
+        raise InvalidInputError(f"{operation}: budget", budget, "tokens, an int >= 1, or a share that stays below 1")
+    return share
 
 
 def _whole(name: str, count: ArrayLike, least: int) -> NDArray[Any]:

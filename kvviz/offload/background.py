@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Generic, TypeVar
 
@@ -20,6 +21,8 @@ T = TypeVar("T")
 # codes of 4,000 tokens of SmolLM2 (30 layers, 27 kB each), a step took 83 ms with a worker and 74 ms without; with two
 # OpenMP threads it took 111 ms and 65 ms (AMD EPYC, 2 shared cores).
 WORKER_BYTES = 8 << 20
+
+_in_line: ContextVar[bool] = ContextVar("kvviz_in_line", default=False)
 
 
 class Worker:
@@ -54,8 +57,24 @@ class Worker:
                 self._executor = None
 
 
+@contextmanager
+def sequential() -> Iterator[None]:
+    """A context in which this thread's clustering and transfers run in line: the model waits for each of them.
+
+    Sequential instead of overlapped scheduling (PQCache, arXiv 2407.12820, fig. 7), to compare their timelines. It does
+    not change results.
+    """
+    token = _in_line.set(True)
+    try:
+        yield
+    finally:
+        _in_line.reset(token)
+
+
 class Pending(Generic[T]):
     """The result of work that runs concurrently with the model, in the order of its `stream`; `result` waits for it.
+
+    Within `sequential` the work is done when this is created; its error is raised by `result` all the same.
 
     On the CPU a stream is a worker thread; on CUDA it is also a CUDA stream, which starts once `inputs` are written.
     `span`, from a timeline (`kvviz.trace.timeline.span`), is entered where the work runs, and records its time.
@@ -76,6 +95,11 @@ class Pending(Generic[T]):
         self._ready: torch.cuda.Event | None = None
         self._future: Future[T]
         device = inputs[0].device
+        if _in_line.get():
+            self._future = _done(recorded)
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()
+            return
         if device.type != "cuda":
             self._future = _worker(stream).submit(recorded)
             return
@@ -101,11 +125,20 @@ def begin(
     """
     if inputs[0].is_cuda or count >= WORKER_BYTES:
         return Pending(work, inputs, stream="transfer", span=recorded)
+
+    def at_once() -> T:
+        with recorded:
+            return work()
+
+    return _done(at_once)
+
+
+def _done(work: Callable[[], T]) -> Future[T]:
+    """The future of work done now; its error is raised when the result is read, as with a worker."""
     future: Future[T] = Future()
     try:
-        with recorded:
-            future.set_result(work())
-    except Exception as error:  # raised when the result is read, as with a worker
+        future.set_result(work())
+    except Exception as error:
         future.set_exception(error)
     return future
 

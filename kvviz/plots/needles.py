@@ -34,12 +34,12 @@ def needle_grid(
 ) -> go.Figure:
     """The share of needles found by length and depth, one map per method, in cividis.
 
-    As in PQCache (arXiv 2407.12820) fig. 9 and CTkvr fig. 5, 6 and 14. `table` has the columns method, length (tokens,
-    at most 24 different), depth (0 is the beginning of the text, 1 its end) and `found` (booleans or shares: "correct"
-    in `kvviz.compare`'s tables, "score" in those of `kvviz.load_results`). If it has a column budget, there is one
-    panel per method and budget; methods in `levels`, and those whose budget is NaN in all rows, ignore the budget. Rows
-    without a depth or a share are left out. More than 10 different depths are grouped into tenths. Cells with few
-    samples show their counts; cells without samples stay empty. `across`: panels per row.
+    As in PQCache (arXiv 2407.12820) fig. 9 and CTkvr fig. 5, 6 and 14, whatever the lengths. `table` has the columns
+    method, length (tokens, at most 24 different), depth (0 is the beginning of the text, 1 its end) and `found`
+    (booleans or shares: "correct" in `kvviz.compare`'s tables, "score" in those of `kvviz.load_results`). If it has a
+    column budget, there is one panel per method and budget; methods in `levels`, and those whose budget is NaN in all
+    rows, ignore the budget. Rows without a depth or a share are left out. More than 10 different depths are grouped
+    into tenths. Cells with few samples show their counts; cells without samples stay empty. `across`: panels per row.
 
     Raises InvalidInputError for missing columns, depths or shares outside 0 to 1, more than 24 lengths, or several
     tasks or placements, if the table has these columns.

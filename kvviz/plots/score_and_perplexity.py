@@ -50,8 +50,8 @@ def score_by_budget(
 ) -> go.Figure:
     """Mean score against the budget with bootstrap intervals: one curve per method, one panel per task.
 
-    As in ClusterKV (arXiv 2412.03213) fig. 9, CentroidKV (OpenReview T3EeupQhGj) fig. 4 and 5, CTkvr fig. 9 and
-    PQCache (arXiv 2407.12820) fig. 10. `table` has the columns method, budget and `score` (numbers; booleans become a
+    As in ClusterKV (arXiv 2412.03213) fig. 9, CentroidKV (OpenReview T3EeupQhGj) fig. 4 and 5, CTkvr fig. 9 and PQCache
+    (arXiv 2407.12820) fig. 10a and 10c. `table` has the columns method, budget and `score` (numbers; booleans become a
     share), and may have task and sample. The bars are bootstrap intervals of the mean over samples: they hold the share
     `confidence` of the resamples drawn with `seed` (`metrics.bootstrap_interval`). Several rows of one sample (other
     seeds of a method) are averaged first. Without a column sample, every row is a sample. Rows without a value are left

@@ -47,10 +47,10 @@ def timeline(
 ) -> go.Figure:
     """A Gantt chart of a run: one panel per stream (compute, clustering, transfer, host), one row per layer.
 
-    As in ClusterKV (arXiv 2412.03213) figure 6 and PQCache (arXiv 2407.12820) figures 7 and 8, of a measured run
-    (`generate(..., timeline=True).timeline`). Colours show the part of the time. Bars below each other ran at the same
-    time. Above each panel is the share of its stream's time during which compute ran too (`Timeline.overlap`), over the
-    whole of each phase shown.
+    As in ClusterKV (arXiv 2412.03213) figure 6 and PQCache (arXiv 2407.12820) figure 7, of one measured run
+    (`generate(..., timeline=True).timeline`): the overlapped schedule, unless the run was sequential. Colours show the
+    part of the time. Bars below each other ran at the same time. Above each panel is the share of its stream's time
+    during which compute ran too (`Timeline.overlap`), over the whole of each phase shown.
 
     One of three arguments selects the window, by default the whole run: `phase`; `steps`, a half-open range of decode
     steps, from 0; or `seconds`, (start, stop) since the timeline began. Vertical lines mark the beginnings of up to 12

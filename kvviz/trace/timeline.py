@@ -40,7 +40,7 @@ class Timeline:
     Work on a GPU is timed by CUDA events on its stream, all other work by the processor's clock; recording never waits.
     A thread has one span at a time: an inner span interrupts the outer one, so that a fetch in the middle of attention
     does not count as overlap. `description` says what was run; `clock` is the source of the times ("clock",
-    "CUDA events"). Sources: ClusterKV (arXiv 2412.03213), figure 6; PQCache (arXiv 2407.12820), figures 7 and 8.
+    "CUDA events"). Sources: ClusterKV (arXiv 2412.03213), figure 6; PQCache (arXiv 2407.12820), figure 7.
 
     Streams and their work: "pass" (the model's forward passes), "compute" ("embedding and projections", "store",
     "attention", "select", "projections and FFN", "FFN and logits", "exact layer"), "clustering" ("build"), "transfer"

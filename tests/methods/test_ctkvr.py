@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 import kvviz
+from kvviz.cache.accounting import ledger_of
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.clustering.query_centroids import CHOICES, centroid_positions
 from kvviz.methods.base import LayerContext
@@ -162,6 +164,45 @@ class TestAgainstTheReference:
             assert torch.allclose(scores[4:32].sort(descending=True).values.double(), expected, rtol=1e-5)
             assert bool(torch.isnan(scores[:4]).all())
             assert bool(torch.isnan(scores[32:]).all())
+
+
+class TestWholeUnion:
+    FIELDS: ClassVar = {"rerank": False, "attends": "union", "n_centroids": 9, "n_probes": 3}
+
+    @pytest.mark.parametrize("group", GROUPS)
+    def test_every_step_attends_to_the_whole_union(self, group):
+        """12 steps against the reference, whose room then is that of all probed lists."""
+        method, state, (queries, keys, _) = built(group=group, **self.FIELDS)
+        reference = Reference(method, queries, keys)
+        reference.room = 3 * reference.length
+        beyond = 0
+        for number in range(12):
+            state, selection, (query, key, _) = step(method, state, number)
+            for row, (tokens, *_) in enumerate(reference.step(query[:, :, 0], key)):
+                attended = [token for token in selection.indices[0, row].tolist() if token >= 0]
+                assert attended == [*range(4), *tokens, *range(193 + number, 201 + number)]
+                beyond = max(beyond, len(attended) - method.budget)
+        assert 0 < beyond <= method.extra_tokens(200) == 3 * 70 - 28, "ρ' is 28, ρ is 70"
+
+    def test_the_ledger_counts_the_union(self):
+        counts = {}
+        for attends in ("budget", "union"):
+            layer = LayerCache(CONTEXT, CTkvr(budget=40, sinks=4, recent=8, **self.FIELDS | {"attends": attends}))
+            queries, keys, values = tensors(200)
+            layer.store.append(keys, values)
+            layer.keep_queries(queries)
+            layer.build()
+            queries, keys, values = tensors(1, seed=9)
+            layer.store.append(keys, values)
+            layer.decode(queries[:, :, 0])
+            counts[attends] = ledger_of([layer], ()).attended
+            assert counts[attends] == (layer.last.indices >= 0).sum(-1).double().mean()
+        assert counts["budget"] == 40 < counts["union"]
+
+    def test_the_budget_is_the_default_and_a_union_has_no_reranking(self):
+        assert CTkvr(budget=200).extra_tokens(1000) == 0
+        with pytest.raises(kvviz.InvalidInputError, match="rerank=False"):
+            CTkvr(budget=200, attends="union")
 
 
 class TestExactness:

@@ -98,6 +98,14 @@ class TestSelection:
         assert take_tokens(torch.tensor([[[1.0, 2.0, 1.0, 2.0, 1.0]]]), 3).indices.tolist() == [[[0, 1, 3]]]
 
 
+def test_every_docstring_says_how_generated_tokens_count():
+    for name in kvviz.methods.names():
+        method = kvviz.methods.get(name)
+        text = " ".join((method.__doc__ or "").lower().split())
+        told = "generated" in text and ("within the budget" in text or "within it" in text or "on top" in text)
+        assert told or method.ignores_budget or "within the same budget" in text, name
+
+
 class TestOracle:
     @pytest.mark.parametrize("group", ["mean", "max", "sum", "each"])
     def test_against_brute_force(self, group):

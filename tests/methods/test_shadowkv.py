@@ -20,7 +20,9 @@ def shadowkv_by_hand(method, prompt, queries, keys, step_budget, n_outliers):
     """[(position, chunk)] per row for the last query. `n_outliers` outlier chunks fit in the budget."""
     heads, length, _ = queries.shape
     kv_heads, size = len(keys), method.chunk_size
-    chunks = max(prompt - method.recent - method.sinks, 0) // size
+    recent = max(method.recent, 1)
+    of_prompt = max(prompt - recent - method.sinks, 0) // size
+    chunks = of_prompt if method.generated == "on_top" else max(length - recent - method.sinks, 0) // size
     start, end = method.sinks, method.sinks + chunks * size
     rows = []
     for kv in range(kv_heads):
@@ -30,7 +32,7 @@ def shadowkv_by_hand(method, prompt, queries, keys, step_budget, n_outliers):
             min(float(k @ mean) / np.linalg.norm(k) / np.linalg.norm(mean) for k in part)
             for part, mean in zip(parts, means, strict=True)
         ]
-        outliers = sorted(range(chunks), key=lambda c: (cosines[c], c))[:n_outliers]
+        outliers = sorted(range(of_prompt), key=lambda c: (cosines[c], c))[:n_outliers]
         regular = [c for c in range(chunks) if c not in outliers]
         group = range(kv * heads // kv_heads, (kv + 1) * heads // kv_heads)
         logits = np.array([[queries[head, -1] @ means[c] * SCALE for c in regular] for head in group])
@@ -69,7 +71,7 @@ class TestShadowKV:
         if prompt + new <= budget:
             assert selection.indices.shape[-1] == prompt + new
             return
-        free = method.budget - method.sinks - method.recent - (size - 1)
+        free = method.budget - method.sinks - max(method.recent, 1) - (size - 1)
         n_outliers = min(method.n_outliers, int(method.outlier_share * free / size))
         exact = queries[0].double().numpy(), keys[0].double().numpy()
         assert rows_of(selection) == shadowkv_by_hand(method, prompt, *exact, budget, n_outliers)
@@ -172,6 +174,18 @@ class TestShadowKV:
         assert torch.equal(after_rope.indices, selection.indices)
         if rank < 16:
             assert selection.bias.square().sum() < after_rope.bias.square().sum()
+
+    def test_generated_chunks_keep_exact_keys(self):
+        """Low-rank keys are those of the prompt's chunks; 40 generated tokens make four chunks more."""
+        queries, keys, values = random_tensors(240, 6, 2)
+        method = kvviz.methods.create("shadowkv", budget=230, group="each", rank=2)
+        state, selection = run(method, context(6, 2), queries, keys, values, 200)
+        assert (state.exact_from, state.end, state.others.used) == (21, 208, 26 - state.outliers.shape[-1])
+        later = selection.indices >= 168
+        recalled = (selection.groups >= 21) & later
+        assert bool(recalled.any()), "a chunk of generated tokens is recalled"
+        assert bool((selection.bias[later] == 0).all())
+        assert bool((selection.bias[~later & (selection.groups >= 0)] != 0).all())
 
     def test_metadata(self):
         queries, keys, values = random_tensors(840, 6, 2)  # 101 chunks; (512 - 39) * 0.16 / 8 = 9 outliers

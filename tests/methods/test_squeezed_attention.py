@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import chain, pairwise
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -34,9 +33,15 @@ class TestSqueezedAttention:
         for kv in range(heads[1]):
             bounds = state.offsets[0, kv].tolist()
             clusters = [state.order[0, kv, a:b].tolist() for a, b in pairwise(bounds)]
-            assert sorted(chain.from_iterable(clusters)) == list(range(2, length - recent))
+            window = max(recent, 1)
+            assert sorted(chain.from_iterable(clusters)) == list(range(2, length + 1 - window))
+            prompt = [[member for member in members if member < length - recent] for members in clusters]
+            centroids = np.stack([keys[kv, members].mean(0) if members else np.zeros(DIM) for members in prompt])
+            if recent:  # the decoded token moved another one out of the window
+                joined = keys[kv, length - recent]
+                cosines = centroids @ joined / np.linalg.norm(centroids, axis=-1).clip(1e-9) / np.linalg.norm(joined)
+                assert length - recent in clusters[int(cosines.argmax())]
             labels.append(clusters)
-            centroids = np.stack([keys[kv, members].mean(0) if members else np.zeros(DIM) for members in clusters])
             sizes = np.array([len(members) for members in clusters])
             for head in range(kv * shared, kv * shared + shared):
                 logits = centroids @ query[head] * SCALE
@@ -48,9 +53,9 @@ class TestSqueezedAttention:
             expected: list[int] = []
             for cluster in np.argsort(-estimate, kind="stable"):
                 if threshold is None or estimate[cluster] > threshold:
-                    expected += sorted(clusters[cluster])[: 37 - recent - len(expected)]
+                    expected += sorted(clusters[cluster])[: 38 - max(recent, 1) - len(expected)]
             selected = [p for p in selection.indices[0, number].tolist() if p >= 0]
-            assert selected == [0, 1, *sorted(expected), *range(length - recent, length + 1)]
+            assert selected == [0, 1, *sorted(expected), *range(length + 1 - max(recent, 1), length + 1)]
 
     def test_clusters_equal_those_of_scikit_learn_on_normalised_keys(self):
         _, state, _, k, _ = stepped("squeezed_attention", 4, 2, 400, budget=64, sinks=0)
@@ -68,15 +73,32 @@ class TestSqueezedAttention:
         method, state, q, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, threshold=1.0)
         assert method.select(state, q[:, :, -1]).indices.tolist() == [[[0, 100]] * 2]
 
-    @pytest.mark.parametrize("generated", ["within", "on_top"])
-    def test_all_generated_tokens_are_selected(self, generated):
-        """Within the budget they take the place of clusters, and in the end only the newest stay."""
-        method, state, _, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, generated=generated)
+    def test_generated_tokens_join_the_nearest_clusters(self):
+        """After 60 steps all tokens but sink and newest are in clusters; centroids stay, each order is ascending."""
+        method, state, _, k, _ = stepped("squeezed_attention", 4, 2, 100, budget=40)
+        centroids, keys = state.centroids.clone(), [k]
+        for step in range(1, 60):
+            q, k, v = tensors(4, 2, 1, seed=step)
+            state = method.extend(state, q, k, v)
+            keys.append(k)
+        assert torch.equal(state.centroids, centroids)
+        all_keys = torch.cat(keys, dim=2)
+        for head in range(2):
+            bounds = state.offsets[0, head].tolist()
+            clusters = [state.order[0, head, a:b].tolist() for a, b in pairwise(bounds)]
+            assert [len(members) for members in clusters] == state.sizes[0, head].tolist()
+            assert all(members == sorted(members) for members in clusters)
+            assert sorted(chain.from_iterable(clusters)) == list(range(1, 159))
+            nearest = torch.cosine_similarity(all_keys[0, head, 100:159, None], centroids[0, head], dim=-1).argmax(-1)
+            for token, cluster in zip(range(100, 159), nearest.tolist(), strict=True):
+                assert token in clusters[cluster]
+
+    def test_all_generated_tokens_are_selected_on_top(self):
+        method, state, _, _, _ = stepped("squeezed_attention", 4, 2, 100, budget=40, generated="on_top")
         for step in range(1, 60):
             q, k, v = tensors(4, 2, 1, seed=step)
             state = method.extend(state, q, k, v)
             indices = method.select(state, q[:, :, 0]).indices
-            budget = 40 + (step + 1 if generated == "on_top" else 0)
-            assert indices.shape[-1] == budget
-            window = min(step + 1, budget - 1)
+            assert indices.shape[-1] == 40 + step + 1
+            window = step + 1
             assert indices[0, 0, -window:].tolist() == list(range(101 + step - window, 101 + step))

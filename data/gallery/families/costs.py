@@ -65,7 +65,7 @@ def timeline(runs: Runs) -> go.Figure:
     return plots.timeline(runs.timelines("overlap")["clusterkv"], phase="prefill")
 
 
-@figure("PQCache fig. 7", width="page")
+@figure("PQCache fig. 7, the overlapped schedule only", width="page")
 def timeline_of_a_step(runs: Runs) -> go.Figure:
     """A decode step of PQCache, layer by layer: a fetch from the host has to wait for the selection."""
     return plots.timeline(runs.timelines("overlap")["pqcache"], steps=(4, 5))

@@ -21,7 +21,7 @@ def output_error_by_budget(runs: Runs) -> go.Figure:
     return plots.recall_by_budget(runs.table("budgets"), metric="output_error")
 
 
-@figure("ClusterKV fig. 9, CentroidKV fig. 4 and 5, CTkvr fig. 9, PQCache fig. 10")
+@figure("ClusterKV fig. 9, CentroidKV fig. 4 and 5, CTkvr fig. 9, PQCache fig. 10a and 10c")
 def score_by_budget(runs: Runs) -> go.Figure:
     """Needles found by budget, with bootstrap intervals; CTkvr and CentroidKV refuse smaller budgets."""
     return plots.score_by_budget(
@@ -35,9 +35,9 @@ def perplexity_by_length(runs: Runs) -> go.Figure:
     return plots.perplexity_by_length(runs.table("perplexity"))
 
 
-@figure("PQCache fig. 9, CTkvr fig. 5, 6 and 14")
+@figure("PQCache fig. 9, CTkvr fig. 5 and 14, at shorter lengths")
 def needle_grid(runs: Runs) -> go.Figure:
-    """Needles found by length and depth, at one budget."""
+    """Needles found by length and depth, at one budget, in prompts of 500 and 1,000 tokens."""
     table = runs.table("needles")
     return plots.needle_grid(table[table["method"].eq("full") | table["budget"].eq(256)], found="correct")
 

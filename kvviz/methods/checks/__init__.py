@@ -24,6 +24,7 @@ CHECKS: dict[str, Check] = {
         choosing.a_state_serves_every_budget,
         decoding.decoding_goes_on,
         decoding.the_budget_holds,
+        decoding.the_prompt_stays_in_reach,
         decoding.dropped_tokens_stay_dropped,
         decoding.later_prompts_are_taken_in,
         choosing.inputs_are_unchanged,

@@ -45,15 +45,15 @@ def decoding_goes_on(method: type[Method]) -> None:
 
 
 def the_budget_holds(method: type[Method]) -> None:
-    """Over 2,000 decoded tokens, no step attends to more than the budget and the decode window, and no more are kept.
+    """Over 2,000 decoded tokens, no step attends to more than the budget and `extra_tokens`, and no more are kept.
 
-    `decode_window` must be declared and may not depend on what was generated.
+    `extra_tokens`, by default the `decode_window`, must be declared and may not depend on what was generated.
     """
     chosen = smallest(method)
     if chosen.ignores_budget:
         return
     for number, (state, selection) in enumerate(decode_steps(chosen, 2000, n_heads=2, n_kv_heads=1)):
-        most = chosen.budget_tokens(state.prompt_length) + chosen.decode_window
+        most = chosen.budget_tokens(state.prompt_length) + chosen.extra_tokens(state.prompt_length)
         merged = 0 if selection.merged is None else selection.merged.degree.shape[-1]
         attended = int((selection.indices >= 0).sum(-1).max()) + merged
         assert attended <= most, f"{chosen.name}: step {number} attends to {attended} tokens, {most} are allowed"
@@ -61,6 +61,22 @@ def the_budget_holds(method: type[Method]) -> None:
         if kept is not None:
             count = int((kept >= 0).sum(-1).max()) + merged
             assert count <= most, f"{chosen.name}: {count} tokens are kept after step {number}, {most} are allowed"
+
+
+def the_prompt_stays_in_reach(method: type[Method]) -> None:
+    """After 2,000 decoded tokens, a retrieval method still attends to tokens of the prompt beyond the sinks.
+
+    Keys and queries are random, so that prompt and generated tokens are equally good: each head must attend to the
+    prompt in one of the last 50 steps at least. Methods that drop tokens need not.
+    """
+    chosen, prompt = smallest(method), 257
+    if chosen.kind != "retrieval" or chosen.ignores_budget:
+        return
+    reached = torch.tensor(False)
+    for number, (_, selection) in enumerate(decode_steps(chosen, 2000, n_heads=2, n_kv_heads=1, length=prompt)):
+        if number >= 1950:
+            reached = reached | ((selection.indices >= chosen.sinks) & (selection.indices < prompt)).any(-1)[0]
+    assert bool(reached.all()), f"{chosen.name}: no token of the prompt is found after 2,000 decoded tokens"
 
 
 def dropped_tokens_stay_dropped(method: type[Method]) -> None:
