@@ -22,21 +22,10 @@ def ctkvr_methods(budget: int, centroids: int) -> dict[str, Any]:
         **{f"{choice} centroids": {"choice": choice} for choice in ("equidistant", "random", "init")},
         "no update": {"update": None},
         "a share of the prompt": {"budget": 0.125},
+        "without rerank": {"rerank": False, "attends": "union"},
     }
     common = {"budget": budget, "n_centroids": centroids, **WINDOWS}
-    settings["without rerank"] = whole_union(budget - sum(WINDOWS.values()))
     return {label: kvviz.methods.create("ctkvr", **{**common, **fields}) for label, fields in settings.items()}
-
-
-def whole_union(chosen: int, n_probes: int = 4, list_ratio: float = 2.5) -> dict[str, Any]:
-    """CTkvr's fields with which a step attends to the whole union of C' lists of 2.5·ρ' keys, for ρ' = `chosen`.
-
-    So much is the paper's "without rerank" (figure 11): the budget is that of C' full lists. The union, without
-    duplicates, does not use it up.
-    """
-    entries = n_probes * int(list_ratio * chosen)
-    budget = sum(WINDOWS.values()) + entries
-    return {"budget": budget, "list_ratio": 1 / n_probes, "n_probes": n_probes, "rerank": False}
 
 
 def competitors(lm: Any, budget: int, tokens: int) -> dict[str, Any]:

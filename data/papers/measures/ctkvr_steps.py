@@ -87,7 +87,7 @@ def ctkvr_modules(
 @measure(tokens=120, batches=(1, 2), steps=3, chosen=8, ratios=(2.5, 5.0), warm_up=1)
 @torch.no_grad()
 def ctkvr_rerank(
-    lm: Any, tokens: int = 2048, batches: tuple[int, ...] = (1, 2, 4), steps: int = 24, chosen: int = 128,
+    lm: Any, tokens: int = 2048, batches: tuple[int, ...] = (1, 2, 4), steps: int = 24, chosen: int = 64,
     ratios: tuple[float, ...] = (1.25, 2.5, 5.0, 10.0), warm_up: int = 4,
 ) -> Rows:  # fmt: skip
     """Per batch and list ratio ρ/ρ': milliseconds of a layer's step with the rerank, and attending to the whole union.
@@ -106,13 +106,10 @@ def ctkvr_rerank(
         q, k, v = (part[:batch] for part in (queries, keys, values))
         prompt_keys, prompt_values = k[:, :, :prompt].contiguous(), v[:, :, :prompt].contiguous()
         for ratio in ratios:
-            entries = 4 * min(int(ratio * chosen), prompt - 32)
+            fields = {"budget": 32 + chosen, "list_ratio": ratio, "update": None, **windows}
             methods = {
-                "with": kvviz.methods.create("ctkvr", budget=32 + chosen, list_ratio=ratio, update=None, **windows),
-                # C' full lists fit into this budget: the whole union is attended to
-                "without": kvviz.methods.create(
-                    "ctkvr", budget=32 + entries, list_ratio=0.25, rerank=False, update=None, **windows
-                ),
+                "with": kvviz.methods.create("ctkvr", **fields),
+                "without": kvviz.methods.create("ctkvr", **fields, rerank=False, attends="union"),
             }
             states = {
                 name: method.build(context, q[:, :, :prompt], prompt_keys, prompt_values)
@@ -129,6 +126,7 @@ def ctkvr_rerank(
                     times[name].append(time.perf_counter() - started)
                     if step >= warm_up:
                         lost[name].append(1 - _mass(metrics, query, prompt_keys, selection.indices, context.scale))
+            entries = methods["with"].n_probes * states["with"].lists.shape[-1]
             union = statistics.fmean(states["with"].deduplication) * entries
             rows.append({
                 "batch": batch, "list_ratio": ratio, "recall_ratio": union / chosen,
