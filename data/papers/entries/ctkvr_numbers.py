@@ -68,6 +68,15 @@ def varied(table: pd.DataFrame, name: str) -> list[str]:
     return sorted([*labels, "ctkvr"], key=lambda label: int(label.partition(" = ")[2] or default))
 
 
+def ceiling(table: pd.DataFrame, labels: list[str]) -> str:
+    """A sentence that says so if all of these labels find every needle."""
+    return (
+        "All find every needle, so these samples are too easy to order them. "
+        if all(of(table, label).all() for label in labels)
+        else ""
+    )
+
+
 def attended(table: pd.DataFrame, label: str) -> str:
     """The mean number of tokens attended to per KV head and step."""
     return f"{of(table, label, 'attended_tokens').mean():.0f}"
