@@ -258,9 +258,9 @@ class TestLongContexts:
 
 
 class TestThroughput:
-    """Batches at a small size: texts of 135 tokens, of which 120 are the prompt."""
+    """Batches at a small size: texts of 235 tokens, of which 220 are the prompt."""
 
-    TEXTS, TOKENS, BUDGET = tiny_models.prompt(135, batch=4), 120, 96
+    TEXTS, TOKENS, BUDGET = tiny_models.prompt(235, batch=4), 220, 144
 
     def test_a_batch_gives_the_logits_of_its_texts(self):
         """The logits of caches that the benchmark fills equal those of separately prefilled texts."""
@@ -271,11 +271,10 @@ class TestThroughput:
         with torch.no_grad():
             prompts = throughput.prefilled(model, self.TEXTS[:, : self.TOKENS])
             for name, store in throughput.STORES.items():
-                cache = throughput.filled(model, name, prompts, 3, 135, self.BUDGET)
+                cache = throughput.filled(model, name, prompts, 3, 235, self.BUDGET)
                 logits = model(self.TEXTS[:3, self.TOKENS : self.TOKENS + 1], past_key_values=cache).logits[:, -1]
                 for row in range(3):
-                    fields = {} if name == "full" else {"budget": self.BUDGET}
-                    single = kvviz.SelectiveCache(model, kvviz.methods.create(name, **fields), store)
+                    single = kvviz.SelectiveCache(model, throughput.contender(name, self.BUDGET), store)
                     model(self.TEXTS[row, None, : self.TOKENS], past_key_values=single)
                     token = self.TEXTS[row, None, self.TOKENS : self.TOKENS + 1]
                     torch.testing.assert_close(logits[row], model(token, past_key_values=single).logits[0, -1])
@@ -297,7 +296,7 @@ class TestThroughput:
         assert full[-1]["device_bytes"] == pytest.approx(4 * held["full"], rel=0.2)
         assert [row["batch"] for row in rows if row["method"] == "quest"] == [1, 2]
         assert all(row["range"][0] <= row["tokens_per_s"] <= row["range"][1] for row in rows if row["tokens_per_s"])
-        part = {"model": "tiny", "dtype": "float32", "prompt_tokens": 120, "budget": 96, "steps_a_turn": 4, "turns": 3,
+        part = {"model": "tiny", "dtype": "float32", "prompt_tokens": 220, "budget": 144, "steps_a_turn": 4, "turns": 3,
                 "limit_bytes": limit, "rows": rows}  # fmt: skip
         lines = offload_tables.throughput(part).splitlines()
         quest = next(line for line in lines if line.startswith("| `quest`"))

@@ -1,10 +1,11 @@
 """Throughput: tokens per second of SmolLM2 by batch, methods in turns, up to a limit of the device's memory.
 
 A batch has different texts of equal length: consecutive pieces of the prose. The model prefills each once, separately
-and exactly, and all methods get the same keys and values. ClusterKV and PQCache keep them in host memory, as in their
-papers, the others on the device. On a CPU both are the same memory: no bus is crossed, and the device's size is a limit
-set here. After each batch, a method's bytes on the device are counted; a batch that would exceed the limit in
-proportion is not run (a computed bound, not a failed allocation). This needs about 8 GB of memory.
+and exactly, and all methods get the same queries, keys and values. ClusterKV, PQCache, CTkvr and MagicPIG keep keys and
+values in host memory, as in their papers, the others on the device. On a CPU both are the same memory: no bus is
+crossed, and the device's size is a limit set here. After each batch, a method's bytes on the device are counted; a
+batch that would exceed the limit in proportion is not run (a computed bound, not a failed allocation). This needs about
+9 GB of memory.
 """
 
 from __future__ import annotations
@@ -16,12 +17,25 @@ from typing import Any
 
 from .inputs import model, prose
 
-TOKENS, BUDGET, BATCHES, STEPS, TURNS = 2000, 256, (1, 2, 4, 8, 16), 5, 5
+TOKENS, BUDGET, BATCHES, STEPS, TURNS = 2000, 256, (1, 2, 4, 8), 5, 4
 STORES = {
-    "full": "device", "clusterkv": "host", "pqcache": "host", "quest": "device", "centroidkv": "device",
-    "streaming_llm": "device",
+    "full": "device", "clusterkv": "host", "pqcache": "host", "ctkvr": "host", "ctkvr, without rerank": "host",
+    "magicpig": "host", "quest": "device", "centroidkv": "device", "streaming_llm": "device",
 }  # fmt: skip
-LIMIT_BYTES = 2**30  # keys, values and metadata on the device; SmolLM2 in float32 has 46 kB per token
+LIMIT_BYTES = 2**29  # keys, values and metadata on the device; SmolLM2 in float32 has 46 kB per token
+
+
+def contender(label: str, budget: int) -> Any:
+    """The method with this label in STORES, at a budget.
+
+    "ctkvr, without rerank" attends to the whole union of the probed lists, beyond the budget (CTkvr, fig. 7 and 11).
+    """
+    import kvviz
+
+    if label == "full":
+        return kvviz.methods.create("full")
+    fields = {"rerank": False, "attends": "union"} if label == "ctkvr, without rerank" else {}
+    return kvviz.methods.create(label.partition(",")[0], budget=budget, **fields)
 
 
 def run() -> dict[str, Any]:
@@ -64,32 +78,37 @@ def measure(
     return rows
 
 
-def prefilled(model: Any, prompts: Any) -> list[tuple[Any, Any]]:
-    """Keys and values [B, H, L, D] of every layer over prompts [B, L], each prefilled separately and exactly."""
+def prefilled(model: Any, prompts: Any) -> list[tuple[Any, Any, Any]]:
+    """Queries [B, Q, L, D], keys and values [B, H, L, D] of every layer over prompts [B, L], prefilled separately."""
     import torch
-    from transformers import DynamicCache
+
+    import kvviz
 
     caches = []
     for ids in prompts:
-        caches.append(DynamicCache(config=model.config))
+        caches.append(kvviz.SelectiveCache(model, "full", retain_queries=True))
         model(ids[None], past_key_values=caches[-1], use_cache=True, logits_to_keep=1)
-    return [
-        (torch.cat([layer.keys for layer in layers]), torch.cat([layer.values for layer in layers]))
-        for layers in zip(*(cache.layers for cache in caches), strict=True)
-    ]
+    stacked = []
+    for layers in zip(*(cache.selective_layers for cache in caches), strict=True):
+        # private: a cache keeps the prompt's queries only for its own forks
+        parts = [(torch.cat(layer._queries, dim=2), layer.store.keys, layer.store.values) for layer in layers]
+        queries, keys, values = (torch.cat(part) for part in zip(*parts, strict=True))
+        stacked.append((queries, keys, values))
+        for layer in layers:  # as each layer's tensors are copied
+            layer._queries.clear()
+    return stacked
 
 
-def filled(model: Any, name: str, prompts: list[tuple[Any, Any]], batch: int, length: int, budget: int) -> Any:
+def filled(model: Any, label: str, prompts: list[tuple[Any, Any, Any]], batch: int, length: int, budget: int) -> Any:
     """An indexed cache with the first `batch` prompts and room for `length` tokens."""
     import kvviz
 
-    method = kvviz.methods.create(name, **({} if name == "full" else {"budget": budget}))
-    assert not method.needs_queries  # only keys and values were kept
-    cache = kvviz.SelectiveCache(model, method, STORES[name])
+    cache = kvviz.SelectiveCache(model, contender(label, budget), STORES[label])
     for layer, selective, stored in zip(cache.selective_layers, cache.layers, prompts, strict=True):
-        keys, values = (tensor[:batch] for tensor in stored)
+        queries, keys, values = (tensor[:batch] for tensor in stored)
         layer.store.reserve(keys, values, length)
         layer.store.append(keys, values)
+        layer.keep_queries(queries)
         selective.is_initialized = True
         layer.build()
     cache.wait()

@@ -25,19 +25,21 @@ def latency_of_choosing(runs: Runs) -> go.Figure:
     return plots.latency(benchmarks.choosing())
 
 
-@figure("CentroidKV table 12; CTkvr fig. 7 has CTkvr, which is missing here")
+@figure("CTkvr fig. 7, CentroidKV table 12")
 def throughput_by_batch(runs: Runs) -> go.Figure:
-    """Tokens per second over all texts of a batch, up to 1 GiB of keys and values on the device.
+    """Tokens per second over all texts of a batch, up to a limit of keys and values on the device.
 
-    ClusterKV and PQCache keep keys and values in host memory, which allows larger batches. On a CPU both are the same
+    Methods with keys and values in host memory allow larger batches. On a CPU both are the same
     memory: no bus is crossed, and the limit is only a number.
     """
     return plots.throughput_by_batch(benchmarks.throughput())
 
 
-@figure("CTkvr table 9; its fig. 8 has IVF and HNSW indexes, which are missing here")
+@figure("CTkvr fig. 8 and table 9")
 def index_build_time(runs: Runs) -> go.Figure:
-    """The time to build the index of one layer over the prompt, and the exponent of its growth with the length."""
+    """The time to build an index of one layer's keys, beside faiss's IVF, HNSW and k-means, and the exponent of its
+    growth with the length.
+    """
     return plots.index_build_time(benchmarks.building())
 
 
