@@ -3,7 +3,7 @@
 python data/papers/make.py                           all pages and pictures
 python data/papers/make.py --only ctkvr-fig-8        one picture, and all pages
 python data/papers/make.py --measure overlap_of_ann  measure something again first; "missing" is all that was never
-                                                     measured, "gpu" all that needs a GPU
+                                                     measured at its sizes, "gpu" all that needs a GPU
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.list:
         for name, each in sorted(MEASURES.items()):
-            state = "stored" if sources.path_of(name).exists() else "needs a GPU" if each.gpu else "missing"
+            state = "needs a GPU" if each.gpu else "missing"
+            if sources.path_of(name).exists():
+                state = "stored" if sources.whole(name) else "stored at other sizes"
             print(f"{name:32} {state}")
         return 0
     for name in chosen(options.measure):
@@ -78,7 +80,7 @@ def chosen(names: list[str]) -> list[str]:
     """The measurements that `--measure` names."""
     here = [name for name, each in sorted(MEASURES.items()) if not each.gpu]
     groups = {
-        "missing": [name for name in here if not sources.path_of(name).exists()],
+        "missing": [name for name in here if not sources.whole(name)],
         "gpu": [name for name, each in sorted(MEASURES.items()) if each.gpu],
     }
     return list(dict.fromkeys(each for name in names for each in groups.get(name, [name])))

@@ -33,7 +33,7 @@ def measured(name: str) -> pd.DataFrame:
         raise kvviz.IncompatibleFileError(f"read {path.name}", "no such file", wanted)
     stored = json.loads(path.read_text(encoding="utf-8"))
     table = pd.DataFrame(stored["rows"])
-    table.attrs.update(stored["about"])
+    table.attrs.update(stored["about"], name=name)
     return table
 
 
@@ -67,10 +67,31 @@ def runs() -> Any:
 
 
 def described(table: pd.DataFrame, *more: str) -> str:
-    """How a measurement was made: model, sizes, seed, hardware, commit."""
+    """How a measurement was made: model, sizes, seed, hardware, and whether the sizes are those of the command."""
     about = table.attrs
     sizes = ", ".join(f"{name.replace('_', ' ')} {_text(value)}" for name, value in about["sizes"].items())
-    return "; ".join([about["model"], *([sizes] if sizes else []), *more, f"seed {about['seed']}", about["hardware"]])
+    parts = [about["model"], *([sizes] if sizes else []), *more, f"seed {about['seed']}", about["hardware"]]
+    return "; ".join([*parts, *([] if whole(about["name"]) else ["not yet at all sizes of the command"])])
+
+
+def whole(name: str) -> bool:
+    """Whether a measurement is stored at the sizes of its function, rather than at others, or not at all."""
+    from measures import MEASURES
+
+    if not path_of(name).exists():
+        return False
+    stored = json.loads(path_of(name).read_text(encoding="utf-8"))["about"]["sizes"]
+    return bool(stored == json.loads(json.dumps(MEASURES[name].sizes)))
+
+
+def scores_described() -> str:
+    """How the scores of `make results` were made, and whether they are older than the fixed budgets."""
+    table = scores()
+    commits = ", ".join(sorted(set(table["commit"])))
+    older = not table["method_config"].str.contains('"generated"').all()
+    before = ["measured before a step's budget was fixed"] if older else []
+    hardware = ", ".join(sorted(set(table["hardware"])))
+    return "; ".join(["`make results`", table.attrs["model"], hardware, f"commit {commits}", *before])
 
 
 def _text(value: Any) -> str:

@@ -121,8 +121,4 @@ def on_tasks(methods: dict[str, float | None], placement: str = "after") -> str:
 
 def stored_run() -> str:
     """How the stored scores were made."""
-    table = sources.scores()
-    return (
-        f"{table['model'].iloc[0]}, 1,024 tokens, seed {table['seed'].iloc[0]}, {table['hardware'].iloc[0]}, "
-        f"commit {', '.join(sorted(set(table['commit'])))} (`make results`)"
-    )
+    return f"1,024 tokens; {sources.scores_described()}"

@@ -109,7 +109,7 @@ def longbench() -> Finding:
     """Scores on LongBench with 1/5 and 1/10 of the tokens and 1/128 of extra communication."""
     return Finding(
         ours=_on_our_tasks(),
-        run="`make results`",
+        run=sources.scores_described(),
         why="SparQ reads a quarter of the channels in kvviz's grid (its paper's default), one of 128 in the table. "
         "With SmolLM2's heads of 64 dimensions the codes take 1/85 of the keys' bytes, and \"(C)\", where the grid has "
         "it, adds half that share of tokens. In kvviz's grid the question follows the compressed text.",
@@ -165,7 +165,7 @@ def infinitebench() -> Finding:
     """Scores on InfiniteBench with 1/5 and 1/10 of the tokens and 1/64 of extra communication."""
     return Finding(
         ours=_on_our_tasks(),
-        run="`make results`",
+        run=sources.scores_described(),
         why="kvviz leaves out the Chinese book and Math.Find of InfiniteBench; the other seven tasks are those of the "
         "paper.",
         published=lambda: plots.score_by_budget(
@@ -226,7 +226,7 @@ def larger_model() -> Finding:
     return Finding(
         ours=f"on kvviz's own tasks with SmolLM2-135M, 1,024 tokens, budget 256: PQCache minus full attention "
         f"{sources.with_interval(gap)}",
-        run="`make results`",
+        run=sources.scores_described(),
         why='`kvviz.load(name, device="auto")` distributes the layers over several GPUs. The processors per GPU enter '
         "by T: `max_iter` takes an IterationModel fitted on the machine.",
         published=lambda: plots.ablation(
