@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import sources
 
 from entries import Finding, entry
-from entries.ctkvr_numbers import RESUMING_TEST, needles, of
+from entries.ctkvr_numbers import RESUMING_TEST, layers_of, needles, of
 from kvviz import plots
 
 
@@ -54,10 +54,10 @@ def neighbouring_queries() -> Finding:
         holds=bool(far.mean() > 0.8 and (by_text["correlation"] > 0.5).all()),
         why=f"(a) the direction is the paper's, the level is not: the cosine falls with the distance in "
         f"{100 * (table['cosine_1'] > table['cosine_1024']).mean():.0f} % of the layers and texts, but exceeds 0.8 at "
-        f"1,024 tokens in {100 * (table['cosine_1024'] > 0.8).mean():.0f} % of them only. (b) the growth of the "
+        f"1,024 tokens in {100 * (table['cosine_1024'] > 0.8).mean():.0f} % of them. (b) the growth of the "
         f"overlap is there: the correlation is positive in {100 * (table['correlation'] > 0).mean():.0f} % of them. "
         "The paper's models have heads of 128 dimensions, ours of 64",
-        run=sources.described(table, "all layers and query heads"),
+        run=sources.described(table, layers_of(table), "all query heads"),
         draw=lambda: plots.query_overlap(sources.runs().trace("prose"), 14, k=64, pairs=800),
     )
 

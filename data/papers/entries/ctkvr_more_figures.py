@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import sources
 
 from entries import Finding, entry
-from entries.ctkvr_numbers import by_value, found, needles, of, on_tasks, settings, stored_run, varied
+from entries.ctkvr_numbers import by_value, found, layers_of, needles, of, on_tasks, settings, stored_run, varied
 from kvviz import plots
 
 NEAR = 0.02  # recall within which a curve has levelled off
@@ -71,7 +71,7 @@ def centroids_and_probes() -> Finding:
         why=f"from C = 8 to C = 512 recall gains {curves['C'].iloc[-1] - curves['C'].iloc[0]:.3f}, from C′ = 1 to 16 "
         f"{curves['C′'].iloc[-1] - curves['C′'].iloc[0]:.3f}; the gain from C′ = 4 to 16 is "
         f"{curves['C′'].iloc[-1] - curves['C′'][4]:.3f}",
-        run=sources.described(counts, "all layers and KV heads; needles: " + sources.described(answers)),
+        run=sources.described(counts, layers_of(counts), "all KV heads; needles: " + sources.described(answers)),
         draw=lambda: _two_fields(counts, probes, "recall"),
     )  # fmt: skip
 
@@ -170,7 +170,7 @@ def deduplication() -> Finding:
         + f"; below 0.5 in {below} of {len(means)} configurations",
         holds=bool(default.mean() < 0.5 and below > len(means) / 2),
         why="at C′ = 1 there is one list, and α is 1 by definition",
-        run=sources.described(table, "all layers and KV heads, means of steps"),
+        run=sources.described(table, layers_of(table), "all KV heads, means of steps"),
         draw=lambda: _two_fields(settings("n_centroids"), probed, "alpha"),
     )
 

@@ -18,6 +18,7 @@ from entries.ctkvr_numbers import (
     by_value,
     ceiling,
     found,
+    layers_of,
     needles,
     of,
     on_tasks,
@@ -198,7 +199,7 @@ def _by_count(field: str, name: str, published: dict[str, Any]) -> Finding:
         holds=bool(grows and (slower < 0.5) == (field == "n_centroids")),
         why="the paper's accuracy is that of niah_multikey_3 at 96K, which our model cannot solve at any length: "
         "recall stands for it",
-        run=sources.described(rows, "all layers and KV heads") + "; needles: " + sources.described(answers),
+        run=sources.described(rows, layers_of(rows), "all KV heads") + "; needles: " + sources.described(answers),
         draw=lambda: plots.ablation(
             drawn, field=name, metric=["recall", "time to choose (ms)"],
             title=f"CTkvr by {name} · {rows.attrs['model']}",

@@ -92,6 +92,12 @@ def settings(field: str) -> pd.DataFrame:
     return rows
 
 
+def layers_of(table: pd.DataFrame) -> str:
+    """Which layers a measurement has."""
+    every = table.attrs["sizes"]["every"]
+    return "all layers" if every == 1 else f"each {every}th layer from the first"
+
+
 def by_value(rows: pd.DataFrame, column: str) -> pd.Series[Any]:
     """The mean of a column per value of the field, over texts."""
     return rows.groupby("value", sort=False)[column].mean()

@@ -20,9 +20,10 @@ WINDOWS = {"sinks": 16, "recent": 16}  # the paper gives no sizes; kvviz's 64 an
 
 @measure(tokens=120, count=2, steps=4, budget=48, centroids=16)
 def ctkvr_fields(
-    lm: Any, tokens: int = 2048, count: int = 3, steps: int = 16, budget: int = 256, centroids: int = 128
-) -> Rows:
-    """Per text and setting: recall, attention mass and output error over all layers, α, and the time to choose.
+    lm: Any, tokens: int = 2048, count: int = 3, steps: int = 16, budget: int = 256, centroids: int = 128,
+    every: int = 1,
+) -> Rows:  # fmt: skip
+    """Per text and setting: recall, mass and output error over each `every`-th layer, α, and the time to choose.
 
     The last `steps` positions are the decode steps; no update, so that C stays what it is. `alpha` is the distinct
     share of the C'·ρ entries of the probed lists, `union` their number; `choose_ms` is the time per step and layer.
@@ -31,7 +32,8 @@ def ctkvr_fields(
 
     rows = []
     for text, ids in enumerate(texts(lm, tokens, count)):
-        trace, measured = kvviz.capture(lm, ids), {}
+        layers = range(0, lm.geometry.n_layers, every)
+        trace, measured = kvviz.capture(lm, ids, layers=list(layers)), {}
         for field, values in SETTINGS.items():
             for value in values:
                 fields = {**WINDOWS, "n_centroids": centroids, field: value}

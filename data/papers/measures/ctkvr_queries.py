@@ -10,8 +10,8 @@ from measures import SEED, Rows, measure, texts
 
 
 @measure(tokens=96, count=2, k=8, pairs=40)
-def ctkvr_queries(lm: Any, tokens: int = 2048, count: int = 3, k: int = 64, pairs: int = 400) -> Rows:
-    """Per text and layer: the queries' cosine by distance, and how the overlap of their top-k keys grows with it.
+def ctkvr_queries(lm: Any, tokens: int = 2048, count: int = 3, k: int = 64, pairs: int = 400, every: int = 1) -> Rows:
+    """Per text and each `every`-th layer: the queries' cosine by distance, and how their top-k keys overlap.
 
     `cosine_64` is the mean cosine at a distance of 64 tokens. `similar` and `different` are the mean overlap of the
     most and the least similar quarter of the pairs; `bound` is the share of pairs for which Theorem 1 promises any
@@ -22,7 +22,7 @@ def ctkvr_queries(lm: Any, tokens: int = 2048, count: int = 3, k: int = 64, pair
 
     rows = []
     for text, ids in enumerate(texts(lm, tokens, count)):
-        trace = kvviz.capture(lm, ids)
+        trace = kvviz.capture(lm, ids, layers=list(range(0, lm.geometry.n_layers, every)))
         distances = np.array([each for each in (1, 4, 16, 64, 256, 1024) if each < tokens])
         for layer in trace.layers:
             curve = metrics.similarity_by_distance(trace.queries[layer], distances).mean.mean(0)
