@@ -1,4 +1,4 @@
-"""CentroidKV's comparisons with eviction: costs by length (tables 6, 7, 13, 14), and needles of RULER (tables 2, 15)."""
+"""CentroidKV beside eviction: costs by length (tables 6, 7, 13 and 14), and needles of RULER (table 2)."""
 
 from __future__ import annotations
 
