@@ -8,6 +8,7 @@ from measures import SEED, Rows, measure
 
 EVICTION = ("full", "streaming_llm", "snapkv", "pyramidkv", "centroidkv")
 KEPT = ["task", "length", "sample", "method", "budget", "prompt_tokens", "budget_tokens", "score"]
+NEEDLES = (("noise", "numbers"), ("prose", "words"), ("prose", "numbers"), ("prose", "uuids"))
 COSTS = ["ttft_s", "tpot_s", "attended_tokens", "kept_bytes", "metadata_bytes"]
 
 
@@ -28,14 +29,24 @@ def centroidkv_costs(
     return rows + _rows(lm, (task,), fixed, (uniform,), lengths, samples, [*KEPT, *COSTS])
 
 
-@measure(tasks=["niah_single_1"], length=300, samples=1, budgets=[0.75], fields={"sinks": 4, "recent": 8})
+@measure(needles=[["noise", "words"]], length=300, samples=1, budgets=[0.75], fields={"sinks": 4, "recent": 8})
 def centroidkv_needles(
-    lm: Any, tasks: tuple[str, ...] = ("niah_single_1", "niah_single_3"), length: int = 1024, samples: int = 8,
+    lm: Any, needles: tuple[tuple[str, str], ...] = NEEDLES, length: int = 1024, samples: int = 6,
     budgets: tuple[float, ...] = (0.75, 0.5, 0.25), fields: dict[str, Any] | None = None,
 ) -> Rows:  # fmt: skip
-    """Scores on RULER's needles that the other results lack: a repeated sentence, and a UUID in essays."""
-    methods = {name: _created(name, fields) for name in EVICTION}
-    return _rows(lm, tasks, methods, budgets, (length,), samples, KEPT)
+    """Scores by haystack and kind of value, one needle each: RULER's S-NIAH-1 to 3, and a value of two words.
+
+    Values of digits and UUIDs are many tokens that resemble one another; words are not.
+    """
+    import kvviz
+
+    methods = {name: _created(name, fields) for name in EVICTION if name != "pyramidkv"}
+    rows = []
+    for haystack, kind in needles:
+        task = kvviz.tasks.create("niah_single_2", haystack=haystack, value_kind=kind)
+        scored = _rows(lm, (task,), methods, budgets, (length,), samples, KEPT)
+        rows += [{**row, "haystack": haystack, "value": kind} for row in scored]
+    return rows
 
 
 def _created(name: str, fields: dict[str, Any] | None) -> Any:
