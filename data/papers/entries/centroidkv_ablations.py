@@ -10,7 +10,7 @@ import sources
 from entries import Finding, centroidkv_published, entry
 from kvviz import metrics, plots
 
-PAPER: dict[str, Any] = {"chunk_size": 256, "initial_ratio": 0.8, "ratio_step": 0.2}
+PAPER: dict[str, Any] = {"chunk_size": "256", "initial_ratio": 0.8, "ratio_step": 0.2}
 
 
 @entry(
@@ -67,10 +67,9 @@ def unlabelled(table: pd.DataFrame) -> pd.DataFrame:
 def chosen(name: str, varied: list[str]) -> pd.DataFrame:
     """The rows of a measurement in which all fields but `varied` are as in the paper."""
     table = sources.measured(name)
-    table = table.assign(chunk_size=table["chunk_size"].astype(str))
     for field, value in PAPER.items():
         if field not in varied:
-            table = table[table[field] == (str(value) if field == "chunk_size" else value)]
+            table = table[table[field] == value]
     return table
 
 

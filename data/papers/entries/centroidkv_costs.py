@@ -107,8 +107,8 @@ def latency_beside_eviction() -> Finding:
         holds=bool(close.all(axis=None)),
         run=run(),
         why="CentroidKV attends with the logarithm of each degree as a bias, and reads its centroids and its raw "
-        "tokens from two places; the eviction methods need neither. PyramidKV and SnapKV keep generated tokens on top of "
-        "the budget, as in their papers; CentroidKV merges them.",
+        "tokens from two places; the eviction methods need neither. PyramidKV and SnapKV keep generated tokens on "
+        "top of the budget, as in their papers; CentroidKV merges them.",
         draw=lambda: plots.latency(
             decode_times(*EVICTION, "centroidkv", budget=0.25), title="Time per token · SmolLM2-135M · a quarter kept"
         ),
