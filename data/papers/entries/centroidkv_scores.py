@@ -95,7 +95,7 @@ def kinds_of_value() -> str:
     means = needles().loc["prose"].groupby("value").mean()
     full = sources.measured("centroidkv_needles").query("method == 'full' and haystack == 'prose'")
     by_kind = full.groupby("value")["score"].mean()
-    return "Mean score of CentroidKV by kind of hidden value, over three budgets (full attention in brackets): " + (
+    return "Mean score of CentroidKV by kind of hidden value, over two budgets (full attention in brackets): " + (
         ", ".join(f"{kind} {means.loc[kind, 'centroidkv']:.2f} ({by_kind[kind]:.2f})" for kind in means.index) + "."
     )
 

@@ -12,7 +12,7 @@ SHOWN = (1, 16, 64, 255)  # distances whose similarity is stored
 
 
 @measure(tokens=320, count=2, local=255)
-def centroidkv_keys(lm: Any, tokens: int = 4096, count: int = 3, local: int = 255) -> Rows:
+def centroidkv_keys(lm: Any, tokens: int = 2048, count: int = 3, local: int = 255) -> Rows:
     """Per text, layer and KV head: mean cosine of keys near and far apart, and the shape of the curve by distance.
 
     `near` is the mean over distances 1 to 16, `far` over those of at least a quarter of the text. Up to `local`, which

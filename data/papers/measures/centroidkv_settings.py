@@ -24,7 +24,7 @@ def settings() -> list[dict[str, Any]]:
 
 @measure(tokens=128, count=1, steps=1, budget=0.75, fields={"sinks": 4, "recent": 8})
 def centroidkv_settings(
-    lm: Any, tokens: int = 2048, count: int = 3, steps: int = 32, budget: float = 0.25,
+    lm: Any, tokens: int = 1024, count: int = 3, steps: int = 16, budget: float = 0.25,
     fields: dict[str, Any] | None = None,
 ) -> Rows:  # fmt: skip
     """Per text, setting and layer: output error with a share of the cache left, and that of two eviction methods.
