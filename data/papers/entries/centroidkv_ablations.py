@@ -101,15 +101,16 @@ def chunk_sizes() -> Finding:
         why="The error of attention stands for the paper's score, which SmolLM2 cannot reach at a quarter of the cache "
         "(table 15). The intervals are over three texts.",
         draw=lambda: plots.ablation(
-            unlabelled(table.groupby(["chunk_size", "text"], sort=False)["output_error"].mean().reset_index()),
-            field="chunk_size", metric="output_error", series=(),
+            unlabelled(table.groupby(["method", "chunk_size", "text"], sort=False)["output_error"].mean().reset_index()),
+            field="chunk_size", metric="output_error",
             title="CentroidKV · output error by chunk size · a quarter kept",
         ),
         published=lambda: plots.ablation(
             pd.DataFrame({
-                "chunk_size": list(centroidkv_published.CHUNKS), "score": list(centroidkv_published.CHUNKS.values()),
+                "method": "centroidkv", "chunk_size": list(centroidkv_published.CHUNKS),
+                "score": list(centroidkv_published.CHUNKS.values()),
             }),
-            field="chunk_size", metric="score", series=(), title="RULER score by chunk size · Llama-3.1-8B",
+            field="chunk_size", metric="score", title="RULER score by chunk size · Llama-3.1-8B",
         ),
     )  # fmt: skip
 

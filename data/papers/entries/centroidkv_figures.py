@@ -27,7 +27,7 @@ from kvviz import plots
 @entry(
     "CentroidKV", "fig. 1",
     headline="chunks, alternating sides A and B, one link per token of A, pruning, merging",
-    call="kvviz.clustering.chunked_soft_matching(keys, values, degree, chunk_size=24); notebooks/05_centroidkv.ipynb",
+    call="kvviz.clustering.chunked_soft_matching(keys, values, degree, chunk_size=12); notebooks/05_centroidkv.ipynb",
     schematic=True,
 )  # fmt: skip
 def overview() -> Finding:
@@ -61,7 +61,7 @@ def similarity_maps() -> Finding:
         f"in {_share(high)}",
         holds=bool(local.mean() >= 0.95 and high.mean() >= 0.95),
         run=sources.described(table, "all layers and KV heads"),
-        draw=lambda: plots.key_similarity(sources.runs().trace("layers")),
+        draw=lambda: plots.key_similarity(sources.runs().trace("layers"), layers=[2, 20], size=64),
     )
 
 
@@ -85,8 +85,7 @@ def similarity_by_distance() -> Finding:
         holds=bool(both >= 0.9),
         run=sources.described(table, f"{len(layers)} curves of layers"),
         why="Theorem A.1, which assumes such a curve, is checked by trying all splits of up to 12 tokens in "
-        "tests/clustering/test_soft_matching.py and notebook 05. RoPE alone makes a head's curve rise again where a "
-        "pair of channels has turned by more than half a circle.",
+        "tests/clustering/test_soft_matching.py and notebook 05.",
         draw=lambda: plots.similarity_by_distance(sources.runs().trace("layers"), max_distance=255),
     )
 
@@ -112,9 +111,10 @@ def ruler_by_budget() -> Finding:
         run="SmolLM2-135M-Instruct; prompts of 1,024 tokens; 256 tokens count as 25 %; the stored "
         "scores of make results",
         why=f"CentroidKV is not ahead at {behind(means)}. {kinds_of_value()}" if behind(means) else "",
-        draw=lambda: plots.score_by_budget(ruler_scores(), title="Needles of RULER by share of the cache"),
+        draw=lambda: plots.score_by_budget(ruler_scores(), across=1, title="Needles of RULER by share of the cache"),
         published=lambda: plots.score_by_budget(
-            centroidkv_published.means("RULER, Llama-3.1-8B", "RULER, Mistral-7B"), title="RULER by share of the cache"
+            centroidkv_published.means("RULER, Llama-3.1-8B", "RULER, Mistral-7B"), across=1,
+            title="RULER by share of the cache",
         ),
     )  # fmt: skip
 
@@ -132,6 +132,7 @@ def longbench_by_budget() -> Finding:
         ours=small_scores(),
         published=lambda: plots.score_by_budget(
             centroidkv_published.means("LongBench, Llama-3.1-8B", "LongBench, Mistral-7B"),
+            across=1,
             title="LongBench by share of the cache",
         ),
     )

@@ -9,7 +9,7 @@ from measures import Rows, measure, texts
 
 @measure(tokens=64, layer=2, sinks=4, chunk_size=16)
 def centroidkv_chunk(
-    lm: Any, tokens: int = 256, layer: int = 14, head: int = 0, sinks: int = 16, chunk_size: int = 24,
+    lm: Any, tokens: int = 256, layer: int = 14, head: int = 0, sinks: int = 16, chunk_size: int = 12,
     ratio: float = 0.8,
 ) -> Rows:  # fmt: skip
     """Per token after the sinks: its chunk, side and link, whether the link is kept, its centroid and that's degree.
