@@ -64,6 +64,12 @@ def unlabelled(table: pd.DataFrame) -> pd.DataFrame:
     return copy
 
 
+def means_by(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Mean output errors, one row per combination of the columns' values."""
+    means: pd.DataFrame = table.groupby(list(columns), sort=False)["output_error"].mean().reset_index()
+    return means
+
+
 def chosen(name: str, varied: list[str]) -> pd.DataFrame:
     """The rows of a measurement in which all fields but `varied` are as in the paper."""
     table = sources.measured(name)
@@ -101,7 +107,7 @@ def chunk_sizes() -> Finding:
         why="The error of attention stands for the paper's score, which SmolLM2 cannot reach at a quarter of the cache "
         "(table 15). The intervals are over three texts.",
         draw=lambda: plots.ablation(
-            unlabelled(table.groupby(["method", "chunk_size", "text"], sort=False)["output_error"].mean().reset_index()),
+            unlabelled(means_by(table, "method", "chunk_size", "text")),
             field="chunk_size", metric="output_error",
             title="CentroidKV · output error by chunk size · a quarter kept",
         ),
@@ -143,7 +149,7 @@ def schedules() -> Finding:
         why="The error of attention stands for the paper's score, over three texts. With 0.8 and 0.2 the ratio would "
         "reach 0 at 30 % of the cache; kvviz goes on at 0.2, in small steps, which the paper does not describe.",
         draw=lambda: plots.ablation(
-            unlabelled(table.groupby([*fields, "text"])["output_error"].mean().reset_index()),
+            unlabelled(means_by(table, *fields, "text")),
             field="ratio_step", metric="output_error", series=("initial_ratio",),
             title="CentroidKV · output error by schedule · a quarter kept",
         ),
