@@ -1,3 +1,4 @@
+from .categories import category_means as category_means
 from .cost_table import costs as costs
 from .report import markdown as markdown
 from .report import report as report

@@ -53,10 +53,10 @@ def summary(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 
 
     table = checked_rows("summary", results)
     rows = []
-    for cell, samples in _samples(table).groupby(CELL, dropna=False):
+    for cell, samples in sample_scores(table).groupby(CELL, dropna=False):
         scored = samples.dropna(subset="score")
         rows.append({
-            **_named(CELL, cell), **_interval("mean", scored["score"], confidence, seed),
+            **named(CELL, cell), **_interval("mean", scored["score"], confidence, seed),
             "refused": int(samples["refused"].sum()), "budget_tokens": scored["budget_tokens"].mean(),
             **_about(samples),
         })  # fmt: skip
@@ -88,7 +88,7 @@ def differences(
     methods = set(table["method"])
     if reference not in methods:
         raise UnknownNameError("differences: reference", reference, methods)
-    samples = _samples(table).dropna(subset="score")
+    samples = sample_scores(table).dropna(subset="score")
     of_reference = samples["method"] == reference
     base, others = samples[of_reference], samples[~of_reference]
     on = [*SETTING, *SAMPLE, *([] if base["budget"].isna().all() else ["budget"])]
@@ -97,7 +97,7 @@ def differences(
         pairs["higher_is_better"], pairs["score_of_reference"] - pairs["score"]
     )
     rows = [
-        {**_named(CELL, cell), **_interval("difference", paired["difference"], confidence, seed), **_about(paired)}
+        {**named(CELL, cell), **_interval("difference", paired["difference"], confidence, seed), **_about(paired)}
         for cell, paired in pairs.assign(difference=gain).groupby(CELL, dropna=False)
     ]  # fmt: skip
     result = pandas.DataFrame(rows, columns=[*CELL, "difference", "low", "high", "n", *ABOUT])
@@ -119,7 +119,7 @@ def wins(results: pd.DataFrame | str | os.PathLike[str], by: Sequence[str] = ())
     for name in by:
         if name not in SETTING:
             raise UnknownNameError("wins: by", name, SETTING)
-    samples = _samples(checked_rows("wins", results)).dropna(subset="score")
+    samples = sample_scores(checked_rows("wins", results)).dropna(subset="score")
     gain = samples["score"].where(samples["higher_is_better"], -samples["score"])
     rows = []
     groups = [*by, "budget"]
@@ -130,7 +130,7 @@ def wins(results: pd.DataFrame | str | os.PathLike[str], by: Sequence[str] = ())
             if len(margin):
                 better, worse = int((margin > TIE).sum()), int((margin < -TIE).sum())
                 counts = {"wins": better, "ties": len(margin) - better - worse, "losses": worse}
-                rows.append({**_named(groups, group), "method": method, "other": other, **counts})
+                rows.append({**named(groups, group), "method": method, "other": other, **counts})
     return pandas.DataFrame(rows, columns=[*by, "method", "other", "budget", "wins", "ties", "losses"])
 
 
@@ -147,7 +147,7 @@ def orderings(results: pd.DataFrame | str | os.PathLike[str]) -> pd.DataFrame:
     """
     import pandas
 
-    samples = _samples(checked_rows("orderings", results)).dropna(subset="score")
+    samples = sample_scores(checked_rows("orderings", results)).dropna(subset="score")
     rows = []
     for budget, scored in samples[samples["higher_is_better"]].groupby("budget", dropna=False):
         means = scored.groupby(["method", *SETTING])["score"].mean().unstack("method")
@@ -172,7 +172,7 @@ def perplexity_table(results: pd.DataFrame | str | os.PathLike[str], budget: flo
     comparable), or for a budget that no method has.
     """
     table = checked_rows("perplexity_table", results)
-    samples = _samples(table).dropna(subset="score")
+    samples = sample_scores(table).dropna(subset="score")
     in_nats = samples[~samples["higher_is_better"]]
     if in_nats["task"].nunique() != 1:
         got = ", ".join(sorted(in_nats["task"].unique())) or "no score in nats per token"
@@ -226,7 +226,7 @@ def without_budget(config: str) -> str:
     return json.dumps({name: value for name, value in json.loads(config).items() if name != "budget"}, sort_keys=True)
 
 
-def _samples(table: pd.DataFrame) -> pd.DataFrame:
+def sample_scores(table: pd.DataFrame) -> pd.DataFrame:
     """One row per cell and sample: the mean score over turns, NaN if `refused`, and the columns that turns share."""
     groups = table.assign(refused=table["refused"] != "").groupby([*CELL, *SAMPLE], dropna=False)
     shared = {name: (name, "first") for name in ("refused", "budget_tokens", *ABOUT)}
@@ -245,7 +245,8 @@ def _about(rows: pd.DataFrame) -> dict[str, Any]:
     return {"metric": rows["metric"].iloc[0], "higher_is_better": bool(rows["higher_is_better"].iloc[0])}
 
 
-def _named(names: Sequence[str], key: Hashable) -> dict[str, Any]:
+def named(names: Sequence[str], key: Hashable) -> dict[str, Any]:
+    """The key of a group, which is no tuple for a single name, as a row."""
     return dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True))
 
 

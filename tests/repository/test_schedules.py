@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 import kvviz
 from tests import tiny_models
 
@@ -25,7 +27,7 @@ def test_the_table():
         return {"512": {"output_error": 0.25, "difference": difference, "interval": [-0.25, 0.5]}}
 
     rows = [{"fields": {}, "budgets": numbers(0)}, {"fields": {"chunk_size": 64}, "budgets": numbers(0.125)}]
-    written = schedules.each({"tokens": 2048, "steps": 160, "texts": 3, "layers": 30, "rows": rows})
+    written = schedules.each({"tokens": 2048, "steps": 160, "every": 16, "texts": 3, "layers": 30, "rows": rows})
     assert "| defaults | 0.250 |  |" in written
     assert "| chunk_size=64 | 0.250 | +0.125 (-0.250 to +0.500) |" in written
 
@@ -36,3 +38,12 @@ def test_one_value_per_layer():
     errors = schedules.errors_by_layer(trace, {"schedule": "literal"}, 128)
     assert len(errors) == len(trace.layers)
     assert min(errors) > 0
+
+
+@pytest.mark.parametrize("budget", [96, 399])  # two merges while decoding; none
+def test_the_errors_are_those_of_a_replay(budget):
+    lm = kvviz.LanguageModel(tiny_models.make("llama"), tiny_models.letters_tokenizer(), "tiny")
+    trace = kvviz.capture(lm, tiny_models.prompt(400))
+    recording = kvviz.replay(trace, "centroidkv", queries=160, budget=budget)
+    expected = [recording.events[layer].output_error[7::8].mean() for layer in recording.layers]
+    assert schedules.errors_by_layer(trace, {}, budget, every=8) == pytest.approx(expected, rel=1e-3, abs=1e-6)

@@ -69,6 +69,19 @@ FORMS = {
         "{input}\n\nWrite the next line.", "Next line of code:\n",
     ),
 }  # fmt: skip
+# The names of the tasks in results, and the category of each, as in LongBench's table of subsets.
+CATEGORIES = {
+    f"longbench_{subset}": category
+    for category, subsets in {
+        "single-document QA": ("narrativeqa", "qasper", "multifieldqa_en"),
+        "multi-document QA": ("hotpotqa", "2wikimqa", "musique"),
+        "summarization": ("gov_report", "qmsum", "multi_news"),
+        "few-shot learning": ("trec", "triviaqa", "samsum"),
+        "synthetic tasks": ("passage_count", "passage_retrieval_en"),
+        "code completion": ("lcc", "repobench-p"),
+    }.items()
+    for subset in subsets
+}
 
 
 @dataclass(frozen=True)
