@@ -72,7 +72,8 @@ def _spread_of_logits(keys: Any, recording: Any) -> tuple[float, float]:
 @entry(
     "ClusterKV", "fig. 4",
     headline="keys are clustered, a query is compared with the centroids, and the nearest clusters are selected",
-    call='kvviz.plots.semantic_space(trace, 14, 0, clusters=clusters.labels, centroids=clusters.centroids, query=query)',
+    call="kvviz.plots.semantic_space(trace, 14, 0, clusters=clusters.labels, centroids=clusters.centroids, "
+    "query=query)",
     schematic=True,
 )  # fmt: skip
 def clusters_and_query() -> Finding:
@@ -103,7 +104,10 @@ class Step:
         recording = select(self.trace, LAYER, "clusterkv", queries=QUERIES, budget=BUDGET).recording
         self.step, self.labels, self.centroids = recording.steps - 1, clusters.labels, clusters.centroids
         self.sizes, self.recalled = clusters.sizes, clusters.taken[-1]
-        position, group = recording.visible(self.step) - 1, len(self.trace.queries[LAYER]) // len(self.trace.keys[LAYER])
+        position, group = (
+            recording.visible(self.step) - 1,
+            len(self.trace.queries[LAYER]) // len(self.trace.keys[LAYER]),
+        )
         self.query = self.trace.queries[LAYER][HEAD * group : (HEAD + 1) * group, position].astype(np.float32).mean(0)
         self.scores = self.centroids @ self.query
         self.ranked = np.argsort(-self.scores, kind="stable")
@@ -147,7 +151,8 @@ def selection_and_indexing() -> Finding:
     return Finding(
         ours=f"{whole} whole clusters with {step.sizes[step.ranked[:whole]].sum()} tokens and "
         f"{step.expected[last]} of the next one's {step.sizes[last]} fill {step.free} tokens (the budget without "
-        f"sinks and the step's own token); computed from sizes and prefix sums by hand, this is {same} what the method recalled",
+        f"sinks and the step's own token); computed from sizes and prefix sums by hand, this is {same} "
+        "what the method recalled",
         run=_where(step),
         draw=lambda: indexing(step),
     )
@@ -198,8 +203,8 @@ def overlapped_clustering() -> Finding:
 
 @entry(
     "ClusterKV", "fig. 5",
-    headline="the GPU holds centroids, metadata, sinks and a cache of selected tokens; all other keys and values are in "
-    "host memory. The cache: hit rates of 63 % (R = 1) and 74 % (R = 2), 2.3 and 3 times the decoding throughput of "
+    headline="the GPU holds centroids, metadata, sinks and a cache of selected tokens; all other keys and values are "
+    "in host memory. The cache: hit rates of 63 % (R = 1) and 74 % (R = 2), 2.3 and 3 times the decoding throughput of "
     "loading from the host (section V-C)",
     call='kvviz.plots.budget_ledger({"clusterkv": kvviz.generate(lm, prompt, "clusterkv", store="host").ledger})',
     schematic=True,
@@ -212,8 +217,8 @@ def system_overview() -> Finding:
     return Finding(
         ours=_caching_gain(caching),
         run=sources.described(caching, "float32; the picture: `make data`, layers 5, 15, 25, budget 256"),
-        why="The paper's throughput includes real copies over PCI Express. Here host and device are the same memory, so "
-        "a fetch costs little and the gain shows in the bytes and the fetches' time, not in tokens per second.",
+        why="The paper's throughput includes real copies over PCI Express. Here host and device are the same memory, "
+        "so a fetch costs little and the gain shows in the bytes and the fetches' time, not in tokens per second.",
         draw=lambda: plots.budget_ledger(ours),
     )
 
@@ -230,7 +235,7 @@ def _caching_gain(caching: Any) -> str:
         faster, fetched = without["step_s"] / rows["step_s"], without["fetch_s"] / rows["fetch_s"]
         parts.append(
             f"R = {recent}: hit rate {sources.with_interval(rows['hit_rate'])}, bytes moved reduced by a factor of "
-            f"{sources.with_interval(fewer, 1)}, the time of fetches by {sources.with_interval(fetched, 1)}, tokens per "
-            f"second × {sources.with_interval(faster)}"
+            f"{sources.with_interval(fewer, 1)}, the time of fetches by {sources.with_interval(fetched, 1)}, tokens "
+            f"per second × {sources.with_interval(faster)}"
         )
     return "; ".join(parts)

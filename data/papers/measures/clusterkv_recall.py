@@ -28,7 +28,6 @@ def clusterkv_recall(
     """
     import torch
 
-    import kvviz
     from kvviz.cache.attachment import attached
     from kvviz.cache.selective_cache import SelectiveCache
     from kvviz.generation.generating import fill
