@@ -61,8 +61,8 @@ def _order_of_ours() -> tuple[str, str, str]:
         "threshold, and how many tokens were attended to was not stored."
     )
     why = (
-        f"{known} The order on LongBench can differ: to retrieve a hidden sentence is one ability of many, and the model "
-        "is small."
+        f"{known} The order on LongBench can differ: to retrieve a hidden sentence is one ability of many, and the "
+        "model is small."
     )
     return f"on our retrieval tasks with SmolLM2: {', '.join(parts)}", run, why
 
@@ -208,9 +208,9 @@ def _infinigen(table: pd.DataFrame) -> str:
     attended = table.groupby("method")["attended_tokens"].mean()
     counts = ", ".join(f"{name} {count:,.0f}" for name, count in attended.items())
     return (
-        f"Attended tokens, mean over the budgets: {counts}. InfiniGen scores every single token by a fifth of the channels; its threshold leaves most of the budget "
-        "unused, and its recall is then that of fewer tokens. The paper's InfiniGen selects as many as the budget, and "
-        "has lower recall."
+        f"Attended tokens, mean over the budgets: {counts}. InfiniGen scores every single token by a fifth of the "
+        "channels; its threshold leaves most of the budget unused, and its recall is then that of fewer tokens. The "
+        "paper's InfiniGen selects as many as the budget, and has lower recall."
     )
 
 
@@ -260,9 +260,9 @@ def _outliers(table: pd.DataFrame) -> str:
     ratios = table[(table["kind"] == "head") & (table["metric"] == "cosine")]["outlier_ratio"]
     return (
         f"Outlier channels: the largest channel is {ratios.min():.1f} to {ratios.max():.1f} times the median one "
-        f"(median head {ratios.median():.1f}). Do heads with stronger outliers profit more from cosine? Rank correlation over "
-        f"layers and heads, per text: against L2 {sources.with_interval(correlations['l2'])}, against inner product "
-        f"{sources.with_interval(correlations['ip'])}."
+        f"(median head {ratios.median():.1f}). Do heads with stronger outliers profit more from cosine? Rank "
+        f"correlation over layers and heads, per text: against L2 {sources.with_interval(correlations['l2'])}, against "
+        f"inner product {sources.with_interval(correlations['ip'])}."
     )
 
 
