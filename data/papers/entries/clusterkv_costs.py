@@ -208,8 +208,8 @@ def update_kernel() -> Finding:
     strided, consecutive = (100 * means[name, PARTITIONS[0]] for name in ("strided", "consecutive"))
     ours = (
         "the paper's kernel in Triton, with atomic additions, gives the same sums as kvviz's kernel for every P in "
-        "Triton's interpreter; its times need a GPU. kvviz's kernel sorts tokens by label and adds without atomics, and "
-        f"has no P. Write conflicts (keys added at the same time to the same cluster), BlockSize {BLOCK_SIZE}, "
+        "Triton's interpreter; its times need a GPU. kvviz's kernel sorts tokens by label and adds without atomics, "
+        f"and has no P. Write conflicts (keys added at the same time to the same cluster), BlockSize {BLOCK_SIZE}, "
         f"P = {PARTITIONS[0]}: strided threads {strided:.0f} % of the keys, consecutive ones {consecutive:.0f} %"
     )
     run = (
