@@ -12,6 +12,7 @@ from entries import Finding, entry
 from kvviz import plots
 
 DEFAULT = 80  # tokens per cluster: the paper's choice
+OTHERS = {"l2": "L2", "ip": "inner product"}  # metrics, as the code and as the page name them
 
 
 @entry(
@@ -40,7 +41,7 @@ def recall_rates() -> Finding:
         "which are the independent units (seeds are averaged first)",
         why=f"(a) ClusterKV above {_list(above)} at every budget. {_infinigen(methods)} (b) cosine above L2 and inner "
         f"product at every budget: {_yes(cosine)}; fewer gains beyond L/80: {_yes(bool(saturates))}. "
-        f"{_outliers(metrics)}",
+        f"With L/{DEFAULT} clusters, {_other_gains(metrics)}. {_outliers(metrics)}",
         draw=lambda: recall_figure(methods, metrics),
     )
 
@@ -68,8 +69,8 @@ def _infinigen(table: pd.DataFrame) -> str:
     counts = ", ".join(f"{name} {count:,.0f}" for name, count in attended.items())
     return (
         f"Attended tokens, mean over the budgets: {counts}. InfiniGen scores every single token by a fifth of the "
-        "channels; its threshold leaves most of the budget unused, and its recall is then that of fewer tokens. The "
-        "paper's InfiniGen selects as many as the budget, and has lower recall."
+        "channels, and counts as many important tokens as it attends to: with its threshold, fewer than the budget. In "
+        "the paper it attends to as many as the budget, as with the preset `top` here."
     )
 
 
@@ -78,8 +79,21 @@ def metric_gains(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     rows = table[(table["kind"] == "text") & (table["tokens_per_cluster"] == DEFAULT)]
     recall = rows.astype({"budget": int}).pivot_table("recall", ["text", "budget"], "metric")
     return {
-        name: (recall["cosine"] - recall[name]).rename("recall").reset_index() for name in ("l2", "ip")
+        name: (recall["cosine"] - recall[metric]).rename("recall").reset_index() for metric, name in OTHERS.items()
     }  # fmt: skip
+
+
+def _other_gains(table: pd.DataFrame) -> str:
+    """Attention mass and output error of cosine minus those of the other metrics: means over budgets and seeds."""
+    rows = table[(table["kind"] == "text") & (table["tokens_per_cluster"] == DEFAULT)]
+    parts = []
+    for quality in ("attention_mass", "output_error"):
+        values = rows.pivot_table(quality, "text", "metric")
+        gains = [
+            f"{name} {sources.with_interval(values['cosine'] - values[metric], 4)}" for metric, name in OTHERS.items()
+        ]
+        parts.append(f"{quality.replace('_', ' ')} of cosine minus {', '.join(gains)}")
+    return "; ".join(parts)
 
 
 def cluster_gains(table: pd.DataFrame) -> dict[str, Any]:
@@ -95,23 +109,33 @@ def _differences(gains: dict[str, pd.DataFrame]) -> str:
         by_budget = [
             f"{budget:,}: {sources.with_interval(part['recall'], 3)}" for budget, part in rows.groupby("budget")
         ]
-        parts.append(f"{ {'l2': 'L2', 'ip': 'inner product'}[name] } at budget {', '.join(by_budget)}")
+        parts.append(f"{name} at budget {', '.join(by_budget)}")
     return "; ".join(parts)
+
+
+def outlier_gains(table: pd.DataFrame) -> pd.DataFrame:
+    """Per text, layer and KV head: the outlier ratio of its keys, and cosine's recall minus each other metric's."""
+    place = ["text", "layer", "head", "outlier_ratio"]
+    recall = table[table["kind"] == "head"].pivot_table("recall", place, "metric")
+    gains = {name: recall["cosine"] - recall[metric] for metric, name in OTHERS.items()}
+    return pd.DataFrame(gains).reset_index()
 
 
 def outlier_correlations(table: pd.DataFrame) -> dict[str, list[float]]:
     """By other metric: Spearman's correlation of a head's outlier ratio and what cosine gains there, per text."""
-    heads = table[table["kind"] == "head"]
-    wide = heads.pivot_table("recall", ["text", "layer", "head"], "metric").reset_index()
-    ratio = heads.groupby(["text", "layer", "head"])["outlier_ratio"].first().reset_index()
-    wide = wide.merge(ratio, on=["text", "layer", "head"])
-    return {
-        name: [
-            float((part["cosine"] - part[name]).rank().corr(part["outlier_ratio"].rank()))
-            for _, part in wide.groupby("text")
-        ]
-        for name in ("l2", "ip")
-    }
+    by_text = [part.rank() for _, part in outlier_gains(table).groupby("text")]
+    return {name: [float(part[name].corr(part["outlier_ratio"])) for part in by_text] for name in OTHERS.values()}
+
+
+def outlier_quartiles(table: pd.DataFrame) -> pd.DataFrame:
+    """What cosine gains in the quarters of heads with the weakest to the strongest outliers: one row per text."""
+    gains = outlier_gains(table)
+    quarter = pd.qcut(gains["outlier_ratio"], 4, labels=False)
+    gains["outlier_ratio"] = gains.groupby(quarter)["outlier_ratio"].transform("median")
+    means = gains.groupby(["outlier_ratio", "text"])[list(OTHERS.values())].mean().reset_index()
+    rows = means.melt(["outlier_ratio", "text"], var_name="against", value_name="gain")
+    rows.attrs = {"model": table.attrs["model"]}
+    return rows
 
 
 def _outliers(table: pd.DataFrame) -> str:
@@ -120,16 +144,20 @@ def _outliers(table: pd.DataFrame) -> str:
     return (
         f"Outlier channels: the largest channel is {ratios.min():.1f} to {ratios.max():.1f} times the median one "
         f"(median head {ratios.median():.1f}). Do heads with stronger outliers profit more from cosine? Rank "
-        f"correlation over layers and heads, per text: against L2 {sources.with_interval(correlations['l2'])}, against "
-        f"inner product {sources.with_interval(correlations['ip'])}."
+        f"correlation over layers and heads, per text: against L2 {sources.with_interval(correlations['L2'])}, against "
+        f"inner product {sources.with_interval(correlations['inner product'])}."
     )
 
 
 def recall_figure(methods: pd.DataFrame, metrics: pd.DataFrame) -> go.Figure:
-    """(a) above (b): recall by budget of the methods, and of ClusterKV by number of clusters and metric."""
+    """Recall by budget of the methods, of ClusterKV by clusters and metric, and cosine's gain by outlier channels."""
+    gains = plots.ablation(outlier_quartiles(metrics), field="outlier_ratio", metric="gain", series=("against",))
+    gains.update_xaxes(title_text="largest channel / median channel")
+    gains.update_yaxes(title_text="gain of recall")
     return stacked({
         "(a) methods": plots.recall_by_budget(methods),
         "(b) ClusterKV by metric and clusters": plots.recall_by_budget(variants(metrics)),
+        "cosine's gain in quarters of the heads, by outlier channels": gains,
     })  # fmt: skip
 
 
@@ -137,7 +165,7 @@ def variants(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of cosine with each number of clusters, and of the other metrics with L/80, as methods in a figure."""
     rows = table[table["kind"] == "text"].astype({"budget": int, "tokens_per_cluster": int})
     rows = rows[(rows["metric"] == "cosine") | (rows["tokens_per_cluster"] == DEFAULT)].copy()
-    names = rows["metric"].map({"cosine": "cosine", "l2": "L2", "ip": "inner product"})
+    names = rows["metric"].map({"cosine": "cosine", **OTHERS})
     rows["method"] = names + ", L/" + rows["tokens_per_cluster"].astype(str)
     color = plots.method_style("clusterkv")["color"]
     dashes = {160: "dot", DEFAULT: "solid", 40: "dash", 20: "longdash"}
@@ -150,19 +178,19 @@ def variants(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def stacked(parts: dict[str, go.Figure]) -> go.Figure:
-    """Figures of one panel below each other in one figure, each under its name, with a common x axis title."""
+    """Figures of one panel below each other in one figure, each under its name."""
     from kvviz.plots.labels import escape
     from kvviz.plots.panels import name_panel, stack
 
-    figure, inside = stack([230.0] * len(parts), 60)
+    figure, inside = stack([190.0] * len(parts), 84)
     for row, (name, part) in enumerate(parts.items(), start=1):
         for trace in part.data:
             figure.add_trace(trace, row, 1)
         for update, axis in ((figure.update_xaxes, part.layout.xaxis), (figure.update_yaxes, part.layout.yaxis)):
             update(**{key: value for key, value in axis.to_plotly_json().items() if key not in ("anchor", "domain")},
                    row=row, col=1)  # fmt: skip
+        if "recall (" in (part.layout.yaxis.title.text or ""):
+            figure.update_yaxes(title_text="recall", row=row, col=1)
         name_panel(figure, escape(name), row, 1)
-        figure.update_xaxes(title_text="budget (tokens per KV head)" if row == len(parts) else "", row=row, col=1)
-    figure.update_yaxes(title_text="recall")
     first = next(iter(parts.values()))
-    return figure.update_layout(template=first.layout.template, height=inside + 300, title_text="Recall by budget")
+    return figure.update_layout(template=first.layout.template, height=inside + 320, title_text="Recall by budget")

@@ -14,7 +14,7 @@ STEPS_A_TURN = 8
 @measure(lengths=[96], budgets=[64], turns=1)
 def clusterkv_latency(
     lm: Any, lengths: tuple[int, ...] = (1024, 2048, 4096, 8128), budgets: tuple[int, ...] = (256, 512, 1024),
-    turns: int = 4,
+    turns: int = 3,
 ) -> Rows:  # fmt: skip
     """Per length, method, budget and turn: median seconds of a decode step and of selecting in it, prefill and build.
 
@@ -95,7 +95,7 @@ def _decoded(lm: Any, cache: Any, ids: Any, first: int) -> tuple[float, float]:
 
 @measure(tokens=136, count=1, budget=64, recent_steps=[0, 1], steps=8)
 def clusterkv_caching(
-    lm: Any, tokens: int = 4096, count: int = 3, budget: int = 256, recent_steps: tuple[int, ...] = (0, 1, 2),
+    lm: Any, tokens: int = 2048, count: int = 3, budget: int = 256, recent_steps: tuple[int, ...] = (0, 1, 2),
     steps: int = 32,
 ) -> Rows:  # fmt: skip
     """Per text and R (steps whose tokens stay on the device): hit rates, bytes and seconds per step, from host memory.
