@@ -16,7 +16,7 @@ DEFAULT = 80  # tokens per cluster, the paper's choice
 
 @measure(tokens=136, count=1, steps=4, seeds=[0], tokens_per_cluster=[80], budgets=[48, 64])
 def clusterkv_metrics(
-    lm: Any, tokens: int = 2048, count: int = 5, steps: int = 16, seeds: tuple[int, ...] = (0, 1, 2),
+    lm: Any, tokens: int = 2048, count: int = 3, steps: int = 16, seeds: tuple[int, ...] = (0, 1, 2),
     tokens_per_cluster: tuple[int, ...] = (160, 80, 40, 20), budgets: tuple[int, ...] = (128, 256, 512, 1024),
 ) -> Rows:  # fmt: skip
     """Quality of ClusterKV's selection by metric, number of clusters and budget, with the outlier channels of keys.

@@ -18,8 +18,8 @@ DENSE_LAYERS = 2  # in all methods, as in section V-A
 
 @measure(tokens=136, count=2, steps=3, budgets=[64, 96])
 def clusterkv_recall(
-    lm: Any, tokens: int = 4096, count: int = 3, steps: int = 8,
-    budgets: tuple[int, ...] = (256, 512, 768, 1024, 1280, 1536, 1792, 2048),
+    lm: Any, tokens: int = 4096, count: int = 3, steps: int = 6,
+    budgets: tuple[int, ...] = (256, 512, 1024, 2048),
 ) -> Rows:  # fmt: skip
     """Per text, method and budget: recall, attention mass and output error, means over layers, KV heads and steps.
 
