@@ -157,7 +157,7 @@ def recall_figure(methods: pd.DataFrame, metrics: pd.DataFrame) -> go.Figure:
     return stacked({
         "(a) methods": plots.recall_by_budget(methods),
         "(b) ClusterKV by metric and clusters": plots.recall_by_budget(variants(metrics)),
-        "cosine's gain in quarters of the heads, by outlier channels": gains,
+        "cosine's gain, by outlier channels of heads": gains,
     })  # fmt: skip
 
 
