@@ -34,6 +34,7 @@ from parts import (
     inputs,
     iterations,
     kernels,
+    long_generation,
     long_layers,
     needle,
     notebooks,
@@ -56,7 +57,8 @@ PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run, "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "schedules": schedules.run,
     "iterations": iterations.run, "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
-    "cache": cache.run, "store": store.run, "grid": grid.run, "widget": pages.widget, "notebooks": notebooks.run,
+    "long_generation": long_generation.run, "cache": cache.run, "store": store.run, "grid": grid.run,
+    "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
 # Parts whose rows are methods, with the function that merges newly measured rows into the old ones.
 BY_METHOD = {"recall": recall.merged, "needle": inputs.merged}

@@ -1,3 +1,5 @@
+from .channels import channel_magnitudes as channel_magnitudes
+from .channels import outlier_ratio as outlier_ratio
 from .fits import ConvexFit as ConvexFit
 from .fits import LinearFit as LinearFit
 from .fits import convex_fit as convex_fit

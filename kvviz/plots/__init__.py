@@ -15,6 +15,7 @@ from .importance_curves import attention_distribution, importance_drift
 from .iteration_fits import iteration_fit
 from .latency import latency
 from .ledger_bars import budget_ledger
+from .long_generations import long_generation
 from .memory_curves import hit_rate, kv_memory
 from .needles import needle_grid
 from .overlap import query_overlap
@@ -41,6 +42,7 @@ __all__ = [
     "kv_memory",
     "latency",
     "layer_budgets",
+    "long_generation",
     "method_style",
     "needle_grid",
     "page_fragmentation",

@@ -160,6 +160,7 @@ def test_every_figure_of_a_table_uses_its_styles(table):
         plots.score_by_budget(styled),
         plots.perplexity_by_length(styled.drop(columns="budget")),
         plots.throughput_by_batch(styled.drop(columns="length")),
+        plots.long_generation(styled.rename(columns={"length": "step"}).drop(columns="budget")),
         plots.index_build_time(styled),
         plots.latency(styled.drop(columns="batch")),
         plots.ablation(styled, field="page_size"),

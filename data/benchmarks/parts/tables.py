@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import decode, notebooks, offload_tables, schedules, widgets
+from . import decode, long_generation, notebooks, offload_tables, schedules, widgets
 from .markdown import table
 
 Results = dict[str, Any]
@@ -210,6 +210,7 @@ LONG = {
     "timeline": ("What runs at the same time", offload_tables.timeline),
     "cache": ("Copies on the device", offload_tables.cache),
     "throughput": ("Tokens per second by batch", offload_tables.throughput),
+    "long_generation": ("Long generations", long_generation.each),
     "store": ("Clusters fetched from host memory", offload_tables.store),
     "widget": ("Widgets in the browser", widgets.every_change),
     "notebooks": ("Notebooks", notebooks.each),

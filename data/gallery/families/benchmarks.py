@@ -67,6 +67,15 @@ def throughput() -> pd.DataFrame:
     return table
 
 
+def generating() -> pd.DataFrame:
+    """Attended tokens, hit rate, bytes on the device and time against full attention, by method and generated token."""
+    results = _part("long_generation")
+    columns = ("method", "step", "attended", "hit_rate", "device_bytes", "ratio")
+    rows = [{name: row[name] for name in columns} for row in results["rows"]]
+    table = _table(rows, prompt_length=results["prompt_tokens"], budget=results["budget"])
+    return table.astype({"hit_rate": float})  # missing for methods without copies on the device
+
+
 def choosing() -> pd.DataFrame:
     """Seconds to select tokens in one layer, by method and length."""
     return _by_length("step", "method").assign(part="choosing")

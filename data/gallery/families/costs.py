@@ -25,7 +25,15 @@ def latency_of_choosing(runs: Runs) -> go.Figure:
     return plots.latency(benchmarks.choosing())
 
 
-@figure("CTkvr fig. 7, CentroidKV table 12")
+@figure("none of the papers")
+def long_generation(runs: Runs) -> go.Figure:
+    """What a step attends to, finds on the device, keeps there and takes, while many tokens are generated. SnapKV's
+    budget is for the prompt; ClusterKV's tokens that wait for their cluster come on top.
+    """
+    return plots.long_generation(benchmarks.generating())
+
+
+@figure("CentroidKV table 12; CTkvr fig. 7 has CTkvr, which is missing here")
 def throughput_by_batch(runs: Runs) -> go.Figure:
     """Tokens per second over all texts of a batch, up to a limit of keys and values on the device.
 
