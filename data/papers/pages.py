@@ -86,7 +86,7 @@ def _section(entry: Entry, finding: Finding) -> str:
         "the paper's numbers": finding.published and f"{entry.slug}-published",
     }
     lines = [
-        f"## {_short(entry.item).capitalize()}: {entry.outcome(finding)}",
+        f"## {_short(entry.item)[0].upper()}{_short(entry.item)[1:]}: {entry.outcome(finding)}",
         entry.shows,
         "\n".join(f"- **{name}**: {text}" for name, text in facts.items() if text),
     ]

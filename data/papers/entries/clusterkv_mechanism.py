@@ -175,7 +175,7 @@ def indexing(step: Step) -> go.Figure:
         line={"color": "#444444", "shape": "hv", "dash": "dot"}, hovertemplate=hover,
     )  # fmt: skip
     figure.add_scatter(
-        x=names, y=[step.free] * shown, name="budget without sinks and the step's own token", mode="lines",
+        x=names, y=[step.free] * shown, name="budget left by sinks", mode="lines",
         line={"color": "#444444", "width": 1}, hovertemplate=hover,
     )  # fmt: skip
     figure.update_yaxes(title_text="tokens")
