@@ -50,7 +50,7 @@ def long_generation(
         raise InvalidInputError("long_generation: columns", list(table.columns), f"one or more of {', '.join(_PANELS)}")
     one_value("long_generation", table, "budget")
     methods = list(rows_of("long_generation", table, ["method", "step"])["method"].unique())
-    figure, inside = stack([150.0] * len(drawn), 46)
+    figure, inside = stack([120.0] * len(drawn), 34, shared_xaxes=True)
     style_in = styles_of(table, dark)
     explained: set[str] = set()
     for row, column in enumerate(drawn, start=1):

@@ -31,6 +31,8 @@ class SmallCTkvr(CTkvr):
 
     expected_failures: ClassVar = {
         "extension_equals_one_build": "the index holds the prompt's queries, then those of decode steps",
+        "the_prompt_stays_in_reach": "the update replaces all 16 centroids within 16 steps, and random queries "
+        "share no tokens that lists could pass on (algorithm 2)",
     }
 
     sinks: int = 4
