@@ -20,7 +20,7 @@ from typing import Any
 import entries
 import kaleido
 import measures
-import pages
+import paper_pages
 import sources
 from entries import ENTRIES, Entry, Finding, wanted
 from measures import MEASURES
@@ -68,7 +68,7 @@ def main() -> int:
         {key: findings[key] for key, entry in ENTRIES.items() if not options.only or entry.slug in options.only},
         options.out,
     )
-    for name, text in pages.written(findings).items():
+    for name, text in paper_pages.written(findings).items():
         (options.out / name).write_text(text, encoding="utf-8")
     problems = [f"without an entry: {', '.join(missing)}"] if missing else []
     problems += too_large(options.out / PICTURES)

@@ -99,7 +99,7 @@ def test_commands_that_need_more_are_tested_at_a_small_size():
 
 
 def test_pages_and_pictures_are_those_of_the_stored_results(findings):
-    for name, text in SCRIPT.pages.written(findings).items():
+    for name, text in SCRIPT.paper_pages.written(findings).items():
         assert (PAPERS / name).read_text(encoding="utf-8") == text, f"{name}: run make papers"
     drawn = {path for key, finding in findings.items() for path in SCRIPT.pictures(SCRIPT.ENTRIES[key], finding)}
     assert drawn == {f"pictures/{path.name}" for path in (PAPERS / "pictures").glob("*.png")}
