@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from kvviz_kernels.selection import pq_best, pq_scores
+from kvviz_kernels.selection import pq_scores
 from torch import Tensor
 
 from ..clustering.iterations import IterationModel
@@ -249,27 +249,6 @@ class PQCache(ScoringMethod[PQCacheState]):
 
     def scores(self, state: PQCacheState, queries: Tensor) -> Tensor:
         """Scores of the tokens between sinks and local window: inner products with their quantized keys."""
-        end = self._load(state)
-        scores = self._quantized_scores(state, queries, end - self.sinks)
-        state.unload()
-        return scores
-
-    def choose(self, state: PQCacheState, queries: Tensor) -> Selection:
-        """Sinks, the best tokens, grouped by block of the device cache, and the local window."""
-        if state.layer.details or len(state.books) > 1:
-            chosen = self.best_tokens(state, self.scores(state, queries))
-            if state.layer.details:
-                chosen = replace(chosen, groups=(chosen.indices // BLOCK_SIZE).to(torch.int32))
-        else:  # the same tokens, without the scores of all
-            middle = self._load(state) - self.sinks
-            count = max(min(self.free_budget(state), middle), 0)
-            best = pq_best(queries, count=count, group=self.group, **self._inputs(state, middle))
-            chosen = Selection(best.add_(self.sinks))
-            state.unload()
-        return self.with_sinks_and_recent(state, chosen)
-
-    def _load(self, state: PQCacheState) -> int:
-        """Put the codes of all tokens before the local window on the device, and return where that begins."""
         end = self.recent_start(state)
         if not state.books:
             keys, state.uncoded = torch.cat(state.uncoded, dim=2), []
@@ -277,21 +256,27 @@ class PQCache(ScoringMethod[PQCacheState]):
         if state.coded < end:
             state.code()
         state.load()
-        return end
+        scores = self._quantized_scores(state, queries, end - self.sinks)
+        state.unload()
+        return scores
 
-    def _inputs(self, state: PQCacheState, middle: int) -> dict[str, Any]:
-        """What `pq_scores` and `pq_best` take of the only codebook and its first `middle` tokens."""
-        (book,) = state.books
-        return {
-            "centroids": book.centroids, "codes": book.codes[:, :, :middle], "counts": book.pair_counts(middle),
-            "scale": state.layer.scale if self.softmax else None, "softcap": state.layer.softcap,
-        }  # fmt: skip
+    def choose(self, state: PQCacheState, queries: Tensor) -> Selection:
+        """Sinks, the best tokens, grouped by block of the device cache, and the local window."""
+        chosen = self.best_tokens(state, self.scores(state, queries))
+        if state.layer.details:
+            chosen = replace(chosen, groups=(chosen.indices // BLOCK_SIZE).to(torch.int32))
+        return self.with_sinks_and_recent(state, chosen)
 
     def _quantized_scores(self, state: PQCacheState, queries: Tensor, middle: int) -> Tensor:
         """Scores [B, R, middle] of the `middle` tokens after the sinks."""
         layer = state.layer
         if len(state.books) == 1:
-            return pq_scores(queries, group=self.group, **self._inputs(state, middle))
+            (book,) = state.books
+            scale, counts = (layer.scale, book.pair_counts(middle)) if self.softmax else (None, None)
+            codes = book.codes[:, :, :middle]
+            return pq_scores(
+                queries, book.centroids, codes, group=self.group, scale=scale, softcap=layer.softcap, counts=counts
+            )
         group: Group = "each" if self.softmax else self.group
         parts = [pq_scores(queries, book.centroids, book.codes, group=group) for book in state.books]
         scores = torch.cat(parts, dim=-1)[..., :middle]

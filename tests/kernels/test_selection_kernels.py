@@ -11,7 +11,6 @@ from kvviz_kernels.selection import (
     page_scores,
     pair_cells,
     pairs_pay,
-    pq_best,
     pq_scores,
     quantized,
     select_clusters,
@@ -230,20 +229,6 @@ def test_scores_by_pairs_equal_those_by_tokens(group, scale, monkeypatch):
     by_tokens = pq_scores(queries, centroids, codes, group=group, scale=scale, impl="naive")
     assert torch.equal(by_pairs, with_counts)
     torch.testing.assert_close(by_pairs, by_tokens, rtol=2e-5, atol=1e-6 if scale is None else 1e-9)
-
-
-@each_impl
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("scale", [None, 0.3, 90.0])  # with 90, most weights are 0, and so tie
-def test_the_best_quantised_tokens_are_those_with_the_best_scores(group, scale, impl, device):
-    queries = normal(2, 6, 16).to(device)
-    centroids, codes = (tensor.to(device) for tensor in quantised(2, 2, 900, 2, 16, 16))
-    counts = torch.zeros(2, 2, 16, 16)
-    count_pairs(counts, pair_cells(codes.cpu(), 16))
-    for count in (0, 1, 37, 600, 899, 900, 1000):
-        best = pq_best(queries, centroids, codes, count, group=group, scale=scale, counts=counts.to(device), impl=impl)
-        scores = pq_scores(queries, centroids, codes, group=group, scale=scale, impl=impl)
-        assert torch.equal(best, take_best(scores, count, impl=impl))
 
 
 def test_weights_far_below_the_best_pair_of_codes():

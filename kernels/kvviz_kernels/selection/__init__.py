@@ -17,7 +17,6 @@ __all__ = [
     "page_scores",
     "pair_cells",
     "pairs_pay",
-    "pq_best",
     "pq_scores",
     "reduce_group",
     "select_clusters",
@@ -136,30 +135,3 @@ def pq_scores(
 
         return fused.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap)
     return naive.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap, counts=counts)
-
-
-def pq_best(
-    queries: Tensor,
-    centroids: Tensor,
-    codes: Tensor,
-    count: int,
-    *,
-    group: Group,
-    scale: float | None = None,
-    softcap: float | None = None,
-    counts: Tensor | None = None,
-    impl: Impl = "auto",
-) -> Tensor:
-    """Positions of the `count` tokens with the best `pq_scores` of each row, int64 [B, R, count], ascending.
-
-    Arguments as for `pq_scores`; ties go to the earlier token, and a `count` above L selects all. With `counts`, the
-    naive form on the CPU ranks the pairs of codes instead of the tokens; it selects the same tokens.
-    """
-    check_group("pq_best", group, queries.shape[1], centroids.shape[1])
-    if use_fused("pq_best", impl, queries):
-        from . import fused
-
-        return fused.take_best(
-            fused.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap), count
-        )
-    return naive.pq_best(queries, centroids, codes, count, group=group, scale=scale, softcap=softcap, counts=counts)

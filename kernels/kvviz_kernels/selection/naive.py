@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .quantized import pairs_pay, pq_scores
-from .quantized import pq_best as best_by_cells
+from .quantized import pq_scores
 from .shared import Chosen, group_scores
 
-__all__ = ["page_scores", "pq_best", "pq_scores", "select_clusters", "take_best", "take_clusters"]
+__all__ = ["page_scores", "pq_scores", "select_clusters", "take_best", "take_clusters"]
 
 Array = NDArray[Any]
 
@@ -153,27 +152,6 @@ def _steps(ends: Array) -> Array:
 @lru_cache(maxsize=16)
 def _row_ends(rows: int, length: int) -> Array:
     return np.arange(length, (rows + 1) * length, length)
-
-
-def pq_best(
-    queries: Tensor,
-    centroids: Tensor,
-    codes: Tensor,
-    count: int,
-    *,
-    group: str,
-    scale: float | None = None,
-    softcap: float | None = None,
-    counts: Tensor | None = None,
-) -> Tensor:
-    """Positions of the best tokens; see `kvviz_kernels.pq_best`."""
-    capped, some = softcap is not None and scale is not None, 0 < count < codes.shape[2]
-    if counts is not None and group != "each" and some and not capped and pairs_pay(centroids, codes):
-        best = best_by_cells(queries, centroids, codes, count, counts, group=group, scale=scale)
-        if best is not None:
-            return best
-    scores = pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap, counts=counts)
-    return take_best(scores, count)
 
 
 def page_scores(queries: Tensor, bounds: Tensor, *, group: str) -> Tensor:
