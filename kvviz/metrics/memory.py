@@ -69,7 +69,7 @@ def compensated_budget(budget: float, extra_communication: float, prompt_length:
             raise InvalidInputError(f"{operation}: prompt_length", prompt_length, "at least 1, for a budget in tokens")
         return budget + math.floor(extra_communication * prompt_length / 2)
     share = float(budget) + float(extra_communication) / 2
-    if not 0 < budget < share + 1e-12 or share >= 1:
+    if budget <= 0 or share >= 1:
         raise InvalidInputError(f"{operation}: budget", budget, "tokens, an int >= 1, or a share that stays below 1")
     return share
 

@@ -61,6 +61,8 @@ def run(methods: Container[str] | None = None, batches: Iterable[int] = BATCHES)
 def extended(old: dict[str, Any]) -> dict[str, Any]:
     """The old results with those of the batches that they lack."""
     lacking = range(old["samples"] // COUNT, len(BATCHES))
+    if not lacking:
+        raise SystemExit(f"needle: got {old['samples']} samples, which is all of them; raise BATCHES for more")
     new = run(batches=lacking)
     by_label = {(row["label"], row["budget"]): row for row in new["rows"]}
     rows = [_joined(row, by_label[row["label"], row["budget"]]) for row in old["rows"]]

@@ -81,7 +81,6 @@ class Prompt:
     def __init__(self, trace: Any, layer: int, steps: int) -> None:
         import torch
 
-        from kvviz import metrics
         from kvviz.generation.replaying import trace_context
 
         def tensor(array: np.ndarray) -> torch.Tensor:
@@ -95,8 +94,7 @@ class Prompt:
         self.weights = self.context.logits(scores).softmax(-1)
         self.mean = self.weights.mean(2).numpy()  # [T, H, L]
         self.exact = self.weights @ self.values
-        self.ranked = {}
-        self._top = metrics.ranked_tokens
+        self.ranked: dict[int, np.ndarray] = {}  # by number of tokens
 
     def qualities(self, budgets: tuple[int, ...], fields: dict[str, Any]) -> dict[int, np.ndarray]:
         """Recall, attention mass and output error [3, H] by budget, means over the queries; clustered once."""

@@ -80,10 +80,8 @@ def assert_valid(method: Method, state: State, selection: Selection) -> None:
         tokens = row[row >= 0]
         assert bool((tokens.diff() > 0).all()), f"{method.name}: indices are not ascending and unique"
         assert bool((tokens < state.length).all()), f"{method.name}: an index is beyond the {state.length} tokens"
-        most, count = (
-            min(method.step_budget(state) + method.extra_tokens(state.prompt_length), state.length),
-            len(tokens),
-        )
+        most = min(method.step_budget(state) + method.extra_tokens(state.prompt_length), state.length)
+        count = len(tokens)
         assert 0 < count + merged <= most, f"{method.name}: {count} + {merged} tokens attended, {most} allowed"
     if selection.bias is not None:
         assert selection.bias.shape == indices.shape, f"{method.name}: bias of shape {selection.bias.shape}"
