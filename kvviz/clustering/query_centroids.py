@@ -135,13 +135,13 @@ def centroid_positions(length: int, n_centroids: int, choice: str, *, seed: int 
     raise UnknownNameError("query_centroids: choice", choice, CHOICES)
 
 
-def union_of_lists(entries: Tensor, length: int, *, width: int | None = None) -> UnionOfLists:
-    """The distinct positions among entries [..., N], integers below `length`; -1 pads are ignored.
+def union_of_lists(entries: Tensor, length: int, *, width: int | None = None, places: bool = True) -> UnionOfLists:
+    """The distinct positions below `length` among integer entries [..., N]; all others are ignored.
 
-    `width` is that of the result (see `kvviz.kernels.ivf_union`). Without it, the widest row determines the width, for
-    which this function waits for the device.
+    With places=False `first` is empty, which saves time. `width` is that of the result (see `kvviz.kernels.ivf_union`).
+    Without it, the widest row determines the width, for which this function waits for the device.
     """
-    return UnionOfLists(*ivf_union(entries, length, width=width))
+    return UnionOfLists(*ivf_union(entries, length, width=width, places=places))
 
 
 def _check(

@@ -46,8 +46,8 @@ def test_attention_on_host_and_device_equals_that_on_the_device(group, rerank, m
     on_device, _ = decoded(KVStore("device"), group=group, rerank=rerank)
     widths = []
 
-    def recorded(*arguments):
-        union = union_of_lists(*arguments)
+    def recorded(*arguments, **options):
+        union = union_of_lists(*arguments, **options)
         widths.append(union.tokens.shape[-1])
         return union
 

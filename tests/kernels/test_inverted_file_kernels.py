@@ -23,7 +23,8 @@ def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None
     assert tokens.dtype == first.dtype == counts.dtype == torch.int64
     lists = entries.cpu().numpy()
     distinct = {row: np.unique(lists[row], return_index=True) for row in np.ndindex(*lists.shape[:-1])}
-    distinct = {row: (unique[unique >= 0], positions[unique >= 0]) for row, (unique, positions) in distinct.items()}
+    real = {row: (unique >= 0) & (unique < length) for row, (unique, _) in distinct.items()}
+    distinct = {row: (unique[real[row]], positions[real[row]]) for row, (unique, positions) in distinct.items()}
     slots = max([1, *(len(expected) for expected, _ in distinct.values())]) if width is None else width
     assert tokens.shape == first.shape == (*entries.shape[:-1], slots)
     assert counts.shape == entries.shape[:-1]
@@ -32,6 +33,10 @@ def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None
         assert counts[row] == len(expected)
         assert tokens[row].tolist() == [*expected[:slots], *[-1] * pads]
         assert first[row].tolist() == [*positions[:slots], *[0] * pads]
+    alone, no_places, same = ivf_union(entries, length, width=width, places=False, impl=impl)
+    assert torch.equal(alone, tokens)
+    assert torch.equal(same, counts)
+    assert no_places.shape == (*entries.shape[:-1], 0)
 
 
 @pytest.mark.slow
@@ -41,7 +46,7 @@ def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None
     [(0, 5), (1, 1), (7, 31), (40, 32), (40, 33), (63, 64), (100, 1000), (1000, 100), (1500, 40_000)],
 )
 def test_unions_agree_with_numpy(entries, length, impl, device):
-    lists = np.random.default_rng(0).integers(-1, length, (2, 3, entries))
+    lists = np.random.default_rng(0).integers(-1, length + 3, (2, 3, entries))  # from `length` on: ignored
     for dtype in (torch.int32, torch.int64):
         check_union(torch.tensor(lists, dtype=dtype, device=device), length, impl)
 
@@ -66,9 +71,9 @@ def test_rows_with_no_token_one_token_and_all_tokens(impl, device):
 
 
 def test_the_naive_union_is_the_same_on_all_devices():
-    lists = torch.from_numpy(np.random.default_rng(2).integers(-1, 500, (5, 300)))
+    lists = torch.from_numpy(np.random.default_rng(2).integers(-1, 520, (5, 300)))
     for width in (None, 10, 300):
-        results = naive._union(lists, 500, width), naive._union_on_cpu(lists, 500, width)
+        results = naive._union(lists, 500, width), naive._union_on_cpu(lists, 500, width, places=True)
         assert all(torch.equal(result, expected) for result, expected in zip(*results, strict=True))
 
 

@@ -128,6 +128,25 @@ def test_the_best_of_strided_and_half_precision_scores(dtype, impl, device):
     assert np.array_equal(take_best(scores.float(), 200, impl=impl).cpu().numpy(), expected)
 
 
+@pytest.mark.parametrize("count", [1, 40, 600])
+@pytest.mark.parametrize(
+    "kind", ["random", "few values", "ascending", "sampled scores too low", "sampled scores too high"]
+)
+def test_a_sample_of_the_scores_never_changes_the_best(kind, count):
+    """The bound from the sample may let too many scores pass or too few; the best are the same."""
+    scores = normal(3, 2700).numpy()
+    if kind == "few values":
+        scores = scores.round()
+    elif kind == "ascending":
+        scores.sort(axis=-1)
+    elif kind != "random":
+        scores[:, :: naive.SAMPLE_STEP] = 9.0 if kind == "sampled scores too high" else -9.0
+    expected = np.sort(np.argsort(-scores, axis=-1, kind="stable")[:, :count], axis=-1)
+    misled = naive._candidates(scores, count) is None
+    assert misled == (kind == "sampled scores too high" and count > 1 + 2700 // naive.SAMPLE_STEP)
+    assert np.array_equal(naive._best_on_cpu(scores, count), expected)
+
+
 @each_impl
 @HEADS
 @pytest.mark.parametrize("group", GROUPS)

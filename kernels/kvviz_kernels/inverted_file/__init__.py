@@ -52,19 +52,20 @@ def ivf_lists(
 
 
 def ivf_union(
-    entries: Tensor, length: int, *, width: int | None = None, impl: Impl = "auto"
+    entries: Tensor, length: int, *, width: int | None = None, places: bool = True, impl: Impl = "auto"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct positions among the entries of each row, the first place of each, and their number.
 
-    entries [..., N], integers from 0 to `length` - 1, or -1 for padding. Returns tokens int64 [..., U], ascending,
-    padded with -1; first int64 [..., U], the place of each token's first occurrence among the entries, 0 for padding;
-    counts int64 [...]. U is the largest count, at least 1, and the host has to wait for it; or it is `width`, without
-    waiting. A `width` of N is always enough; a smaller one drops tokens, which counts still includes.
+    entries [..., N], integers; those below 0 or from `length` on are ignored. Returns tokens int64 [..., U], ascending,
+    padded with -1; first int64 [..., U], the place of each token's first occurrence among the entries, 0 for padding,
+    or an empty tensor [..., 0] with places=False, which saves time; counts int64 [...]. U is the largest count, at
+    least 1, and the host has to wait for it; or it is `width`, without waiting. A `width` of N is always enough; a
+    smaller one drops tokens, which counts still includes.
 
     Tokens are marked in a table of `length` places per row (bits in the fused form). Nothing is sorted.
     """
     if use_fused("ivf_union", impl, entries):
         from . import fused_union
 
-        return fused_union.ivf_union(entries, length, width=width)
-    return naive.ivf_union(entries, length, width=width)
+        return fused_union.ivf_union(entries, length, width=width, places=places)
+    return naive.ivf_union(entries, length, width=width, places=places)

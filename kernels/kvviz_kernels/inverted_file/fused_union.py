@@ -24,13 +24,13 @@ def _popcount(word: tensor) -> tensor:
 _bits_of = triton.jit(_popcount)
 
 
-def _mark(entries: tensor, bitmap: tensor, n: tensor, words: tensor, BLOCK: tl.constexpr) -> None:
+def _mark(entries: tensor, bitmap: tensor, n: tensor, words: tensor, length: tensor, BLOCK: tl.constexpr) -> None:
     """One program per block of a row's entries: sets the bits of their positions."""
     row = tl.program_id(1).to(tl.int64)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(entries + row * n + slot, mask=slot < n, other=-1).to(tl.int32)
     bit = tl.full([BLOCK], 1, tl.int32) << (token & 31)
-    tl.atomic_or(bitmap + row * words + (token >> 5), bit, mask=token >= 0, sem="relaxed")
+    tl.atomic_or(bitmap + row * words + (token >> 5), bit, mask=(token >= 0) & (token < length), sem="relaxed")
 
 
 def _compact(
@@ -71,6 +71,7 @@ def _find_first(
     first: tensor,
     n: tensor,
     words: tensor,
+    length: tensor,
     width: tensor,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -78,7 +79,7 @@ def _find_first(
     row = tl.program_id(1).to(tl.int64)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(entries + row * n + slot, mask=slot < n, other=-1).to(tl.int32)
-    real = token >= 0
+    real = (token >= 0) & (token < length)
     lower = (tl.full([BLOCK], 1, tl.int32) << (token & 31)) - 1  # the bits below the token's own
     bits = tl.load(bitmap + row * words + (token >> 5), mask=real, other=0)
     place = tl.load(before + row * words + (token >> 5), mask=real, other=0) + _bits_of(bits & lower)
@@ -91,7 +92,7 @@ _compact_kernel = triton.jit(_compact)
 _find_first_kernel = triton.jit(_find_first)
 
 
-def ivf_union(entries: Tensor, length: int, *, width: int | None) -> tuple[Tensor, Tensor, Tensor]:
+def ivf_union(entries: Tensor, length: int, *, width: int | None, places: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct positions; see `kvviz_kernels.ivf_union`."""
     batch, n = entries.shape[:-1], entries.shape[-1]
     rows = entries.reshape(batch.numel(), n).contiguous()
@@ -105,14 +106,14 @@ def ivf_union(entries: Tensor, length: int, *, width: int | None) -> tuple[Tenso
     if len(rows):
         of_entries = (triton.cdiv(n, BLOCK_ENTRIES), len(rows))
         if n:
-            _mark_kernel[of_entries](rows, bitmap, n, words, BLOCK=BLOCK_ENTRIES)
+            _mark_kernel[of_entries](rows, bitmap, n, words, length, BLOCK=BLOCK_ENTRIES)
         _compact_kernel[(triton.cdiv(words, BLOCK_WORDS), len(rows))](
             bitmap, before, tokens, first, counts, n, words, slots, BLOCK=BLOCK_WORDS
         )
-        if n:
-            _find_first_kernel[of_entries](rows, bitmap, before, first, n, words, slots, BLOCK=BLOCK_ENTRIES)
+        if n and places:
+            _find_first_kernel[of_entries](rows, bitmap, before, first, n, words, length, slots, BLOCK=BLOCK_ENTRIES)
     if width is None:
         widest = max(int(counts.amax()), 1) if len(rows) else 1
         tokens, first = tokens[:, :widest], first[:, :widest]
-    shape = (*batch, tokens.shape[-1])
-    return tokens.reshape(shape), first.reshape(shape), counts.view(batch)
+    first = first if places else first[:, :0]
+    return tokens.reshape(*batch, tokens.shape[-1]), first.reshape(*batch, first.shape[-1]), counts.view(batch)

@@ -21,6 +21,9 @@ __all__ = ["page_scores", "pq_scores", "select_clusters", "take_best", "take_clu
 
 Array = NDArray[Any]
 
+SAMPLE_STEP = 17  # one score of so many is in a sample; a prime, since pages and blocks are powers of 2
+LEAST_SHARE, LEAST_SAMPLED = 4, 2048  # a sample saves time from so many times as many scores as wanted, and so many
+
 
 def select_clusters(
     queries: Tensor,
@@ -118,15 +121,45 @@ def take_best(scores: Tensor, count: int) -> Tensor:
 def _best_on_cpu(scores: Array, count: int) -> Array:
     """Positions [rows, count] of the best scores of [rows, L], ascending."""
     rows, length = scores.shape
-    partitioned = scores.copy()
-    partitioned.partition(length - count, axis=-1)
-    least = partitioned[:, length - count]
-    flat = (scores >= least[:, None]).ravel().nonzero()[0]  # flat positions, in order
+    found = _candidates(scores, count) if length >= max(LEAST_SHARE * count, LEAST_SAMPLED) else None
+    if found is None:
+        partitioned = scores.copy()
+        partitioned.partition(length - count, axis=-1)
+        least = partitioned[:, length - count]
+        flat = (scores >= least[:, None]).ravel().nonzero()[0]  # flat positions, in order
+    else:
+        flat, least = found
     if len(flat) > rows * count:
         flat = _without_excess(flat, scores, least, count)
     positions: Array = flat.reshape(rows, count)
     positions -= _bases(1, rows, rows, length, length, 0)[2]
     return positions
+
+
+def _candidates(scores: Array, count: int) -> tuple[Array, Array] | None:
+    """Flat positions of the scores that reach their row's `count`-th largest, in order, and that score [rows].
+
+    A sample bounds the score from below, so that only the few scores above the bound have to be partitioned: 72 µs
+    where partitioning all takes 149 and torch.topk 274 (380 of 3 x 8,000, other scores at every call, EPYC with
+    AVX-512). None if the sample misleads, so that a row has fewer scores above its bound.
+    """
+    rows, length = scores.shape
+    sample = np.ascontiguousarray(scores[:, ::SAMPLE_STEP])
+    expected = count / SAMPLE_STEP
+    above = min(int(expected + 3.5 * expected**0.5) + 2, sample.shape[1])  # 3.5 standard deviations more
+    sample.partition(sample.shape[1] - above, axis=-1)
+    flat = (scores >= sample[:, -above, None]).ravel().nonzero()[0]
+    ends = flat.searchsorted(_row_ends(rows, length))
+    in_row = _steps(ends)
+    if in_row.min() < count:
+        return None
+    values = scores.ravel().take(flat)
+    least = np.empty(rows, scores.dtype)
+    for row, end in enumerate(ends.tolist()):
+        of_row = values[end - in_row[row] : end].copy()
+        of_row.partition(len(of_row) - count)
+        least[row] = of_row[-count]
+    return flat[values >= least.repeat(in_row)], least
 
 
 def _without_excess(flat: Array, scores: Array, least: Array, count: int) -> Array:
