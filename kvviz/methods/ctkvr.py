@@ -31,7 +31,7 @@ class CTkvrState(TokenState):
     lists: Tensor  # [B, R, C, rho] int32, padded with -1
     key_bytes: int  # of one key
     replaced: int = 0  # centroids replaced since the prompt; slot replaced % C is the oldest and is replaced next
-    newest: list[Tensor] = field(default_factory=list)  # the last step's centroid [B, Q, D] and list [B, R, rho]
+    newest: list[Tensor] = field(default_factory=list)  # the last step's centroid [B, Q, D] and parts of its list
     deduplication: list[float] = field(default_factory=list)
     step_bytes: int = 0
 
@@ -179,7 +179,13 @@ class CTkvr(Method[CTkvrState]):
         state.append(keys, values)
         if state.newest:
             slot = state.replaced % state.centroids.shape[2]
-            state.centroids[:, :, slot], state.lists[:, :, slot] = state.newest
+            state.centroids[:, :, slot], *parts = state.newest
+            entries = state.lists[:, :, slot]  # a view [B, R, rho]
+            for part in parts:
+                listed = part[..., : entries.shape[-1]]
+                entries[..., : listed.shape[-1]] = listed
+                entries = entries[..., listed.shape[-1] :]
+            entries.fill_(-1)
             state.replaced += 1
             state.newest = []
         return state
@@ -192,7 +198,7 @@ class CTkvr(Method[CTkvrState]):
         if self.update == "fifo" and self.generated == "within":
             batch, heads, _, _ = state.lists.shape
             newest = positions(self.sinks, max(state.length, self.sinks), batch, heads, queries.device).flip(-1)
-            state.newest = [_directions(queries), self._list(state, newest)]
+            state.newest = [_directions(queries), newest]
         return dense
 
     def choose(self, state: CTkvrState, queries: Tensor) -> Selection:
@@ -212,7 +218,7 @@ class CTkvr(Method[CTkvrState]):
         else:  # above 0, falling with a token's first place among the entries; -1 for padding
             scores = torch.where(union.tokens < 0, -1, entries.shape[-1] - union.first).float()
         if self.update == "fifo":
-            state.newest = [directions, self._updated_list(state, union.tokens, scores, end)]
+            state.newest = [directions, *self._listed(state, union.tokens, scores, end)]
         counts = union.counts.flatten().tolist()
         state.deduplication.append(sum(counts) / (len(counts) * entries.shape[-1]))
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
@@ -229,8 +235,8 @@ class CTkvr(Method[CTkvrState]):
         retrieved = self.budget_tokens(prompt_length) - self.sinks - self.always_recent
         return retrieved, max(int(self.list_ratio * retrieved), 1)
 
-    def _updated_list(self, state: CTkvrState, union: Tensor, scores: Tensor, end: int) -> Tensor:
-        """The recent window from `end`, the newest token first, then the best of the union [B, R, U]: [B, R, rho].
+    def _listed(self, state: CTkvrState, union: Tensor, scores: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """What the step's list has: the recent window from `end`, the newest token first, and the best of the union.
 
         Without rerank the best come first, since their rank in a list then counts; otherwise their order is free.
         """
@@ -238,11 +244,7 @@ class CTkvr(Method[CTkvrState]):
         recent = positions(end, window, *union.shape[:2], union.device).flip(-1)
         room = min(max(state.lists.shape[-1] - recent.shape[-1], 0), union.shape[-1])
         best = union.gather(-1, take_best(scores, room)) if self.rerank else _pick(union, best_first(scores, room))
-        return self._list(state, torch.cat([recent, best], dim=-1))
-
-    def _list(self, state: CTkvrState, tokens: Tensor) -> Tensor:
-        """The first ρ of these tokens [B, R, n] as a list, int32 [B, R, rho]."""
-        return _padded(tokens[..., : state.lists.shape[-1]].to(torch.int32), state.lists.shape[-1])
+        return recent, best
 
     def _nearest(self, state: CTkvrState, directions: Tensor) -> Tensor:
         """Slots [B, R, C'] of the centroids nearest to the queries by cosine, the nearest first."""

@@ -15,7 +15,7 @@ from typing import Any
 from .inputs import model, prose
 from .markdown import table
 
-PROMPT, STEPS, BLOCK, BUDGET = 1024, 400, 50, 256
+PROMPT, STEPS, BLOCK, BUDGET = 1024, 2000, 100, 256
 METHODS: dict[str, dict[str, Any]] = {
     "full": {}, "clusterkv": {}, "quest": {}, "pqcache": {}, "ctkvr": {}, "centroidkv": {},
     "snapkv": {"generated": "on_top"}, "streaming_llm": {}, "h2o": {},
