@@ -69,7 +69,9 @@ def runs() -> Any:
 def described(table: pd.DataFrame, *more: str) -> str:
     """How a measurement was made: model, sizes, seed, hardware, and whether the sizes are those of the command."""
     about = table.attrs
-    sizes = ", ".join(f"{name.replace('_', ' ')} {_text(value)}" for name, value in about["sizes"].items())
+    sizes = ", ".join(
+        f"{name.replace('_', ' ')} {_text(value)}" for name, value in about["sizes"].items() if value is not None
+    )
     parts = [about["model"], *([sizes] if sizes else []), *more, f"seed {about['seed']}", about["hardware"]]
     return "; ".join([*parts, *([] if whole(about["name"]) else ["not yet at all sizes of the command"])])
 

@@ -33,7 +33,7 @@ def long_generation(runs: Runs) -> go.Figure:
     return plots.long_generation(benchmarks.generating())
 
 
-@figure("CentroidKV table 12; CTkvr fig. 7 has CTkvr, which is missing here")
+@figure("CTkvr fig. 7, CentroidKV table 12")
 def throughput_by_batch(runs: Runs) -> go.Figure:
     """Tokens per second over all texts of a batch, up to a limit of keys and values on the device.
 

@@ -139,7 +139,7 @@ def throughput() -> Finding:
         f"({best.loc['centroidkv', 'batch']:.0f} was the largest tried)",
         holds=bool(gain["batch"] >= 2 and gain["tokens_per_s"] >= 1.5),
         run=f"{part['model']}, {part['dtype']}, {part['prompt_tokens']:,} tokens, budget {part['budget']}, "
-        f"{part['limit_bytes'] / 2**30:.0f} GiB for keys and values, medians of {part['turns']} turns; "
+        f"{part['limit_bytes'] / 2**30:g} GiB for keys and values, medians of {part['turns']} turns; "
         f"{part['machine']['hardware']}",
         why="kvviz has no integration with vLLM: this is its own decoding loop, on a CPU, with one limit of memory for "
         "all methods. The budget is 13 % of the prompt, the paper's 25 %.",
