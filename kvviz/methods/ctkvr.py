@@ -82,9 +82,9 @@ class CTkvr(Method[CTkvrState]):
     if every list on the way passed it on. With 16 centroids and random queries none is left after 2,000 steps.
 
     A question that is asked after the context was indexed is not covered by the last queries. SmolLM2-135M, 8 needles
-    in 2,000 tokens, budget 256, question afterwards: 1 found by default; 3 with equidistant centroids, with 16 probes,
-    or without the update; 7 with equidistant centroids, 16 probes, 16 sinks and 16 recent tokens together
-    (`make bench ARGS="--only causes"`).
+    in 2,000 tokens, budget 256, question afterwards: 1 found by default; 2 with equidistant centroids; 3 with 16
+    probes, with 16 sinks and 16 recent tokens, or without the update; 7 with equidistant centroids, 16 probes, 16 sinks
+    and 16 recent tokens together (`make bench ARGS="--only causes"`).
 
     Details: `groups` is the number of the best-ranked centroid that lists a token: 0 to C − 1 for centroids of the
     prompt; each centroid added later gets the next number.
