@@ -52,7 +52,7 @@ def competitors(lm: Any, budget: int, tokens: int) -> dict[str, Any]:
 
 @measure(tokens=260, samples=1, budget=96, centroids=16, new_tokens=2)
 def ctkvr_needles(
-    lm: Any, tokens: int = 1000, samples: int = 8, budget: int = 128, centroids: int = 62, new_tokens: int = 7
+    lm: Any, tokens: int = 1000, samples: int = 16, budget: int = 64, centroids: int = 62, new_tokens: int = 7
 ) -> Rows:
     """Per needle sample and method: whether the number was found, and what a step attended to and took.
 
