@@ -94,9 +94,10 @@ def with_minference() -> Finding:
     """CTkvr's decoding after MInference's prefill."""
     table = sources.measured("ctkvr_minference")
     full, ctkvr = (of(table, label).sum() for label in ("minference", "minference and ctkvr"))
+    exact = needles()
     return Finding(
         ours=f"needles after a sparse prefill: {found(table, 'minference', 'minference and ctkvr')}; after an exact "
-        f"one: {found(needles(), 'full', 'ctkvr')}",
+        f"one, at a budget of {exact.attrs['sizes']['budget']}: {found(exact, 'full', 'ctkvr')}",
         holds=bool(ctkvr >= full - 1),
         run=sources.described(table, "question at the end of the prompt"),
         why="the digits after the first are decoded by CTkvr; the first comes from the prefill",
