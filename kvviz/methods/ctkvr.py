@@ -9,7 +9,7 @@ from kvviz_kernels.selection import take_best
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..clustering.query_centroids import CHOICES, best_first, query_centroids, union_of_lists
+from ..clustering.query_centroids import CHOICES, UnionOfLists, best_first, query_centroids, union_of_lists
 from ..errors import InvalidInputError
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
@@ -207,20 +207,16 @@ class CTkvr(Method[CTkvrState]):
         Q·C·D multiplications for the centroids and at most Q·C'·ρ·D for the listed keys; no Python loop.
         """
         directions = _directions(queries)  # [B, Q, D]
-        probed = self._nearest(state, directions)  # [B, R, C']
-        lists = _rows_at(state.lists, probed)  # [B, R, C', rho]
-        # With rerank by centroid, so that a token's first entry is in the best-ranked centroid's list; else by rank.
-        entries = (lists if self.rerank else lists.mT).flatten(-2)
-        end = self.recent_start(state)  # lists of decode steps also have tokens that are still in the window
-        union = union_of_lists(entries, end, places=not self.rerank or state.layer.details)
+        probed, lists, union = self._recall(state, directions)
+        entries = lists.shape[-2:].numel()
         if self.rerank:
             scores = state.exact_weights(queries, union.tokens, self.group)
         else:  # above 0, falling with a token's first place among the entries; -1 for padding
-            scores = torch.where(union.tokens < 0, -1, entries.shape[-1] - union.first).float()
+            scores = torch.where(union.tokens < 0, -1, entries - union.first).float()
         if self.update == "fifo":
-            state.newest = [directions, *self._listed(state, union.tokens, scores, end)]
+            state.newest = [directions, *self._listed(state, union.tokens, scores)]
         counts = union.counts.flatten().tolist()
-        state.deduplication.append(sum(counts) / (len(counts) * entries.shape[-1]))
+        state.deduplication.append(sum(counts) / (len(counts) * entries))
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
         count = self.free_budget(state) if self.attends == "budget" else union.tokens.shape[-1]
         slots = take_best(scores, count)  # the union is sorted and its pads come last, so the tokens are too
@@ -230,16 +226,29 @@ class CTkvr(Method[CTkvrState]):
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
         return self.with_sinks_and_recent(state, chosen)
 
+    def _recall(self, state: CTkvrState, directions: Tensor) -> tuple[Tensor, Tensor, UnionOfLists]:
+        """The slots of the nearest centroids [B, R, C'], their lists [B, R, C', rho], and the lists' union.
+
+        Lists of decode steps also have tokens that are still in the window; the union does not.
+        """
+        probed = self._nearest(state, directions)
+        lists = _rows_at(state.lists, probed)
+        # With rerank by centroid, so that a token's first entry is in the best-ranked centroid's list; else by rank.
+        entries = (lists if self.rerank else lists.mT).flatten(-2)
+        places = not self.rerank or state.layer.details
+        return probed, lists, union_of_lists(entries, self.recent_start(state), places=places)
+
     def _lengths(self, prompt_length: int) -> tuple[int, int]:
         """ρ', the tokens retrieved within the budget, and ρ, the length of a list."""
         retrieved = self.budget_tokens(prompt_length) - self.sinks - self.always_recent
         return retrieved, max(int(self.list_ratio * retrieved), 1)
 
-    def _listed(self, state: CTkvrState, union: Tensor, scores: Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """What the step's list has: the recent window from `end`, the newest token first, and the best of the union.
+    def _listed(self, state: CTkvrState, union: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """What the step's list has: the recent window, the newest token first, and the best of the union.
 
         Without rerank the best come first, since their rank in a list then counts; otherwise their order is free.
         """
+        end = self.recent_start(state)
         window = state.length if self.generated == "within" else end
         recent = positions(end, window, *union.shape[:2], union.device).flip(-1)
         room = min(max(state.lists.shape[-1] - recent.shape[-1], 0), union.shape[-1])
@@ -247,7 +256,7 @@ class CTkvr(Method[CTkvrState]):
         return recent, best
 
     def _nearest(self, state: CTkvrState, directions: Tensor) -> Tensor:
-        """Slots [B, R, C'] of the centroids nearest to the queries by cosine, the nearest first."""
+        """Slots [B, R, C'] of the centroids nearest to the queries by cosine, the nearest first; ties go either way."""
         # row times transposed matrix: 28 µs; matrix times column: 158 µs (512 centroids, EPYC Zen 5)
         cosines = torch.bmm(directions.flatten(0, 1)[:, None], state.centroids.flatten(0, 1).mT)  # [B·Q, 1, C]
         scores = reduce_group(cosines.view(*directions.shape[:2], -1), state.layer.n_kv_heads, self.group)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
@@ -137,7 +136,7 @@ class TokenState(State):
             keys, real = on_host
             queries = self.tokens.to_host(queries)
         weights = attention_weights(queries, keys, self.layer.scale, self.layer.softcap, visible=real)
-        weights = torch.where(real, reduce_group(weights, self.layer.n_kv_heads, group), -1.0)
+        weights = reduce_group(weights, self.layer.n_kv_heads, group).masked_fill(~real, -1.0)
         return weights if on_host is None else self.tokens.to_device(weights, positions.device)
 
 

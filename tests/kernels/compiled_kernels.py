@@ -135,14 +135,9 @@ def inverted_file() -> Iterator[Case]:
     best = {"weights": "*fp32", "best": "*fp32", "slots": "*i32", "places": "i32", "count": "i32", "BLOCK": 2048}
     yield "inverted_file.fused", "_select_kernel", best
     union = {
-        "bitmap": "*i32",
-        "before": "*i32",
-        "first": INTEGERS,
-        "n": "i32",
-        "words": "i32",
-        "length": "i32",
+        "bitmap": "*i32", "before": "*i32", "first": INTEGERS, "n": "i32", "words": "i32", "length": "i32",
         "width": "i32",
-    }
+    }  # fmt: skip
     yield "inverted_file.fused_union", "_mark_kernel", {**union, "entries": "*i32", "BLOCK": 1024}
     compact = {**union, "tokens": INTEGERS, "counts": INTEGERS, "BLOCK": 512}
     yield "inverted_file.fused_union", "_compact_kernel", compact

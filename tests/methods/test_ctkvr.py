@@ -50,6 +50,21 @@ def reduced(weights, group):
     return weights if group == "each" else getattr(weights.reshape(2, -1, weights.shape[-1]), group)(axis=1)
 
 
+@pytest.mark.parametrize(("first", "second", "pads"), [(8, 5, True), (8, 500, False), (500, 5, False)])
+def test_a_new_list_replaces_the_oldest_one_whole(first, second, pads):
+    """What the replaced list had does not stay behind a shorter one, and a longer one is cut at its end."""
+    method, state, _ = built(n_centroids=4)
+    others, width = state.lists[:, :, 1:].clone(), state.lists.shape[-1]
+    parts = [torch.arange(length).add(start).expand(1, 2, -1) for start, length in ((1000, first), (2000, second))]
+    queries, keys, values = tensors(1)
+    state.newest = [torch.zeros(1, 6, 8), *parts]
+    state = method.extend(state, queries, keys, values)
+    expected = [*range(1000, 1000 + first), *range(2000, 2000 + second), *[-1] * width][:width]
+    assert (expected[-1] == -1) == pads
+    assert state.lists[0, :, 0].tolist() == [expected, expected]
+    assert torch.equal(state.lists[:, :, 1:], others)
+
+
 class Reference:
     """The paper's two algorithms in float64, one selection head, one centroid and one token at a time."""
 

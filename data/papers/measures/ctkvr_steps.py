@@ -45,8 +45,8 @@ def ctkvr_modules(
     The prompt's last queries play the steps. On a CPU host and device are the same processor.
     """
     import kvviz
-    from kvviz.clustering.query_centroids import best_first, union_of_lists
-    from kvviz.kernels import gather_attention, merge_attention
+    from kvviz.kernels import gather_attention, merge_attention, take_best
+    from kvviz.methods.ctkvr import _directions
 
     context, queries, keys, values = _layer(lm, tokens, 1)
     prompt = tokens - steps
@@ -61,13 +61,11 @@ def ctkvr_modules(
 
         def recall(query: Any = query, made: dict[str, Any] = made) -> None:
             # private: the step's first half has no public name of its own
-            probed = method._nearest(state, torch.nn.functional.normalize(query, dim=-1))
-            lists = state.lists.gather(2, probed[..., None].expand(-1, -1, -1, state.lists.shape[-1]))
-            made["union"] = union_of_lists(lists.flatten(-2), end).tokens
+            made["union"] = method._recall(state, _directions(query))[2].tokens
 
         def rerank(query: Any = query, made: dict[str, Any] = made) -> None:
-            slots = best_first(state.exact_weights(query, made["union"], method.group), count)[..., :count]
-            made["chosen"] = made["union"].gather(-1, slots.clamp(min=0)).sort(-1).values
+            slots = take_best(state.exact_weights(query, made["union"], method.group), count)
+            made["chosen"] = made["union"].gather(-1, slots)
 
         def attend(indices: Any, query: Any = query) -> Any:
             return gather_attention(query, keys, values, indices, scale=context.scale)
