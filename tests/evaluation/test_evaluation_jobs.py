@@ -52,7 +52,9 @@ def test_an_error_in_a_process_reaches_the_caller(folder, out):
     with pytest.raises(InvalidInputError, match=r"score of task wrong: got 2\.0; wanted a number from 0 to 1") as found:
         evaluate(folder, [Wrong(first=4)], few(), [20], [40], samples=6, out=out, jobs=2)
     assert "By clusterkv at budget 20." in found.value.__notes__
-    assert set(load_results(out).key) >= set(evaluate(folder, [Wrong(first=4)], few(), [20], [40], samples=3).key)
+    before = evaluate(folder, [Wrong(first=4)], few(), [20], [40], samples=4)
+    finished = before.key.isin(load_results(out).key).groupby(before["sample"]).all()  # a process may be at any of them
+    assert finished.sum() >= 3
 
 
 class NoGenerator(ThreadingBackend):
