@@ -186,7 +186,7 @@ def needles_of_all_methods() -> Finding:
     """Needle in a haystack for all methods."""
     table = sources.scores()
     rows = table[(table["task"] == "needle") & (table["placement"] == "last") & (table["length"] == 1024)]
-    rows = rows.dropna(subset=["score"])
+    rows = rows[rows["score"].notna() & ~rows["method"].str.endswith("(C)")]  # those have larger budgets
     budget = rows["budget"].max()
     rows = rows[rows["budget"].isna() | (rows["budget"] == budget)]
     shares = rows.groupby("method")["score"].mean()
