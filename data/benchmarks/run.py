@@ -5,6 +5,7 @@
     python data/benchmarks/run.py --only needle --methods quest    some rows of a part; the others stay
     python data/benchmarks/run.py --only needle --extend    only the batches of samples that the last results lack
     python data/benchmarks/run.py --gpu --out …      the parts that need a GPU, into a separate file
+    python data/benchmarks/run.py --only end_to_end --methods quest --out …    one of them, only these methods
     python data/benchmarks/run.py --readme           only write the last results into the Markdown files again
 
 Methods are timed in turns within one run and compared as ratios of medians, since absolute times vary between machines.
@@ -61,7 +62,7 @@ PARTS = {
     "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
 # Parts whose rows are methods, with the function that merges newly measured rows into the old ones.
-BY_METHOD = {"recall": recall.merged, "needle": inputs.merged}
+BY_METHOD = {"recall": recall.merged, "needle": inputs.merged, "end_to_end": end_to_end.merged}
 ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 
 
@@ -119,12 +120,13 @@ def main() -> None:
     parts = {**PARTS, **ON_GPU}
     for name in () if options.readme else options.only or (ON_GPU if options.gpu else PARTS):
         started = time.perf_counter()
-        if options.methods:
+        again = options.methods and name in results
+        if again:
             results[name] = BY_METHOD[name](results[name], parts[name](options.methods))
         elif options.extend:
             results[name] = needle.extended(results[name])
         else:
-            results[name] = parts[name]()
+            results[name] = parts[name](options.methods) if options.methods else parts[name]()
         print(json.dumps({name: results[name]}, indent=2))
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         results["machine"] = machine()
@@ -134,7 +136,7 @@ def main() -> None:
             "seconds": round(time.perf_counter() - started),
         }  # fmt: skip
         runs = results.setdefault("runs", {})
-        if options.methods:
+        if again:
             run = runs[name] | {"again": {"methods": options.methods, **run}}
         elif options.extend:
             run = runs[name] | {"extended": run}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .end_to_end import CONTENDERS, Shape, drawn, synchronize
+from .end_to_end import Shape, contenders, drawn, synchronize
 
 LENGTH, BATCHES, RUNS = 131_072, (1, 8), 20
 
@@ -29,7 +29,7 @@ def measure(shape: Shape, length: int, batches: tuple[int, ...], device: Any, dt
     """All rows, on any device."""
     rows = []
     for batch in batches:
-        batch_rows = [measured(shape, name, length, batch, device, dtype) for name in CONTENDERS]
+        batch_rows = [measured(shape, name, length, batch, device, dtype) for name in contenders()]
         full = next(row for row in batch_rows if row["name"] == "full")
         rows += [row | {"ratio_to_full": row["decode_ms"] / full["decode_ms"]} for row in batch_rows]
         print(*rows[-len(batch_rows) :], sep="\n", flush=True)
@@ -52,7 +52,7 @@ def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtyp
     from kvviz.cache.layer_cache import LayerCache
     from kvviz.methods.base import LayerContext
 
-    method = kvviz.methods.create(name, **CONTENDERS[name])
+    method = kvviz.methods.create(name, **contenders((name,))[name])
     last = shape.layers - 1
     context = LayerContext(last, shape.layers, shape.heads, shape.kv_heads, shape.head_dim, shape.head_dim**-0.5)
     like, generator = _Like(device, dtype), torch.Generator(device).manual_seed(0)
