@@ -213,13 +213,11 @@ class CTkvr(Method[CTkvrState]):
             scores = state.exact_weights(queries, union.tokens, self.group)
         else:  # above 0, falling with a token's first place among the entries; -1 for padding
             scores = torch.where(union.tokens < 0, -1, entries - union.first).float()
-        if self.update == "fifo":
-            state.newest = [directions, *self._listed(state, union.tokens, scores)]
         counts = union.counts.flatten().tolist()
         state.deduplication.append(sum(counts) / (len(counts) * entries))
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
         count = self.free_budget(state) if self.attends == "budget" else union.tokens.shape[-1]
-        slots = take_best(scores, count)  # the union is sorted and its pads come last, so the tokens are too
+        slots = self._best(state, directions, union.tokens, scores, count)  # ascending, and so are their tokens
         tokens = _padded(union.tokens.gather(-1, slots), count)
         chosen = Selection(tokens, padded=min(counts) < count, host_part=(0, count))
         if state.layer.details:
@@ -243,17 +241,25 @@ class CTkvr(Method[CTkvrState]):
         retrieved = self.budget_tokens(prompt_length) - self.sinks - self.always_recent
         return retrieved, max(int(self.list_ratio * retrieved), 1)
 
-    def _listed(self, state: CTkvrState, union: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """What the step's list has: the recent window, the newest token first, and the best of the union.
+    def _best(self, state: CTkvrState, directions: Tensor, union: Tensor, scores: Tensor, count: int) -> Tensor:
+        """Slots [B, R, count] of the best of the union, which is sorted, its pads last; prepares the update.
 
-        Without rerank the best come first, since their rank in a list then counts; otherwise their order is free.
+        The step's list has the recent window, the newest token first, and the best of the union. Without rerank the
+        best come first, since their rank in a list then counts; otherwise their order is free.
         """
+        if self.update is None:
+            return take_best(scores, count)
         end = self.recent_start(state)
         window = state.length if self.generated == "within" else end
         recent = positions(end, window, *union.shape[:2], union.device).flip(-1)
         room = min(max(state.lists.shape[-1] - recent.shape[-1], 0), union.shape[-1])
-        best = union.gather(-1, take_best(scores, room)) if self.rerank else _pick(union, best_first(scores, room))
-        return recent, best
+        if self.rerank:
+            slots, listed = _take_both(scores, count, room)
+            best = union.gather(-1, listed)
+        else:
+            slots, best = take_best(scores, count), _pick(union, best_first(scores, room))
+        state.newest = [directions, recent, best]
+        return slots
 
     def _nearest(self, state: CTkvrState, directions: Tensor) -> Tensor:
         """Slots [B, R, C'] of the centroids nearest to the queries by cosine, the nearest first; ties go either way."""
@@ -287,6 +293,13 @@ def _rows_at(lists: Tensor, slots: Tensor) -> Tensor:
     batch, rows, count, width = lists.shape
     starts = torch.arange(0, batch * rows * count, count, device=lists.device).view(batch, rows, 1)
     return lists.view(-1, width).index_select(0, (slots + starts).flatten()).view(*slots.shape, width)
+
+
+def _take_both(scores: Tensor, count: int, room: int) -> tuple[Tensor, Tensor]:
+    """Slots of the `count` and of the `room` best scores, as `take_best` has them: the fewer are among the others."""
+    more = take_best(scores, max(count, room))
+    fewer = more.gather(-1, take_best(scores.gather(-1, more), min(count, room)))
+    return (fewer, more) if count < room else (more, fewer)
 
 
 def _padded(tokens: Tensor, width: int) -> Tensor:
