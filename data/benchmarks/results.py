@@ -123,13 +123,6 @@ def page(table: pd.DataFrame) -> str:
     if not absent:
         return report(table)
     note = f"**{absent:,} of the {total:,} cells of `make results` are missing here; the same command goes on.**"
-    older = table[~table["method_config"].str.contains('"generated"')]
-    if len(older):
-        commits = ", ".join(sorted(set(older["commit"])))
-        note += (
-            f" **{older['key'].nunique():,} of the cells below are of commit {commits}: a step's budget then still "
-            "grew with the generated tokens.**"
-        )
     title, _, rest = report(table).partition("\n")
     return f"{title}\n\n{note}\n{rest}"
 

@@ -87,13 +87,11 @@ def whole(name: str) -> bool:
 
 
 def scores_described() -> str:
-    """How the scores of `make results` were made, and whether they are older than the fixed budgets."""
+    """How the scores of `make results` were made."""
     table = scores()
     commits = ", ".join(sorted(set(table["commit"])))
-    older = not table["method_config"].str.contains('"generated"').all()
-    before = ["measured before a step's budget was fixed"] if older else []
     hardware = ", ".join(sorted(set(table["hardware"])))
-    return "; ".join(["`make results`", table.attrs["model"], hardware, f"commit {commits}", *before])
+    return "; ".join(["`make results`", table.attrs["model"], hardware, f"commit {commits}"])
 
 
 def _text(value: Any) -> str:
