@@ -46,7 +46,7 @@ def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None
     [(0, 5), (1, 1), (7, 31), (40, 32), (40, 33), (63, 64), (100, 1000), (1000, 100), (1500, 40_000)],
 )
 def test_unions_agree_with_numpy(entries, length, impl, device):
-    lists = np.random.default_rng(0).integers(-1, length + 3, (2, 3, entries))  # from `length` on: ignored
+    lists = np.random.default_rng(0).integers(-3, length + 3, (2, 3, entries))  # below 0 or from `length` on: ignored
     for dtype in (torch.int32, torch.int64):
         check_union(torch.tensor(lists, dtype=dtype, device=device), length, impl)
 
