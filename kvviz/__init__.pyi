@@ -79,6 +79,8 @@ from .generation.generating import Generation as Generation
 from .generation.generating import generate as generate
 from .generation.replaying import replay as replay
 from .generation.repository import open_runs as open_runs
+from .generation.teacher_forcing import Score as Score
+from .generation.teacher_forcing import score as score
 from .methods import Method as Method
 from .methods import Selection as Selection
 from .models import LanguageModel as LanguageModel
@@ -87,5 +89,10 @@ from .trace import Geometry as Geometry
 from .trace import Recording as Recording
 from .trace import Timeline as Timeline
 from .trace import Trace as Trace
+from .trace.edits import Edit as Edit
+from .trace.edits import drop as drop
+from .trace.edits import exact as exact
+from .trace.edits import only as only
+from .trace.edits import pin as pin
 
 __version__: str

@@ -14,13 +14,16 @@ from ..clustering.merged import Merged, stack_merged
 from ..errors import InvalidInputError
 from ..methods.base import LayerContext, Method, State
 from ..methods.capabilities import HostMetadata, Merging
+from ..methods.full import Full
 from ..methods.selection import Selection, stack_rows
 from ..offload.background import Pending
 from ..offload.device_store import DeviceStore
 from ..offload.layer_store import LayerStore
 from ..offload.token_cache import TokenCache
+from ..trace.edits import Edit
 from ..trace.timeline import span
 from .decoding import attend_selection
+from .editing import LayerEdit
 from .freeing import Kept, needed_positions
 from .later_prompts import kept_inputs
 
@@ -43,11 +46,22 @@ class LayerCache:
     layer. With left padding each batch row has its own state over its real tokens, so that methods never see padding.
     `observer`, if set, is called after each decode step. If the context asks for details, `history` also keeps the
     tokens that the method drops, so that a recorder can compare with exact attention; otherwise it is the store.
+    `edit` changes what the method chose; a dense layer whose attention it changes selects all tokens.
     """
 
     def __init__(
-        self, context: LayerContext, method: Method, store: LayerStore | None = None, *, retain_queries: bool = False
+        self,
+        context: LayerContext,
+        method: Method,
+        store: LayerStore | None = None,
+        *,
+        retain_queries: bool = False,
+        edit: Edit | None = None,
     ) -> None:
+        self.edit = LayerEdit.of(edit, method, context.index)
+        if self.edit is not None:
+            context = replace(context, details=True)  # an edit goes by groups and scores
+            method = Full() if method.is_dense(context.index) else method
         self.context = context
         self.method = method
         self.store: LayerStore = store or DeviceStore()
@@ -67,7 +81,7 @@ class LayerCache:
     @property
     def dense(self) -> bool:
         """Whether the method attends to all tokens in this layer."""
-        return self.method.is_dense(self.context.index)
+        return self.edit is None and self.method.is_dense(self.context.index)
 
     @property
     def built(self) -> bool:
@@ -110,6 +124,8 @@ class LayerCache:
             self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
         if self.dense:
             return
+        if self.edit is not None:
+            self.edit.check(self.method, self.context, self.prompt_length)
         if self.context.details and (self.method.drops_tokens or self.store.offloads):
             if self.history is self.store:
                 self.history = DeviceStore()
@@ -127,14 +143,14 @@ class LayerCache:
         self._free()
         self._offload_prompt()
 
-    def fork(self, method: Method) -> LayerCache:
-        """An independent copy of the stored tokens, built for another method.
+    def fork(self, method: Method, edit: Edit | None = None) -> LayerCache:
+        """An independent copy of the stored tokens, built for another method, and with an edit.
 
         The built state is copied if it can be reused: the method is the same except for its budget, on which its state
         does not depend, and no token was decoded.
         Raises InvalidInputError if tokens were dropped, or if queries are needed that were not kept.
         """
-        if self._serves(method):
+        if edit is None and self.edit is None and self._serves(method):
             return self._copied(method)
         if not self.store.complete:
             got = f"a cache whose tokens {self.method.name} dropped"
@@ -142,7 +158,7 @@ class LayerCache:
         if method.needs_queries and not self._queries:
             got = f"{method.name}, which needs the prompt's queries"
             raise InvalidInputError("fork of a cache", got, "a cache made with retain_queries=True")
-        fork = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries)
+        fork = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries, edit=edit)
         fork._queries = list(self._queries)
         if self.built:
             starts = [row.start for row in self._rows]
@@ -184,6 +200,12 @@ class LayerCache:
         with span(self.store.timeline, "compute", "select"):
             selection = self._select(queries)
         select_s = time.perf_counter() - started
+        if self.history is not self.store:
+            self.history.append(*self.store.last(1))
+        if self.edit is not None:
+            step, starts = self.store.length - 1 - self.prompt_length, [row.start for row in self._rows]
+            starts = starts * self.store.batch if len(starts) == 1 else starts
+            selection = self.edit.apply(selection, queries, step, starts, self.method, self.context, self.history)
         if selection.groups is not None and selection.host_part is None:
             self.store.count_groups(selection.indices, selection.groups)
         with span(self.store.timeline, "compute", "attention"):
@@ -191,8 +213,6 @@ class LayerCache:
         self.last = selection
         if self.retain_queries:
             self._queries.append(queries[:, :, None])
-        if self.history is not self.store:
-            self.history.append(*self.store.last(1))
         if self.observer is not None:
             self.observer(self, queries, selection, output, select_s)
         merged = isinstance(self.method, Merging) and max(map(self.method.raw_tokens, self.states)) < self.store.used
@@ -279,17 +299,22 @@ class LayerCache:
     def _free(self) -> None:
         """Free the keys and values of dropped tokens; tokens that the method has not seen yet stay."""
         self._retained = self.store.used
-        if not self.method.drops_tokens:
+        if not self.method.drops_tokens or (self.edit is not None and self.edit.keeps_all):
             return
         assert isinstance(self.store, DeviceStore)  # methods that drop tokens always get this store
         kept = [
-            Kept(row.rows.stop - row.rows.start, row.start, state.length, self.method.keeps(state))
+            Kept(row.rows.stop - row.rows.start, row.start, state.length, self._keeps(state))
             for row, state in zip(self._rows, self.states, strict=True)
         ]
         needed = needed_positions(self.store, kept, self.context.n_kv_heads)
         if needed is not None:
             self.store.retain(needed)
             self._retained = self.store.used
+
+    def _keeps(self, state: State) -> Tensor | None:
+        """The positions [B, H, K] that later steps may attend to, by the method's choice or the edit; None for all."""
+        kept = self.method.keeps(state)
+        return kept if kept is None or self.edit is None else self.edit.kept(kept, state.length)
 
 
 def check_finite(operation: str, keys: Tensor) -> None:

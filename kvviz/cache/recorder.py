@@ -18,6 +18,7 @@ from ..methods.attention import attention_weights, weighted_values
 from ..methods.base import Method
 from ..methods.selection import Selection
 from ..trace import Geometry, LayerEvents, Ledger, Recording
+from ..trace.edits import Edit
 from .decoding import centroid_weights
 from .layer_cache import LayerCache
 
@@ -118,6 +119,7 @@ class Recorder:
         exact_layers: tuple[int, ...] = (),
         answer: str = "",
         ledgers: Mapping[int, Ledger],
+        edit: Edit | None = None,
     ) -> Recording:
         """The Recording of all steps so far."""
         return Recording(
@@ -137,9 +139,12 @@ class Recorder:
             question_length=question_length,
             answer=answer,
             ledgers=ledgers,
+            edit=edit,
             exact_layers=exact_layers,
             dense_layers=tuple(
-                layer for layer in range(geometry.n_layers) if method.is_dense(layer) and layer not in exact_layers
+                layer
+                for layer in range(geometry.n_layers)
+                if method.is_dense(layer) and layer not in exact_layers and layer not in self._steps
             ),
         )
 

@@ -18,6 +18,7 @@ from ..methods.state import Prompt
 from ..offload.background import device_clock
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Geometry, Ledger
+from ..trace.edits import Edit
 from ..trace.timeline import Timeline
 from .accounting import ledger_of
 from .layer_cache import LayerCache
@@ -37,6 +38,8 @@ class SelectiveCache(Cache):
     them. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names a method
     whose attention prompts use ("minference"); the default is the method's prefill, which is exact for nearly all
     methods. `timeline`, a new Timeline, records when compute, clustering and transfers run, but not those of a fork.
+    `edit` changes what decode steps attend to (`kvviz.pin` and others), in every row of a batch; its tokens are
+    positions in the prompt, without padding.
 
     Raises UnknownNameError for an unknown method, UnsupportedModelError for a model without attention layers,
     InvalidInputError for an unknown store, one that does not suit the method, a prefill that is exact, or a timeline
@@ -53,6 +56,7 @@ class SelectiveCache(Cache):
         details: bool = False,
         retain_queries: bool = False,
         timeline: Timeline | None = None,
+        edit: Edit | None = None,
     ) -> None:
         self.store = resolve_store(store)
         self.config = model.config.get_text_config(decoder=True)
@@ -74,7 +78,8 @@ class SelectiveCache(Cache):
                 )  # fmt: skip
                 kv = make_store(self.store, context, self.method)
                 kv.timeline = None if timeline is None else timeline.of(index)
-                layers[index] = self._selective(LayerCache(context, self.method, kv, retain_queries=retain_queries))
+                cache = LayerCache(context, self.method, kv, retain_queries=retain_queries, edit=edit)
+                layers[index] = self._selective(cache)
         super().__init__(layers=layers)
         _link(layers)
         self._last: SelectiveLayer | None = None
@@ -132,8 +137,8 @@ class SelectiveCache(Cache):
                 layer.expected_length = prompt_length
                 layer.cache.store.expect(prompt_length + new_tokens if new_tokens else 0)
 
-    def fork(self, method: str | Method) -> SelectiveCache:
-        """An independent copy of the cached prompt, indexed for another method.
+    def fork(self, method: str | Method, edit: Edit | None = None) -> SelectiveCache:
+        """An independent copy of the cached prompt, indexed for another method, and with an edit.
 
         If the method needs the prompt's queries, this cache must have been made with `retain_queries`.
         """
@@ -142,7 +147,7 @@ class SelectiveCache(Cache):
         fork.prefill = fork.method if self.prefill is self.method else self.prefill
         fork._inputs = AttentionInputs() if isinstance(fork.method, Speculative) else None
         fork.layers = [
-            fork._selective(layer.cache.fork(fork.method))
+            fork._selective(layer.cache.fork(fork.method, edit))
             if isinstance(layer, SelectiveLayer)
             else copy.deepcopy(layer)
             for layer in self.layers

@@ -148,6 +148,7 @@ class SelectiveLayer(DynamicLayer):
         if old.context.prompt is not None:
             old.context.prompt.ids = None
         self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
+        self.cache.edit = old.edit
         self.cache.speculate = old.speculate
         self.awaiting = False
 

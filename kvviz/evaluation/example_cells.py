@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +11,10 @@ import torch
 
 from ..cache.attachment import attached
 from ..errors import InvalidInputError
-from ..generation.generating import decode, next_logits, stop_tokens
+from ..generation.generating import decode, stop_tokens
 from ..generation.method_cells import Cell
 from ..generation.prefill import SharedPrefill
+from ..generation.teacher_forcing import forced_logprobs
 from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
@@ -76,7 +76,8 @@ def run_example(
 def _answers(
     lm: LanguageModel, shared: SharedPrefill, method: Method, task: Task, sample: Sample, prompt: Prompt
 ) -> list[Row]:
-    cache, first, ready_s = shared.cache(method)
+    cache, logits, ready_s = shared.cache(method)
+    first = int(logits.argmax())
     rows: list[Row] = []
     pending: list[int] = []  # the last generated token, if it has not been fed
     for number, (turn, words) in enumerate(zip(sample.turns, prompt.turns, strict=True)):
@@ -101,11 +102,7 @@ def _likelihood(
     (turn,) = sample.turns
     last = lm.encode(prompt.text)[:, -1:].tolist()[0]
     ids = [*last, *fed_ids(lm, turn.answers[0])][: turn.max_new_tokens + 1]
-    total = 0.0
-    for token, following in itertools.pairwise(ids):
-        logits = next_logits(lm, cache, torch.tensor([[token]], device=shared.ids.device))
-        total -= float(logits.float().log_softmax(-1)[following])
-    score = total / (len(ids) - 1)
+    score = -sum(forced_logprobs(lm, cache, ids)) / (len(ids) - 1)
     if not math.isfinite(score):
         raise InvalidInputError(f"score of task {task.name}", score, "a finite number of nats per token")
     return [{**_row(0, turn, sample), **_kept(cache.ledger()), "score": score, "text": ""}]

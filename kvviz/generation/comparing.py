@@ -15,7 +15,8 @@ from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
 from ..trace import Recording
-from .generating import Generation, decode, encoded
+from ..trace.edits import Edit
+from .generating import Generation, decode, encoded, placed_edit
 from .method_cells import method_cells, method_styles
 from .prefill import SharedPrefill
 
@@ -36,6 +37,7 @@ def compare(
     recordings: bool | dict[tuple[str, int], Recording] = True,
     prefill: str | Method | None = None,
     layers: Collection[int] | None = None,
+    edit: Edit | None = None,
 ) -> Comparison:
     """A table with one row per method and budget on one prompt; methods with the same prefill share one prefill.
 
@@ -43,7 +45,7 @@ def compare(
     each budget. If `budgets` is empty, each method runs at its default budget. A mapping gives labels, for several
     configurations of one method. `full` and `minference` ignore the budget and have one row; `full` always has the
     exact prefill, since token_agreement compares with it. `prefill` as for `generate`. `layers` are the layers to
-    record and measure, by default all that select.
+    record and measure, by default all that select. `edit`, as for `generate`, changes all rows, `full` included.
 
     Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
     select and heads; in the first two, merged tokens count by `metrics.merged_share`), token_agreement (share of
@@ -60,6 +62,7 @@ def compare(
     from .comparison import Comparison
 
     ids, question_ids = encoded("compare", lm, prompt, question, max_new_tokens)
+    placed = placed_edit(lm, ids, edit)
     cells = _cells(methods, budgets, ids.shape[1])
     kept: dict[tuple[str, int], Recording] = {}
     if isinstance(recordings, dict):
@@ -74,10 +77,10 @@ def compare(
     with attached(lm.model):
 
         def run(method: Method) -> Generation:
-            cache, first, ready_s = shared.cache(method)
+            cache, logits, ready_s = shared.cache(method, placed)
             selects = any(not layer.dense for layer in cache.selective_layers)  # `full` has no layer to record
             record = layers if layers is not None and selects else True
-            return decode(lm, cache, ids, first, question_ids, max_new_tokens, ready_s, record)
+            return decode(lm, cache, ids, int(logits.argmax()), question_ids, max_new_tokens, ready_s, record, placed)
 
         full = run(resolve("full"))
         for (label, budget), method in tqdm(cells.items(), desc="compare", leave=False, disable=None):

@@ -22,6 +22,7 @@ from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Ledger, Recording
+from ..trace.edits import Edit
 from ..trace.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def generate(
     record: bool | Collection[int] = False,
     prefill: str | Method | None = None,
     timeline: bool = False,
+    edit: Edit | None = None,
     **values: Any,
 ) -> Generation:
     """Greedy continuation of `prompt`, whose decode steps attend to a method's selection.
@@ -77,7 +79,8 @@ def generate(
     With a `question`, the prompt is prefilled and indexed before the question is seen; the question is then fed as
     decode steps. `record` keeps every decode step as a Recording: True for all layers, or a collection of layers.
     `prefill` names a method whose sparse attention the prompt uses ("minference"); it combines with every method.
-    `timeline` records when compute, clustering and transfers ran.
+    `timeline` records when compute, clustering and transfers ran. `edit` changes what decode steps attend to: see
+    `kvviz.pin`, `drop`, `exact` and `only`.
     `values` are fields of the method, or `preset`. Recording needs exact attention at every step; timings exclude it.
 
     Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not a single row of
@@ -89,14 +92,17 @@ def generate(
     chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
     ids, question_ids = encoded("generate", lm, prompt, question, max_new_tokens)
     events = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
-    cache = SelectiveCache(lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=events)
+    placed = placed_edit(lm, ids, edit)
+    cache = SelectiveCache(
+        lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=events, edit=placed
+    )  # fmt: skip
     try:
         with attached(lm.model):
             started = time.perf_counter()
-            first = fill(lm, cache, ids, len(question_ids) + max_new_tokens)
+            first = int(fill(lm, cache, ids, len(question_ids) + max_new_tokens).argmax())
             wait_for_states(cache)
             prefill_s = time.perf_counter() - started
-            return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
+            return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record, placed)
     except (OutOfSpaceError, DamagedOffloadError) as error:
         del cache  # Jupyter keeps the last traceback, and with it the cache and its part of the full tier
         traceback.clear_frames(error.__traceback__)
@@ -120,8 +126,13 @@ def encoded(
     return ids, question_ids
 
 
-def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int = 0) -> int:
-    """Fill the cache with the prompt, chunk by chunk; returns the most likely next token.
+def placed_edit(lm: LanguageModel, ids: Tensor, edit: Edit | None) -> Edit | None:
+    """The edit with its tokens as positions in the prompt [1, L]. Raises the errors of `Edit.on`."""
+    return None if edit is None else edit.on(lm.tokens(ids), lm.geometry)
+
+
+def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int = 0) -> Tensor:
+    """Fill the cache with the prompt, chunk by chunk; returns the logits [V] of the next token.
 
     `new_tokens` is how many tokens will follow, if known.
     """
@@ -131,7 +142,7 @@ def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int 
     chunks = ids.split(PREFILL_CHUNK, dim=1)
     for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):
         logits = next_logits(lm, cache, chunk)
-    return int(logits.argmax())
+    return logits
 
 
 def next_logits(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> Tensor:
@@ -156,14 +167,16 @@ def decode(
     max_new_tokens: int,
     prefill_s: float,
     record: bool | Collection[int],
+    edit: Edit | None = None,
 ) -> Generation:
-    """Feed the question, then write greedily until a stop token or `max_new_tokens`."""
+    """Feed the question, then write greedily until a stop token or `max_new_tokens`; `edit` is the cache's."""
     recorder = None
     if record is not False:
         recorder = Recorder(None if record is True else record)
         recorder.watch([layer for layer in cache.selective_layers if not layer.dense])
     stops = stop_tokens(lm)
-    decoded = _Decoded(list(question_ids), [] if question_ids else [first], [] if question_ids else [prefill_s])
+    clock = [] if question_ids else [prefill_s]
+    decoded = _Decoded(list(question_ids), [] if question_ids else [first], clock, edit=edit)
     written, started, step = decoded.written, time.perf_counter() - prefill_s, 0
     with tqdm(total=len(question_ids) + max_new_tokens, desc=cache.method.name, leave=False, disable=None) as progress:
         while step < len(decoded.fed) or (len(written) < max_new_tokens and written[-1] not in stops):
@@ -193,6 +206,7 @@ class _Decoded:
     written: list[int]
     clock: list[float]
     predicted: list[int] = field(default_factory=list)
+    edit: Edit | None = None
 
     def generation(
         self, lm: LanguageModel, cache: SelectiveCache, ids: Tensor, question_length: int, recorder: Recorder | None
@@ -214,6 +228,7 @@ class _Decoded:
                 question_length=min(question_length, len(self.predicted)),
                 exact_layers=cache.exact_layers,
                 answer=text,
+                edit=self.edit,
                 ledgers={
                     layer.context.index: ledger_of([layer], ())
                     for layer in cache.selective_layers

@@ -12,6 +12,7 @@ from ..cache.selective_cache import SelectiveCache
 from ..methods import resolve_prefill
 from ..methods.base import Method
 from ..methods.capabilities import SparsePrefill
+from ..trace.edits import Edit
 from .generating import fill, wait_for_states
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class SharedPrefill:
         self._retain_queries = retain_queries
         self._details = details
         self._sparse = None if prefill is None else resolve_prefill(prefill)
-        self._filled: dict[str, tuple[SelectiveCache, int, float]] = {}
+        self._filled: dict[str, tuple[SelectiveCache, Tensor, float]] = {}
         self._built: tuple[SelectiveCache, float] | None = None  # the last cache whose state fits all budgets
 
     @property
@@ -48,20 +49,20 @@ class SharedPrefill:
         """Number of prefills of the prompt."""
         return len(self._filled)
 
-    def cache(self, method: Method) -> tuple[SelectiveCache, int, float]:
-        """The built cache of the prompt for `method`, the next token, and the seconds that both take without sharing.
+    def cache(self, method: Method, edit: Edit | None = None) -> tuple[SelectiveCache, Tensor, float]:
+        """The built cache of the prompt for `method`, the next token's logits [V], and the seconds of both, unshared.
 
         A state that fits all budgets is built once for consecutive budgets of a method; its seconds count for each
         budget.
         """
-        source, first, ready_s = self._base(method)
-        if method.builds_for_any_budget:
+        source, logits, ready_s = self._base(method)
+        if method.builds_for_any_budget and edit is None:
             source, build_s = self._built_by(method, source)
             ready_s += build_s
         started = time.perf_counter()
-        cache = source.fork(method)
+        cache = source.fork(method, edit)
         wait_for_states(cache)
-        return cache, first, ready_s + time.perf_counter() - started
+        return cache, logits, ready_s + time.perf_counter() - started
 
     def _built_by(self, method: Method, source: SelectiveCache) -> tuple[SelectiveCache, float]:
         """The cache built by this method for all budgets, kept until the next method, and the seconds of the build."""
@@ -76,7 +77,7 @@ class SharedPrefill:
         self._built = built, time.perf_counter() - started
         return self._built
 
-    def _base(self, method: Method) -> tuple[SelectiveCache, int, float]:
+    def _base(self, method: Method) -> tuple[SelectiveCache, Tensor, float]:
         exact = method.ignores_budget and not isinstance(method, SparsePrefill)  # `full`, the reference
         prefill = method if self._sparse is None or exact else self._sparse
         sparse = isinstance(prefill, SparsePrefill)
@@ -90,6 +91,6 @@ class SharedPrefill:
                 retain_queries=self._retain_queries,
             )
             started = time.perf_counter()
-            first = fill(self.lm, cache, self.ids)
-            self._filled[key] = (cache, first, time.perf_counter() - started)
+            logits = fill(self.lm, cache, self.ids)
+            self._filled[key] = (cache, logits, time.perf_counter() - started)
         return self._filled[key]

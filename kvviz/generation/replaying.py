@@ -12,6 +12,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..cache.accounting import ledger_of
+from ..cache.editing import LayerEdit
 from ..cache.layer_cache import LayerCache
 from ..cache.recorder import Recorder
 from ..cache.tiers import make_store
@@ -20,6 +21,7 @@ from ..methods import resolve
 from ..methods.base import LayerContext, Method
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Ledger, Recording, Trace
+from ..trace.edits import Edit
 
 
 def trace_context(trace: Trace, layer: int) -> LayerContext:
@@ -51,10 +53,19 @@ class LayerReplay:
     The tokens before the last `queries` of the trace are the prompt. `cache` is the built layer.
     """
 
-    def __init__(self, trace: Trace, index: int, method: Method, queries: int, store: KVStore | None = None) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        index: int,
+        method: Method,
+        queries: int,
+        store: KVStore | None = None,
+        edit: Edit | None = None,
+    ) -> None:
         length = len(trace)
         prompt, context = length - queries, trace_context(trace, index)
-        cache = LayerCache(context, method, None if store is None else make_store(store, context, method))
+        kept = None if store is None else make_store(store, context, method)
+        cache = LayerCache(context, method, kept, edit=edit)
         unread = 0 if method.needs_queries else prompt  # converting them takes longer than many methods
         q = _tensor(trace.queries[index][:, unread:])
         k, v = _tensor(trace.keys[index]), _tensor(trace.values[index])
@@ -87,23 +98,26 @@ def replay(
     queries: int = 64,
     ledgers: dict[int, Ledger] | None = None,
     store: str | KVStore = "device",
+    edit: Edit | None = None,
     **values: Any,
 ) -> Recording:
     """The Recording of a method on a trace, whose last `queries` positions play the decode steps.
 
-    The tokens before them are the prompt; each step feeds the next token of the text. `values` as for `generate`,
-    `store` as for `SelectiveCache`: "host" really offloads and fetches tokens. The recording's `ledgers` holds the
-    ledger of each layer that selects, after its last step. A dict passed as `ledgers` receives them; this is
+    The tokens before them are the prompt; each step feeds the next token of the text. `edit` and `values` as for
+    `generate`, `store` as for `SelectiveCache`: "host" really offloads and fetches tokens. The recording's `ledgers`
+    holds the ledger of each layer that selects, after its last step. A dict passed as `ledgers` receives them; this is
     deprecated. Raises InvalidInputError if `queries` leaves no prompt.
     """
     chosen, kv_store = resolve(method, **values), resolve_store(store)
     length = len(trace)
     if not 1 <= queries < length:
         raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
-    indices = [index for index in trace.layers if not chosen.is_dense(index)]
+    placed = None if edit is None else edit.on(trace.tokens[: length - queries], trace.geometry)
+    dense = [index for index in trace.layers if chosen.is_dense(index)]
+    indices = [index for index in trace.layers if index not in dense or LayerEdit.of(placed, chosen, index)]
     progress = tqdm(indices, desc=f"replay {chosen.name}", leave=False, disable=None)
-    layers = (LayerReplay(trace, index, chosen, queries, kv_store) for index in progress)
-    recording = record(trace, chosen, queries, layers)
+    layers = (LayerReplay(trace, index, chosen, queries, kv_store, placed) for index in progress)
+    recording = record(trace, chosen, queries, layers, placed)
     if ledgers is not None:
         message = "replay(ledgers={...}) is deprecated: take them from the recording, replay(...).ledgers[layer]"
         warnings.warn(message, DeprecationWarning, stacklevel=3)  # torch.no_grad() wraps this function
@@ -112,8 +126,10 @@ def replay(
 
 
 @torch.no_grad()
-def record(trace: Trace, method: Method, queries: int, layers: Iterable[LayerReplay]) -> Recording:
-    """The Recording of the decode steps of these layers, played one layer after the other."""
+def record(
+    trace: Trace, method: Method, queries: int, layers: Iterable[LayerReplay], edit: Edit | None = None
+) -> Recording:
+    """The Recording of the decode steps of these layers, played one layer after the other; `edit` is theirs."""
     recorder = Recorder()
     ledgers: dict[int, Ledger] = {}
     for layer in layers:
@@ -131,6 +147,7 @@ def record(trace: Trace, method: Method, queries: int, layers: Iterable[LayerRep
         prompt_length=prompt,
         question_length=queries,
         ledgers=ledgers,
+        edit=edit,
     )
 
 

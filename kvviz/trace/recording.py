@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..errors import IncompatibleFileError, InvalidInputError
 from .earlier import GROUP_NAMES
+from .edits import Edit, load_edit
 from .events import LayerEvents
 from .geometry import Geometry, check_layers, load_geometry
 from .ledger import Ledger
@@ -28,7 +29,7 @@ _RECORDING_METADATA = {
     "tokens": "texts", "next_tokens": "texts", "prompt_length": "integer", "question_length": "integer",
     "dense_layers": "integers", "exact_layers": "integers", "answer": "text",
 }  # fmt: skip
-_LOOKS = {"group_name": "text", "style": "object"}  # of the method; older files have neither
+_OPTIONAL = {"group_name": "text", "style": "object", "edit": "objects"}  # older files have none of them
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Recording:
     `prompt_length + s + 1` tokens. The first `question_length` steps feed the question; the rest feed the generated
     tokens. `dense_layers` attended to all tokens by the method's choice, `exact_layers` because it cannot serve them.
     `ledgers[layer]` is that layer's ledger after the last step; `save` leaves the ledgers out, so that a recording read
-    from a file has none. Made by `kvviz.generate(..., record=True)` and `kvviz.replay`.
+    from a file has none. `edit` is what a person changed in the method's choice. Made by
+    `kvviz.generate(..., record=True)` and `kvviz.replay`.
     """
 
     KIND = "kvviz.recording"
@@ -63,6 +65,7 @@ class Recording:
     group_name: str = "cluster"  # the name of one of the method's groups
     style: Style | None = None  # how the method is drawn; None: the style of its name
     ledgers: Mapping[int, Ledger] = field(default_factory=dict, repr=False)
+    edit: Edit | None = None
 
     def __post_init__(self) -> None:
         steps, length = self.steps, len(self.tokens)
@@ -225,6 +228,7 @@ class Recording:
         metadata = {name: getattr(self, name) for name in _RECORDING_METADATA}
         metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry), "group_name": self.group_name}
         metadata |= {"style": asdict(self.style)} if self.style is not None else {}
+        metadata |= {"edit": self.edit.config} if self.edit is not None else {}
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
     @classmethod
@@ -234,10 +238,12 @@ class Recording:
         Raises IncompatibleFileError for a damaged file, another version, or arrays of wrong shapes.
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
-        check_metadata(metadata, f"read {path}", _RECORDING_METADATA, _LOOKS)
+        check_metadata(metadata, f"read {path}", _RECORDING_METADATA, _OPTIONAL)
         metadata = {"group_name": GROUP_NAMES.get(metadata["method"], "cluster")} | metadata
         if "style" in metadata:
             metadata["style"] = load_style(metadata["style"], f"read {path}: style")
+        if "edit" in metadata:
+            metadata["edit"] = load_edit(metadata["edit"], f"read {path}: edit")
         columns = {name: by_layer(arrays, name, path) for name in LayerEvents.FIELDS}
         layers = set(columns["indices"])
         if any(set(column) != layers for column in columns.values()):

@@ -178,7 +178,8 @@ def perplexity(lm: LanguageModel) -> pd.DataFrame:
     from kvviz import methods
     from kvviz.cache.attachment import attached
     from kvviz.cache.selective_cache import SelectiveCache
-    from kvviz.generation.generating import fill, next_logits, wait_for_states
+    from kvviz.generation.generating import fill, wait_for_states
+    from kvviz.generation.teacher_forcing import forced_logprobs
 
     ids = lm.encode(manual())[:, : PERPLEXITY_TOKENS + PERPLEXITY_STEPS]
     rows: list[dict[str, Any]] = []
@@ -188,12 +189,11 @@ def perplexity(lm: LanguageModel) -> pd.DataFrame:
         for name in PERPLEXITY_METHODS:
             cache = prompt.fork(methods.create(name, budget=PERPLEXITY_BUDGET))
             wait_for_states(cache)
-            for position in range(PERPLEXITY_TOKENS, ids.shape[1] - 1):
-                logits = next_logits(lm, cache, ids[:, position : position + 1])
-                likelihood = float(logits.float().log_softmax(-1)[ids[0, position + 1]])
-                rows.append({
-                    "method": name, "position": position + 1, "perplexity": float(f"{math.exp(-likelihood):.5g}"),
-                })  # fmt: skip
+            logprobs = forced_logprobs(lm, cache, ids[0, PERPLEXITY_TOKENS:].tolist())
+            rows += [
+                {"method": name, "position": position, "perplexity": float(f"{math.exp(-logprob):.5g}")}
+                for position, logprob in enumerate(logprobs, PERPLEXITY_TOKENS + 1)
+            ]
     return table_of(rows, lm, prompt_length=PERPLEXITY_TOKENS, budget=PERPLEXITY_BUDGET)
 
 

@@ -46,8 +46,8 @@ def test_each_budget_gives_the_same_text_as_alone(tiny, name, monkeypatch):
     for budget in (smallest, smallest + 60, smallest):  # the first again: decoding must not change it
         method = methods.create(name, budget=budget)
         with attached(tiny.model):
-            cache, first, seconds = shared.cache(method)
-            generation = decode(tiny, cache, ids, first, [], steps, 0.0, True)
+            cache, logits, seconds = shared.cache(method)
+            generation = decode(tiny, cache, ids, int(logits.argmax()), [], steps, 0.0, True)
         assert seconds > 0
         alone = kvviz.generate(tiny, ids, name, budget, max_new_tokens=steps, record=True)
         assert generation.token_ids == alone.token_ids
@@ -69,8 +69,8 @@ def test_eight_methods_at_four_budgets_take_one_prefill(tiny):
             shared = SharedPrefill(tiny, ids, retain_queries=True, details=True)
             for name in names:
                 for budget in (64, 96, 128, 160):
-                    cache, first, _ = shared.cache(methods.create(name, budget=budget))
-                    decode(tiny, cache, ids, first, [], 3, 0.0, False)
+                    cache, logits, _ = shared.cache(methods.create(name, budget=budget))
+                    decode(tiny, cache, ids, int(logits.argmax()), [], 3, 0.0, False)
     finally:
         hook.remove()
     assert [tokens for tokens in counted if tokens > 1] == [280]
