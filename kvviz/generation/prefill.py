@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..cache.selective_cache import SelectiveCache
-from ..methods import resolve_prefill
+from ..methods import resolve, resolve_prefill
 from ..methods.base import Method
 from ..methods.capabilities import SparsePrefill
 from ..trace.edits import Edit
@@ -63,6 +63,10 @@ class SharedPrefill:
         cache = source.fork(method, edit)
         wait_for_states(cache)
         return cache, logits, ready_s + time.perf_counter() - started
+
+    def exact(self) -> tuple[SelectiveCache, Tensor]:
+        """The cache of the prompt under exact attention, not to be changed, and the next token's logits [V]."""
+        return self._base(resolve("full"))[:2]
 
     def _built_by(self, method: Method, source: SelectiveCache) -> tuple[SelectiveCache, float]:
         """The cache built by this method for all budgets, kept until the next method, and the seconds of the build."""

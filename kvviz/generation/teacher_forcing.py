@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cache.attachment import attached
+from ..cache.frozen import Attended, FrozenCache
+from ..cache.layer_cache import LayerCache
 from ..cache.selective_cache import SelectiveCache
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
+from ..methods.selection import Selection
 from ..models.encoding import fed_ids, prompt_ids
 from ..trace.edits import Edit
 from .generating import next_logits, placed_edit
@@ -24,6 +28,8 @@ from .prefill import SharedPrefill
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
+
+Observer = Callable[[LayerCache, Tensor, Selection, Tensor, float], None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def score(
 class ForcedAnswer:
     """A prompt, a question and an answer that are scored with many methods and edits; the prompt is prefilled once.
 
-    `passes` counts the forward passes of decoded tokens so far.
+    `passes` counts the forward passes after the prefill.
     """
 
     def __init__(
@@ -94,15 +100,61 @@ class ForcedAnswer:
         self.passes = 0
 
     @torch.no_grad()
-    def score(self, method: Method, edit: Edit | None = None) -> Score:
-        """The answer's Score with a method, and with an edit. Raises the errors of `Edit.on`."""
-        fed = [*self.question_ids, *self.answer_ids]
+    def exact_cache(self) -> tuple[SelectiveCache, Tensor]:
+        """The prompt's cache under exact attention, not to be changed, and the next token's logits [V]."""
+        with attached(self.lm.model):
+            return self.shared.exact()
+
+    @property
+    def fed(self) -> list[int]:
+        """The ids of the question and the answer; all but the last are fed, one per decode step."""
+        return [*self.question_ids, *self.answer_ids]
+
+    @torch.no_grad()
+    def score(self, method: Method, edit: Edit | None = None, observer: Observer | None = None) -> Score:
+        """The answer's Score with a method, and with an edit, by real decode steps. Raises the errors of `Edit.on`.
+
+        `observer` is called after each step of each layer that selects (see `LayerCache.observer`).
+        """
         with attached(self.lm.model):
             cache, logits, _ = self.shared.cache(method, placed_edit(self.lm, self.ids, edit))
-            first = logprob(logits, fed[0])
-            logprobs = [first, *forced_logprobs(self.lm, cache, fed)][len(self.question_ids) :]
-        self.passes += len(fed) - 1
-        return Score(np.array(logprobs, np.float64), self.lm.tokens(fed)[len(self.question_ids) :])
+            for layer in cache.selective_layers:
+                layer.observer = observer
+            logprobs = [logprob(logits, self.fed[0]), *forced_logprobs(self.lm, cache, self.fed)]
+        self.passes += len(self.fed) - 1
+        return self._score(logprobs)
+
+    def selections(self, method: Method) -> tuple[Score, dict[int, list[Selection]]]:
+        """The Score with a method, and the selections of all steps by layer, without layers that attend to all."""
+        selections: dict[int, list[Selection]] = defaultdict(list)
+
+        def note(layer: LayerCache, queries: Tensor, selection: Selection, output: Tensor, select_s: float) -> None:
+            selections[layer.context.index].append(selection)
+
+        return self.score(method, observer=note), dict(selections)
+
+    @torch.no_grad()
+    def frozen_score(
+        self,
+        attended: Mapping[int, Attended] | None = None,
+        restored: Collection[tuple[int, int]] = (),
+        hidden: Collection[int] = (),
+    ) -> Score:
+        """The Score of all steps in one forward pass over what they attend to (see `FrozenCache`)."""
+        cache, first = self.exact_cache()
+        fed = torch.tensor([self.fed[:-1]], device=self.ids.device)
+        logprobs = [logprob(first, self.fed[0])]
+        if len(self.fed) > 1:
+            frozen = FrozenCache(cache, attended, restored, hidden)
+            with attached(self.lm.model):
+                logits = self.lm.model(fed, past_key_values=frozen, use_cache=True).logits[0]
+            logprobs += [logprob(of_step, token) for of_step, token in zip(logits, self.fed[1:], strict=True)]
+            self.passes += 1
+        return self._score(logprobs)
+
+    def _score(self, logprobs: list[float]) -> Score:
+        asked = len(self.question_ids)
+        return Score(np.array(logprobs[asked:], np.float64), self.lm.tokens(self.fed)[asked:])
 
 
 def forced_logprobs(lm: LanguageModel, cache: SelectiveCache, token_ids: Sequence[int]) -> list[float]:

@@ -19,6 +19,7 @@ from ..trace.styles import Style, declare
 from .fields import check_budget, check_fields, one_of, whole
 from .selection import GROUPS, Group, Selection, add_sinks_and_recent, take_tokens, to_selection_heads
 from .sliders import Slider
+from .stages import Ranking
 from .state import LayerContext, State
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Method(ABC, Generic[S]):
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # the device's part of an offloaded cache
     group_name: ClassVar[str] = "cluster"  # the name of one group in `Selection.groups`
     style: ClassVar[Style] = Style()  # its style in figures and widgets; not inherited by a method with another name
+    stages: ClassVar[tuple[str, ...]] = ("kept", "ranking")  # of a selection, in order; names in `stages.VERDICTS`
     sliders: ClassVar[tuple[Slider, ...] | None] = None  # for the budget explorer; None: derived from numeric fields
 
     budget: int | float = field(default=1024, metadata={"check": check_budget})
@@ -178,6 +180,13 @@ class Method(ABC, Generic[S]):
     def choose(self, state: S, queries: Tensor) -> Selection:
         """The selection of a step with more tokens than its budget, sinks and recent window included."""
         raise NotImplementedError(f"{type(self).__name__} has neither choose nor select")
+
+    def ranking(self, state: S, queries: Tensor, keys: Tensor) -> Ranking | None:
+        """How a step with queries [B, Q, D] ranks all tokens, for a diagnosis; None if the method does not tell.
+
+        keys [B, H, L, D] are those of all tokens, exact. Called after `select`; it must not change the state.
+        """
+        return None
 
     def keeps(self, state: S) -> Tensor | None:
         """Positions [B, H, K] that later steps may still attend to, ascending, padded with -1; None means all.

@@ -90,6 +90,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     title = "CentroidKV"
     paper = "OpenReview T3EeupQhGj"
     kind = "merging"
+    stages = ("kept",)
     group_name = "centroid"
     style = Style("#D55E00", "dash", "diamond")
     sliders = (

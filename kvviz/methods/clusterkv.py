@@ -13,8 +13,9 @@ from ..clustering.kmeans import METRICS, kmeans
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .fields import one_of, whole
-from .selection import Selection
+from .selection import Selection, group_scores, positions, to_selection_heads
 from .sliders import Slider
+from .stages import Ranking, spread
 
 
 @dataclass
@@ -84,6 +85,8 @@ class ClusterKV(Method[ClusterKVState]):
         },
     }
 
+    stages = ("kept", "grouping", "ranking", "trimming")
+
     sinks: int = 16
     dense_layers: int = 2
     tokens_per_cluster: int = whole(80, 1)
@@ -139,6 +142,21 @@ class ClusterKV(Method[ClusterKVState]):
         free, details = self.free_budget(state), state.layer.details
         chosen = select_clusters(queries, *clusters, free, group=self.group, details=details)
         return self.with_sinks_and_recent(state, Selection(*chosen))
+
+    def ranking(self, state: ClusterKVState, queries: Tensor, keys: Tensor) -> Ranking:
+        """The score of each token's cluster, that of the mean of its keys, and that of the token's own key."""
+        batch, heads, count = state.order.shape
+        slots = positions(0, count, batch, heads, keys.device)
+        cluster = torch.searchsorted(state.offsets[..., 1:].contiguous(), slots, right=True)  # of each slot
+        groups = torch.full(keys.shape[:3], -1, device=keys.device).scatter_(-1, state.order, cluster)
+        members = keys.float().gather(2, state.order[..., None].expand(*state.order.shape, keys.shape[-1]))
+        sums = torch.zeros_like(state.centroids).scatter_add_(2, cluster[..., None].expand_as(members), members)
+        means = sums / state.sizes.clamp(min=1)[..., None]
+        groups = to_selection_heads(groups, state.layer.selection_heads(self.group))
+        scores, exact, alone = (
+            group_scores(queries, table.float(), self.group) for table in (state.centroids, means, keys)
+        )
+        return Ranking(spread(scores, groups), spread(exact, groups), alone, groups)
 
     def recent_start(self, state: ClusterKVState) -> int:
         """The first token that is not clustered yet."""

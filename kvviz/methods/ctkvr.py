@@ -12,10 +12,12 @@ from torch.nn.functional import pad
 from ..clustering.query_centroids import CHOICES, UnionOfLists, best_first, query_centroids, union_of_lists
 from ..errors import InvalidInputError
 from ..trace.styles import Style
+from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
-from .selection import Group, Selection, positions, reduce_group
+from .selection import Group, Selection, member_mask, positions, reduce_group
 from .sliders import Slider
+from .stages import Ranking
 from .state import TokenState, tensor_bytes
 
 
@@ -103,6 +105,7 @@ class CTkvr(Method[CTkvrState]):
         Slider("list_ratio", "list length ρ/ρ′", (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0),
                "keys per centroid's list, as a multiple of the tokens retrieved per step"),
     )  # fmt: skip
+    stages = ("kept", "grouping", "ranking")
     overlaps_build = True
     attends_on_host = True
     least_recent = 1
@@ -209,10 +212,7 @@ class CTkvr(Method[CTkvrState]):
         directions = _directions(queries)  # [B, Q, D]
         probed, lists, union = self._recall(state, directions)
         entries = lists.shape[-2:].numel()
-        if self.rerank:
-            scores = state.exact_weights(queries, union.tokens, self.group)
-        else:  # above 0, falling with a token's first place among the entries; -1 for padding
-            scores = torch.where(union.tokens < 0, -1, entries - union.first).float()
+        scores = self._union_scores(state, queries, union, entries)
         counts = union.counts.flatten().tolist()
         state.deduplication.append(sum(counts) / (len(counts) * entries))
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
@@ -223,6 +223,23 @@ class CTkvr(Method[CTkvrState]):
         if state.layer.details:
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
         return self.with_sinks_and_recent(state, chosen)
+
+    def ranking(self, state: CTkvrState, queries: Tensor, keys: Tensor) -> Ranking:
+        """Exact weights, -inf for tokens of no probed list; `exact` is -inf only for those of no list at all."""
+        layer, end = state.layer, self.recent_start(state)
+        _, lists, union = self._recall(state, _directions(queries))
+        scores = self._union_scores(state, queries, union, lists.shape[-2:].numel())
+        weights = attention_weights(queries, keys, layer.scale, layer.softcap)
+        alone = reduce_group(weights, layer.n_kv_heads, self.group)
+        reserved = ~member_mask(positions(self.sinks, end, *union.tokens.shape[:2], keys.device), state.length)
+        of_union = scores.new_full((*alone.shape[:2], state.length + 1), -torch.inf)  # the last place is for pads
+        of_union.scatter_(-1, torch.where(union.tokens < 0, state.length, union.tokens), scores)
+        listed = member_mask(state.lists.flatten(2).long(), state.length)
+        return Ranking(
+            of_union[..., :-1].masked_fill(reserved, torch.nan),
+            alone.masked_fill(~listed, -torch.inf).masked_fill(reserved, torch.nan),
+            alone,
+        )
 
     def _recall(self, state: CTkvrState, directions: Tensor) -> tuple[Tensor, Tensor, UnionOfLists]:
         """The slots of the nearest centroids [B, R, C'], their lists [B, R, C', rho], and the lists' union.
@@ -235,6 +252,13 @@ class CTkvr(Method[CTkvrState]):
         entries = (lists if self.rerank else lists.mT).flatten(-2)
         places = not self.rerank or state.layer.details
         return probed, lists, union_of_lists(entries, self.recent_start(state), places=places)
+
+    def _union_scores(self, state: CTkvrState, queries: Tensor, union: UnionOfLists, entries: int) -> Tensor:
+        """The scores [B, R, U] by which the union's tokens are ranked; -1 for padding."""
+        if self.rerank:
+            return state.exact_weights(queries, union.tokens, self.group)
+        # above 0, falling with a token's first place among the entries
+        return torch.where(union.tokens < 0, -1, entries - union.first).float()
 
     def _lengths(self, prompt_length: int) -> tuple[int, int]:
         """ρ', the tokens retrieved within the budget, and ρ, the length of a list."""

@@ -13,8 +13,9 @@ from ..offload.growing import GrowingTensor
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .fields import whole
-from .selection import Selection, add_sinks_and_recent, positions
+from .selection import Selection, add_sinks_and_recent, group_scores, positions
 from .sliders import Slider
+from .stages import Ranking, spread
 
 LEAST_PAGES = 3
 
@@ -48,6 +49,7 @@ class Quest(Method[QuestState]):
     sliders = (Slider("page_size", "page size", (4, 8, 16, 32, 64, 128), "consecutive tokens per page"),)
     needs_queries = False
     builds_for_any_budget = True
+    stages = ("kept", "grouping", "ranking", "trimming")
 
     dense_layers: int = 2
     page_size: int = whole(16, 1)
@@ -94,6 +96,19 @@ class Quest(Method[QuestState]):
             token_pages = pages.repeat_interleave(self.page_size, dim=-1)
             chosen = Selection(indices, token_pages.to(torch.int32), scores.gather(-1, token_pages))
         return add_sinks_and_recent(chosen, recent=(tail * self.page_size, state.length))
+
+    def ranking(self, state: QuestState, queries: Tensor, keys: Tensor) -> Ranking:
+        """The bound of each token's page, by the stored and by new bounds, and the score of the token's own key."""
+        tail = self._tail(state)
+        end, rows = tail * self.page_size, state.layer.selection_heads(self.group)
+        page = torch.arange(state.length, device=keys.device) // self.page_size
+        page[: -(-self.sinks // self.page_size) * self.page_size] = -1  # pages with sinks are not ranked
+        page[end:] = -1
+        groups = page.expand(keys.shape[0], rows, -1)
+        stored, new = state.bounds.tensor[..., :tail], _bounds(keys[:, :, :end], self.page_size)
+        scores, exact = (page_scores(queries, bounds, group=self.group) for bounds in (stored, new))
+        alone = group_scores(queries, keys.float(), self.group)
+        return Ranking(spread(scores, groups), spread(exact, groups), alone, groups)
 
     def _tail(self, state: State) -> int:
         """The first page of the recent window, which is attended to without ranking."""

@@ -6,10 +6,14 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from .attention import attention_weights
 from .base import Kind, LayerContext, Method, S
-from .selection import Selection
+from .selection import Selection, reduce_group, to_selection_heads
+from .stages import Ranking
 from .state import TokenState
 
 
@@ -48,3 +52,13 @@ class ScoringMethod(Method[S]):
     def choose(self, state: S, queries: Tensor) -> Selection:
         """The sinks, the tokens with the best scores, and the recent window."""
         return self.with_sinks_and_recent(state, self.best_tokens(state, self.scores(state, queries)))
+
+    def ranking(self, state: S, queries: Tensor, keys: Tensor) -> Ranking:
+        """The scores of the tokens between sinks and recent window, and their exact attention weights."""
+        layer, end = state.layer, self.recent_start(state)
+        scores = to_selection_heads(self.scores(state, queries), layer.selection_heads(self.group))
+        if scores.shape[-1] == state.length:
+            scores = scores[..., self.sinks : end]
+        exact = reduce_group(attention_weights(queries, keys, layer.scale, layer.softcap), layer.n_kv_heads, self.group)
+        padded = pad(scores.float(), (self.sinks, state.length - end), value=torch.nan)
+        return Ranking(padded, exact, exact)

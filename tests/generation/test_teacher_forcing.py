@@ -56,7 +56,7 @@ def test_the_prompt_is_prefilled_once_for_many_scores(tiny):
 
 @pytest.mark.parametrize("answer", ["", None])
 def test_an_answer_needs_tokens(tiny, answer):
-    with pytest.raises(InvalidInputError, match="score: answer: got .*wanted text of at least one token"):
+    with pytest.raises(InvalidInputError, match=r"score: answer: got .*wanted text of at least one token"):
         kvviz.score(tiny, prompt(20), answer)
 
 

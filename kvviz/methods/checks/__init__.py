@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..base import Method
-from . import choosing, counted_bytes, decoding
+from . import choosing, counted_bytes, decoding, explaining
 from .steps import smallest as smallest
 
 Check = Callable[[type[Method]], None]
@@ -34,6 +34,7 @@ CHECKS: dict[str, Check] = {
         choosing.degenerate_keys_work,
         choosing.config_makes_the_same_method,
         counted_bytes.bytes_are_counted,
+        explaining.the_ranking_explains_the_selection,
     )
 }
 

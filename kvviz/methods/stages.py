@@ -1,0 +1,148 @@
+"""Stages of a selection: how a step ranked its tokens, and what each stage made exact would take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+VERDICTS: Mapping[str, str] = {  # what is said of a token that the stage lost
+    "kept": "not kept",
+    "grouping": "badly grouped",
+    "ranking": "badly scored",
+    "trimming": "trimmed",
+}
+OUTCOMES = ("attended", "not wanted", *VERDICTS.values(), "crowded out")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How one step ranked the N tokens so far. All tensors [B, R, N].
+
+    `scores` float: what the method ranked each token by, its own score or that of its group; -inf if the method could
+    not find it, NaN if it was not to be ranked (sinks, recent window). `exact` float: the same score with nothing
+    approximated, for the method's own groups. `alone` float: the score of the token alone, with nothing approximated.
+    `groups` int64: the token's group, -1 for none; None if tokens are ranked one by one.
+    """
+
+    scores: Tensor
+    exact: Tensor
+    alone: Tensor
+    groups: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StepStages:
+    """One step of one layer as a diagnosis sees it, for one sequence. All tensors [R, N].
+
+    `attended`, `kept` bool; `weights` float: exact attention weights, averaged over the group unless the method chooses
+    per query head; `entries` int64 [R]: what each row attended to, centroids included.
+    """
+
+    ranking: Ranking
+    attended: Tensor
+    kept: Tensor
+    weights: Tensor
+    entries: Tensor
+
+    @property
+    def ranked(self) -> Tensor:
+        """Whether the method could have chosen each token by its score: bool [R, N]."""
+        return self.kept & ~self.ranking.scores[0].isnan()
+
+    def exact_at(self, stage: str) -> Tensor:
+        """The tokens that the step attends to, bool [R, N], if this stage is exact and all others are the method's.
+
+        "kept": nothing was evicted or merged, and single tokens are taken by their exact scores. "grouping": single
+        tokens are taken by their exact scores, among those kept. "ranking": the method's groups by exact scores.
+        "trimming": the last group is not cut.
+        """
+        ranking, ranked = self.ranking, self.ranked
+        counts = (self.attended & ranked).sum(-1)
+        staying = self.attended & ~ranked
+        if stage == "trimming":
+            taken = take(ranking.scores[0], ranked, counts, _first(ranking.groups), trim=False)
+        elif stage == "ranking":
+            taken = take(ranking.exact[0], ranked, counts, _first(ranking.groups))
+        elif stage == "grouping":
+            taken = take(ranking.alone[0], ranked, counts)
+        else:
+            best = self._best(self.entries, torch.ones_like(self.kept))
+            return best
+        return taken | staying
+
+    def outcome(self, positions: list[int]) -> NDArray[np.object_]:
+        """Where each token at `positions` was lost, one of OUTCOMES, [R, P].
+
+        A token is wanted if it is among the tokens with the largest exact weights, as many as the row attended to.
+        "crowded out": it is not among the best of those that were ranked, for which sinks, window and centroids left
+        room. Otherwise the first of trimming, ranking, grouping that finds it when it is exact is to blame.
+        """
+        everything = torch.ones_like(self.kept)
+        counts = (self.attended & self.ranked).sum(-1)
+        rules: list[tuple[Tensor, str]] = [
+            (self.attended, "attended"),
+            (~self._best(self.entries, everything), "not wanted"),
+            (~self.kept, VERDICTS["kept"]),
+            (~self._best(counts, self.ranked), "crowded out"),
+        ]
+        if self.ranking.groups is not None:
+            rules.append((self.exact_at("trimming"), VERDICTS["trimming"]))
+        rules.append((self.exact_at("ranking"), VERDICTS["ranking"]))
+        rules.append((self.exact_at("grouping"), VERDICTS["grouping"]))
+        rules.append((everything, VERDICTS["ranking"]))  # the group's reduction ranks it lower than its mean weight
+        found = np.full((len(self.kept), len(positions)), "", dtype=object)
+        for holds, name in rules:
+            here = holds[:, positions].cpu().numpy() & (found == "")
+            found[here] = name
+        return found
+
+    def ranks(self, positions: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Score, rank (1 is the best) and the lowest score attended to, each [R, P]; NaN for what was not ranked."""
+        scores = torch.where(self.ranked, self.ranking.scores[0].double(), torch.nan)
+        of_tokens = scores[:, positions]
+        higher = (scores[:, None] > of_tokens[..., None]).sum(-1) + 1.0
+        cut = torch.where(self.attended & self.ranked, scores, torch.inf).amin(-1, keepdim=True)
+        cut = torch.where(cut.isinf(), torch.nan, cut).expand_as(of_tokens)
+        rank = torch.where(of_tokens.isnan(), torch.nan, higher)
+        return of_tokens.cpu().numpy(), rank.cpu().numpy(), cut.cpu().numpy()
+
+    def _best(self, counts: Tensor, among: Tensor) -> Tensor:
+        return take(self.weights, among, counts)
+
+
+def take(scores: Tensor, among: Tensor, counts: Tensor, groups: Tensor | None = None, *, trim: bool = True) -> Tensor:
+    """The tokens of the best scores, bool [R, N], `counts` [R] in each row, of those in `among` bool [R, N].
+
+    With `groups` int64 [R, N], whole groups are taken, the best first; the last one is cut to its first tokens, or with
+    trim=False taken whole. Ties go to the lower group, then to the earlier token.
+    """
+    order = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
+    if groups is not None:
+        order = groups.argsort(dim=-1, stable=True)
+    keys = torch.where(among, scores.double(), -torch.inf).nan_to_num(
+        nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf
+    )
+    by_score = keys.gather(-1, order).argsort(dim=-1, descending=True, stable=True)
+    order = order.gather(-1, by_score)
+    order = order.gather(-1, (~among.gather(-1, order)).to(torch.uint8).argsort(dim=-1, stable=True))
+    first = torch.arange(order.shape[-1], device=order.device) < counts[:, None]
+    taken = torch.zeros_like(among).scatter_(-1, order, first) & among
+    if trim or groups is None:
+        return taken
+    last = order.gather(-1, (counts[:, None] - 1).clamp(min=0))
+    whole = (groups == groups.gather(-1, last)) & among & (counts > 0)[:, None]
+    return taken | whole
+
+
+def spread(of_groups: Tensor, groups: Tensor) -> Tensor:
+    """The value of each token's group [B, R, N], from one per group [B, R, C]; NaN for group -1."""
+    return of_groups.gather(-1, groups.clamp(min=0)).masked_fill(groups < 0, torch.nan)
+
+
+def _first(groups: Tensor | None) -> Tensor | None:
+    return None if groups is None else groups[0]
