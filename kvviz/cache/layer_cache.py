@@ -215,7 +215,10 @@ class LayerCache:
             self._queries.append(queries[:, :, None])
         if self.observer is not None:
             self.observer(self, queries, selection, output, select_s)
-        merged = isinstance(self.method, Merging) and max(map(self.method.raw_tokens, self.states)) < self.store.used
+        pinned = 0 if self.edit is None else len(self.edit.pinned)  # stay, so that they are no reason to free again
+        merged = isinstance(self.method, Merging) and (
+            max(map(self.method.raw_tokens, self.states)) + pinned < self.store.used
+        )
         if merged or self.store.used - self._retained >= FREE_INTERVAL:  # merging is rare: its tokens are freed at once
             self._free()
         if self.store.offloads:

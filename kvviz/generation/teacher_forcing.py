@@ -97,6 +97,7 @@ class ForcedAnswer:
         new = len(self.answer_ids)
         self.ids = prompt_ids("score", lm, prompt, question_tokens=len(self.question_ids), new_tokens=new)
         self.shared = SharedPrefill(lm, self.ids, retain_queries=retain_queries, prefill=prefill)
+        self._sparse = prefill is not None
         self.passes = 0
 
     @torch.no_grad()
@@ -140,7 +141,12 @@ class ForcedAnswer:
         restored: Collection[tuple[int, int]] = (),
         hidden: Collection[int] = (),
     ) -> Score:
-        """The Score of all steps in one forward pass over what they attend to (see `FrozenCache`)."""
+        """The Score of all steps in one forward pass over what they attend to (see `FrozenCache`).
+
+        Raises InvalidInputError with a `prefill`: the pass goes on from the exactly prefilled prompt.
+        """
+        if self._sparse:
+            raise InvalidInputError("frozen_score", "a prompt with a sparse prefill", "one without `prefill`")
         cache, first = self.exact_cache()
         fed = torch.tensor([self.fed[:-1]], device=self.ids.device)
         logprobs = [logprob(first, self.fed[0])]

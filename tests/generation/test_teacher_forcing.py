@@ -54,6 +54,12 @@ def test_the_prompt_is_prefilled_once_for_many_scores(tiny):
     assert not np.array_equal(scores[0].logprobs, scores[1].logprobs)
 
 
+def test_one_pass_does_not_pass_over_a_sparse_prefill(tiny):
+    forced = ForcedAnswer(tiny, prompt(120), "four", prefill="minference")
+    with pytest.raises(InvalidInputError, match="frozen_score: got a prompt with a sparse prefill"):
+        forced.frozen_score()
+
+
 @pytest.mark.parametrize("answer", ["", None])
 def test_an_answer_needs_tokens(tiny, answer):
     with pytest.raises(InvalidInputError, match=r"score: answer: got .*wanted text of at least one token"):
