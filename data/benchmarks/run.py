@@ -29,6 +29,7 @@ from parts import (
     cache,
     causes,
     decode,
+    decode_kernels,
     end_to_end,
     grid,
     imports,
@@ -55,7 +56,8 @@ DEFAULT_OUT, TABLES = HERE / "cpu.json", HERE / "methods.md"
 SEED = 0
 
 PARTS = {
-    "imports": imports.run, "kernels": kernels.run, "decode": decode.run, "recall": recall.run, "needle": needle.run,
+    "imports": imports.run, "kernels": kernels.run, "decode": decode.run,
+    "decode_kernels": decode_kernels.run, "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "schedules": schedules.run,
     "iterations": iterations.run, "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
     "long_generation": long_generation.run, "cache": cache.run, "store": store.run, "grid": grid.run,

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import kvviz
+from kvviz.cache.attachment import attached
 from kvviz.tasks import needle_sample, needle_samples
 from kvviz.trace import Geometry, Trace
 from tests import tiny_models
@@ -19,6 +21,8 @@ sys.path.insert(0, str(ROOT / "data" / "benchmarks"))  # scripts, not an install
 
 from parts import (  # noqa: E402  # found through the line above
     build,
+    decode,
+    decode_kernels,
     end_to_end,
     inputs,
     long_layers,
@@ -223,7 +227,6 @@ class TestLongContexts:
 
     @pytest.mark.slow
     def test_batches_lengths_and_tiers(self, monkeypatch):
-        import torch
 
         monkeypatch.setattr(end_to_end, "STEPS", 12)
         monkeypatch.setattr(end_to_end, "TRIED_STEPS", 2)
@@ -279,12 +282,46 @@ class TestLongContexts:
         assert {row["name"]: row["ratio_to_full"] for row in both["offload"]} == {"full": 1, "quest": 1, "snapkv": 2}
 
     def test_one_layer(self):
-        import torch
-
         part = long_layers.measure(self.SHAPE, 4096, (1,), torch.device("cpu"), torch.float32)
         assert [row["name"] for row in part["rows"]] == list(end_to_end.contenders())
         assert part["rows"][0]["ratio_to_full"] == 1
         assert all(row["build_ms"] > 0 for row in part["rows"] if row["name"] not in ("full", "minference"))
+
+
+class TestDecodeKernels:
+    """The kernels that are timed alone do the work of the step."""
+
+    def test_they_choose_and_attend_as_the_step_did(self, lm):
+        ids = lm.encode(HAYSTACK[:600])
+        for name, kernels in decode_kernels.KERNELS.items():
+            cache = kvviz.SelectiveCache(lm.model, kvviz.methods.create(name, budget=160))
+            with torch.no_grad(), attached(lm.model):
+                lm.model(ids[:, :-1], past_key_values=cache)
+                steps = decode_kernels.stepped(lm, cache, ids[:, -1:])
+            parts = kernels(steps)
+            assert all(len(works) == len(steps) == lm.geometry.n_layers for works in parts.values())
+            for at, (layer, _, selection) in enumerate(steps):
+                slots = parts["best tokens"][at]()
+                found = parts["union"][at]().gather(-1, slots) if name == "ctkvr" else slots + layer.method.sinks
+                start = layer.method.sinks
+                assert found.tolist() == selection.indices[..., start : start + found.shape[-1]].tolist()
+                assert parts["attention"][at]()[0].shape == (1, lm.geometry.n_heads, lm.geometry.head_dim)
+
+    def test_the_model_runs_on_the_kernels_alone(self, lm, monkeypatch):
+        monkeypatch.setattr(decode_kernels, "BUDGET", 160)
+        monkeypatch.setattr(decode, "TURNS", 2)
+        found = decode_kernels.measured(lm, lm.encode(HAYSTACK[:300]))
+        assert {name: list(kernels) for name, kernels in found["us_a_layer"].items()} == {
+            "pqcache": ["scores", "best tokens", "attention"],
+            "ctkvr": ["nearest centroids", "union", "exact weights", "best tokens", "attention"],
+        }
+        assert set(found["beyond_weights"]) == {"pqcache", "ctkvr"}
+        lines = decode_kernels.lines({"prompt_tokens": 299, "budget": 160, **found})
+        assert lines[0][1] == ", ".join(f"{name} {share:.2f}" for name, share in found["beyond_weights"].items())
+
+    def test_shares_are_of_what_full_attention_costs_beyond_the_floor(self):
+        turns = {"full": [3.0, 5.0], decode.FLOOR: [1.0, 1.0], "quest": [2.0, 2.0]}
+        assert decode.beyond(turns) == {"quest": (1 / 2 + 1 / 4) / 2}
 
 
 class TestThroughput:
@@ -294,8 +331,6 @@ class TestThroughput:
 
     def test_a_batch_gives_the_logits_of_its_texts(self):
         """The logits of caches that the benchmark fills equal those of separately prefilled texts."""
-        import torch
-
         model = tiny_models.make("llama")
         kvviz.attach(model)
         with torch.no_grad():

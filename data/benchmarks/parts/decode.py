@@ -70,44 +70,65 @@ def _measured(device: str, dtype: Any, tokens: int) -> dict[str, Any]:
     lm = kvviz.load(MODEL, device=device, dtype=dtype)
     ids = lm.encode(prose())[:, :tokens].to(lm.device)
     chosen = [kvviz.methods.create(name, budget=BUDGET) for name in METHODS if name in kvviz.methods.names()]
-    turns: dict[str, list[float]] = {name: [] for name in ("full", FLOOR, *(method.name for method in chosen))}
-    shares: dict[str, list[float]] = {method.name: [] for method in chosen}
     with torch.no_grad(), attached(lm.model):
         retain_queries = any(method.needs_queries for method in chosen)
         base = SelectiveCache(lm.model, "full", retain_queries=retain_queries)
         fill(lm, base, ids)
-        caches = {"full": base.fork("full"), FLOOR: base.fork("streaming_llm")}
+        caches = {"full": base.fork("full"), FLOOR: without_attention(base)}
         caches |= {method.name: base.fork(method) for method in chosen}
         choosing = Choosing()
         for name, cache in caches.items():
             wait_for_states(cache)
             for layer in cache.selective_layers:
-                if name == FLOOR:
-                    layer.decode = lambda queries: queries  # has the shape of an output
-                elif not layer.dense:
+                if name != FLOOR and not layer.dense:
                     layer.observer = choosing
-        for turn in range(TURNS):
-            for name, cache in caches.items():
-                times, shares_of_steps = [], []
-                for step in range(turn * STEPS, (turn + 1) * STEPS):
-                    choosing.seconds, started = 0.0, time.perf_counter()
-                    lm.model(ids[:, step : step + 1], past_key_values=cache, use_cache=True, logits_to_keep=1)
-                    synchronize()
-                    times.append(time.perf_counter() - started)
-                    shares_of_steps.append(choosing.seconds / times[-1])
-                if name in shares:
-                    shares[name].append(statistics.median(shares_of_steps[1:]))
-                turns[name].append(statistics.median(times[1:]))  # at the first, caches hold another method's data
+        turns, seconds = in_turns(lm, caches, ids, choosing)
+    shares = {method.name: seconds[method.name] for method in chosen}
     ratios = {name: [ms / full for ms, full in zip(turns[name], turns["full"], strict=True)] for name in turns}
-    beyond = {name: [ms - floor for ms, floor in zip(turns[name], turns[FLOOR], strict=True)] for name in turns}
-    costs = {name: [ms / full for ms, full in zip(beyond[name], beyond["full"], strict=True)] for name in shares}
     return {
-        "beyond_weights": {name: statistics.median(values) for name, values in costs.items()},
+        "beyond_weights": beyond(turns),
         "ms_a_token": {name: 1e3 * statistics.median(values) for name, values in turns.items()},
         "ratio_to_full": {name: statistics.median(values) for name, values in ratios.items()},
         "choosing_share": {name: statistics.median(values) for name, values in shares.items()},
         "ratio_range": {name: [min(values), max(values)] for name, values in ratios.items()},
     }
+
+
+def without_attention(base: Any) -> Any:
+    """A fork of the prompt's cache whose layers neither select nor attend."""
+    cache = base.fork("streaming_llm")
+    for layer in cache.selective_layers:
+        layer.decode = lambda queries: queries  # has the shape of an output
+    return cache
+
+
+def in_turns(
+    lm: Any, caches: dict[str, Any], ids: Any, choosing: Choosing
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """By cache, the median seconds of each turn's decode steps, and the median share that `choosing` noted of them."""
+    turns: dict[str, list[float]] = {name: [] for name in caches}
+    shares: dict[str, list[float]] = {name: [] for name in caches}
+    for turn in range(TURNS):
+        for name, cache in caches.items():
+            times, shares_of_steps = [], []
+            for step in range(turn * STEPS, (turn + 1) * STEPS):
+                choosing.seconds, started = 0.0, time.perf_counter()
+                lm.model(ids[:, step : step + 1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                synchronize()
+                times.append(time.perf_counter() - started)
+                shares_of_steps.append(choosing.seconds / times[-1])
+            shares[name].append(statistics.median(shares_of_steps[1:]))
+            turns[name].append(statistics.median(times[1:]))  # at the first, caches hold another method's data
+    return turns, shares
+
+
+def beyond(turns: dict[str, list[float]]) -> dict[str, float]:
+    """What each cache's steps cost beyond FLOOR, as a share of what those of `full` do: medians over turns."""
+    costs = {name: [ms - floor for ms, floor in zip(turns[name], turns[FLOOR], strict=True)] for name in turns}
+    return {
+        name: statistics.median(ms / full for ms, full in zip(costs[name], costs["full"], strict=True))
+        for name in turns if name not in ("full", FLOOR)
+    }  # fmt: skip
 
 
 def lines(part: dict[str, Any]) -> list[list[str]]:

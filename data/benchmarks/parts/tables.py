@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import decode, long_generation, notebooks, offload_tables, schedules, widgets
+from . import decode, decode_kernels, long_generation, notebooks, offload_tables, schedules, widgets
 from .markdown import table
 
 Results = dict[str, Any]
@@ -14,7 +14,8 @@ def summary(results: Results) -> str:
     """The README's table of what was measured."""
     rows: list[list[str]] = []
     lines = {
-        "imports": _imports, "decode": decode.lines, "kernels": _kernels, "recall": _recall_lines,
+        "imports": _imports, "decode": decode.lines, "decode_kernels": decode_kernels.lines,
+        "kernels": _kernels, "recall": _recall_lines,
         "cache": offload_tables.cache_lines, "store": offload_tables.store_lines, "grid": _grid,
         "widget": widgets.lines, "notebooks": notebooks.lines,
     }  # fmt: skip
