@@ -75,11 +75,11 @@ from .evaluation import load_results as load_results
 from .generation.calibrating import calibrated_squeezed_attention as calibrated_squeezed_attention
 from .generation.capturing import capture as capture
 from .generation.comparing import compare as compare
+from .generation.diagnosing import diagnose as diagnose
 from .generation.generating import Generation as Generation
 from .generation.generating import generate as generate
 from .generation.replaying import replay as replay
 from .generation.repository import open_runs as open_runs
-from .generation.teacher_forcing import Score as Score
 from .generation.teacher_forcing import score as score
 from .methods import Method as Method
 from .methods import Selection as Selection
@@ -89,10 +89,12 @@ from .trace import Geometry as Geometry
 from .trace import Recording as Recording
 from .trace import Timeline as Timeline
 from .trace import Trace as Trace
+from .trace.diagnosis import Diagnosis as Diagnosis
 from .trace.edits import Edit as Edit
 from .trace.edits import drop as drop
 from .trace.edits import exact as exact
 from .trace.edits import only as only
 from .trace.edits import pin as pin
+from .trace.score import Score as Score
 
 __version__: str

@@ -103,8 +103,9 @@ class FrozenCache(Cache):
 
     `prompt` is a SelectiveCache that has prefilled one sequence and still holds all its keys. `attended` says what each
     layer's steps attend to; a layer that is not in it attends to all tokens so far. In the `restored` heads (layer, KV
-    head) a step attends to the tokens with the largest exact weights instead, as many as it attended to. `hidden`
-    positions are attended to nowhere. The pass must feed as many tokens as there are steps; it does not change the
+    head) a step attends to the tokens with the largest exact weights instead, as many as it attended to, or in a layer
+    of `choices` to the tokens in these masks, bool [R, T, N]. `shown` positions are attended to in every head, in
+    addition; `hidden` ones nowhere. The pass must feed as many tokens as there are steps; it does not change the
     prompt's cache, so that many can follow.
 
     In a real decode a later layer chooses by the queries that it then has; here its choice stays. So the effect of a
@@ -117,6 +118,8 @@ class FrozenCache(Cache):
         attended: Mapping[int, Attended] | None = None,
         restored: Collection[tuple[int, int]] = (),
         hidden: Collection[int] = (),
+        shown: Collection[int] = (),
+        choices: Mapping[int, Tensor] | None = None,
     ) -> None:
         if prompt.exact_layers or any(not layer.store.complete for layer in prompt.selective_layers):
             raise InvalidInputError("FrozenCache", "a cache without all keys in every layer", "one of full attention")
@@ -124,7 +127,8 @@ class FrozenCache(Cache):
             layers=[
                 _FrozenLayer(
                     layer.store.keys, layer.store.values, (attended or {}).get(layer.context.index),
-                    sorted(head for index, head in restored if index == layer.context.index), sorted(hidden),
+                    sorted(head for index, head in restored if index == layer.context.index),
+                    (choices or {}).get(layer.context.index), sorted(hidden), sorted(shown),
                 )
                 for layer in prompt.selective_layers
             ]
@@ -135,10 +139,18 @@ class _FrozenLayer(DynamicLayer):
     """The prompt's keys and values of one layer, and what the steps attend to."""
 
     def __init__(
-        self, keys: Tensor, values: Tensor, attended: Attended | None, restored: list[int], hidden: list[int]
+        self,
+        keys: Tensor,
+        values: Tensor,
+        attended: Attended | None,
+        restored: list[int],
+        choice: Tensor | None,
+        hidden: list[int],
+        shown: list[int],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
-        self._prompt, self._attended, self._restored, self._hidden = (keys, values), attended, restored, hidden
+        self._prompt, self._attended = (keys, values), attended
+        self._restored, self._choice, self._hidden, self._shown = restored, choice, hidden, shown
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -175,6 +187,9 @@ class _FrozenLayer(DynamicLayer):
         seen = logits if self._attended is None else logits + self._attended.mask
         if self._attended is not None and self._restored:
             seen = self._with_restored(logits, seen, heads)
+        if self._shown:
+            seen = seen.clone()
+            seen[..., self._shown] = logits[..., self._shown]
         if self._hidden:
             seen[..., self._hidden] = NEGATIVE_INFINITY
         all_values = values[0].float()
@@ -187,7 +202,17 @@ class _FrozenLayer(DynamicLayer):
         return output.transpose(0, 1)[None].to(query.dtype)
 
     def _with_restored(self, logits: Tensor, seen: Tensor, heads: int) -> Tensor:
-        """The logits [Q, T, N] with the largest exact weights of the restored heads."""
+        """The logits [Q, T, N] with those of the given choice, or of the largest exact weights, in restored heads."""
+        best = self._best(logits, heads) if self._choice is None else self._choice
+        best = best.repeat_interleave(len(logits) // len(best), dim=0)
+        group, seen = len(logits) // heads, seen.clone()
+        for head in self._restored:
+            rows = slice(head * group, (head + 1) * group)
+            seen[rows] = logits[rows].masked_fill(~best[rows], NEGATIVE_INFINITY)
+        return seen
+
+    def _best(self, logits: Tensor, heads: int) -> Tensor:
+        """The tokens of the largest exact weights, bool [R, T, N], as many as each row attended to."""
         assert self._attended is not None
         counts = self._attended.counts
         weights = logits.softmax(-1)
@@ -195,12 +220,7 @@ class _FrozenLayer(DynamicLayer):
             weights = weights.unflatten(0, (heads, -1)).mean(1)  # [H, T, N]
         order = weights.argsort(dim=-1, descending=True, stable=True)
         first = torch.arange(order.shape[-1], device=order.device) < counts[..., None]
-        best = torch.zeros_like(first).scatter_(-1, order, first).repeat_interleave(len(logits) // len(counts), dim=0)
-        group, seen = len(logits) // heads, seen.clone()
-        for head in self._restored:
-            rows = slice(head * group, (head + 1) * group)
-            seen[rows] = logits[rows].masked_fill(~best[rows], NEGATIVE_INFINITY)
-        return seen
+        return torch.zeros_like(first).scatter_(-1, order, first)
 
     def _with_merged(
         self, attended: Attended, by_head: Tensor, seen: Tensor, values: Tensor, scale: float, softcap: float | None

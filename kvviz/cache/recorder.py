@@ -71,7 +71,7 @@ class Recorder:
                 "attention": _array(weights.unflatten(1, (rows, -1)).mean(2)[0], torch.float32),
                 "merged": _array(merged, torch.int32),
                 "members": self._members(context.index, selection.merged),
-                "merged_share": _merged_share(layer, queries, selection, weights),
+                "merged_share": merged_share_of(layer, queries, selection, weights),
                 "output_error": np.float32(errors.mean()),
                 "read_bytes": np.int64(count * store.token_bytes),
                 "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
@@ -169,7 +169,7 @@ def _stack(steps: list[dict[str, Any]], length: int) -> LayerEvents:
     return LayerEvents(**{name: column(name) for name in LayerEvents.FIELDS}, **_memberships(steps, length))
 
 
-def _merged_share(layer: LayerCache, queries: Tensor, selection: Selection, weights: Tensor) -> np.ndarray | None:
+def merged_share_of(layer: LayerCache, queries: Tensor, selection: Selection, weights: Tensor) -> np.ndarray | None:
     """`metrics.merged_share` of each token, float16 [R, L], from the exact weights [1, Q, L]; None as for members."""
     merged, context, rows = selection.merged, layer.context, selection.indices.shape[1]
     if merged is None or merged.members is None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cache.attachment import attached
@@ -23,6 +21,7 @@ from ..methods.base import Method
 from ..methods.selection import Selection
 from ..models.encoding import fed_ids, prompt_ids
 from ..trace.edits import Edit
+from ..trace.score import Score
 from .generating import next_logits, placed_edit
 from .prefill import SharedPrefill
 
@@ -30,22 +29,6 @@ if TYPE_CHECKING:
     from ..models import LanguageModel
 
 Observer = Callable[[LayerCache, Tensor, Selection, Tensor, float], None]
-
-
-@dataclass(frozen=True)
-class Score:
-    """Natural log-probabilities of an answer's tokens, each after the true tokens before it.
-
-    `logprobs` float64 [n], one per token; `tokens` are their texts.
-    """
-
-    logprobs: NDArray[np.float64]
-    tokens: list[str] = field(repr=False)
-
-    @property
-    def total(self) -> float:
-        """The log-probability of the whole answer."""
-        return float(self.logprobs.sum())
 
 
 @torch.no_grad()
@@ -76,7 +59,7 @@ def score(
 class ForcedAnswer:
     """A prompt, a question and an answer that are scored with many methods and edits; the prompt is prefilled once.
 
-    `passes` counts the forward passes after the prefill.
+    `details` as for `SelectiveCache`. `passes` counts the forward passes after the prefill.
     """
 
     def __init__(
@@ -88,17 +71,22 @@ class ForcedAnswer:
         *,
         retain_queries: bool = True,
         prefill: str | Method | None = None,
+        details: bool = False,
     ) -> None:
         self.lm = lm
         self.question_ids = fed_ids(lm, question or "")
-        self.answer_ids = fed_ids(lm, answer) if isinstance(answer, str) else []
-        if not self.answer_ids:
-            raise InvalidInputError("score: answer", repr(answer), "text of at least one token")
+        self.answer_ids = _answer_ids(lm, answer)
         new = len(self.answer_ids)
         self.ids = prompt_ids("score", lm, prompt, question_tokens=len(self.question_ids), new_tokens=new)
-        self.shared = SharedPrefill(lm, self.ids, retain_queries=retain_queries, prefill=prefill)
+        self.shared = SharedPrefill(lm, self.ids, retain_queries=retain_queries, prefill=prefill, details=details)
         self._sparse = prefill is not None
         self.passes = 0
+
+    def with_answer(self, answer: str) -> ForcedAnswer:
+        """The same prompt and question with another answer, without a new prefill."""
+        other = copy(self)
+        other.answer_ids = _answer_ids(self.lm, answer)
+        return other
 
     @torch.no_grad()
     def exact_cache(self) -> tuple[SelectiveCache, Tensor]:
@@ -121,9 +109,9 @@ class ForcedAnswer:
             cache, logits, _ = self.shared.cache(method, placed_edit(self.lm, self.ids, edit))
             for layer in cache.selective_layers:
                 layer.observer = observer
-            logprobs = [logprob(logits, self.fed[0]), *forced_logprobs(self.lm, cache, self.fed)]
+            predictions = [logits, *forced_predictions(self.lm, cache, self.fed[:-1])]
         self.passes += len(self.fed) - 1
-        return self._score(logprobs)
+        return self._score(predictions)
 
     def selections(self, method: Method) -> tuple[Score, dict[int, list[Selection]]]:
         """The Score with a method, and the selections of all steps by layer, without layers that attend to all."""
@@ -140,6 +128,8 @@ class ForcedAnswer:
         attended: Mapping[int, Attended] | None = None,
         restored: Collection[tuple[int, int]] = (),
         hidden: Collection[int] = (),
+        shown: Collection[int] = (),
+        choices: Mapping[int, Tensor] | None = None,
     ) -> Score:
         """The Score of all steps in one forward pass over what they attend to (see `FrozenCache`).
 
@@ -149,27 +139,42 @@ class ForcedAnswer:
             raise InvalidInputError("frozen_score", "a prompt with a sparse prefill", "one without `prefill`")
         cache, first = self.exact_cache()
         fed = torch.tensor([self.fed[:-1]], device=self.ids.device)
-        logprobs = [logprob(first, self.fed[0])]
+        predictions = [first]
         if len(self.fed) > 1:
-            frozen = FrozenCache(cache, attended, restored, hidden)
+            frozen = FrozenCache(cache, attended, restored, hidden, shown, choices)
             with attached(self.lm.model):
-                logits = self.lm.model(fed, past_key_values=frozen, use_cache=True).logits[0]
-            logprobs += [logprob(of_step, token) for of_step, token in zip(logits, self.fed[1:], strict=True)]
+                predictions += self.lm.model(fed, past_key_values=frozen, use_cache=True).logits[0]
             self.passes += 1
-        return self._score(logprobs)
+        return self._score(predictions)
 
-    def _score(self, logprobs: list[float]) -> Score:
+    def _score(self, predictions: Sequence[Tensor]) -> Score:
+        """The answer's Score, from the logits [V] before each token of question and answer."""
         asked = len(self.question_ids)
-        return Score(np.array(logprobs[asked:], np.float64), self.lm.tokens(self.fed)[asked:])
+        of_answer = list(zip(predictions[asked:], self.answer_ids, strict=True))
+        return Score(
+            np.array([logprob(logits, token) for logits, token in of_answer], np.float64),
+            self.lm.tokens(self.fed)[asked:],
+            np.array([int(logits.argmax()) == token for logits, token in of_answer]),
+        )
+
+
+def _answer_ids(lm: LanguageModel, answer: str) -> list[int]:
+    ids = fed_ids(lm, answer) if isinstance(answer, str) else []
+    if not ids:
+        raise InvalidInputError("score: answer", repr(answer), "text of at least one token")
+    return ids
+
+
+def forced_predictions(lm: LanguageModel, cache: SelectiveCache, token_ids: Sequence[int]) -> Iterator[Tensor]:
+    """The logits [V] after each token, which a decode step feeds."""
+    for token in token_ids:
+        yield next_logits(lm, cache, torch.tensor([[token]], device=lm.device))
 
 
 def forced_logprobs(lm: LanguageModel, cache: SelectiveCache, token_ids: Sequence[int]) -> list[float]:
     """Natural log-probabilities of all tokens but the first, each after a decode step that feeds the one before it."""
-    logprobs = []
-    for token, following in itertools.pairwise(token_ids):
-        logits = next_logits(lm, cache, torch.tensor([[token]], device=lm.device))
-        logprobs.append(logprob(logits, following))
-    return logprobs
+    predictions = forced_predictions(lm, cache, token_ids[:-1])
+    return [logprob(logits, following) for logits, following in zip(predictions, token_ids[1:], strict=True)]
 
 
 def logprob(logits: Tensor, token: int) -> float:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-VERDICTS: Mapping[str, str] = {  # what is said of a token that the stage lost
-    "kept": "not kept",
-    "grouping": "badly grouped",
-    "ranking": "badly scored",
-    "trimming": "trimmed",
-}
-OUTCOMES = ("attended", "not wanted", *VERDICTS.values(), "crowded out")
+from ..trace.outcomes import VERDICTS
 
 
 @dataclass(frozen=True)
@@ -54,12 +48,12 @@ class StepStages:
         """Whether the method could have chosen each token by its score: bool [R, N]."""
         return self.kept & ~self.ranking.scores[0].isnan()
 
-    def exact_at(self, stage: str) -> Tensor:
+    def exact_at(self, stage: str, *, trim: bool = True) -> Tensor:
         """The tokens that the step attends to, bool [R, N], if this stage is exact and all others are the method's.
 
         "kept": nothing was evicted or merged, and single tokens are taken by their exact scores. "grouping": single
         tokens are taken by their exact scores, among those kept. "ranking": the method's groups by exact scores.
-        "trimming": the last group is not cut.
+        "trimming": the last group is not cut. With trim=False it is not cut by exact scores of groups either.
         """
         ranking, ranked = self.ranking, self.ranked
         counts = (self.attended & ranked).sum(-1)
@@ -67,7 +61,7 @@ class StepStages:
         if stage == "trimming":
             taken = take(ranking.scores[0], ranked, counts, _first(ranking.groups), trim=False)
         elif stage == "ranking":
-            taken = take(ranking.exact[0], ranked, counts, _first(ranking.groups))
+            taken = take(ranking.exact[0], ranked, counts, _first(ranking.groups), trim=trim)
         elif stage == "grouping":
             taken = take(ranking.alone[0], ranked, counts)
         else:
@@ -110,6 +104,31 @@ class StepStages:
         cut = torch.where(cut.isinf(), torch.nan, cut).expand_as(of_tokens)
         rank = torch.where(of_tokens.isnan(), torch.nan, higher)
         return of_tokens.cpu().numpy(), rank.cpu().numpy(), cut.cpu().numpy()
+
+    def exact_ranks(self, positions: list[int]) -> NDArray[np.int64]:
+        """Rank (1 is the best) by exact weight among all tokens, [R, P]."""
+        higher: Tensor = (self.weights[:, None] > self.weights[:, positions, None]).sum(-1) + 1
+        return higher.cpu().numpy()
+
+    def group_ranks(self, positions: list[int]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Each token's group, int64 [R, P], its rank, and the rank of the last group that was attended to.
+
+        Float64 [R, P], 1 is the best. The group is -1 and the ranks are NaN for what has no group or was not ranked.
+        """
+        shape = (len(self.kept), len(positions))
+        if self.ranking.groups is None:
+            return np.full(shape, -1), np.full(shape, np.nan), np.full(shape, np.nan)
+        groups = self.ranking.groups[0].masked_fill(~self.ranked, -1)
+        scores = torch.where(groups < 0, -torch.inf, self.ranking.scores[0].double())
+        count = int(groups.max()) + 2  # the last place is for tokens without a group
+        places = torch.where(groups < 0, count - 1, groups)
+        of_group = scores.new_full((shape[0], count), -torch.inf).scatter_reduce_(-1, places, scores, "amax")
+        rank = (of_group[:, None] > of_group[..., None]).sum(-1) + 1.0  # [R, count]
+        of_token = rank.gather(-1, places)
+        cut = of_token.masked_fill(~self.attended | (groups < 0), 0.0).amax(-1, keepdim=True).expand_as(of_token)
+        unknown = groups < 0
+        found = (groups, of_token.masked_fill(unknown, torch.nan), cut.masked_fill(unknown, torch.nan))
+        return tuple(values[:, positions].cpu().numpy() for values in found)  # type: ignore[return-value]  # three
 
     def _best(self, counts: Tensor, among: Tensor) -> Tensor:
         return take(self.weights, among, counts)

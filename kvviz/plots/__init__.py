@@ -17,6 +17,7 @@ from .latency import latency
 from .ledger_bars import budget_ledger
 from .long_generations import long_generation
 from .memory_curves import hit_rate, kv_memory
+from .misses import evidence, loss_by_head, loss_stages
 from .needles import needle_grid
 from .overlap import query_overlap
 from .recall import recall_by_budget
@@ -34,6 +35,7 @@ __all__ = [
     "budget_ledger",
     "cluster_color",
     "cluster_hue",
+    "evidence",
     "hit_rate",
     "importance_drift",
     "index_build_time",
@@ -43,6 +45,8 @@ __all__ = [
     "latency",
     "layer_budgets",
     "long_generation",
+    "loss_by_head",
+    "loss_stages",
     "method_style",
     "needle_grid",
     "page_fragmentation",

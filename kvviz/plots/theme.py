@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 
 from ..trace import Recording
+from ..trace.diagnosis import Diagnosis
 from ..trace.hues import HUES, hue
 from ..trace.styles import NEUTRAL, Style, load_style, style_of
 from .powers import power_of_ten
@@ -88,6 +89,11 @@ def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict
 def recorded_style(run: Recording, dark: bool = False) -> dict[str, str]:
     """`color`, `dash` and `symbol` of a recording's method: as recorded, otherwise by its name."""
     return _drawn((run.style or style_of(run.method)).completed(run.method), dark)
+
+
+def style_of_diagnosis(found: Diagnosis, dark: bool = False) -> dict[str, str]:
+    """`color`, `dash` and `symbol` of a diagnosis's method, as stored."""
+    return _drawn(found.style.completed(found.method_name), dark)
 
 
 def styles_of(

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from ..errors import IncompatibleFileError, InvalidInputError
 
-NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "I32": "<i4", "I64": "<i8", "U8": "|u1"}
+NUMPY_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1"}
 
 
 @contextmanager

@@ -245,8 +245,8 @@ def test_saving_over_a_loaded_file_keeps_the_loaded_arrays(recording_file):
 
 
 def test_unreadable_contents_are_not_written(tmp_path):
-    with pytest.raises(InvalidInputError, match="float64"):
-        storage.write_arrays(tmp_path / "x", "kind", 1, {"a": np.zeros(3)}, {})
+    with pytest.raises(InvalidInputError, match="int16"):
+        storage.write_arrays(tmp_path / "x", "kind", 1, {"a": np.zeros(3, np.int16)}, {})
     with pytest.raises(InvalidInputError, match="metadata"):
         storage.write_arrays(tmp_path / "x", "kind", 1, {}, {"a": np.int64(3)})
     with pytest.raises(FileNotFoundError, match="no folder"):

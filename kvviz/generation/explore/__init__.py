@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...methods.sliders import Slider as Slider  # for widgets, which see no methods
 from .clusters import METRICS, KeyClusters, cluster_keys, cluster_limits, prompt_length
+from .retries import retry
 from .selections import Explored, Explorer, Parts, Point, select
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "cluster_keys",
     "cluster_limits",
     "prompt_length",
+    "retry",
     "select",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from ...trace.outcomes import OUTCOMES, VERDICTS
 from ..attention import attention_weights
 from ..base import Method
 from ..selection import member_mask, reduce_group
-from ..stages import OUTCOMES, VERDICTS, StepStages, take
+from ..stages import StepStages, take
 from .steps import build_state, random_tensors, smallest
 
 STEPS = 3

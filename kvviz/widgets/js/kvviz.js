@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { createExplorer } from "./explorer.js";
 import { createHost } from "./host.js";
 import { createInspector } from "./inspector.js";
+import { createMisses } from "./misses.js";
 import { pageModel } from "./page.js";
 import { createStepper } from "./stepper.js";
 
@@ -16,6 +17,7 @@ const VIEWS = {
   explorer: createExplorer,
   inspector: createInspector,
   matrix: createCanvasMatrix,
+  misses: createMisses,
   stepper: createStepper,
   strip: createTokenStrip,
 };

@@ -3141,6 +3141,559 @@ function mapLegend() {
   return host;
 }
 
+// misses_words.js
+var MEANING4 = {
+  evidence: "the prompt; tinted are the tokens without which full attention gives the answer a lower log-probability, the more the stronger; click one to follow it",
+  heads: "one column per layer, one row per KV head: the log-probability that comes back if this head alone attends to the oracle's tokens, in one pass in which all other heads keep their choices; framed: the heads that bring the answer back together; hollow: restoring it makes the answer less likely",
+  journey: "where this head lost the picked token: each stage of the method's choice, with its numbers at this step; the bar has one mark per step",
+  answers: "what is written, and the log-probability of the answer",
+  restore: "let the picked head attend to the oracle's tokens, as many as the method attends to, and decode again",
+  pin: "let every head attend to the picked token, on top of the budget, and decode again",
+  drop: "let no head attend to the picked token, and decode again",
+  reset: "take all changes back",
+  exact: "exact: the token's weight and rank in this head's exact attention, averaged over its query heads",
+  here: "here: the weight that the method gives the token; a merged token has a part of its centroid's"
+};
+var OUTCOME = {
+  "attended": "attended",
+  "not wanted": "not wanted: this head's exact attention does not use it either",
+  "not kept": "not kept: it was evicted, or merged into a centroid",
+  "badly grouped": "badly grouped: alone it is among the best, its group is not",
+  "badly scored": "badly scored: by exact scores it would have been taken",
+  "trimmed": "trimmed: its group was chosen and cut before it",
+  "crowded out": "crowded out: sinks, recent window and generated tokens left no room for it"
+};
+var MARK = {
+  "attended": "\u25CF",
+  "not wanted": "\xB7",
+  "not kept": "\u2205",
+  "badly grouped": "G",
+  "badly scored": "S",
+  "trimmed": "T",
+  "crowded out": "C"
+};
+function nats(value, sign = true) {
+  const digits = Math.abs(value) < 9.95 ? 2 : 1;
+  const text = Math.abs(value).toFixed(digits);
+  const minus = value < 0 && Number(text) !== 0;
+  return `${minus ? "\u2212" : sign && Number(text) !== 0 ? "+" : ""}${text}`;
+}
+function total(value) {
+  return nats(value, false);
+}
+
+// misses_answers.js
+function createAnswers(host, page) {
+  const list = host.appendChild(element("dl", "kv-answerlist"));
+  line2("full attention", `${quoted(page.answer)} \xB7 ${total(page.full)}`);
+  line2(page.method, `${quoted(page.texts.method)} \xB7 ${total(page.here)}`);
+  if (page.texts.pinned !== void 0) line2("all evidence pinned", quoted(page.texts.pinned));
+  if (page.smallest === null) line2("heads restored", "even all heads do not bring the answer back at this budget");
+  else if (page.smallest.length && page.restored_answer !== null) {
+    const heads = page.smallest.length === 1 ? "1 head" : `${page.smallest.length} heads`;
+    line2(`${heads} restored`, `${quoted(page.answer)} \xB7 ${total(page.restored_answer)}`);
+    const right = page.control.filter(({ answered }) => answered).length;
+    const sums = page.control.map(({ logprob }) => total(page.here + logprob)).join(", ");
+    if (page.control.length) line2(`${heads} at random`, `${right} of ${page.control.length} give the answer \xB7 ${sums}`);
+  }
+  const changed = line2("your changes", "");
+  changed.setAttribute("role", "status");
+  function line2(name, text) {
+    list.append(element("dt", "kv-name", name));
+    return list.appendChild(element("dd", "", text));
+  }
+  function nameOf({ kind, layer, head, position }) {
+    if (kind === "restore") return `layer ${layer}, head ${head} restored`;
+    const token = quoted(page.tokens[position ?? 0]);
+    return `${token} at ${position} ${kind === "pin" ? "pinned" : "dropped"}`;
+  }
+  return {
+    /**
+     * @param {Change[]} changes
+     * @param {Result} result
+     */
+    paint(changes, result) {
+      if (!changes.length) {
+        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token";
+        return;
+      }
+      const names = changes.map(nameOf).join(", ");
+      const whose = !page.live && changes[0].kind === "drop" ? "with full attention" : "";
+      const numbers = result.refusal ? result.refusal : result.logprob === void 0 ? "the diagnosis does not know" : [
+        result.text === void 0 ? "" : quoted(result.text),
+        total(result.logprob),
+        whose,
+        result.answered ? "the answer is back" : ""
+      ].filter(Boolean).join(" \xB7 ");
+      changed.textContent = `${names}: ${numbers}`;
+    }
+  };
+}
+
+// misses_heads.js
+var MOVES2 = {
+  ArrowLeft: [
+    -1,
+    0
+  ],
+  ArrowRight: [
+    1,
+    0
+  ],
+  ArrowUp: [
+    0,
+    -1
+  ],
+  ArrowDown: [
+    0,
+    1
+  ]
+};
+function createHeads(host, page, { tip, pick }) {
+  const table = host.appendChild(element("div", "kv-headmap"));
+  table.setAttribute("role", "grid");
+  table.setAttribute("aria-label", "layers and KV heads: the log-probability that restoring each brings back");
+  table.style.setProperty("--kv-layers", String(page.layers.length));
+  const all = page.restored.filter(([, , stage]) => stage === "all");
+  const most = Math.max(1e-9, ...all.map(([, , , gained]) => Math.abs(gained)));
+  const smallest = new Set((page.smallest ?? []).map(String));
+  const cells = /* @__PURE__ */ new Map();
+  for (let head = 0; head < page.heads; head++) {
+    const row2 = table.appendChild(element("div", "kv-headrow"));
+    row2.setAttribute("role", "row");
+    row2.append(element("span", "kv-headname", String(head)));
+    for (const layer of page.layers) row2.append(cell2(layer, head));
+  }
+  const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
+  axis.append(element("span", "kv-headname", "layer"));
+  const every = Math.max(1, Math.ceil(page.layers.length / 10));
+  page.layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
+  const said = host.appendChild(element("p", "kv-headsaid"));
+  said.setAttribute("role", "status");
+  function cell2(layer, head) {
+    const gained = gainOf(layer, head), share = Math.sqrt(Math.abs(gained) / most);
+    const node = element("button", "kv-headcell");
+    node.type = "button";
+    node.setAttribute("role", "gridcell");
+    node.setAttribute("aria-label", `layer ${layer}, KV head ${head}: ${nats(gained)}`);
+    node.tabIndex = -1;
+    if (smallest.has(String([
+      layer,
+      head
+    ]))) node.dataset.smallest = "";
+    const mark = node.appendChild(element("span", gained < 0 ? "kv-hollow" : ""));
+    mark.style.width = mark.style.height = `${Math.max(8, 100 * share)}%`;
+    node.addEventListener("click", () => pick({
+      layer,
+      head
+    }));
+    node.addEventListener("pointerover", (event) => tip.show(about(layer, head), event));
+    node.addEventListener("pointerleave", () => tip.hide());
+    cells.set(String([
+      layer,
+      head
+    ]), node);
+    return node;
+  }
+  function gainOf(layer, head) {
+    return all.find((row2) => row2[0] === layer && row2[1] === head)?.[3] ?? 0;
+  }
+  function about(layer, head) {
+    const stages = page.restored.filter(([l, h, stage]) => l === layer && h === head && stage !== "all");
+    return [
+      [
+        "head",
+        `layer ${layer}, KV head ${head}`
+      ],
+      [
+        "restored",
+        `${nats(gainOf(layer, head))} nats`
+      ],
+      ...stages.map(([, , stage, gained]) => (
+        /** @type {[string, string]} */
+        [
+          `${stage} exact`,
+          `${nats(gained)}`
+        ]
+      ))
+    ];
+  }
+  table.addEventListener("keydown", (event) => {
+    const [layers, heads] = MOVES2[event.key] ?? [];
+    if (layers === void 0 || heads === void 0) return;
+    const [layer, head] = current;
+    const at = page.layers.indexOf(layer) + layers, other = head + heads;
+    event.preventDefault();
+    event.stopPropagation();
+    if (!(at in page.layers) || other < 0 || other >= page.heads) return;
+    pick({
+      layer: page.layers[at],
+      head: other
+    });
+    cells.get(String([
+      page.layers[at],
+      other
+    ]))?.focus();
+  });
+  let current = [
+    -1,
+    -1
+  ];
+  return {
+    /** @param {Picked} picked */
+    paint({ layer, head }) {
+      const before = cells.get(String(current));
+      before?.removeAttribute("data-picked");
+      if (before) before.tabIndex = -1;
+      current = [
+        layer,
+        head
+      ];
+      const node = cells.get(String(current));
+      if (node) {
+        node.dataset.picked = "";
+        node.tabIndex = 0;
+      }
+      said.textContent = `layer ${layer}, KV head ${head}: ` + about(layer, head).slice(1).map(([name, value]) => `${name} ${value}`).join(" \xB7 ");
+    },
+    /** @param {Change[]} changes */
+    changed(changes) {
+      for (const [name, node] of cells) {
+        const restored = changes.some(({ kind, layer, head }) => kind === "restore" && String([
+          layer,
+          head
+        ]) === name);
+        node.toggleAttribute("data-restored", restored);
+      }
+    }
+  };
+}
+
+// misses_journey.js
+function createJourney({ heading, panel }, page, losses, { pick }) {
+  const steps2 = panel.appendChild(element("div", "kv-steprow"));
+  steps2.setAttribute("role", "group");
+  steps2.setAttribute("aria-label", "steps: where the token was lost");
+  const stages = panel.appendChild(element("ol", "kv-stages"));
+  const waterfall = panel.appendChild(element("ol", "kv-causes"));
+  waterfall.title = "what each cause took from the answer's log-probability, over all heads and steps";
+  for (const [name, value] of [
+    [
+      "full attention",
+      page.full
+    ],
+    ...page.causes,
+    [
+      "here",
+      page.here
+    ]
+  ]) {
+    const item = waterfall.appendChild(element("li"));
+    const end = name === "full attention" || name === "here";
+    item.append(element("span", "kv-name", String(name)), element("span", "kv-number", nats(Number(value), !end)));
+  }
+  function indexOf2({ layer, head, position }, step, row2) {
+    const [, layers, rows, tokens] = losses.shapes.stage;
+    const token = page.evidence.findIndex((entry) => entry.position === position);
+    const line2 = head * page.rows_per_head + row2;
+    return ((step * layers + page.layers.indexOf(layer)) * rows + line2) * tokens + token;
+  }
+  function outcomesAt(picked, step) {
+    const rows = Array.from({
+      length: page.rows_per_head
+    }, (_, row2) => indexOf2(picked, step, row2));
+    return rows.map((index) => page.outcomes[losses.stage[index]]);
+  }
+  function paintSteps(picked) {
+    steps2.replaceChildren(...Array.from({
+      length: page.steps
+    }, (_, step) => {
+      const [outcome] = outcomesAt(picked, step).toSorted((a, b) => Number(b === "attended") - Number(a === "attended"));
+      const node = element("button", "", MARK[outcome]);
+      node.type = "button";
+      node.tabIndex = -1;
+      node.dataset.outcome = outcome;
+      node.title = `step ${step}, feeds ${quoted(page.fed[step])}: ${OUTCOME[outcome]}`;
+      if (step >= page.asked) node.dataset.answer = "";
+      if (step === picked.step) node.dataset.picked = "";
+      node.addEventListener("click", () => pick({
+        step
+      }));
+      return node;
+    }));
+  }
+  function linesOf(index) {
+    const outcome = page.outcomes[losses.stage[index]];
+    const exact = `weight ${decimals(losses.exact_weight[index])}, rank ${format(losses.exact_rank[index])}`;
+    if (outcome === "not wanted") return [
+      [
+        "lost",
+        "exact attention",
+        `${exact}: not wanted by this head`
+      ]
+    ];
+    const lines = [
+      [
+        "passed",
+        "exact attention",
+        `${exact}: wanted`
+      ]
+    ];
+    if (outcome === "crowded out") return [
+      ...lines,
+      [
+        "lost",
+        "room",
+        OUTCOME[outcome]
+      ]
+    ];
+    let lost = false;
+    for (const { name, verdict: verdict2 } of page.stages) {
+      const here = verdict2 === outcome;
+      lines.push([
+        here ? "lost" : lost ? "after" : "passed",
+        name,
+        here ? verdict2 : lost ? "" : "\u2713"
+      ]);
+      lost ||= here;
+    }
+    const numbers = numbersOf(index);
+    if (numbers) lines.push([
+      outcome === "attended" ? "passed" : "lost",
+      "its score",
+      numbers
+    ]);
+    lines.push([
+      outcome === "attended" ? "passed" : "lost",
+      "given",
+      `weight ${decimals(losses.weight[index])}`
+    ]);
+    return lines;
+  }
+  function numbersOf(index) {
+    if (Number.isNaN(losses.score[index])) return "";
+    const parts = [
+      `${decimals(losses.score[index])}, rank ${format(losses.rank[index])}`
+    ];
+    if (losses.group[index] >= 0) {
+      const cut2 = losses.group_cut[index] >= 0 ? `, last taken ${format(losses.group_cut[index])}` : "";
+      parts.push(`${page.group_name} #${losses.group[index]}: rank ${format(losses.group_rank[index])}${cut2}`);
+    }
+    if (!Number.isNaN(losses.cut[index])) parts.push(`cut at ${decimals(losses.cut[index])}`);
+    return parts.join(" \xB7 ");
+  }
+  return {
+    /** @param {Picked} picked */
+    paint(picked) {
+      const { layer, head, position, step } = picked;
+      heading.textContent = `${quoted(page.tokens[position])} at ${format(position)}, in layer ${layer}, KV head ${head}`;
+      paintSteps(picked);
+      stages.replaceChildren();
+      for (let row2 = 0; row2 < page.rows_per_head; row2++) {
+        const index = indexOf2(picked, step, row2), outcome = page.outcomes[losses.stage[index]];
+        const verdict2 = stages.appendChild(element("li", "kv-verdict"));
+        const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
+        verdict2.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
+        for (const [state, name, numbers] of linesOf(index)) {
+          const item = stages.appendChild(element("li", "kv-stage"));
+          item.dataset.state = state;
+          item.title = name === "exact attention" ? MEANING4.exact : name === "given" ? MEANING4.here : "";
+          item.append(element("span", "kv-name", name), element("span", "", numbers));
+        }
+      }
+    }
+  };
+}
+
+// misses.js
+function createMisses(root2, host) {
+  const page = host.get("page");
+  const losses = (
+    /** @type {Losses} */
+    unpack(host.bytes("losses"))
+  );
+  const picked = () => ({
+    layer: host.get("layer"),
+    head: host.get("head"),
+    position: host.get("position"),
+    step: host.get("step")
+  });
+  root2.classList.add("kvviz", "kv-misses");
+  keepKeys(root2);
+  const top = root2.appendChild(element("div", "kv-head"));
+  const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
+  top.append(element("h2", "kv-title", `${page.title} \xB7 ${lost}`));
+  const menu = createSaveMenu(top, root2, save);
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  const slider = createStepSlider(bar, page.steps, (by, to) => pick({
+    step: clamp(to ?? picked().step + by)
+  }));
+  const fed = bar.appendChild(element("span", "kv-fed"));
+  const buttons = bar.appendChild(element("span", "kv-changes"));
+  button(buttons, "Restore", MEANING4.restore, () => {
+    const { layer, head } = picked();
+    change({
+      kind: "restore",
+      layer,
+      head
+    });
+  });
+  button(buttons, "Pin", MEANING4.pin, () => change({
+    kind: "pin",
+    position: picked().position
+  }));
+  button(buttons, "Drop", MEANING4.drop, () => change({
+    kind: "drop",
+    position: picked().position
+  }));
+  const reset = button(buttons, "Reset", MEANING4.reset, () => host.tell({
+    changes: []
+  }));
+  const grid = root2.appendChild(element("div", "kv-grid"));
+  const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING4.evidence);
+  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back", "kv-heads", MEANING4.heads);
+  const journey = titledPanel(grid, "", "kv-journey", MEANING4.journey);
+  const answers = titledPanel(grid, "answers", "kv-answers", MEANING4.answers);
+  root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
+  const tip = createTip(root2);
+  const byPosition = new Map(page.evidence.map((token) => [
+    token.position,
+    token
+  ]));
+  const strip = createStrip(text.panel, {
+    tokens: page.tokens,
+    label: "prompt with the tokens that the answer needs",
+    onHover: (position, event) => {
+      const token = byPosition.get(position ?? -1);
+      if (position === null) tip.hide();
+      else {
+        tip.show([
+          [
+            "token",
+            visible(page.tokens[position])
+          ],
+          [
+            "position",
+            format(position)
+          ],
+          [
+            "full attention",
+            token ? `loses ${nats(token.logprob, false)} without it` : "hardly needs it"
+          ],
+          ...token ? [
+            /** @type {[string, string]} */
+            [
+              "pinned",
+              `brings back ${nats(token.pinned)}`
+            ]
+          ] : []
+        ], event);
+      }
+    },
+    onPick: (position) => byPosition.has(position) && pick({
+      position
+    })
+  });
+  strip.paint(page.evidence.map(({ position }) => position), page.evidence.map(({ look }) => look), page.evidence.map(() => ATTENDED | ORACLE));
+  const map = createHeads(heads.panel, page, {
+    tip,
+    pick
+  });
+  const way = createJourney(journey, page, losses, {
+    pick
+  });
+  const shown = createAnswers(answers.panel, page);
+  const unwatch = watchTheme(root2);
+  function clamp(step) {
+    return Math.max(0, Math.min(page.steps - 1, step));
+  }
+  function pick(changes) {
+    host.tell(changes);
+    show();
+  }
+  function change(made) {
+    const before = page.live ? host.get("changes") : [];
+    const others = before.filter((other) => place(other) !== place(made));
+    const again = before.some((other) => place(other) === place(made) && other.kind === made.kind);
+    if (page.live) root2.dataset.busy = "";
+    host.tell({
+      changes: again ? others : [
+        ...others,
+        made
+      ]
+    });
+    if (!page.live) paintAnswers();
+  }
+  function place({ layer, head, position }) {
+    return position === void 0 ? `head ${layer} ${head}` : `token ${position}`;
+  }
+  function save() {
+    const { layer, head } = picked();
+    const name = `miss-inspector-layer-${layer}-head-${head}.png`;
+    return savePicture(menu, root2, host.css, name, null);
+  }
+  function paintAnswers() {
+    delete root2.dataset.busy;
+    const changes = host.get("changes");
+    reset.disabled = changes.length === 0;
+    shown.paint(changes, page.live ? host.get("result") : stored(page, changes));
+    map.changed(changes);
+  }
+  function show() {
+    const now = picked();
+    strip.light([
+      now.position
+    ]);
+    const about = now.step < page.asked ? "of the question" : "of the answer";
+    fed.textContent = `feeds ${quoted(page.fed[now.step])}`;
+    fed.title = `this step feeds a token ${about}`;
+    slider.show(now.step, `, feeds ${page.fed[now.step]}`);
+    map.paint(now);
+    way.paint(now);
+    const { layer, head, position, step } = now;
+    menu.line.textContent = `${page.call}layer=${layer}, head=${head}, position=${position}, step=${step})`;
+  }
+  root2.addEventListener("keydown", (event) => {
+    const [by, to] = stepKeys(page.steps)[event.key] ?? [];
+    if (by === void 0 || hasModifier(event) || [
+      "SELECT",
+      "INPUT"
+    ].includes(targetOf(event).tagName)) return;
+    if (heads.panel.contains(targetOf(event))) return;
+    pick({
+      step: clamp(to ?? picked().step + by)
+    });
+    event.preventDefault();
+  });
+  for (const name of [
+    "layer",
+    "head",
+    "position",
+    "step"
+  ]) host.on(name, show);
+  host.on("changes", () => page.live || paintAnswers());
+  host.on("result", paintAnswers);
+  show();
+  paintAnswers();
+  requestAnimationFrame(() => strip.focus(picked().position, false));
+  return unwatch;
+}
+function stored(page, [change]) {
+  if (!change) return {};
+  if (change.kind === "restore") {
+    const row2 = page.restored.find(([layer, head, stage]) => layer === change.layer && head === change.head && stage === "all");
+    return row2 ? {
+      logprob: page.here + row2[3],
+      answered: row2[4]
+    } : {};
+  }
+  const token = page.evidence.find(({ position }) => position === change.position);
+  if (!token) return {};
+  return {
+    logprob: change.kind === "pin" ? page.here + token.pinned : page.full - token.logprob
+  };
+}
+
 // page.js
 async function pageModel({ state, answers }, css) {
   const values = {
@@ -3522,6 +4075,7 @@ var VIEWS = {
   explorer: createExplorer,
   inspector: createInspector,
   matrix: createCanvasMatrix,
+  misses: createMisses,
   stepper: createStepper,
   strip: createTokenStrip
 };

@@ -1,0 +1,120 @@
+"""diagnose(): where a method lost the tokens that an answer needs, and which heads bring the answer back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..cache.attachment import attached
+from ..cache.frozen import attended_by
+from ..errors import InvalidInputError
+from ..methods import resolve
+from ..methods.base import Method
+from ..trace import diagnosis
+from ..trace.diagnosis import Diagnosis
+from ..trace.edits import Tokens, pin
+from ..trace.score import Score
+from ..trace.tables import to_table
+from ..trace.text_positions import token_positions
+from .evidence import find_evidence, given_evidence
+from .generating import decode, placed_edit
+from .lost_tokens import LossObserver
+from .proof import Proof
+from .teacher_forcing import ForcedAnswer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..models import LanguageModel
+    from ..trace.edits import Edit
+
+
+@torch.no_grad()
+def diagnose(
+    lm: LanguageModel,
+    prompt: str | Tensor,
+    answer: str,
+    method: str | Method = "clusterkv",
+    budget: int | float | None = None,
+    question: str | None = None,
+    evidence: Tokens | None = None,
+    *,
+    max_passes: int = 96,
+    controls: int = 3,
+    **values: Any,
+) -> Diagnosis:
+    """Where the method lost each token that the answer needs, and which heads bring the answer back.
+
+    `answer` is what full attention writes after the prompt, and after the question if there is one; a space before it
+    is added if the model writes it so. `evidence` are the prompt's tokens that it needs, as for `kvviz.pin`; without
+    it they are found in at most `max_passes` forward passes (those that cost full attention log-probability when they
+    are dropped). `controls` is the number of random sets of heads that are tried for comparison, with the seeds 0, 1
+    and so on. `values` are fields of the method, or `preset`. The prompt is prefilled once.
+
+    Restoring a head lets it attend to the tokens with the largest exact weights, as many as before; all steps are then
+    computed in one pass in which other heads keep their choices. The smallest set of heads is checked by a real decode.
+
+    Raises InvalidInputError if full attention does not give the answer either, since then there is nothing to explain,
+    for evidence that does not occur in the prompt, or occurs twice, and the errors of `generate`.
+    """
+    chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
+    if controls < 0:
+        raise InvalidInputError("diagnose: controls", controls, "an int >= 0")
+    forced = ForcedAnswer(lm, prompt, answer, question, retain_queries=chosen.needs_queries, details=True)
+    texts = lm.tokens(forced.ids)
+    places = None if evidence is None else token_positions("diagnose: evidence", evidence, texts)
+    forced, full = _answered(forced, answer)
+    needed = find_evidence(forced, max_passes=max_passes) if places is None else given_evidence(forced, places)
+    observer = LossObserver(needed["position"].tolist())
+    score = forced.score(chosen, observer=observer)
+    proof = Proof(forced, chosen, score, attended_by(observer.selections, forced.exact_cache()[0]), observer.choices)
+    needed["pinned"] = [proof.pinned([position]) for position in needed["position"]]
+    restored = proof.restored()
+    smallest, smallest_score = proof.smallest()
+    control = proof.control(len(smallest or ()), controls)
+    return Diagnosis(
+        method_name=chosen.name, title=chosen.title, config=chosen.config,
+        budget=chosen.budget_tokens(forced.ids.shape[1]), stages=chosen.stages, group_name=chosen.group_name,
+        style=chosen.style.completed(chosen.name, chosen.kind), model=lm.name, geometry=lm.geometry,
+        tokens=[*texts, *lm.tokens(forced.fed)], token_ids=np.array([*forced.ids[0].tolist(), *forced.fed], np.int64),
+        prompt_length=len(texts), question_length=len(forced.question_ids),
+        full=full, method=score, evidence=needed, losses=to_table(diagnosis.LOSSES, observer.rows),
+        restored=restored, waterfall=proof.waterfall(full), smallest=smallest, smallest_score=smallest_score,
+        control=control,
+        texts=_texts(forced, chosen, needed), passes=forced.passes,
+    )  # fmt: skip
+
+
+def _answered(forced: ForcedAnswer, answer: str) -> tuple[ForcedAnswer, Score]:
+    """The forced answer that full attention gives, and its Score."""
+    for text in (answer, f" {answer}"):
+        attempt = forced.with_answer(text)
+        score = attempt.frozen_score()
+        if score.answered:
+            return attempt, score
+    raise InvalidInputError(
+        "diagnose: answer",
+        f"{answer!r}, but full attention writes {written(forced, resolve('full'))!r}: there is nothing to explain",
+        "the answer that full attention gives, from its first token on",
+    )
+
+
+def _texts(forced: ForcedAnswer, method: Method, needed: pd.DataFrame) -> dict[str, str]:
+    """What greedy decoding writes with the method, and with all evidence pinned on top of its budget."""
+    texts = {"method": written(forced, method)}
+    if len(needed):
+        texts["pinned"] = written(forced, method, pin(needed["position"], budget="extra"))
+    return texts
+
+
+def written(forced: ForcedAnswer, method: Method, edit: Edit | None = None) -> str:
+    """What greedy decoding writes, in as many tokens as the answer has, at least 8."""
+    with attached(forced.lm.model):
+        cache, logits, _ = forced.shared.cache(method, placed_edit(forced.lm, forced.ids, edit))
+        count, first = max(len(forced.answer_ids), 8), int(logits.argmax())
+        out = decode(forced.lm, cache, forced.ids, first, forced.question_ids, count, 0.0, False)
+    forced.passes += len(forced.question_ids) + len(out.token_ids) - 1
+    return out.text

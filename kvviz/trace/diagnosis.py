@@ -1,0 +1,207 @@
+"""Diagnosis: where a method lost the tokens that an answer needs, and what brings the answer back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import IncompatibleFileError
+from .geometry import Geometry, load_geometry
+from .outcomes import EVERYTHING, OUTCOMES, VERDICTS
+from .score import Score
+from .storage import check_metadata, check_shape, read_arrays, take, write_arrays
+from .styles import Style, load_style
+from .tables import Columns, from_arrays, to_arrays, to_column
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STAGES = (EVERYTHING, *VERDICTS)
+ALL = -1  # as a layer and head: all of them at once
+
+EVIDENCE: Columns = {"position": int, "logprob": float, "pinned": float}
+LOSSES: Columns = {
+    "step": int, "layer": int, "head": int, "query_head": int, "position": int, "stage": OUTCOMES,
+    "exact_weight": float, "weight": float, "score": float, "rank": float, "cut": float,
+    "exact_rank": float, "group": int, "group_rank": float, "group_cut": float,
+}  # fmt: skip
+RESTORED: Columns = {"layer": int, "head": int, "stage": STAGES, "logprob": float, "answered": bool}
+CONTROL: Columns = {"seed": int, "layer": int, "head": int, "logprob": float, "answered": bool}
+METHOD, FULL = "method", "full"  # the ends of the waterfall
+WATERFALL: Columns = {"stage": (METHOD, *VERDICTS, FULL), "logprob": float}
+TABLES: Mapping[str, Columns] = {
+    "evidence": EVIDENCE, "losses": LOSSES, "restored": RESTORED, "waterfall": WATERFALL, "control": CONTROL,
+}  # fmt: skip
+
+_METADATA = {
+    "method_name": "text", "title": "text", "config": "object", "budget": "integer", "stages": "texts",
+    "group_name": "text", "style": "object", "model": "text", "geometry": "object", "tokens": "texts",
+    "prompt_length": "integer", "question_length": "integer", "texts": "object", "smallest": "objects",
+    "found": "integer", "passes": "integer",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Where a method lost an answer's evidence, and which heads bring the answer back. Made by `kvviz.diagnose`.
+
+    `full` and `method` are the answer's Scores with full attention and with the method. Layers and KV heads count from
+    0, steps from the question's first token, positions from the prompt's first. Log-probabilities are in nats.
+
+    `evidence`: position, token, logprob (what full attention loses without the token), pinned (what the method gains if
+    every head attends to it).
+
+    `losses`: one row for each evidence token, step, layer and head: `stage`, one of OUTCOMES; `exact_weight`, and the
+    `weight` that the method gave (a merged token's share of its centroid's); its `score` and `rank` (1 is the best)
+    among the tokens that were ranked, and `cut`, the lowest score that was attended to; `exact_rank`, by exact weight
+    among all tokens; its `group`, with the group's rank and the rank of the last group attended to (NaN, and -1,
+    without groups). `query_head` is -1 unless the method chooses per query head.
+
+    `restored`: what restoring a head brings back, by `stage` or "all", and whether the answer is then the likeliest;
+    with layer and head -1 for all heads at once. `waterfall`: the answer's log-probability with the method, then with
+    one more of its stages exact in all heads, the last one first, and with full attention.
+
+    `smallest`: the heads (layer, head) whose restoration brings the answer back in a real decode, () if nothing was
+    lost, None if even all heads don't; `smallest_score` is its Score. `control`: as many random heads, by seed, decoded
+    likewise. `texts`: what greedy decoding writes, by "method" and "pinned" (with all evidence attended to in every
+    head). `passes` counts the forward passes after the prefill.
+    """
+
+    KIND = "kvviz.diagnosis"
+    VERSION = 1
+
+    method_name: str
+    title: str
+    config: Mapping[str, Any]
+    budget: int
+    stages: tuple[str, ...]  # the method's, in order
+    group_name: str
+    style: Style
+    model: str
+    geometry: Geometry
+    tokens: list[str] = field(repr=False)  # prompt, question and answer
+    token_ids: NDArray[np.int64] = field(repr=False)
+    prompt_length: int
+    question_length: int
+    full: Score = field(repr=False)
+    method: Score = field(repr=False)
+    evidence: pd.DataFrame = field(repr=False)
+    losses: pd.DataFrame = field(repr=False)
+    restored: pd.DataFrame = field(repr=False)
+    waterfall: pd.DataFrame = field(repr=False)
+    smallest: tuple[tuple[int, int], ...] | None
+    smallest_score: Score | None = field(repr=False)
+    control: pd.DataFrame = field(repr=False)
+    texts: Mapping[str, str] = field(repr=False)
+    passes: int
+
+    @property
+    def answer(self) -> str:
+        """The text of the answer."""
+        return "".join(self.full.tokens)
+
+    @property
+    def lost(self) -> float:
+        """The log-probability that the answer lost with the method."""
+        return self.full.total - self.method.total
+
+    @property
+    def description(self) -> str:
+        """Method, budget, model and prompt length, for titles."""
+        return f"{self.method_name} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers in which the method chooses, ascending."""
+        return tuple(sorted(set(self.restored["layer"]) - {ALL}))
+
+    @property
+    def causes(self) -> list[tuple[str, float]]:
+        """What each cause adds to the answer's log-probability, in nats, from full attention's to the method's.
+
+        "the budget" is the oracle's loss, "no room left" that of the room which sinks, recent window and generated
+        tokens take; the others are OUTCOMES. They are differences of `waterfall`, and add up to minus `lost`.
+        """
+        stages = self.waterfall["stage"].tolist()[::-1]
+        totals = self.waterfall["logprob"].tolist()[::-1]
+        keeps_all = self.stages != ("kept",)  # the oracle then gains only by the room that others take
+        named = {FULL: "the budget", **VERDICTS} | ({"kept": "no room left"} if keeps_all else {})
+        changes = zip(stages, totals, totals[1:], strict=False)
+        return [(named[stage], after - before) for stage, before, after in changes]
+
+    def head_map(self, stage: str = "all") -> NDArray[np.float64]:
+        """What restoring each head brings back, float64 [layers, KV heads]; NaN where it was not tried."""
+        found = np.full((self.geometry.n_layers, self.geometry.n_kv_heads), np.nan)
+        rows = self.restored[(self.restored["stage"] == stage) & (self.restored["layer"] != ALL)]
+        found[rows["layer"], rows["head"]] = rows["logprob"]
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the diagnosis to one safetensors file, whole or not at all; returns its path."""
+        arrays: dict[str, NDArray[Any]] = {"token_ids": self.token_ids}
+        for name, columns in TABLES.items():
+            arrays |= to_arrays(name, columns, getattr(self, name))
+        scores = {"full": self.full, "method": self.method, "smallest": self.smallest_score}
+        for name, score in scores.items():
+            if score is not None:
+                arrays[f"score.{name}"] = score.logprobs
+                arrays[f"likeliest.{name}"] = score.likeliest.astype(np.uint8)
+        found = () if self.smallest is None else self.smallest
+        metadata = {name: getattr(self, name) for name in _METADATA if name not in ("found", "smallest")}
+        metadata |= {
+            "config": dict(self.config), "geometry": asdict(self.geometry), "style": asdict(self.style),
+            "texts": dict(self.texts), "stages": list(self.stages),
+            "smallest": [{"layer": layer, "head": head} for layer, head in found],
+            "found": int(self.smallest is not None),
+        }  # fmt: skip
+        return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Diagnosis:
+        """Read a saved diagnosis. Raises IncompatibleFileError for a damaged file, another version, or wrong shapes."""
+        arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
+        check_metadata(metadata, f"read {path}", _METADATA)
+        metadata["geometry"] = load_geometry(metadata["geometry"], path)
+        metadata["style"] = load_style(metadata["style"], f"read {path}: style")
+        metadata["stages"] = tuple(metadata["stages"])
+        tokens = metadata["tokens"]
+        before = metadata["prompt_length"] + metadata["question_length"]
+        if not 1 <= metadata["prompt_length"] <= before < len(tokens):
+            raise IncompatibleFileError(
+                f"read {path}", f"{len(tokens)} tokens", f"more than the {before} before the answer"
+            )
+        check_shape(f"read {path}: token_ids", take(arrays, "token_ids", path), (len(tokens),), np.int64)
+        tables = {name: from_arrays(name, columns, arrays, path) for name, columns in TABLES.items()}
+        for name, table in tables.items():
+            if "position" in table and not table["position"].between(0, len(tokens) - 1).all():
+                raise IncompatibleFileError(f"read {path}: {name}", "a position outside", f"0 to {len(tokens) - 1}")
+        texts = [tokens[place] for place in tables["evidence"]["position"]]
+        tables["evidence"].insert(1, "token", to_column(texts))
+        scores = {
+            name: _score(arrays, name, tokens[before:], path) if f"score.{name}" in arrays else None
+            for name in ("full", "method", "smallest")
+        }
+        if scores["full"] is None or scores["method"] is None:
+            raise IncompatibleFileError(f"read {path}", "no scores", "those of full attention and of the method")
+        found, heads = metadata.pop("found"), metadata.pop("smallest")
+        return cls(
+            **metadata | tables,
+            token_ids=arrays["token_ids"],
+            full=scores["full"],
+            method=scores["method"],
+            smallest=tuple((int(head["layer"]), int(head["head"])) for head in heads) if found else None,
+            smallest_score=scores["smallest"],
+        )
+
+
+def _score(arrays: Mapping[str, NDArray[Any]], name: str, tokens: list[str], path: object) -> Score:
+    logprobs, likeliest = take(arrays, f"score.{name}", path), take(arrays, f"likeliest.{name}", path)
+    if logprobs.shape != (len(tokens),) or likeliest.shape != logprobs.shape:
+        raise IncompatibleFileError(f"read {path}: score.{name}", f"{list(logprobs.shape)}", f"[{len(tokens)}]")
+    return Score(logprobs.astype(np.float64), tokens, likeliest.astype(bool))

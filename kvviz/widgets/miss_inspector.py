@@ -1,0 +1,121 @@
+"""MissInspector: why a method missed: the evidence, the heads that matter, and a token's way through one choice."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+
+from ..errors import InvalidInputError
+from ..trace.diagnosis import Diagnosis
+from . import content, misses_content
+from .live import LiveWidget
+from .page import blob, self_contained
+
+if TYPE_CHECKING:
+    from ..models import LanguageModel
+
+
+class MissInspector(LiveWidget):
+    """A widget that shows why a method missed what the answer needs.
+
+    The text has the evidence, tinted by what full attention loses without each token; the map of layers × KV heads
+    shows what comes back when one head is restored, and the framed heads are those whose restoration brings the answer
+    back. For a picked token and head, below is the token's way through the method's stages at each step, with its
+    numbers; the last line has the answers. Arrow keys change the step, and move over the map when it has the focus.
+
+    "Restore" lets the picked head attend to the oracle's tokens, "pin" and "drop" are for the picked token, in every
+    head, and "reset" takes all changes back. With a language model `lm`, the diagnosed one, every change decodes the
+    answer again, and changes combine; the prompt is prefilled at the first one. Without it, and in a page without a
+    kernel, the widget shows what the diagnosis knows of a single change.
+
+    `layer`, `head`, `position` (of an evidence token), `step` and `changes` are traits: set them from Python, or
+    observe them. `changes` is a list of {"kind": "restore", "layer": …, "head": …} and {"kind": "pin" or "drop",
+    "position": …}; `result` has the log-probability, whether it is the answer, and the text that was written.
+
+    Raises InvalidInputError for a diagnosis without losses, another model, or a value out of range.
+    """
+
+    _kvviz_view = traitlets.Unicode("misses").tag(sync=True)
+    layer = traitlets.Int(0).tag(sync=True)
+    head = traitlets.Int(0).tag(sync=True)
+    position = traitlets.Int(0).tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+    changes: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    result = traitlets.Dict().tag(sync=True)
+    page = traitlets.Dict().tag(sync=True)
+    losses = traitlets.Bytes().tag(sync=True)
+
+    def __init__(
+        self,
+        diagnosis: Diagnosis,
+        lm: LanguageModel | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        position: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        self.diagnosis = misses_content.check(diagnosis)
+        self._retry = None
+        if lm is not None:
+            from ..generation.explore import retry
+
+            self._retry = retry(lm, diagnosis)
+        given = {"layer": layer, "head": head, "position": position, "step": step}
+        place = misses_content.opening(diagnosis) | {
+            name: self._checked(name, value) for name, value in given.items() if value is not None
+        }
+        super().__init__(
+            **place, page=misses_content.describe(diagnosis, live=lm is not None), losses=misses_content.pack(diagnosis)
+        )
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A self-contained HTML page that opens at what is picked now; also written to `path`, atomically.
+
+        It needs no kernel. It has the whole diagnosis, so that its size does not depend on what is picked.
+        """
+        state = {
+            "page": misses_content.describe(self.diagnosis, live=False), "layer": self.layer, "head": self.head,
+            "position": self.position, "step": self.step, "changes": [], "result": {},
+            "losses": blob(misses_content.pack(self.diagnosis), "losses"),
+        }  # fmt: skip
+        return self_contained("misses", f"Why was it missed? {self.diagnosis.description}", state, [], path)
+
+    def _checked(self, name: str, value: Any) -> int:
+        """The value if the diagnosis has it; raises InvalidInputError otherwise."""
+        what = f"{name} of a MissInspector"
+        if name == "head":
+            return content.between(what, value, 0, self.diagnosis.geometry.n_kv_heads - 1)
+        if name == "step":
+            return content.between(what, value, 0, misses_content.shape(self.diagnosis)[0] - 1)
+        known = self.diagnosis.layers if name == "layer" else self.diagnosis.evidence["position"].tolist()
+        if value not in known:
+            raise InvalidInputError(what, repr(value), f"one of {', '.join(map(str, known))}")
+        return int(value)
+
+    @traitlets.validate("layer", "head", "position", "step")
+    def _check(self, proposal: Any) -> int:
+        return self._checked(proposal["trait"].name, proposal["value"])
+
+    @traitlets.validate("changes")
+    def _check_changes(self, proposal: Any) -> list[dict[str, Any]]:
+        for change in proposal["value"]:
+            places = {"restore": ("layer", "head"), "pin": ("position",), "drop": ("position",)}.get(change.get("kind"))
+            if places is None or set(change) != {"kind", *places}:
+                wanted = "{'kind': 'restore', 'layer': …, 'head': …} or {'kind': 'pin' or 'drop', 'position': …}"
+                raise InvalidInputError("changes of a MissInspector", repr(change), wanted)
+            for place in places:
+                self._checked(place, change[place])
+        return list(proposal["value"])
+
+    @traitlets.observe("changes")
+    def _decode_again(self, change: Any) -> None:
+        """Decode with the changes, if there is a model; a refusal becomes the result's `refusal`."""
+        if self._retry is None:
+            return
+        try:
+            self.result = {"changes": change["new"], **self._retry(change["new"])}
+        except InvalidInputError as error:
+            self.result = {"changes": change["new"], "refusal": str(error)}
