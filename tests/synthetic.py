@@ -1,10 +1,17 @@
-"""A small recording with known contents, for plots and widgets; it needs neither model nor torch."""
+"""A small recording and a small diagnosis, for plots and widgets; they need neither model nor torch."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 
 from kvviz.trace import Geometry, LayerEvents, Recording
+from kvviz.trace.diagnosis import TABLES, Diagnosis
+from kvviz.trace.outcomes import OUTCOMES
+from kvviz.trace.score import Score
+from kvviz.trace.styles import Style
+from kvviz.trace.tables import to_column, to_table
 
 
 def recording(
@@ -52,4 +59,55 @@ def recording(
         tokens=words[:length], token_ids=np.arange(length, dtype=np.int64),
         next_tokens=[*words[prompt_length + 1 : length], " end"],
         prompt_length=prompt_length, events=events, dense_layers=(0, 1), answer="word",
+    )  # fmt: skip
+
+
+def diagnosis(tokens: list[str] | None = None, *, per_query_head: bool = False, seed: int = 0) -> Diagnosis:
+    """A diagnosis of Quest with random numbers: 3 of 4 layers, 2 KV heads, 6 steps, 3 evidence tokens, 60 in all."""
+    rng = np.random.default_rng(seed)
+    tokens = tokens or [f" word{at}" for at in range(60)]
+    prompt, steps, layers, heads, group, places = 53, 6, (1, 2, 3), 2, 3, (10, 11, 40)
+    rows = []
+    rows_of_layer = range(heads * group if per_query_head else heads)
+    for step, layer, row, place in product(range(steps), layers, rows_of_layer, places):
+        rows.append({
+            "step": step, "layer": layer, "head": row // group if per_query_head else row,
+            "query_head": row if per_query_head else -1, "position": place,
+            "stage": OUTCOMES[rng.integers(len(OUTCOMES))], "exact_weight": rng.random(), "weight": rng.random(),
+            "score": rng.normal(), "rank": float(rng.integers(1, 50)), "cut": rng.normal(),
+            "exact_rank": int(rng.integers(1, 50)), "group": int(rng.integers(9)),
+            "group_rank": float(rng.integers(1, 9)), "group_cut": 4.0,
+        })  # fmt: skip
+    restored = [
+        {"layer": layer, "head": head, "stage": stage, "logprob": rng.normal(), "answered": bool(rng.integers(2))}
+        for layer, head in [(-1, -1), *product(layers, range(heads))] for stage in ("all", "grouping")
+    ]  # fmt: skip
+    chain = ("method", "trimming", "ranking", "grouping", "kept", "full")
+    tables = {
+        "evidence": [
+            {"position": place, "logprob": cost, "pinned": cost / 2}
+            for place, cost in zip(places, (0.5, 4.0, 2.0), strict=True)
+        ],
+        "losses": rows,
+        "restored": restored,
+        "waterfall": [
+            {"stage": stage, "logprob": total}
+            for stage, total in zip(chain, np.linspace(-9, -1, 6), strict=True)
+        ],
+        "control": [
+            {"seed": seed, "layer": 1, "head": head, "logprob": 0.5 + seed, "answered": seed == 1}
+            for seed in range(2) for head in range(2)
+        ],
+    }  # fmt: skip
+    framed = {name: to_table(TABLES[name], listed) for name, listed in tables.items()}
+    framed["evidence"].insert(1, "token", to_column([tokens[place] for place in places]))
+    answer = tokens[57:]
+    scores = {total: Score(np.full(3, total / 3), answer, np.full(3, total > -2)) for total in (-1.0, -9.0, -1.5)}
+    return Diagnosis(
+        method_name="quest", title="Quest", config={"budget": 20}, budget=20,
+        stages=("kept", "grouping", "ranking", "trimming"), group_name="page",
+        style=Style().completed("quest", "retrieval"), model="synthetic", geometry=Geometry(4, 6, 2, 16, 1024),
+        tokens=tokens, token_ids=np.arange(60), prompt_length=prompt, question_length=4, full=scores[-1.0],
+        method=scores[-9.0], smallest=((2, 1), (3, 0)), smallest_score=scores[-1.5],
+        texts={"method": " wrong", "pinned": "".join(answer)}, passes=9, **framed,
     )  # fmt: skip

@@ -29,7 +29,7 @@ EVIDENCE: Columns = {"position": int, "logprob": float, "pinned": float}
 LOSSES: Columns = {
     "step": int, "layer": int, "head": int, "query_head": int, "position": int, "stage": OUTCOMES,
     "exact_weight": float, "weight": float, "score": float, "rank": float, "cut": float,
-    "exact_rank": float, "group": int, "group_rank": float, "group_cut": float,
+    "exact_rank": int, "group": int, "group_rank": float, "group_cut": float,
 }  # fmt: skip
 RESTORED: Columns = {"layer": int, "head": int, "stage": STAGES, "logprob": float, "answered": bool}
 CONTROL: Columns = {"seed": int, "layer": int, "head": int, "logprob": float, "answered": bool}

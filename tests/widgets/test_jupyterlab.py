@@ -80,6 +80,21 @@ def heard(change):
 inspector.observe(heard, ["n_clusters", "metric", "head", "seed", "token"])
 ipywidgets.VBox([inspector, said])
 """
+MISSES = """
+import ipywidgets, kvviz
+from kvviz.widgets import MissInspector
+from tests.tiny_models import letters_tokenizer, make, prompt
+tiny = kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
+answer = kvviz.generate(tiny, prompt(150), "full", question=" what? ", max_new_tokens=4).text
+method = kvviz.methods.create("clusterkv", budget=60, dense_layers=0)
+found = kvviz.diagnose(tiny, prompt(150), answer, method, question=" what? ", evidence=[40, 77], controls=0)
+misses, said = MissInspector(found, tiny, layer=3, head=0, position=40), ipywidgets.Label("nothing yet")
+def heard(change):
+    said.value = f"{change['name']} {change['new']}"
+    if misses.step == 3: misses.layer = 2
+misses.observe(heard, ["step", "layer", "head", "position", "changes"])
+ipywidgets.VBox([misses, said])
+"""
 HOSTILE_WIDGETS = """
 from IPython.display import display
 from tests.widgets.test_widget_input import hostile_tokens, widgets
@@ -217,6 +232,27 @@ def test_the_inspector_works_in_jupyterlab(lab):
     controls = "button:visible, input:visible, select:visible, summary:visible"
     assert inspector.locator(".kv-head, .kv-controls, .kv-facts").locator(controls).count() == 7
     check_themes(lab, ".kv-inspector")
+
+
+def test_the_miss_inspector_decodes_again_in_jupyterlab(lab):
+    run_cell(lab, MISSES)
+    misses = lab.locator(".kv-misses")
+    expect(misses.locator("[data-lit]")).to_have_attribute("data-position", "40")
+    slider, line = misses.get_by_role("slider", name="decode step"), misses.locator(".kv-sheet code")
+    slider.press("Home")
+    for _ in range(3):
+        slider.press("ArrowRight")
+    expect(line).to_contain_text("layer=2, head=0, position=40, step=3")  # the kernel followed, and the page the kernel
+    changed = misses.locator(".kv-answers [role=status]")
+    misses.get_by_role("button", name="let the picked head").click()
+    expect(changed).to_contain_text("layer 2, head 0 restored: “")
+    misses.get_by_role("button", name="let every head").click()
+    expect(changed).to_contain_text("restored, “")
+    expect(changed).to_contain_text("pinned: “")
+    expect(misses.locator(".kv-headcell[data-restored]")).to_have_count(1)
+    misses.get_by_role("button", name="take all").click()
+    expect(changed).to_contain_text("none yet")
+    check_themes(lab, ".kv-misses")
 
 
 def test_hostile_tokens_stay_text_in_jupyterlab(lab):

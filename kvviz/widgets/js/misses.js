@@ -85,7 +85,7 @@ export function createMisses(root, host) {
   });
   button(buttons, "Pin", MEANING.pin, () => change({ kind: "pin", position: picked().position }));
   button(buttons, "Drop", MEANING.drop, () => change({ kind: "drop", position: picked().position }));
-  const reset = button(buttons, "Reset", MEANING.reset, () => host.tell({ changes: [] }));
+  const reset = button(buttons, "Reset", MEANING.reset, () => tellChanges([]));
 
   const grid = root.appendChild(element("div", "kv-grid"));
   const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING.evidence);
@@ -138,8 +138,13 @@ export function createMisses(root, host) {
     const before = page.live ? host.get("changes") : [];
     const others = before.filter((other) => place(other) !== place(made));
     const again = before.some((other) => place(other) === place(made) && other.kind === made.kind);
+    tellChanges(again ? others : [...others, made]);
+  }
+
+  /** @param {Change[]} changes */
+  function tellChanges(changes) {
     if (page.live) root.dataset.busy = "";
-    host.tell({ changes: again ? others : [...others, made] });
+    host.tell({ changes });
     if (!page.live) paintAnswers();
   }
 

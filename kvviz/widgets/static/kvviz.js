@@ -3546,9 +3546,7 @@ function createMisses(root2, host) {
     kind: "drop",
     position: picked().position
   }));
-  const reset = button(buttons, "Reset", MEANING4.reset, () => host.tell({
-    changes: []
-  }));
+  const reset = button(buttons, "Reset", MEANING4.reset, () => tellChanges([]));
   const grid = root2.appendChild(element("div", "kv-grid"));
   const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING4.evidence);
   const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back", "kv-heads", MEANING4.heads);
@@ -3615,12 +3613,15 @@ function createMisses(root2, host) {
     const before = page.live ? host.get("changes") : [];
     const others = before.filter((other) => place(other) !== place(made));
     const again = before.some((other) => place(other) === place(made) && other.kind === made.kind);
+    tellChanges(again ? others : [
+      ...others,
+      made
+    ]);
+  }
+  function tellChanges(changes) {
     if (page.live) root2.dataset.busy = "";
     host.tell({
-      changes: again ? others : [
-        ...others,
-        made
-      ]
+      changes
     });
     if (!page.live) paintAnswers();
   }
