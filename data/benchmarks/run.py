@@ -38,6 +38,7 @@ from parts import (
     kernels,
     long_generation,
     long_layers,
+    misses,
     needle,
     notebooks,
     pages,
@@ -59,7 +60,8 @@ PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run,
     "decode_kernels": decode_kernels.run, "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "schedules": schedules.run,
-    "iterations": iterations.run, "causes": causes.run, "timeline": timeline.run, "throughput": throughput.run,
+    "iterations": iterations.run, "causes": causes.run, "misses": misses.run,
+    "timeline": timeline.run, "throughput": throughput.run,
     "long_generation": long_generation.run, "cache": cache.run, "store": store.run, "grid": grid.run,
     "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip

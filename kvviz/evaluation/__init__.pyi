@@ -1,5 +1,7 @@
 from .categories import category_means as category_means
 from .cost_table import costs as costs
+from .miss_table import misses as misses
+from .miss_table import predictors as predictors
 from .report import markdown as markdown
 from .report import report as report
 from .results import load_results as load_results

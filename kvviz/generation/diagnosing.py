@@ -89,17 +89,25 @@ def diagnose(
 
 
 def _answered(forced: ForcedAnswer, answer: str) -> tuple[ForcedAnswer, Score]:
-    """The forced answer that full attention gives, and its Score."""
+    """The forced answer that full attention gives, and its Score. Raises InvalidInputError if it gives another one."""
+    found = given_answer(forced, answer)
+    if found is None:
+        raise InvalidInputError(
+            "diagnose: answer",
+            f"{answer!r}, but full attention writes {written(forced, resolve('full'))!r}: there is nothing to explain",
+            "the answer that full attention gives, from its first token on",
+        )
+    return found
+
+
+def given_answer(forced: ForcedAnswer, answer: str) -> tuple[ForcedAnswer, Score] | None:
+    """The forced answer as full attention gives it, with or without a space before it, and its Score; None if not."""
     for text in (answer, f" {answer}"):
         attempt = forced.with_answer(text)
         score = attempt.frozen_score()
         if score.answered:
             return attempt, score
-    raise InvalidInputError(
-        "diagnose: answer",
-        f"{answer!r}, but full attention writes {written(forced, resolve('full'))!r}: there is nothing to explain",
-        "the answer that full attention gives, from its first token on",
-    )
+    return None
 
 
 def _texts(forced: ForcedAnswer, method: Method, needed: pd.DataFrame) -> dict[str, str]:

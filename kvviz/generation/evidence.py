@@ -12,12 +12,13 @@ from .teacher_forcing import ForcedAnswer
 
 SINKS = 4  # the first tokens take attention that no other token needs: without them nothing works, whatever they say
 FIRST_SPANS = 16
+LEAST_COST = 0.05  # nats: below it, dropping a token hardly matters
 PIECES = 4  # into which a costly span is divided
 SENTENCE_ENDS = (".", "!", "?", "\n", "。")
 
 
 def find_evidence(
-    forced: ForcedAnswer, *, max_passes: int = 96, least_cost: float = 0.05, sinks: int = SINKS
+    forced: ForcedAnswer, *, max_passes: int = 96, least_cost: float = LEAST_COST, sinks: int = SINKS
 ) -> pd.DataFrame:
     """The tokens without which full attention gives the answer a lower log-probability, in the prompt's order.
 

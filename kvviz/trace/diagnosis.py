@@ -125,15 +125,11 @@ class Diagnosis:
     def causes(self) -> list[tuple[str, float]]:
         """What each cause adds to the answer's log-probability, in nats, from full attention's to the method's.
 
-        "the budget" is the oracle's loss, "no room left" that of the room which sinks, recent window and generated
-        tokens take; the others are OUTCOMES. They are differences of `waterfall`, and add up to minus `lost`.
+        "the budget" is the oracle's loss; "the rest" is what the oracle finds and exact scores of single tokens don't,
+        since sinks, recent window and generated tokens take room, and a group's query heads want different tokens; the
+        others are OUTCOMES. They are differences of `waterfall`, and add up to minus `lost`.
         """
-        stages = self.waterfall["stage"].tolist()[::-1]
-        totals = self.waterfall["logprob"].tolist()[::-1]
-        keeps_all = self.stages != ("kept",)  # the oracle then gains only by the room that others take
-        named = {FULL: "the budget", **VERDICTS} | ({"kept": "no room left"} if keeps_all else {})
-        changes = zip(stages, totals, totals[1:], strict=False)
-        return [(named[stage], after - before) for stage, before, after in changes]
+        return causes(self.waterfall, self.stages)
 
     def head_map(self, stage: str = "all") -> NDArray[np.float64]:
         """What restoring each head brings back, float64 [layers, KV heads]; NaN where it was not tried."""
@@ -198,6 +194,15 @@ class Diagnosis:
             smallest=tuple((int(head["layer"]), int(head["head"])) for head in heads) if found else None,
             smallest_score=scores["smallest"],
         )
+
+
+def causes(waterfall: pd.DataFrame, stages: tuple[str, ...]) -> list[tuple[str, float]]:
+    """`Diagnosis.causes`, from its waterfall and the method's stages."""
+    rows = waterfall["stage"].tolist()[::-1]
+    totals = waterfall["logprob"].tolist()[::-1]
+    keeps_all = stages != ("kept",)
+    named = {FULL: "the budget", **VERDICTS} | ({"kept": "the rest"} if keeps_all else {})
+    return [(named[stage], after - before) for stage, before, after in zip(rows, totals, totals[1:], strict=False)]
 
 
 def _score(arrays: Mapping[str, NDArray[Any]], name: str, tokens: list[str], path: object) -> Score:

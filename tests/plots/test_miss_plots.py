@@ -43,7 +43,7 @@ def test_a_stage_that_was_not_tried_is_refused():
 def test_the_waterfall_ends_at_the_methods_log_probability():
     d = example_diagnosis()
     (bars,) = plots.loss_stages(d).data
-    assert bars.x == ("full attention", "the budget", "no room left", "badly grouped", "Quest")
+    assert bars.x == ("full attention", "the budget", "the rest", "badly grouped", "Quest")
     assert list(bars.measure) == ["absolute", "relative", "relative", "relative", "total"]
     assert sum(bars.y[:-1]) == pytest.approx(d.method.total)
     assert sum(change for _, change in d.causes) == pytest.approx(-d.lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import decode, decode_kernels, long_generation, notebooks, offload_tables, schedules, widgets
+from . import decode, decode_kernels, long_generation, misses, notebooks, offload_tables, schedules, widgets
 from .markdown import table
 
 Results = dict[str, Any]
@@ -208,6 +208,7 @@ LONG = {
     "schedules": ("CentroidKV's schedules", schedules.each),
     "iterations": ("PQCache's iterations", iterations),
     "causes": ("Why fewer needles", causes),
+    "misses": ("Where needles are lost", misses.each),
     "timeline": ("What runs at the same time", offload_tables.timeline),
     "cache": ("Copies on the device", offload_tables.cache),
     "throughput": ("Tokens per second by batch", offload_tables.throughput),
