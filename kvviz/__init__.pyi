@@ -95,6 +95,7 @@ from .trace.edits import drop as drop
 from .trace.edits import exact as exact
 from .trace.edits import only as only
 from .trace.edits import pin as pin
+from .trace.edits import replace as replace
 from .trace.score import Score as Score
 
 __version__: str

@@ -14,8 +14,11 @@ from ..errors import InvalidInputError
 from ..methods.attention import attention_weights
 from ..methods.base import LayerContext, Method
 from ..methods.selection import Selection, member_mask, reduce_group
+from ..methods.state import State
 from ..offload.layer_store import LayerStore
-from ..trace.edits import Drop, Edit, Exact, Only, Part, Pin
+from ..trace.edit_parts import Drop, Exact, Only, Part, Pin, Replace
+from ..trace.edits import Edit
+from .exact_stages import exact_at
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,10 @@ class LayerEdit:
     @property
     def keeps_all(self) -> bool:
         """Whether steps may attend to any token, so that the layer frees none."""
-        return any(isinstance(part, Exact | Only) for part in self.parts)
+        return any(
+            isinstance(part, Exact | Only) or (isinstance(part, Replace) and part.stage == "kept")
+            for part in self.parts
+        )
 
     @property
     def pinned(self) -> list[int]:
@@ -51,7 +57,11 @@ class LayerEdit:
         return sorted({position for part in self.parts if isinstance(part, Pin) for position in _positions(part)})
 
     def check(self, method: Method, context: LayerContext, prompt_length: int) -> None:
-        """Raise InvalidInputError if a head has more tokens pinned within its budget than it has room for."""
+        """Raise InvalidInputError if the pinned tokens exceed a head's budget, or the method has no such stage."""
+        for part in self.parts:
+            if isinstance(part, Replace) and part.stage not in method.stages:
+                wanted = f"one of {', '.join(method.stages)}, the stages of {method.name}"
+                raise InvalidInputError("replace: stage", repr(part.stage), wanted)
         room = method.budget_tokens(prompt_length) - method.sinks - 1
         within = [part for part in self.parts if isinstance(part, Pin) and part.budget == "same"]
         for head in range(context.n_kv_heads):
@@ -75,15 +85,19 @@ class LayerEdit:
         queries: Tensor,
         step: int,
         starts: Sequence[int],
+        runs: Sequence[tuple[slice, int, State]],
         method: Method,
         context: LayerContext,
         history: LayerStore,
     ) -> Selection:
-        """The selection of this step, changed. `starts` [B] is each row's left padding; `history` has all tokens."""
+        """The selection of this step, changed; `starts` [B] is each row's left padding, `history` has all tokens."""
         parts = [part for part in self.parts if part.steps is None or step in part.steps]
         if not parts:
             return selection
         choice = _Choice(selection, history, context, starts)
+        for part in parts:
+            if isinstance(part, Replace):
+                choice.set_heads(part, exact_at(part.stage, method, runs, queries, selection, context, history))
         choice.make_exact(parts, queries, method)
         choice.pin_and_drop(parts, method)
         return choice.selection()
@@ -112,7 +126,7 @@ class _Choice:
         for part in sorted((p for p in parts if isinstance(p, Only | Exact)), key=lambda p: isinstance(p, Exact)):
             if isinstance(part, Exact):
                 chosen = visible if part.by == "full" else self._best(queries, method)
-                self._set_rows(self._of_heads(part), chosen)
+                self.set_heads(part, chosen)
             elif part.layers is None or self._context.index in part.layers:
                 self._set_rows(~self._of_heads(part), visible)
             else:
@@ -161,6 +175,10 @@ class _Choice:
             counts = counts + (self._merged.degree > 0).sum(-1)[:, self._rows, None]
         first = torch.arange(ranked.shape[-1], device=ranked.device) < counts
         return torch.zeros_like(self.attended).scatter_(-1, ranked, first.expand_as(ranked))
+
+    def set_heads(self, part: Part, chosen: Tensor) -> None:
+        """Let the part's heads attend to the `chosen` tokens [B, R, N] only."""
+        self._set_rows(self._of_heads(part), chosen)
 
     def _set_rows(self, rows: Tensor, chosen: Tensor) -> None:
         """Let these rows [R] attend to the `chosen` tokens [B, R, N] only, by their plain attention weights."""

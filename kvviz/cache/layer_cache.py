@@ -205,7 +205,8 @@ class LayerCache:
         if self.edit is not None:
             step, starts = self.store.length - 1 - self.prompt_length, [row.start for row in self._rows]
             starts = starts * self.store.batch if len(starts) == 1 else starts
-            selection = self.edit.apply(selection, queries, step, starts, self.method, self.context, self.history)
+            runs = self.runs()
+            selection = self.edit.apply(selection, queries, step, starts, runs, self.method, self.context, self.history)
         if selection.groups is not None and selection.host_part is None:
             self.store.count_groups(selection.indices, selection.groups)
         with span(self.store.timeline, "compute", "attention"):

@@ -15,7 +15,8 @@ from ..methods import resolve
 from ..methods.base import Method
 from ..trace import diagnosis
 from ..trace.diagnosis import Diagnosis
-from ..trace.edits import Tokens, pin
+from ..trace.edit_parts import Tokens
+from ..trace.edits import pin
 from ..trace.score import Score
 from ..trace.tables import to_table
 from ..trace.text_positions import token_positions

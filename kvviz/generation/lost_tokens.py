@@ -15,8 +15,8 @@ from ..cache.frozen import Attended
 from ..cache.layer_cache import LayerCache
 from ..cache.recorder import merged_share_of
 from ..methods.attention import attention_weights
-from ..methods.selection import Selection, member_mask, reduce_group
-from ..methods.stages import Ranking, StepStages
+from ..methods.selection import Selection, reduce_group
+from ..methods.stages import StepStages, step_stages
 
 UNTRIMMED = "ranking and trimming"  # both stages exact
 
@@ -42,7 +42,8 @@ class LossObserver:
         step = len(self.selections[index])
         self.selections[index].append(selection)
         weights = attention_weights(queries, layer.history.keys, context.scale, context.softcap)  # [1, Q, N]
-        stages = step_stages(layer, queries, selection, weights)
+        (state,) = layer.states
+        (stages,) = step_stages(layer.method, state, queries, layer.history.keys, selection, weights)
         for stage in layer.method.stages:
             if stage != "kept":
                 self._choices[stage][index].append(stages.exact_at(stage))
@@ -75,34 +76,6 @@ class LossObserver:
             for at, position in enumerate(places):
                 numbers = {name: values[row, at] for name, values in columns.items()}
                 self.rows.append({**where, "position": position, **numbers})
-
-
-def step_stages(layer: LayerCache, queries: Tensor, selection: Selection, weights: Tensor) -> StepStages:
-    """What a diagnosis needs to know of one step of one layer; `weights` [1, Q, N] are the exact ones.
-
-    A method that does not tell its ranking (`Method.ranking`) counts as one that ranks single tokens by a score that
-    is known of the attended ones only.
-    """
-    method, (state,) = layer.method, layer.states
-    rows, length = selection.indices.shape[1], weights.shape[-1]
-    attended = member_mask(selection.indices, length)[0]
-    exact = reduce_group(weights, rows, "mean")[0]  # [R, N]
-    ranking = method.ranking(state, queries, layer.history.keys)
-    if ranking is None:
-        assert selection.scores is not None  # the layer's context asks for details
-        slots = torch.where(selection.indices < 0, length, selection.indices)
-        scores = exact.new_full((1, rows, length + 1), -torch.inf)
-        scores = scores.scatter_(-1, slots, selection.scores.float())[..., :-1]
-        ranking = Ranking(scores, exact[None], exact[None])
-    kept = torch.ones_like(attended)
-    keeps = method.keeps(state) if method.drops_tokens else None
-    if keeps is not None:
-        kept = member_mask(keeps, length)[0].repeat_interleave(rows // keeps.shape[1], dim=0) | attended
-    entries = attended.sum(-1)
-    if selection.merged is not None:
-        centroids = (selection.merged.degree[0] > 0).sum(-1)
-        entries = entries + centroids.repeat_interleave(rows // len(centroids))
-    return StepStages(ranking, attended, kept, exact, entries)
 
 
 def given_weights(layer: LayerCache, queries: Tensor, selection: Selection, weights: Tensor) -> Tensor:

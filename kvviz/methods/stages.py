@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..trace.outcomes import VERDICTS
+from .selection import Selection, member_mask, reduce_group
+
+if TYPE_CHECKING:
+    from .base import Method
+    from .state import State
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,11 @@ class Ranking:
     exact: Tensor
     alone: Tensor
     groups: Tensor | None = None
+
+    def of(self, row: int) -> Ranking:
+        """The ranking of one sequence of the batch, as a batch of one."""
+        groups = None if self.groups is None else self.groups[row, None]
+        return Ranking(self.scores[row, None], self.exact[row, None], self.alone[row, None], groups)
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,35 @@ class StepStages:
 
     def _best(self, counts: Tensor, among: Tensor) -> Tensor:
         return take(self.weights, among, counts)
+
+
+def step_stages(
+    method: Method, state: State, queries: Tensor, keys: Tensor, selection: Selection, weights: Tensor
+) -> list[StepStages]:
+    """What a diagnosis needs to know of one step of one layer, for each sequence of the batch.
+
+    queries [B, Q, D], keys [B, H, N, D] of all tokens, and their exact `weights` [B, Q, N]. A method that does not tell
+    its ranking (`Method.ranking`) counts as one that ranks single tokens by a score known of the attended ones only.
+    """
+    batch, rows, _ = selection.indices.shape
+    length = weights.shape[-1]
+    attended = member_mask(selection.indices, length)
+    exact = reduce_group(weights, rows, "mean")  # [B, R, N]
+    ranking = method.ranking(state, queries, keys)
+    if ranking is None:
+        assert selection.scores is not None  # the layer's context asks for details
+        slots = torch.where(selection.indices < 0, length, selection.indices)
+        scores = exact.new_full((batch, rows, length + 1), -torch.inf)
+        ranking = Ranking(scores.scatter_(-1, slots, selection.scores.float())[..., :-1], exact, exact)
+    kept = torch.ones_like(attended)
+    keeps = method.keeps(state) if method.drops_tokens else None
+    if keeps is not None:
+        kept = member_mask(keeps, length).repeat_interleave(rows // keeps.shape[1], dim=1) | attended
+    entries = attended.sum(-1)
+    if selection.merged is not None:
+        centroids = (selection.merged.degree > 0).sum(-1)
+        entries = entries + centroids.repeat_interleave(rows // centroids.shape[1], dim=1)
+    return [StepStages(ranking.of(row), attended[row], kept[row], exact[row], entries[row]) for row in range(batch)]
 
 
 def take(scores: Tensor, among: Tensor, counts: Tensor, groups: Tensor | None = None, *, trim: bool = True) -> Tensor:

@@ -4,88 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from dataclasses import replace as changed
 from itertools import combinations
 from numbers import Integral
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from ..errors import IncompatibleFileError, InvalidInputError
+from ..errors import IncompatibleFileError, InvalidInputError, UnknownNameError
+from .edit_parts import Budget, By, Drop, Exact, Numbers, Only, Part, Pin, Replace, Tokens, check_together
 from .geometry import Geometry
+from .outcomes import VERDICTS
 from .text_positions import token_positions
-
-Tokens = str | re.Pattern[str] | int | slice | Iterable[int]
-Budget = Literal["same", "extra"]
-By = Literal["oracle", "full"]
-Numbers = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One change, in some layers, KV heads and decode steps (from 0, the question's included); None means all."""
-
-    kind: ClassVar[str]
-
-    layers: Numbers | None = None
-    heads: Numbers | None = None
-    steps: Numbers | None = None
-
-    def concerns(self, layer: int) -> bool:
-        """Whether this may change the layer's selections."""
-        return self.layers is None or layer in self.layers
-
-    def overlaps(self, other: Part) -> bool:
-        """Whether a layer, head and step has both."""
-        pairs = ((self.layers, other.layers), (self.heads, other.heads), (self.steps, other.steps))
-        return all(one is None or two is None or set(one) & set(two) for one, two in pairs)
-
-
-@dataclass(frozen=True)
-class Pin(Part):
-    """These tokens are attended to; see `pin`."""
-
-    kind = "pin"
-
-    tokens: Tokens = ()
-    budget: Budget = "same"
-
-
-@dataclass(frozen=True)
-class Drop(Part):
-    """These tokens are not attended to; see `drop`."""
-
-    kind = "drop"
-
-    tokens: Tokens = ()
-
-
-@dataclass(frozen=True)
-class Exact(Part):
-    """These heads attend exactly; see `exact`."""
-
-    kind = "exact"
-
-    by: By = "oracle"
-
-
-@dataclass(frozen=True)
-class Only(Part):
-    """All other heads attend to all tokens; see `only`."""
-
-    kind = "only"
-
-    def concerns(self, layer: int) -> bool:
-        """Whether this may change the layer's selections."""
-        return self.heads is not None or self.layers is None or layer not in self.layers
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Changes to what decode steps attend to; `|` combines edits. Made by `pin`, `drop`, `exact` and `only`.
+    """Changes to what decode steps attend to; `|` combines edits. Made by `pin`, `drop`, `exact`, `only` and `replace`.
 
     Positions count from the first token of the prompt, layers, KV heads and steps from 0. A prompt is always prefilled
     without edits: a dropped token has still been seen by the prompt's later tokens. Two parts of an edit that
     contradict each other are refused: a token pinned and dropped in the same place, heads that are exact by both
-    "oracle" and "full", or `only` where it meets another `only` or `exact`.
+    "oracle" and "full", `only` where it meets another `only` or `exact`, or `replace` where it meets `exact` or another
+    stage.
     """
 
     parts: tuple[Part, ...] = ()
@@ -93,7 +33,7 @@ class Edit:
     def __post_init__(self) -> None:
         for one, two in combinations(self.parts, 2):
             if one.overlaps(two):
-                _check_together(one, two)
+                check_together(one, two)
 
     def __or__(self, other: Edit) -> Edit:
         return Edit((*self.parts, *other.parts))
@@ -118,7 +58,7 @@ class Edit:
             _check_inside(part.kind, "heads", part.heads, geometry.n_kv_heads)
         return Edit(
             tuple(
-                replace(part, tokens=token_positions(part.kind, part.tokens, tokens))
+                changed(part, tokens=token_positions(part.kind, part.tokens, tokens))
                 if isinstance(part, Pin | Drop)
                 else part
                 for part in self.parts
@@ -147,7 +87,7 @@ class Edit:
                 raise InvalidInputError("edit", f"the part {dict(entry)}", wanted)
             try:
                 edit |= make(**values)
-            except TypeError as error:
+            except (TypeError, UnknownNameError) as error:
                 raise InvalidInputError("edit", f"the part {dict(entry)}", wanted) from error
         return edit
 
@@ -217,7 +157,26 @@ def only(
     return Edit((Only(*_numbers("only", layers, heads, steps)),))
 
 
-MAKERS: Mapping[str, Callable[..., Edit]] = {"pin": pin, "drop": drop, "exact": exact, "only": only}
+def replace(
+    stage: str,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    steps: Collection[int] | None = None,
+) -> Edit:
+    """An edit with which one stage of these KV heads' choice is exact, and all others remain the method's.
+
+    `kvviz.methods.get(name).stages` lists a method's stages, in order. "kept": nothing was evicted or merged.
+    "grouping": single tokens are ranked, by the method's score with nothing approximated. "ranking": the method's
+    groups, or tokens, are ranked by this score. "trimming": the last group is not cut.
+    """
+    if stage not in VERDICTS:
+        raise UnknownNameError("replace: stage", str(stage), tuple(VERDICTS))
+    return Edit((Replace(*_numbers("replace", layers, heads, steps), stage),))
+
+
+MAKERS: Mapping[str, Callable[..., Edit]] = {
+    "pin": pin, "drop": drop, "exact": exact, "only": only, "replace": replace,
+}  # fmt: skip
 
 
 def _numbers(
@@ -258,23 +217,3 @@ def _check_inside(operation: str, name: str, numbers: Numbers | None, count: int
         of_what = "layers" if name == "layers" else "KV heads"
         wanted = f"0 to {count - 1}: the model has {count} {of_what}"
         raise InvalidInputError(f"{operation}: {name}", numbers[-1], wanted)
-
-
-def _check_together(one: Part, two: Part) -> None:
-    """Raise InvalidInputError if two parts that overlap contradict each other."""
-    kinds = {one.kind, two.kind}
-    if kinds == {"pin", "drop"}:
-        both = _positions(one) & _positions(two)
-        if both:
-            got = f"position {min(both)} pinned and dropped in the same layer, head and step"
-            raise InvalidInputError("edit", got, "one of the two")
-    if kinds == {"exact"} and isinstance(one, Exact) and isinstance(two, Exact) and one.by != two.by:
-        raise InvalidInputError("edit", "heads that are exact by both 'oracle' and 'full'", "one of the two")
-    if "only" in kinds and kinds <= {"only", "exact"}:
-        other = "'exact' in the heads of 'only'" if "exact" in kinds else "'only' twice in the same heads"
-        raise InvalidInputError("edit", other, "'only' for the heads in which the method chooses, 'exact' for others")
-
-
-def _positions(part: Part) -> set[int]:
-    tokens = part.tokens if isinstance(part, Pin | Drop) else ()
-    return set(tokens) if isinstance(tokens, tuple) else set()

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import kvviz
-from kvviz import drop, exact, only, pin
+from kvviz import drop, exact, only, pin, replace
 from kvviz.errors import InvalidInputError
 from kvviz.generation.teacher_forcing import ForcedAnswer
 from kvviz.methods import checks
@@ -94,6 +94,66 @@ def test_dropped_tokens_are_not_attended_to(trace, name):
         assert not set(dropped) & set(recording.indices(*cell).ravel())
         members = recording.members(*cell)
         assert members is None or (members[:, list(dropped)] == -1).all()
+
+
+STAGED = [(name, stage) for name in METHODS for stage in kvviz.methods.get(name).stages]
+
+
+@pytest.mark.parametrize(("name", "stage"), STAGED)
+def test_a_replaced_stage_attends_to_as_many_tokens_in_these_heads_only(trace, name, stage):
+    method = smallest(name)
+    plain = recorded(trace, method)
+    replaced = recorded(trace, method, replace(stage, layers=[1, 2], heads=[0]))
+    rows = len(plain.indices(0, 1)) // HEADS
+    oracle = recorded(trace, method, exact(layers=[1, 2], heads=[0]))
+    for step, layer in cells(plain):
+        before, after = plain.indices(step, layer), replaced.indices(step, layer)
+        for number in range(len(before)):
+            was, now = set(row(before, number)), set(row(after, number))
+            if layer not in (1, 2) or number >= rows:
+                assert now == was
+            elif stage == "trimming":
+                assert now >= was
+            elif stage == "kept":
+                assert now == set(row(oracle.indices(step, layer), number))
+            elif not plain.members(step, layer).max() >= 0:
+                assert len(now) == len(was)
+
+
+@pytest.mark.parametrize("name", ["pqcache", "quest", "clusterkv", "ctkvr"])
+def test_replaced_stages_rank_by_exact_scores(trace, name):
+    """Against NumPy: the best single tokens by the exact score that the method's own stands for."""
+    method = smallest(name)
+    stage = "ranking" if name == "pqcache" else "grouping"
+    plain, replaced = recorded(trace, method), recorded(trace, method, replace(stage))
+    group = trace.geometry.n_heads // trace.geometry.n_kv_heads
+    for step, layer in cells(plain):
+        now = LENGTH + step
+        query, keys = (tensor.astype(np.float64) for tensor in (trace.queries[layer][:, now], trace.keys[layer]))
+        logits = np.einsum("qd,hnd->qhn", query, keys[:, : now + 1]) / trace.geometry.head_dim**0.5
+        for head in range(HEADS):
+            own = logits[head * group : (head + 1) * group, head]
+            weights = np.exp(own - own.max(-1, keepdims=True))
+            score = weights / weights.sum(-1, keepdims=True) if name in ("pqcache", "ctkvr") else own
+            score = {"mean": score.mean(0), "max": score.max(0), "sum": score.sum(0)}[method.group]
+            ranked = ~np.isnan(plain.scores(step, layer)[head])
+            was, count = plain.indices(step, layer)[head], ranked.sum()
+            always = set(was[~ranked & (was >= 0)].tolist())
+            free = [place for place in range(now + 1) if place not in always]
+            if name == "ctkvr":  # the window's tokens are not ranked either, even where the lists are short
+                free = [place for place in free if place < now + 1 - method.recent or place in was]
+            best = sorted(free, key=lambda place: -score[place])[:count]
+            found = set(row(replaced.indices(step, layer), head).tolist()) - always
+            assert len(found) == count
+            assert score[list(found)].min() >= score[best[-1]] - 1e-2 * abs(score[best[-1]])  # 16 bits in the trace
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_stage_that_a_method_does_not_have_is_refused(trace, name):
+    missing = sorted({"kept", "grouping", "ranking", "trimming"} - set(kvviz.methods.get(name).stages))
+    for stage in missing:
+        with pytest.raises(InvalidInputError, match=f"replace: stage: got '{stage}'; wanted .*the stages of {name}"):
+            recorded(trace, smallest(name), replace(stage))
 
 
 def logits_of_steps(lm, ids, hidden):
@@ -227,6 +287,7 @@ def test_pinned_tokens_are_kept_when_others_are_freed(tiny, name):
 def test_rows_of_a_batch_are_edited_from_their_first_real_token(tiny, name):
     method = smallest(name)
     edit = pin(PINNED, layers=[0, 1]) | drop([20, 21, 22]) | exact(layers=[3], heads=[0])
+    edit |= replace(method.stages[-1], layers=[2])
     rows = [prompt(LENGTH), prompt(LENGTH - 13, seed=2)]
     padded = torch.cat([rows[0], torch.nn.functional.pad(rows[1], (13, 0))])
     mask = torch.ones_like(padded)

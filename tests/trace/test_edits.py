@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from kvviz import Edit, drop, exact, only, pin
-from kvviz.errors import InvalidInputError
+from kvviz import Edit, drop, exact, only, pin, replace
+from kvviz.errors import InvalidInputError, UnknownNameError
 from kvviz.trace.geometry import Geometry
 
 GEOMETRY = Geometry(n_layers=4, n_heads=6, n_kv_heads=2, head_dim=8, max_positions=64)
@@ -65,10 +65,24 @@ def test_what_names_no_tokens_is_refused(tokens):
 
 @pytest.mark.parametrize("numbers", [[], "01", 3, [-1], [1.0], [True]])
 def test_layers_heads_and_steps_are_collections_of_numbers(numbers):
-    for make in (exact, only, lambda **where: pin(0, **where), lambda **where: drop(0, **where)):
+    for make in (
+        exact,
+        only,
+        lambda **where: replace("kept", **where),
+        lambda **where: pin(0, **where),
+        lambda **where: drop(0, **where),
+    ):
         for name in ("layers", "heads", "steps"):
             with pytest.raises(InvalidInputError, match=f"{name}: got .*wanted a collection of numbers from 0"):
                 make(**{name: numbers})
+
+
+def test_an_unknown_stage_is_refused():
+    with pytest.raises(UnknownNameError, match="replace: stage.*kept"):
+        replace("sorting")
+    assert Edit.from_config(replace("kept", layers=[1]).config) == replace("kept", layers=[1])
+    with pytest.raises(InvalidInputError, match="the part"):
+        Edit.from_config([{"kind": "replace", "stage": "sorting"}])
 
 
 def test_layers_and_heads_outside_the_model_are_refused():
@@ -92,6 +106,8 @@ def test_unknown_choices_are_refused():
         (exact(layers=[1]), exact(heads=[0], by="full"), "both 'oracle' and 'full'"),
         (only(layers=[1]), only(layers=[1, 2]), "'only' twice"),
         (only(layers=[1]), exact(steps=[2]), "'exact' in the heads of 'only'"),
+        (replace("ranking"), exact(layers=[2]), "'exact' in the heads of 'replace'"),
+        (replace("ranking"), replace("grouping", heads=[0]), "two stages replaced"),
     ],
 )
 def test_edits_that_contradict_each_other_are_refused(one, two, message):
@@ -114,6 +130,8 @@ def test_text_that_is_pinned_and_dropped_is_refused_once_the_prompt_is_known():
         (pin([4], steps=[0]), drop([4], steps=range(1, 5))),
         (exact(layers=[1]), exact(layers=[2], by="full")),
         (only(layers=[1]), exact(layers=[2])),
+        (replace("ranking"), pin([4])),
+        (replace("ranking", layers=[0]), replace("trimming", layers=[1])),
     ],
 )
 def test_edits_of_different_places_combine(one, two):
