@@ -17,9 +17,9 @@ from ..offload.block_cache import BlockCache
 from ..registry import Registry
 from ..trace.styles import Style, declare
 from .fields import check_budget, check_fields, one_of, whole
+from .ranking import Ranking
 from .selection import GROUPS, Group, Selection, add_sinks_and_recent, take_tokens, to_selection_heads
 from .sliders import Slider
-from .stages import Ranking
 from .state import LayerContext, State
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from ..clustering.kmeans import METRICS, kmeans
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .fields import one_of, whole
+from .ranking import Ranking, spread
 from .selection import Selection, group_scores, positions, to_selection_heads
 from .sliders import Slider
-from .stages import Ranking, spread
 
 
 @dataclass

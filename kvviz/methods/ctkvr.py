@@ -15,9 +15,9 @@ from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
+from .ranking import Ranking
 from .selection import Group, Selection, member_mask, positions, reduce_group
 from .sliders import Slider
-from .stages import Ranking
 from .state import TokenState, tensor_bytes
 
 

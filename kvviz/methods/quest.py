@@ -13,9 +13,9 @@ from ..offload.growing import GrowingTensor
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .fields import whole
+from .ranking import Ranking, spread
 from .selection import Selection, add_sinks_and_recent, group_scores, positions
 from .sliders import Slider
-from .stages import Ranking, spread
 
 LEAST_PAGES = 3
 

@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 
 from .attention import attention_weights
 from .base import Kind, LayerContext, Method, S
+from .ranking import Ranking
 from .selection import Selection, reduce_group, to_selection_heads
-from .stages import Ranking
 from .state import TokenState
 
 

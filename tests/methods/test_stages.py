@@ -12,8 +12,9 @@ from kvviz.methods import create, get, names
 from kvviz.methods.attention import attention_weights
 from kvviz.methods.checks.explaining import the_ranking_explains_the_selection
 from kvviz.methods.checks.steps import build_state, random_tensors
+from kvviz.methods.ranking import Ranking
 from kvviz.methods.selection import member_mask, reduce_group
-from kvviz.methods.stages import Ranking, StepStages, take
+from kvviz.methods.stages import StepStages, take
 from kvviz.trace.outcomes import OUTCOMES
 
 LENGTH = 257

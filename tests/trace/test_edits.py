@@ -78,7 +78,7 @@ def test_layers_heads_and_steps_are_collections_of_numbers(numbers):
 
 
 def test_an_unknown_stage_is_refused():
-    with pytest.raises(UnknownNameError, match="replace: stage.*kept"):
+    with pytest.raises(UnknownNameError, match=r"replace: stage.*kept"):
         replace("sorting")
     assert Edit.from_config(replace("kept", layers=[1]).config) == replace("kept", layers=[1])
     with pytest.raises(InvalidInputError, match="the part"):
