@@ -1,4 +1,4 @@
-"""Make the recorded traces, recordings, timelines and tables for notebooks that run without the model.
+"""Make the recorded traces, recordings, diagnoses, timelines and tables for notebooks that run without the model.
 
     python data/make.py                  everything
     python data/make.py --only needle    one recipe; the files of the others stay
@@ -32,10 +32,13 @@ from notebooks.runs import files
 from notebooks.runs.recipes import MODEL, MODEL_LICENCE, RECIPES, SEED, SEVERAL, TEXT_LICENCE, Recipe
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = {"trace": "traces", "recordings": "recordings", "timelines": "timelines", "table": "tables"}
+FOLDERS = {
+    "trace": "traces", "recordings": "recordings", "diagnoses": "diagnoses", "timelines": "timelines",
+    "table": "tables",
+}  # fmt: skip
 TIMES = {"recordings": list(files.TIMES), "timelines": ["start_ns", "end_ns"]}  # arrays of measured times
 PACKAGES = ("kvviz", "numpy", "torch", "transformers", "safetensors")
-MOST_BYTES, MOST_BYTES_IN_ALL = 5_000_000, 20_000_000  # per file, and for all files except tables
+MOST_BYTES, MOST_BYTES_IN_ALL = 5_000_000, 24_000_000  # per file, and for all files except tables
 
 
 def main() -> int:

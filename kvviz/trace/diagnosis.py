@@ -26,10 +26,10 @@ STAGES = (EVERYTHING, *VERDICTS)
 ALL = -1  # as a layer and head: all of them at once
 
 EVIDENCE: Columns = {"position": int, "logprob": float, "pinned": float}
-LOSSES: Columns = {
-    "step": int, "layer": int, "head": int, "query_head": int, "position": int, "stage": OUTCOMES,
-    "exact_weight": float, "weight": float, "score": float, "rank": float, "cut": float,
-    "exact_rank": int, "group": int, "group_rank": float, "group_cut": float,
+LOSSES: Columns = {  # 32 bits: there are many rows
+    "step": np.int32, "layer": np.int32, "head": np.int32, "query_head": np.int32, "position": np.int32,
+    "stage": OUTCOMES, "exact_weight": np.float32, "weight": np.float32, "score": np.float32, "rank": np.float32,
+    "cut": np.float32, "exact_rank": np.int32, "group": np.int32, "group_rank": np.float32, "group_cut": np.float32,
 }  # fmt: skip
 RESTORED: Columns = {"layer": int, "head": int, "stage": STAGES, "logprob": float, "answered": bool}
 CONTROL: Columns = {"seed": int, "layer": int, "head": int, "logprob": float, "answered": bool}

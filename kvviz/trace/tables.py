@@ -14,7 +14,9 @@ from .storage import take
 if TYPE_CHECKING:
     import pandas as pd
 
-DTYPES: Mapping[type, Any] = {int: np.int64, float: np.float64, bool: np.uint8}
+DTYPES: Mapping[type, Any] = {
+    int: np.int64, float: np.float64, bool: np.uint8, np.int32: np.int32, np.float32: np.float32,
+}  # fmt: skip
 Columns = Mapping[str, "type | Sequence[str]"]  # a column of numbers or truth values, or of these texts
 
 
@@ -40,7 +42,7 @@ def to_arrays(name: str, columns: Columns, table: pd.DataFrame) -> dict[str, NDA
     arrays = {}
     for column, kind in columns.items():
         if not isinstance(kind, type):
-            arrays[f"{name}.{column}"] = np.array([list(kind).index(text) for text in table[column]], np.int32)
+            arrays[f"{name}.{column}"] = np.array([list(kind).index(text) for text in table[column]], np.uint8)
         else:
             arrays[f"{name}.{column}"] = table[column].to_numpy(DTYPES[kind])
     return arrays
@@ -53,7 +55,7 @@ def from_arrays(name: str, columns: Columns, arrays: Mapping[str, NDArray[Any]],
     found = {}
     for column, kind in columns.items():
         array = take(arrays, f"{name}.{column}", path)
-        dtype = DTYPES[kind] if isinstance(kind, type) else np.int32
+        dtype = DTYPES[kind] if isinstance(kind, type) else np.uint8
         if array.ndim != 1 or array.dtype != dtype:
             wanted = f"{np.dtype(dtype)} [rows]"
             raise IncompatibleFileError(f"read {path}: {name}.{column}", f"{array.dtype} {list(array.shape)}", wanted)

@@ -27,7 +27,8 @@ class DecodeStepper(LiveWidget):
     Arrow keys change the step, Home and End jump to the ends, the space bar plays.
 
     `step` (from 0), `layer` and `head` (row of the recording's arrays: a KV head, or a query head if the method selects
-    per query head) are traits: set them from Python, or observe them. A step needs no kernel; the kernel packs another
+    per query head) are traits: set them from Python, or observe them. So is `token`, the position in the prompt that
+    was clicked last (-1: none), which a MissInspector can follow. A step needs no kernel; the kernel packs another
     layer or head and sends it once.
 
     Raises InvalidInputError for a recording without steps or layers, or a step, layer or head that it does not have.
@@ -37,6 +38,7 @@ class DecodeStepper(LiveWidget):
     step = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
+    token = traitlets.Int(-1).tag(sync=True)
     page = traitlets.Dict().tag(sync=True)
     slice = traitlets.Bytes().tag(sync=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,9 @@ import traitlets
 from ..errors import InvalidInputError
 from ..trace.diagnosis import Diagnosis
 from . import content, misses_content
+from .decode_stepper import DecodeStepper
 from .live import LiveWidget
+from .method_comparer import MethodComparer
 from .page import blob, self_contained
 
 if TYPE_CHECKING:
@@ -70,6 +73,31 @@ class MissInspector(LiveWidget):
         super().__init__(
             **place, page=misses_content.describe(diagnosis, live=lm is not None), losses=misses_content.pack(diagnosis)
         )
+
+    def follow(self, widget: DecodeStepper | MethodComparer) -> None:
+        """Follow a stepper or comparer of the same prompt, from a missed token to why: its step, layer, head and token.
+
+        What the diagnosis does not have (a dense layer, a token that is no evidence) is not followed. Raises
+        InvalidInputError for a widget of another prompt.
+        """
+        prompt = self.diagnosis.tokens[: self.diagnosis.prompt_length]
+        recording = widget.recording if isinstance(widget, DecodeStepper) else widget.common.recordings[0]
+        if recording.tokens[: recording.prompt_length][: len(prompt)] != prompt:
+            raise InvalidInputError("MissInspector.follow", "a widget of another prompt", "one of the diagnosed prompt")
+        skipped = recording.prompt_length - len(prompt)  # of the first steps, which the recording leaves out
+
+        rows = content.rows(recording) if isinstance(widget, DecodeStepper) else widget.common.heads
+        group = rows // self.diagnosis.geometry.n_kv_heads  # 1 unless the rows are query heads
+
+        def moved(change: Any) -> None:
+            name, value = change["name"], change["new"]
+            value = {"step": value + skipped, "head": value // group}.get(name, value)
+            with contextlib.suppress(InvalidInputError):
+                self.set_trait("position" if name == "token" else name, value)
+
+        widget.observe(moved, ["step", "layer", "head", "token"])
+        for name in ("step", "layer", "head", "token"):
+            moved({"name": name, "new": getattr(widget, name)})
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained HTML page that opens at what is picked now; also written to `path`, atomically.

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kvviz.errors import IncompatibleFileError, InvalidInputError, KVVizError, MissingDependencyError, UnknownNameError
 from kvviz.trace import Recording, Trace
+from kvviz.trace.diagnosis import Diagnosis
 from kvviz.trace.timeline import Timeline
 
 from . import files
-from . import tables as _tables  # noqa: F401 (its recipes are registered by the import)
+from . import misses as _misses  # noqa: F401 (its recipes are registered by the import)
+from . import tables as _tables  # noqa: F401 (likewise)
 from .recipes import MODEL, RECIPES, SEVERAL, Kind
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ __all__ = ["Runs", "names", "open_runs"]
 
 
 class Runs:
-    """Traces, recordings, timelines and tables by name, live or recorded; made by `open_runs`.
+    """Traces, recordings, diagnoses, timelines and tables by name, live or recorded; made by `open_runs`.
 
     `live` says which; `origin` says it in a sentence. Every method raises UnknownNameError for an unknown name and, for
     recorded data, IncompatibleFileError if a file is missing or damaged.
@@ -63,6 +65,10 @@ class Runs:
         """The recordings of that name by label, in the order in which they were made."""
         return dict(self._result("recordings", name))
 
+    def diagnoses(self, name: str) -> dict[str, Diagnosis]:
+        """The diagnoses of that name by label, in the order in which they were made."""
+        return dict(self._result("diagnoses", name))
+
     def timelines(self, name: str) -> dict[str, Timeline]:
         """The timelines of that name by label, in the order in which they were made."""
         return dict(self._result("timelines", name))
@@ -73,7 +79,7 @@ class Runs:
         return table.copy()
 
     def _result(self, kind: Kind, name: str) -> dict[str, Any]:
-        """The recordings or timelines by label; a trace or table under the empty label."""
+        """The recordings, diagnoses or timelines by label; a trace or table under the empty label."""
         known = [key for key, recipe in RECIPES.items() if recipe.kind == kind]
         if name not in known:
             raise UnknownNameError(f"runs.{kind}", str(name), known)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvviz.errors import IncompatibleFileError, InvalidInputError
 from kvviz.trace import Recording, Trace
+from kvviz.trace.diagnosis import Diagnosis
 from kvviz.trace.storage import read_arrays, replacing
 from kvviz.trace.timeline import Timeline
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 CARD = "card.json"
 CARD_VERSION, TABLE_VERSION, TABLE_KIND = 1, 1, "kvviz.table"
 TIMES = ("select_s",)  # measured seconds: the only content of a recording that differs between runs
-STORED: dict[Kind, type[Trace | Recording | Timeline]] = {
-    "trace": Trace, "recordings": Recording, "timelines": Timeline,
+Stored = Trace | Recording | Diagnosis | Timeline
+STORED: dict[Kind, type[Stored]] = {
+    "trace": Trace, "recordings": Recording, "diagnoses": Diagnosis, "timelines": Timeline,
 }  # fmt: skip
 REMAKE = "the files that `make data` wrote; run it again, or get the folder anew"
 _ENTRY = ("path", "recipe", "label", "kind", "made", "model", "bytes", "sha256", "content_sha256")
@@ -73,7 +75,7 @@ def write_card(folder: Path, files: list[dict[str, Any]]) -> None:
         partial.write_text(text + "\n", encoding="utf-8")
 
 
-def load(folder: Path, entry: Mapping[str, Any]) -> Trace | Recording | Timeline | pd.DataFrame:
+def load(folder: Path, entry: Mapping[str, Any]) -> Stored | pd.DataFrame:
     """The content of a file in the card. Raises IncompatibleFileError if it is missing or does not match the card."""
     path = folder / entry["path"]
     if not path.is_file():
@@ -83,9 +85,9 @@ def load(folder: Path, entry: Mapping[str, Any]) -> Trace | Recording | Timeline
     return read_table(path) if entry["kind"] == "table" else STORED[entry["kind"]].load(path)
 
 
-def save(path: Path, value: Trace | Recording | Timeline | pd.DataFrame) -> None:
+def save(path: Path, value: Stored | pd.DataFrame) -> None:
     """Write a result to its file atomically."""
-    if isinstance(value, Trace | Recording | Timeline):
+    if isinstance(value, Stored):
         value.save(path)
     else:
         write_table(path, value)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kvviz.models import LanguageModel
     from kvviz.trace.timeline import Timeline
 
-Kind = Literal["trace", "recordings", "timelines", "table"]
-SEVERAL: tuple[Kind, ...] = ("recordings", "timelines")  # their recipes return several, by label
+Kind = Literal["trace", "recordings", "diagnoses", "timelines", "table"]
+SEVERAL: tuple[Kind, ...] = ("recordings", "diagnoses", "timelines")  # their recipes return several, by label
 
 MODEL = "smollm2-135m"
 MODEL_LICENCE = "Apache-2.0"

@@ -29,7 +29,7 @@ stepper, said = DecodeStepper(recording()), ipywidgets.Label("nothing yet")
 def heard(change):
     said.value = f"{change['name']} {change['new']}: {stepper.highlighted().tolist()}"
     if stepper.step == 3: stepper.layer = 3
-stepper.observe(heard, ["step", "layer", "head"])
+stepper.observe(heard, ["step", "layer", "head", "token"])
 ipywidgets.VBox([stepper, said])
 """
 STRIP_AND_MATRIX = """
@@ -139,6 +139,8 @@ def test_the_stepper_works_in_jupyterlab(lab):
     expect(stepper.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
     assert attended(stepper) == recorded(made, 3, layer=3, head=1)
 
+    stepper.locator(".kv-prompt [data-position='7']").click()
+    expect(lab.get_by_text(re.compile("^token 7: "))).to_be_visible()
     check_themes(lab, ".kv-stepper")
 
 

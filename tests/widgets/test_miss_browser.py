@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
 import kvviz
 from kvviz.errors import InvalidInputError
 from kvviz.trace.outcomes import OUTCOMES
-from kvviz.widgets import MissInspector
+from kvviz.widgets import DecodeStepper, MethodComparer, MissInspector
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.recordings import HOSTILE
-from tests.synthetic import diagnosis
+from tests.synthetic import diagnosis, recording
 from tests.tiny_models import letters_tokenizer, make, prompt
 from tests.widgets.test_browser import ATTENDED, brightness, opened
 
@@ -169,6 +170,31 @@ def test_other_input_is_refused():
         MissInspector(d, kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="another"))
     with pytest.raises(InvalidInputError, match="changes of a MissInspector"):
         MissInspector(d).changes = [{"kind": "restore", "layer": 1}]
+
+
+def test_it_follows_a_stepper_and_a_comparer_of_the_same_prompt():
+    d = diagnosis()
+    prompt_tokens = d.tokens[: d.prompt_length]
+    made = recording(prompt_length=53, steps=6, layers=(2, 3), tokens=d.tokens[:59])
+    inspector = MissInspector(d, layer=1, head=0, position=10, step=0)
+    stepper = DecodeStepper(made, layer=3, head=1, step=2)
+    assert stepper.recording.tokens[:53] == prompt_tokens
+    inspector.follow(stepper)
+    assert (inspector.layer, inspector.head, inspector.step, inspector.position) == (3, 1, 2, 10)
+    stepper.token, stepper.step = 40, 5
+    assert (inspector.position, inspector.step) == (40, 5)
+    stepper.token = 12  # no evidence
+    assert inspector.position == 40
+    comparer = MethodComparer([made, made.replace(method="snapkv")], layer=2, head=0, token=11)
+    inspector.follow(comparer)
+    assert (inspector.layer, inspector.head, inspector.position) == (2, 0, 11)
+    per_query_head = recording(prompt_length=53, steps=6, layers=(2,), heads=6, tokens=d.tokens[:59])
+    events = dataclasses.replace(per_query_head.events[2], merged=np.zeros((6, 2), np.int32))
+    per_query_head = per_query_head.replace(geometry=d.geometry, events={2: events})
+    inspector.follow(DecodeStepper(per_query_head, head=5))
+    assert inspector.head == 1
+    with pytest.raises(InvalidInputError, match=r"MissInspector\.follow: got a widget of another prompt"):
+        inspector.follow(DecodeStepper(recording(prompt_length=53, tokens=["x"] * 59)))
 
 
 def test_changes_are_decoded_again_with_the_model():

@@ -79,6 +79,7 @@ export function createStepper(root, host) {
     tokens: page.tokens.slice(0, page.prompt_length),
     label: "prompt",
     onHover: about,
+    onPick: (token) => host.tell({ token }),
     onScroll: sight,
   });
   const written = createStrip(writtenPanel, {

@@ -3900,6 +3900,9 @@ function createStepper(root2, host) {
     tokens: page.tokens.slice(0, page.prompt_length),
     label: "prompt",
     onHover: about,
+    onPick: (token) => host.tell({
+      token
+    }),
     onScroll: sight
   });
   const written = createStrip(writtenPanel, {
