@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..cache.attachment import attached
+from ..cache.selective_cache import SelectiveCache
 from ..errors import InvalidInputError
-from ..generation.generating import decode, stop_tokens
+from ..generation.generating import decode, placed_edit, stop_tokens
 from ..generation.method_cells import Cell
 from ..generation.prefill import SharedPrefill
 from ..generation.teacher_forcing import forced_logprobs
-from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, render
@@ -64,7 +65,7 @@ def run_example(
             assert cell.method is not None
             measure = _likelihood if likelihood else _answers
             try:
-                rows = measure(lm, shared, cell.method, task, sample, prompt)
+                rows = measure(lm, shared, cell, task, sample, prompt)
             except Exception as error:
                 error.add_note(f"By {cell.label} at budget {cell.budget}.")
                 raise
@@ -74,9 +75,9 @@ def run_example(
 
 
 def _answers(
-    lm: LanguageModel, shared: SharedPrefill, method: Method, task: Task, sample: Sample, prompt: Prompt
+    lm: LanguageModel, shared: SharedPrefill, cell: Cell, task: Task, sample: Sample, prompt: Prompt
 ) -> list[Row]:
-    cache, logits, ready_s = shared.cache(method)
+    cache, logits, ready_s = _cache(lm, shared, cell)
     first = int(logits.argmax())
     rows: list[Row] = []
     pending: list[int] = []  # the last generated token, if it has not been fed
@@ -95,10 +96,10 @@ def _answers(
 
 
 def _likelihood(
-    lm: LanguageModel, shared: SharedPrefill, method: Method, task: Task, sample: Sample, prompt: Prompt
+    lm: LanguageModel, shared: SharedPrefill, cell: Cell, task: Task, sample: Sample, prompt: Prompt
 ) -> list[Row]:
     """One row with the mean negative log likelihood of the answer's tokens, each fed after it was predicted."""
-    cache, _, _ = shared.cache(method)
+    cache, _, _ = _cache(lm, shared, cell)
     (turn,) = sample.turns
     last = lm.encode(prompt.text)[:, -1:].tolist()[0]
     ids = [*last, *fed_ids(lm, turn.answers[0])][: turn.max_new_tokens + 1]
@@ -106,6 +107,11 @@ def _likelihood(
     if not math.isfinite(score):
         raise InvalidInputError(f"score of task {task.name}", score, "a finite number of nats per token")
     return [{**_row(0, turn, sample), **_kept(cache.ledger()), "score": score, "text": ""}]
+
+
+def _cache(lm: LanguageModel, shared: SharedPrefill, cell: Cell) -> tuple[SelectiveCache, Tensor, float]:
+    assert cell.method is not None
+    return shared.cache(cell.method, placed_edit(lm, shared.ids, cell.edit))
 
 
 def _kept(ledger: Ledger) -> Row:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import InvalidInputError
 from ..generation.method_cells import Cell, checked_list, method_cells
 from ..methods.base import Method
 from ..tasks import Task, resolve
+from ..trace.edits import Edit
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,14 @@ def examples(tasks: Sequence[str | Task], lengths: Sequence[int], samples: int, 
     ]
 
 
-def cells(methods: Sequence[str | Method] | Mapping[str, str | Method], budgets: Sequence[int | float]) -> list[Cell]:
-    """Every method at every budget; those that ignore it have one cell.
+def cells(
+    methods: Sequence[str | Method] | Mapping[str, str | Method],
+    budgets: Sequence[int | float],
+    edits: Mapping[str, Edit] | None = None,
+) -> list[Cell]:
+    """Every method at every budget; those that ignore it have one cell. With `edits`, each once more with every edit.
+
+    An edited cell's label is "label, name of the edit", and its config has the edit.
 
     `methods` as for `kvviz.generation.method_cells.method_cells`, which raises for what it refuses. Raises
     InvalidInputError for no budget where a method needs one, too.
@@ -69,7 +76,13 @@ def cells(methods: Sequence[str | Method] | Mapping[str, str | Method], budgets:
     for cell in all_cells:
         if cell.budget is not None and not budgets:
             raise InvalidInputError("evaluate: budgets", f"none for {cell.label!r}", "at least one")
-    return all_cells
+    return [*all_cells, *(_edited(cell, name, edit) for name, edit in (edits or {}).items() for cell in all_cells)]
+
+
+def _edited(cell: Cell, name: str, edit: Edit) -> Cell:
+    if not isinstance(edit, Edit):
+        raise InvalidInputError(f"evaluate: edits[{name!r}]", type(edit).__name__, "an Edit, such as kvviz.exact()")
+    return replace(cell, label=f"{cell.label}, {name}", config={**cell.config, "edit": repr(edit)}, edit=edit)
 
 
 def _check_int(what: str, value: int, least: int) -> None:

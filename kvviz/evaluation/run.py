@@ -22,6 +22,7 @@ from ..models import LanguageModel, load
 from ..models.loading import SHARED
 from ..models.provenance import commit, hardware, installed, model_hash
 from ..tasks import Task
+from ..trace.edits import Edit
 from .example_cells import run_example
 from .grid import Example, cells, examples
 from .results import Journal, Results, load_results, packages
@@ -44,12 +45,15 @@ def evaluate(
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
     jobs: int = 1,
+    edits: Mapping[str, Edit] | None = None,
 ) -> pd.DataFrame:
     """Scores of every method and budget on every sample of every task and length: a table as from `load_results`.
 
     `tasks`: names from `kvviz.tasks.names()`, or instances. `methods`: names, names with a preset ("pqcache:official"),
     instances, or a mapping from labels to these. `budgets`: tokens, or shares of the prompt. `lengths`: tokens of the
-    prompt, the question included. Each sample is prefilled once for all methods and budgets.
+    prompt, the question included. Each sample is prefilled once for all methods and budgets. `edits`, by name: every
+    method and budget runs once more with each of them (`kvviz.exact` and others), labelled "method, name"; tokens that
+    an edit gives as text must occur in every sample.
 
     `out`: a Parquet file, written at the end. Until then each finished cell is saved in a folder next to it: after a
     crash or a kill, the same call goes on from there, and a call with more tasks, methods, budgets, lengths or samples
@@ -68,7 +72,7 @@ def evaluate(
     version, and MissingDependencyError without pyarrow.
     """
     packages()  # report missing packages before anything is loaded
-    all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets)
+    all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets, edits)
     _check_jobs(lm, jobs)
     model = load(lm) if isinstance(lm, str) else lm
     _check_lengths(model, lengths)

@@ -11,13 +11,14 @@ from ..errors import InvalidInputError
 from ..methods import create, get
 from ..methods.base import Method
 from ..methods.fields import check_budget
+from ..trace.edits import Edit
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A method at a budget. If the method's fields refuse the budget, `method` is None and `refused` says why."""
+    """A method at a budget, with an edit or none. If its fields refuse the budget, `method` is None, `refused` why."""
 
     label: str
     name: str
@@ -26,6 +27,7 @@ class Cell:
     budget: int | float | None  # as passed; None for methods that ignore it
     method: Method | None
     refused: str = ""
+    edit: Edit | None = None
 
 
 def method_cells(

@@ -16,6 +16,7 @@ from pyarrow import parquet
 from tqdm import tqdm
 
 import kvviz
+from kvviz.errors import InvalidInputError
 from kvviz.evaluation import evaluate, example_cells, load_results, run
 from kvviz.evaluation.example_cells import TIMES
 from kvviz.methods import create
@@ -238,3 +239,21 @@ def test_a_file_of_an_earlier_release_has_no_times_and_is_continued(tiny, tmp_pa
     assert load_results(out)[later].isna().all(axis=None)
     table = evaluate(tiny, [Letters()], few("snapkv"), [24], [40], samples=1, out=out)
     assert table["ttft_s"].notna().tolist() == (table["budget"] == 24).tolist()
+
+
+def test_edits_are_cells_of_their_own(tiny, out, monkeypatch):
+    """All heads exact by "full" is full attention, and a call with an edit more adds only its cells."""
+    chosen = {"full": create("full"), "quest": create("quest", budget=BUDGETS[0], page_size=4, dense_layers=0)}
+    arguments = (tiny, [Letters()], chosen, BUDGETS[:1], LENGTHS[:1])
+    plain = evaluate(*arguments, samples=2, out=out)
+    ran_cells = ran(monkeypatch)
+    table = evaluate(*arguments, samples=2, out=out, edits={"exact": kvviz.exact(by="full")})
+    assert {label for label, _, _ in ran_cells} == {"full, exact", "quest, exact"}
+    assert len(table) == 2 * len(plain)
+    texts = table.groupby("method")["text"].apply(list)
+    assert texts["quest, exact"] == texts["full"] == texts["full, exact"]
+    assert texts["quest"] == plain.groupby("method")["text"].apply(list)["quest"]
+    config = json.loads(table.loc[table["method"] == "quest, exact", "method_config"].iloc[0])
+    assert "Exact" in config["edit"]
+    with pytest.raises(InvalidInputError, match=r"edits\['x'\]: got str; wanted an Edit"):
+        evaluate(*arguments, edits={"x": "exact"})
