@@ -23,6 +23,7 @@ from parts import (  # noqa: E402  # found through the line above
     build,
     decode,
     decode_kernels,
+    edits,
     end_to_end,
     inputs,
     long_layers,
@@ -322,6 +323,22 @@ class TestDecodeKernels:
     def test_shares_are_of_what_full_attention_costs_beyond_the_floor(self):
         turns = {"full": [3.0, 5.0], decode.FLOOR: [1.0, 1.0], "quest": [2.0, 2.0]}
         assert decode.beyond(turns) == {"quest": (1 / 2 + 1 / 4) / 2}
+
+
+class TestEdits:
+    """The steps that are timed with edits."""
+
+    def test_ratios_are_of_steps_without_an_edit(self, lm, monkeypatch):
+        monkeypatch.setattr(decode, "TURNS", 2)
+        monkeypatch.setattr(edits, "TURNS", 2)
+        found = edits.measured(lm, lm.encode(HAYSTACK[:600]))
+        assert set(found["ratios"]) == {"quest", "clusterkv"}
+        for ratios in found["ratios"].values():
+            assert set(ratios) == {"an empty edit", "a pinned token"}
+            for one in ratios.values():
+                assert one["range"][0] <= one["ratio"] <= one["range"][1]
+        ((_, numbers),) = edits.lines({"tokens": 600, "budget": 64, **found})
+        assert numbers.count("an empty edit") == 2
 
 
 class TestThroughput:
