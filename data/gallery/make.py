@@ -14,14 +14,14 @@ import sys
 from pathlib import Path
 
 import kaleido
-from families import ENTRIES, Entry, attention, costs, scores, similarity
+from families import ENTRIES, Entry, attention, costs, misses, scores, similarity
 
 import kvviz
 from kvviz import plots
 
 HERE = Path(__file__).resolve().parent
 PAGE = "README.md"
-FAMILIES = (similarity, attention, scores, costs)
+FAMILIES = (similarity, attention, misses, scores, costs)
 DPI = 150  # for a page on a screen
 MOST_BYTES, MOST_BYTES_IN_ALL = 150_000, 3_000_000
 INTRODUCTION = """# Gallery
@@ -29,7 +29,7 @@ INTRODUCTION = """# Gallery
 <!-- Written by data/gallery/make.py. -->
 
 The plots of `kvviz.plots`, drawn by `make gallery` from recorded data, without a model or a network. `runs` is
-`kvviz.open_runs(live=False)`, which reads the traces, recordings, timelines and tables of this repository (made by
+`kvviz.open_runs(live=False)`, which reads the traces, recordings, diagnoses, timelines and tables of this repository (made by
 `make data` with SmolLM2-135M-Instruct); `benchmarks` reads the results of `make bench` (`data/benchmarks/cpu.json`).
 The papers' figures show larger models and longer texts. `plots.save` writes the same figures for print.
 """
