@@ -68,6 +68,7 @@ PARTS = {
 }  # fmt: skip
 # Parts whose rows are methods, with the function that merges newly measured rows into the old ones.
 BY_METHOD = {"recall": recall.merged, "needle": inputs.merged, "end_to_end": end_to_end.merged}
+EXTENDED = {"needle": needle.extended, "misses": misses.extended}  # parts that can add samples to their last results
 ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 
 
@@ -115,10 +116,10 @@ def main() -> None:
     )
     parser.add_argument("--readme", action="store_true", help="only write the last results into the Markdown files")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=f"measure only these, in {' or '.join(BY_METHOD)}")
-    parser.add_argument("--extend", action="store_true", help="add the samples that the last results of needle lack")
+    parser.add_argument("--extend", action="store_true", help="add the samples that the last results lack")
     options = parser.parse_args()
-    if options.extend and options.only != ["needle"]:
-        parser.error("--extend needs --only needle")
+    if options.extend and not (options.only and set(options.only) <= EXTENDED.keys()):
+        parser.error(f"--extend needs --only {' or '.join(EXTENDED)}")
     if options.methods and not (options.only and set(options.only) <= BY_METHOD.keys()):
         parser.error(f"--methods needs --only {' or '.join(BY_METHOD)}")
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
@@ -129,7 +130,7 @@ def main() -> None:
         if again:
             results[name] = BY_METHOD[name](results[name], parts[name](options.methods))
         elif options.extend:
-            results[name] = needle.extended(results[name])
+            results[name] = EXTENDED[name](results[name])
         else:
             results[name] = parts[name](options.methods) if options.methods else parts[name]()
         print(json.dumps({name: results[name]}, indent=2))

@@ -29,8 +29,8 @@ INTRODUCTION = """# Gallery
 <!-- Written by data/gallery/make.py. -->
 
 The plots of `kvviz.plots`, drawn by `make gallery` from recorded data, without a model or a network. `runs` is
-`kvviz.open_runs(live=False)`, which reads the traces, recordings, diagnoses, timelines and tables of this repository (made by
-`make data` with SmolLM2-135M-Instruct); `benchmarks` reads the results of `make bench` (`data/benchmarks/cpu.json`).
+`kvviz.open_runs(live=False)`, which reads the traces, recordings, diagnoses, timelines and tables of this repository
+(made by `make data` with SmolLM2-135M-Instruct); `benchmarks` reads those of `make bench` (`data/benchmarks/cpu.json`).
 The papers' figures show larger models and longer texts. `plots.save` writes the same figures for print.
 """
 

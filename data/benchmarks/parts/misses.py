@@ -11,9 +11,10 @@ from typing import Any
 
 from .inputs import model, prose
 from .markdown import table
+from .needle import COUNT as BATCH
 from .needle import EQUAL, SEED, TOKENS
 
-COUNT, BUDGET = 16, 256
+COUNT, BUDGET = 20, 256
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "clusterkv": ("clusterkv", {}), "clusterkv, 400 clusters": ("clusterkv", {"n_clusters": 400}),
     "ctkvr": ("ctkvr", {}),
@@ -25,21 +26,40 @@ CAUSES = ("the budget", "the rest", *LOST[:4])
 
 def run() -> dict[str, Any]:
     """The rows of every sample and method, and the correlations of their numbers with the answers."""
+    return extended({"rows": [], "left_out": []})
+
+
+def extended(part: dict[str, Any]) -> dict[str, Any]:
+    """The part with the samples that it lacks."""
+    import pandas as pd
+
     import kvviz
     from kvviz.evaluation import misses, predictors
-    from kvviz.tasks import needle_samples
 
-    samples = needle_samples(model(), prose(), count=COUNT, tokens=TOKENS, seed=SEED)
+    known = {row["seed"] for row in part["rows"]} | set(part["left_out"])
+    samples = [sample for sample in _samples() if sample.seed not in known]
     methods = {
         label: kvviz.methods.create(name, budget=BUDGET, **EQUAL.get(name, {}), **fields)
         for label, (name, fields) in METHODS.items()
     }
     found = misses(model(), samples, methods, progress=False)
+    rows = [*part["rows"], *json.loads(found.to_json(orient="records", double_precision=6))]
     return {
         "model": model().name, "tokens": TOKENS, "budget": BUDGET, "samples": COUNT,
-        "left_out": found.attrs["left_out"], "rows": json.loads(found.to_json(orient="records", double_precision=6)),
-        "predictors": predictors(found).to_dict("records"),
+        "left_out": [*part["left_out"], *found.attrs["left_out"]], "rows": rows,
+        "predictors": predictors(pd.DataFrame(rows)).to_dict("records"),
     }  # fmt: skip
+
+
+def _samples() -> list[Any]:
+    """The first batch of the part `needle`, and as many of the second as are missing, at depths far apart."""
+    from kvviz.tasks import needle_samples
+
+    first, second = (
+        needle_samples(model(), prose(), count=BATCH, tokens=TOKENS, seed=SEED + batch * BATCH) for batch in range(2)
+    )
+    left = COUNT - BATCH
+    return [*first, *second[BATCH // (2 * left) :: BATCH // left][:left]]
 
 
 def each(part: dict[str, Any]) -> str:
