@@ -134,7 +134,8 @@ def predictors(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 0, con
                 for _ in range(resamples)
             )
         ]
-        low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+        known = [value for value in drawn if not np.isnan(value)] or [np.nan]  # none if a number never varies
+        low, high = np.quantile(known, [(1 - confidence) / 2, (1 + confidence) / 2])
         rows.append({"number": name, "correlation": spearman(values, given), "low": low, "high": high})
     import pandas as pd
 
