@@ -93,6 +93,7 @@ from .trace.diagnosis import Diagnosis as Diagnosis
 from .trace.edits import Edit as Edit
 from .trace.edits import drop as drop
 from .trace.edits import exact as exact
+from .trace.edits import group as group
 from .trace.edits import only as only
 from .trace.edits import pin as pin
 from .trace.edits import replace as replace

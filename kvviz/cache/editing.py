@@ -37,7 +37,7 @@ class LayerEdit:
             return None
         if not edit.resolved:
             wanted = "positions: edit.on(lm.tokens(ids), lm.geometry); generate, compare and replay do this themselves"
-            raise InvalidInputError("SelectiveCache: edit", "tokens given as text", wanted)
+            raise InvalidInputError("SelectiveCache: edit", "tokens given as text or a group", wanted)
         parts = edit.of_layer(layer)
         if method.is_dense(layer):
             parts = tuple(part for part in parts if isinstance(part, Drop))

@@ -102,6 +102,15 @@ class LayerCache:
         """The batch rows, left padding and state of each run of rows with the same padding."""
         return [(row.rows, row.start, self._state(row)) for row in self._rows]
 
+    def group_tokens(self, head: int, number: int) -> tuple[int, ...]:
+        """The positions of a group's tokens (`kvviz.group`). Raises InvalidInputError if there is no such group."""
+        states, method = self.states, self.method
+        found = method.group_tokens(states[0], head, number) if states else None
+        if found is None or not len(found):
+            got = f"number {number} in layer {self.context.index}, head {head}, of {method.name}"
+            raise InvalidInputError("group", got, "a group with tokens, of a method that groups them in this layer")
+        return tuple(found.tolist())
+
     def bind(self, scale: float, softcap: float | None) -> None:
         """Use the scale and soft cap of the model's attention logits."""
         self.context = replace(self.context, scale=scale, softcap=softcap)

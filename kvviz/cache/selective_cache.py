@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ..errors import CacheMismatchError, UnsupportedModelError
+from ..errors import CacheMismatchError, InvalidInputError, UnsupportedModelError
 from ..methods import resolve, resolve_prefill
 from ..methods.base import LayerContext, Method
 from ..methods.capabilities import Speculative
@@ -18,6 +18,7 @@ from ..methods.state import Prompt
 from ..offload.background import device_clock
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Geometry, Ledger
+from ..trace.edit_parts import Group
 from ..trace.edits import Edit
 from ..trace.timeline import Timeline
 from .accounting import ledger_of
@@ -60,7 +61,7 @@ class SelectiveCache(Cache):
     ) -> None:
         self.store = resolve_store(store)
         self.config = model.config.get_text_config(decoder=True)
-        self.method = resolve(method)
+        self.method, self.edit = resolve(method), edit
         self.prefill = self.method if prefill is None else resolve_prefill(prefill)
         self._inputs = AttentionInputs() if isinstance(self.method, Speculative) else None
         self.prompt = Prompt(weakref.ref(model))  # shared with the forks: they have the same prompt
@@ -144,6 +145,7 @@ class SelectiveCache(Cache):
         """
         fork = copy.copy(self)
         fork.method, fork._last, fork.timeline = resolve(method), None, None
+        fork.edit = edit
         fork.prefill = fork.method if self.prefill is self.method else self.prefill
         fork._inputs = AttentionInputs() if isinstance(fork.method, Speculative) else None
         fork.layers = [
@@ -163,6 +165,16 @@ class SelectiveCache(Cache):
         for layer in self.selective_layers:
             _ = layer.states
             layer.store.wait()
+
+    def group_tokens(self, group: Group) -> tuple[int, ...]:
+        """The positions of a group's tokens, once the prompt is indexed (`kvviz.group`).
+
+        Raises InvalidInputError if there is no such group.
+        """
+        for layer in self.selective_layers:
+            if layer.context.index == group.layer:
+                return layer.group_tokens(group.head, group.number)
+        raise InvalidInputError("group", f"layer {group.layer}", "a layer in which the method chooses")
 
     def ledger(self) -> Ledger:
         """The ledger of this cache: where its tokens and bytes are."""

@@ -80,7 +80,7 @@ def compare(
             cache, logits, ready_s = shared.cache(method, placed)
             selects = any(not layer.dense for layer in cache.selective_layers)  # `full` has no layer to record
             record = layers if layers is not None and selects else True
-            return decode(lm, cache, ids, int(logits.argmax()), question_ids, max_new_tokens, ready_s, record, placed)
+            return decode(lm, cache, ids, int(logits.argmax()), question_ids, max_new_tokens, ready_s, record)
 
         full = run(resolve("full"))
         for (label, budget), method in tqdm(cells.items(), desc="compare", leave=False, disable=None):

@@ -15,7 +15,7 @@ from ..methods import resolve
 from ..methods.base import Method
 from ..trace import diagnosis
 from ..trace.diagnosis import Diagnosis
-from ..trace.edit_parts import Tokens
+from ..trace.edit_parts import Named
 from ..trace.edits import pin
 from ..trace.score import Score
 from ..trace.tables import to_table
@@ -41,7 +41,7 @@ def diagnose(
     method: str | Method = "clusterkv",
     budget: int | float | None = None,
     question: str | None = None,
-    evidence: Tokens | None = None,
+    evidence: Named | None = None,
     *,
     max_passes: int = 96,
     controls: int = 3,

@@ -93,6 +93,8 @@ def generate(
     ids, question_ids = encoded("generate", lm, prompt, question, max_new_tokens)
     events = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
     placed = placed_edit(lm, ids, edit)
+    if placed is not None and placed.grouped:
+        placed = placed.with_groups(_indexed(lm, chosen, prefill, ids).group_tokens)
     cache = SelectiveCache(
         lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=events, edit=placed
     )  # fmt: skip
@@ -102,11 +104,20 @@ def generate(
             first = int(fill(lm, cache, ids, len(question_ids) + max_new_tokens).argmax())
             wait_for_states(cache)
             prefill_s = time.perf_counter() - started
-            return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record, placed)
+            return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
     except (OutOfSpaceError, DamagedOffloadError) as error:
         del cache  # Jupyter keeps the last traceback, and with it the cache and its part of the full tier
         traceback.clear_frames(error.__traceback__)
         raise
+
+
+def _indexed(lm: LanguageModel, method: Method, prefill: str | Method | None, ids: Tensor) -> SelectiveCache:
+    """A cache of the prompt [1, L] that is indexed for the method."""
+    cache = SelectiveCache(lm.model, method, prefill=prefill)
+    with attached(lm.model):
+        fill(lm, cache, ids)
+        wait_for_states(cache)
+    return cache
 
 
 def _description(lm: LanguageModel, method: Method, prompt_length: int, store: str | KVStore) -> str:
@@ -167,16 +178,15 @@ def decode(
     max_new_tokens: int,
     prefill_s: float,
     record: bool | Collection[int],
-    edit: Edit | None = None,
 ) -> Generation:
-    """Feed the question, then write greedily until a stop token or `max_new_tokens`; `edit` is the cache's."""
+    """Feed the question, then write greedily until a stop token or `max_new_tokens`."""
     recorder = None
     if record is not False:
         recorder = Recorder(None if record is True else record)
         recorder.watch([layer for layer in cache.selective_layers if not layer.dense])
     stops = stop_tokens(lm)
     clock = [] if question_ids else [prefill_s]
-    decoded = _Decoded(list(question_ids), [] if question_ids else [first], clock, edit=edit)
+    decoded = _Decoded(list(question_ids), [] if question_ids else [first], clock)
     written, started, step = decoded.written, time.perf_counter() - prefill_s, 0
     with tqdm(total=len(question_ids) + max_new_tokens, desc=cache.method.name, leave=False, disable=None) as progress:
         while step < len(decoded.fed) or (len(written) < max_new_tokens and written[-1] not in stops):
@@ -206,7 +216,6 @@ class _Decoded:
     written: list[int]
     clock: list[float]
     predicted: list[int] = field(default_factory=list)
-    edit: Edit | None = None
 
     def generation(
         self, lm: LanguageModel, cache: SelectiveCache, ids: Tensor, question_length: int, recorder: Recorder | None
@@ -228,7 +237,7 @@ class _Decoded:
                 question_length=min(question_length, len(self.predicted)),
                 exact_layers=cache.exact_layers,
                 answer=text,
-                edit=self.edit,
+                edit=cache.edit,
                 ledgers={
                     layer.context.index: ledger_of([layer], ())
                     for layer in cache.selective_layers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..methods import resolve
 from ..methods.base import LayerContext, Method
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Ledger, Recording, Trace
+from ..trace.edit_parts import Group
 from ..trace.edits import Edit
 
 
@@ -113,6 +115,8 @@ def replay(
     if not 1 <= queries < length:
         raise InvalidInputError("replay: queries", queries, f"1 to {length - 1} of the trace's {length} tokens")
     placed = None if edit is None else edit.on(trace.tokens[: length - queries], trace.geometry)
+    if placed is not None and placed.grouped:
+        placed = placed.with_groups(partial(_group_tokens, trace, chosen, queries))
     dense = [index for index in trace.layers if chosen.is_dense(index)]
     indices = [index for index in trace.layers if index not in dense or LayerEdit.of(placed, chosen, index)]
     progress = tqdm(indices, desc=f"replay {chosen.name}", leave=False, disable=None)
@@ -149,6 +153,11 @@ def record(
         ledgers=ledgers,
         edit=edit,
     )
+
+
+def _group_tokens(trace: Trace, method: Method, queries: int, group: Group) -> tuple[int, ...]:
+    layer = LayerReplay(trace, trace.check_layer(group.layer), method, queries)
+    return layer.cache.group_tokens(group.head, group.number)
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -188,6 +188,13 @@ class Method(ABC, Generic[S]):
         """
         return None
 
+    def group_tokens(self, state: S, head: int, number: int) -> Tensor | None:
+        """Positions of the tokens in a group of a KV head, ascending, of the first sequence; None without groups.
+
+        An unknown number gives no positions.
+        """
+        return None
+
     def keeps(self, state: S) -> Tensor | None:
         """Positions [B, H, K] that later steps may still attend to, ascending, padded with -1; None means all.
 

@@ -158,6 +158,13 @@ class ClusterKV(Method[ClusterKVState]):
         )
         return Ranking(spread(scores, groups), spread(exact, groups), alone, groups)
 
+    def group_tokens(self, state: ClusterKVState, head: int, number: int) -> Tensor:
+        """The members of a cluster."""
+        ends = state.offsets[0, head]
+        if number >= len(ends) - 1:
+            return state.order.new_empty(0)
+        return state.order[0, head, ends[number] : ends[number + 1]].sort().values
+
     def recent_start(self, state: ClusterKVState) -> int:
         """The first token that is not clustered yet."""
         return min(self.sinks, state.length) + state.clustered

@@ -241,6 +241,12 @@ class CTkvr(Method[CTkvrState]):
             alone,
         )
 
+    def group_tokens(self, state: CTkvrState, head: int, number: int) -> Tensor:
+        """The tokens in a centroid's list; if lists are per query head, that of the KV head's first one."""
+        heads, rows, count = state.layer.n_kv_heads, *state.lists.shape[1:3]
+        listed = state.lists[0, head * (rows // heads), number] if number < count else state.lists.new_empty(0)
+        return listed[listed >= 0].long().sort().values
+
     def _recall(self, state: CTkvrState, directions: Tensor) -> tuple[Tensor, Tensor, UnionOfLists]:
         """The slots of the nearest centroids [B, R, C'], their lists [B, R, C', rho], and the lists' union.
 

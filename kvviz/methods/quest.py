@@ -110,6 +110,11 @@ class Quest(Method[QuestState]):
         alone = group_scores(queries, keys.float(), self.group)
         return Ranking(spread(scores, groups), spread(exact, groups), alone, groups)
 
+    def group_tokens(self, state: QuestState, head: int, number: int) -> Tensor:
+        """The tokens of a page."""
+        start = number * self.page_size
+        return torch.arange(start, max(min(start + self.page_size, state.length), start))
+
     def _tail(self, state: State) -> int:
         """The first page of the recent window, which is attended to without ranking."""
         return (state.length - max(self.recent, 1)) // self.page_size

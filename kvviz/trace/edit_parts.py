@@ -9,7 +9,18 @@ from typing import ClassVar, Literal
 
 from ..errors import InvalidInputError
 
-Tokens = str | re.Pattern[str] | int | slice | Iterable[int]
+
+@dataclass(frozen=True)
+class Group:
+    """The tokens of one cluster, page or list of one layer and KV head; see `kvviz.group`."""
+
+    layer: int
+    head: int
+    number: int
+
+
+Named = str | re.Pattern[str] | int | slice | Iterable[int]
+Tokens = Named | Group
 Budget = Literal["same", "extra"]
 By = Literal["oracle", "full"]
 Numbers = tuple[int, ...]

@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import IncompatibleFileError, InvalidInputError, UnknownNameError
-from .edit_parts import Budget, By, Drop, Exact, Numbers, Only, Part, Pin, Replace, Tokens, check_together
+from .edit_parts import Budget, By, Drop, Exact, Group, Numbers, Only, Part, Pin, Replace, Tokens, check_together
 from .geometry import Geometry
 from .outcomes import VERDICTS
 from .text_positions import token_positions
@@ -43,23 +43,44 @@ class Edit:
         """Whether all tokens are given as positions, so that the prompt is not needed."""
         return all(isinstance(part.tokens, tuple) for part in self.parts if isinstance(part, Pin | Drop))
 
+    @property
+    def grouped(self) -> tuple[Group, ...]:
+        """The groups whose tokens are not known yet."""
+        named = (part.tokens for part in self.parts if isinstance(part, Pin | Drop))
+        return tuple(tokens for tokens in named if isinstance(tokens, Group))
+
+    def with_groups(self, tokens_of: Callable[[Group], Iterable[int]]) -> Edit:
+        """The same edit with the groups' tokens as positions."""
+        return Edit(
+            tuple(
+                changed(part, tokens=tuple(tokens_of(part.tokens)))
+                if isinstance(part, Pin | Drop) and isinstance(part.tokens, Group)
+                else part
+                for part in self.parts
+            )
+        )
+
     def of_layer(self, layer: int) -> tuple[Part, ...]:
         """The parts that may change this layer's selections."""
         return tuple(part for part in self.parts if part.concerns(layer))
 
     def on(self, tokens: Sequence[str], geometry: Geometry) -> Edit:
-        """The same edit with all tokens as positions in a prompt, given as the text of each of its tokens.
+        """The same edit with tokens as positions in a prompt, given as the text of each of its tokens.
 
-        Raises InvalidInputError for text that does not occur in the prompt, or more than once, a pattern without a
-        match, a position outside the prompt, a layer or head outside the model, and parts that contradict each other.
+        Groups stay as they are (see `with_groups`). Raises InvalidInputError for text that does not occur in the
+        prompt, or more than once, a pattern without a match, a position outside the prompt, a layer or head outside the
+        model, and parts that contradict each other.
         """
         for part in self.parts:
             _check_inside(part.kind, "layers", part.layers, geometry.n_layers)
             _check_inside(part.kind, "heads", part.heads, geometry.n_kv_heads)
+        for one in self.grouped:
+            _check_inside("group", "layers", (one.layer,), geometry.n_layers)
+            _check_inside("group", "heads", (one.head,), geometry.n_kv_heads)
         return Edit(
             tuple(
                 changed(part, tokens=token_positions(part.kind, part.tokens, tokens))
-                if isinstance(part, Pin | Drop)
+                if isinstance(part, Pin | Drop) and not isinstance(part.tokens, Group)
                 else part
                 for part in self.parts
             )
@@ -110,9 +131,9 @@ def pin(
     """An edit with which these tokens are attended to, whatever the method chooses.
 
     `tokens`: text that occurs once in the prompt, a compiled regular expression (all matches), a position or positions,
-    or a slice of them. `heads` are KV heads. With `budget="same"` they displace the method's lowest-ranked tokens, and
-    then the oldest of those that it did not rank, but never sinks or the step's own token; with "extra" they come on
-    top. An evicted token is kept, a merged one is taken out of its centroid.
+    a slice of them, or a `group`. `heads` are KV heads. With `budget="same"` they displace the method's lowest-ranked
+    tokens, and then the oldest of those that it did not rank, but never sinks or the step's own token; with "extra"
+    they come on top. An evicted token is kept, a merged one is taken out of its centroid.
     """
     if budget not in ("same", "extra"):
         raise InvalidInputError("pin: budget", repr(budget), "'same' or 'extra'")
@@ -174,6 +195,18 @@ def replace(
     return Edit((Replace(*_numbers("replace", layers, heads, steps), stage),))
 
 
+def group(layer: int, head: int, number: int) -> Group:
+    """The tokens of one cluster, page or inverted list of one layer and KV head, as `tokens` of `pin` and `drop`.
+
+    `number` is that in recordings (`Recording.groups`) and widgets: of the groups of the prompt. Known for ClusterKV,
+    Quest and CTkvr. The method is built once more to find the tokens.
+    """
+    for name, value in (("layer", layer), ("head", head), ("number", number)):
+        if type(value) is not int or value < 0:
+            raise InvalidInputError(f"group: {name}", repr(value), "a whole number from 0")
+    return Group(layer, head, number)
+
+
 MAKERS: Mapping[str, Callable[..., Edit]] = {
     "pin": pin, "drop": drop, "exact": exact, "only": only, "replace": replace,
 }  # fmt: skip
@@ -202,9 +235,9 @@ def _numbers_of(operation: str, numbers: Collection[int] | None) -> Numbers | No
 
 def _tokens(operation: str, tokens: Tokens) -> Tokens:
     """The tokens, positions as a tuple; checked as far as is possible without the prompt."""
-    if isinstance(tokens, re.Pattern | slice) or (isinstance(tokens, str) and tokens):
+    if isinstance(tokens, re.Pattern | slice | Group) or (isinstance(tokens, str) and tokens):
         return tokens
-    wanted = "text, a compiled regular expression, a position from 0, positions, or a slice"
+    wanted = "text, a compiled regular expression, a position from 0, positions, a slice, or a group"
     listed = tokens if isinstance(tokens, Iterable) and not isinstance(tokens, str) else (tokens,)
     found = tuple(sorted({int(token) for token in listed if isinstance(token, Integral) and token >= 0}))
     if not found or len(found) != len(set(listed)) or isinstance(tokens, bool):

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import kvviz
-from kvviz import drop, exact, only, pin, replace
+from kvviz import drop, exact, group, only, pin, replace
 from kvviz.errors import InvalidInputError
 from kvviz.generation.teacher_forcing import ForcedAnswer
 from kvviz.methods import checks
@@ -334,6 +334,42 @@ def test_text_needs_a_prompt_and_is_found_by_what_has_one(tiny):
         kvviz.SelectiveCache(tiny.model, "quest", edit=pin(wanted))
     out = kvviz.generate(tiny, prompt(LENGTH), smallest("quest"), max_new_tokens=2, record=True, edit=pin(wanted))
     assert out.recording.edit == pin(range(50, 56))
+
+
+@pytest.mark.parametrize("name", ["clusterkv", "quest", "ctkvr"])
+def test_a_group_is_that_of_the_recording(tiny, trace, name):
+    """The tokens that a recording shows of a group are among those of `group`, and all of these are attended to."""
+    method = smallest(name)
+    out = kvviz.generate(tiny, prompt(LENGTH), method, max_new_tokens=3, record=True).recording
+    layer, head = 2, 1
+    groups, indices = out.groups(0, layer)[head], out.indices(0, layer)[head]
+    named = group(layer, head, int(groups.max()))
+    members = set(indices[groups == named.number].tolist())
+    edit = pin(named, layers=[0, 1], budget="extra")
+    pinned = kvviz.generate(tiny, prompt(LENGTH), method, max_new_tokens=3, record=True, edit=edit).recording
+    (part,) = pinned.edit.parts
+    assert members <= set(part.tokens)
+    for step in range(pinned.steps):
+        for other in (0, 1):
+            for number in range(len(pinned.indices(step, other))):
+                assert set(part.tokens) <= set(row(pinned.indices(step, other), number))
+    dropped = kvviz.score(tiny, prompt(LENGTH), "four", method, edit=drop(named))
+    by_position = kvviz.score(tiny, prompt(LENGTH), "four", method, edit=drop(part.tokens))
+    np.testing.assert_array_equal(dropped.logprobs, by_position.logprobs)
+    assert recorded(trace, method, drop(named)).edit == drop(part.tokens)  # the same text, captured
+
+
+def test_groups_that_do_not_exist_are_refused(tiny, trace):
+    with pytest.raises(InvalidInputError, match="group: got number 9999 in layer 2, head 1, of quest"):
+        recorded(trace, smallest("quest"), pin(group(2, 1, 9999)))
+    with pytest.raises(InvalidInputError, match="group: got number 0 in layer 2, head 0, of snapkv; wanted a group"):
+        kvviz.generate(tiny, prompt(LENGTH), smallest("snapkv"), edit=pin(group(2, 0, 0)))
+    with pytest.raises(InvalidInputError, match="group: heads: got 2; wanted 0 to 1"):
+        kvviz.generate(tiny, prompt(LENGTH), smallest("quest"), edit=pin(group(2, 2, 0)))
+    with pytest.raises(InvalidInputError, match="group: layer: got -1"):
+        group(-1, 0, 0)
+    with pytest.raises(InvalidInputError, match="got tokens given as"):
+        kvviz.SelectiveCache(tiny.model, "quest", edit=pin(group(2, 0, 0)))
 
 
 def test_a_recording_keeps_its_edit_in_a_file(trace, tmp_path):
