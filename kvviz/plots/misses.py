@@ -14,7 +14,7 @@ from .labels import escape, heading, set_title
 from .panels import tiles
 from .theme import MAP, color_bar, ink, style_of_diagnosis, template_name, translucent
 
-_LINE = 88  # characters
+_LINE = 72  # characters
 _COST = 4  # characters that a token's cost needs
 _AROUND = 16  # tokens of text before and after the evidence
 _ROW = 44  # pixels of a line of text with its costs
@@ -48,10 +48,11 @@ def loss_by_head(
     figure = go.Figure(tiles(values, hover, dark, text).update(textfont_size=10))
     smallest = diagnosis.smallest or ()
     for layer, head in smallest:
-        outline = {"width": 2, "color": ink(dark).foreground}
-        figure.add_shape(type="rect", x0=layer - 0.5, x1=layer + 0.5, y0=head - 0.5, y1=head + 0.5, line=outline)
-    framed = f"framed: {len(smallest)} of {values.size} heads bring the answer back" if smallest else ""
-    what = "each head restored alone" if stage == EVERYTHING else f"{stage} made exact in each head alone"
+        corners = {"x0": layer - 0.5, "x1": layer + 0.5, "y0": head - 0.5, "y1": head + 0.5}
+        for width, color in ((5, ink(dark).background), (2, ink(dark).foreground)):  # seen on light and dark cells
+            figure.add_shape(type="rect", **corners, line={"width": width, "color": color})
+    framed = f"framed: {len(smallest)} of {np.isfinite(values).sum()} heads bring the answer back" if smallest else ""
+    what = "each head restored" if stage == EVERYTHING else f"{stage} exact in each head"
     parts = [f"Log-probability that comes back, {what}", diagnosis.description, framed]
     figure.update_layout(
         template=template_name(dark), height=190 + 26 * len(values),
@@ -83,7 +84,8 @@ def loss_stages(diagnosis: Diagnosis, *, title: str | None = None, dark: bool = 
     figure = go.Figure(
         go.Waterfall(
             x=names, y=bars, measure=measures, text=[_number(value, 2) for value in bars], textposition="outside",
-            cliponaxis=False, connector={"line": {"color": ink(dark).muted, "width": 1, "dash": "dot"}},
+            textfont={"size": 11}, constraintext="none", cliponaxis=False,
+            connector={"line": {"color": ink(dark).muted, "width": 1, "dash": "dot"}},
             totals={"marker": {"color": color}}, decreasing={"marker": {"color": translucent(color, 0.55)}},
             increasing={"marker": {"color": ink(dark).muted}},
             hovertemplate="%{x}: %{text} nats<extra></extra>",
@@ -133,7 +135,7 @@ def evidence(diagnosis: Diagnosis, *, title: str | None = None, dark: bool = Fal
         text=[f"{costs[word.position]:.1f}" for word in tinted], textfont={"size": 10, "color": ink(dark).muted},
         hoverinfo="skip", showlegend=False,
     )  # fmt: skip
-    parts = [f"What {diagnosis.answer!r} needs: nats that full attention loses without a token", diagnosis.model]
+    parts = [f"What {diagnosis.answer!r} needs: nats lost without each token", diagnosis.model]
     figure.update_layout(
         template=template_name(dark), height=90 + _ROW * lines,
         coloraxis={"colorscale": MAP, "cmin": 0, "colorbar": color_bar("nats")},

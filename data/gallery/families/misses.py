@@ -9,7 +9,7 @@ from kvviz import plots
 from notebooks.runs import Runs
 
 
-@figure("none of them has it")
+@figure("none of them has it", width="page")
 def evidence(runs: Runs) -> go.Figure:
     """The tokens that an answer needs, with what full attention loses without each of them."""
     return plots.evidence(runs.diagnoses("misses")["quest"])
@@ -21,7 +21,7 @@ def loss_stages(runs: Runs) -> go.Figure:
     return plots.loss_stages(runs.diagnoses("misses")["quest"])
 
 
-@figure("none of them has it")
+@figure("none of them has it", width="page")
 def loss_by_head(runs: Runs) -> go.Figure:
     """What restoring each head alone brings back; the framed heads bring the answer back together."""
     return plots.loss_by_head(runs.diagnoses("misses")["quest"])
