@@ -43,7 +43,8 @@ def loss_by_head(
         tried = ", ".join(repr(name) for name in STAGES if not np.isnan(diagnosis.head_map(name)).all())
         raise InvalidInputError("loss_by_head: stage", f"{stage!r}, which was tried for no head", tried)
     largest = float(np.nanmax(np.abs(values)))
-    text = [[f"{value:+.1f}" if abs(value) >= max(_WRITTEN * largest, 0.05) else "" for value in row] for row in values]
+    least = max(_WRITTEN * largest, 0.05)
+    text = [[f"{value:.1f}" if abs(value) >= least else "" for value in row] for row in values]
     hover = "layer %{x}, KV head %{customdata[0]}: %{marker.color:+.2f} nats come back"
     figure = go.Figure(tiles(values, hover, dark, text).update(textfont_size=10))
     smallest = diagnosis.smallest or ()

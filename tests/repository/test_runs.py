@@ -78,6 +78,11 @@ def test_every_recipe_is_committed_with_its_origin(recorded):
             for label, timeline in recorded.timelines(name).items():
                 assert timeline.description.startswith(f"{label} · budget ")
                 assert {event.what for event in timeline.events} >= {"build", "offload", "fetch", "attention"}
+        elif recipe.kind == "diagnoses":
+            for diagnosis in recorded.diagnoses(name).values():
+                assert diagnosis.full.answered
+                assert not diagnosis.method.answered
+                assert diagnosis.smallest
         else:
             for recording in recorded.recordings(name).values():
                 assert isinstance(recording, kvviz.Recording)
