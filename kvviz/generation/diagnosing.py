@@ -71,6 +71,9 @@ def diagnose(
     needed = find_evidence(forced, max_passes=max_passes) if places is None else given_evidence(forced, places)
     observer = LossObserver(needed["position"].tolist())
     score = forced.score(chosen, observer=observer)
+    if not observer.selections:
+        wanted = "a method that chooses in some layer: lower dense_layers, or use another method"
+        raise InvalidInputError("diagnose: method", f"{chosen.name}, which attends to all tokens", wanted)
     proof = Proof(forced, chosen, score, attended_by(observer.selections, forced.exact_cache()[0]), observer.choices)
     needed["pinned"] = [proof.pinned([position]) for position in needed["position"]]
     restored = proof.restored()

@@ -189,6 +189,24 @@ def test_an_answer_that_full_attention_does_not_give_has_nothing_to_explain(tiny
         kvviz.diagnose(tiny, prompt(LENGTH), "zqzq", smallest("quest"), question=QUESTION)
 
 
+@pytest.mark.parametrize("method", ["full", "minference"])
+def test_a_method_that_attends_to_all_tokens_is_refused(tiny, answer, method):
+    with pytest.raises(InvalidInputError, match=f"diagnose: method: got {method}, which attends to all tokens"):
+        kvviz.diagnose(tiny, prompt(LENGTH), answer, method, question=QUESTION, evidence=EVIDENCE)
+
+
+def test_an_answer_without_evidence_is_diagnosed_too(tiny, answer, tmp_path):
+    d = kvviz.diagnose(tiny, prompt(LENGTH), answer, smallest("clusterkv"), question=QUESTION, max_passes=1, controls=0)
+    assert d.evidence.empty
+    assert d.losses.empty
+    assert set(d.texts) == {"method"}
+    assert np.isfinite(d.head_map()).all()
+    again = kvviz.Diagnosis.load(d.save(tmp_path / "none.safetensors"))
+    pd.testing.assert_frame_equal(again.losses, d.losses)
+    with pytest.raises(InvalidInputError, match="a diagnosis without losses"):
+        kvviz.widgets.MissInspector(d)
+
+
 @pytest.mark.parametrize(
     ("evidence", "wanted"), [("nowhere at all", "does not occur"), ("o", "times"), ([LENGTH], f"0 to {LENGTH - 1}")]
 )
