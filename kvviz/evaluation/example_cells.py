@@ -16,7 +16,7 @@ from ..errors import InvalidInputError
 from ..generation.generating import decode, placed_edit, stop_tokens
 from ..generation.method_cells import Cell
 from ..generation.prefill import SharedPrefill
-from ..generation.teacher_forcing import forced_logprobs
+from ..generation.teacher_forcing import forced_logprobs, logprob
 from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, render
@@ -92,7 +92,18 @@ def _answers(
             raise InvalidInputError(f"score of task {task.name}", score, "a number from 0 to 1")
         times = {name: getattr(out.timings, name) for name in TIMES}
         rows.append({**_row(number, turn, sample), **_kept(out.ledger), **times, "score": score, "text": out.text})
+    if cell.logprob:
+        rows[0]["logprob"] = _answer_logprob(lm, shared, cell, fed_ids(lm, prompt.turns[0]), sample.turns[0])
     return rows
+
+
+def _answer_logprob(lm: LanguageModel, shared: SharedPrefill, cell: Cell, question_ids: list[int], turn: Turn) -> float:
+    """The log-probability of the turn's first answer, after a space unless the question ends with one."""
+    cache, logits, _ = _cache(lm, shared, cell)
+    ends = str(lm.tokenizer.decode([*shared.ids[0].tolist(), *question_ids][-1:]))
+    ids = fed_ids(lm, turn.answers[0] if ends.endswith((" ", "\n")) else f" {turn.answers[0]}")
+    logprobs = [logprob(logits, [*question_ids, *ids][0]), *forced_logprobs(lm, cache, [*question_ids, *ids])]
+    return sum(logprobs[len(question_ids) :])
 
 
 def _likelihood(
@@ -139,7 +150,7 @@ def _row(number: int, turn: Turn, sample: Sample) -> Row:
         "turn": number, "answers": json.dumps(turn.answers, ensure_ascii=False),
         "details": json.dumps(dict(sample.details), sort_keys=True), "refused": "", "budget_tokens": 0,
         "score": math.nan, "text": "", "attended_tokens": math.nan, "metadata_bytes": 0, "kept_bytes": 0,
-        "peak_bytes": 0, **dict.fromkeys(TIMES, math.nan),
+        "peak_bytes": 0, **dict.fromkeys(TIMES, math.nan), "logprob": math.nan,
     }  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def cells(
     methods: Sequence[str | Method] | Mapping[str, str | Method],
     budgets: Sequence[int | float],
     edits: Mapping[str, Edit] | None = None,
+    logprobs: bool = False,
 ) -> list[Cell]:
     """Every method at every budget; those that ignore it have one cell. With `edits`, each once more with every edit.
 
@@ -76,7 +77,8 @@ def cells(
     for cell in all_cells:
         if cell.budget is not None and not budgets:
             raise InvalidInputError("evaluate: budgets", f"none for {cell.label!r}", "at least one")
-    return [*all_cells, *(_edited(cell, name, edit) for name, edit in (edits or {}).items() for cell in all_cells)]
+    all_cells += [_edited(cell, name, edit) for name, edit in (edits or {}).items() for cell in all_cells]
+    return [replace(cell, logprob=logprobs) for cell in all_cells]
 
 
 def _edited(cell: Cell, name: str, edit: Edit) -> Cell:

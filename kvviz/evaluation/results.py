@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 # Columns that files of earlier releases lack: NaN there.
-ADDED = ("attended_tokens", "peak_bytes", "ttft_s", "tt2t_s", "tpot_s")
+ADDED = ("attended_tokens", "peak_bytes", "ttft_s", "tt2t_s", "tpot_s", "logprob")
 KEY = "key"
 # Sort order of the rows, so that the order in which processes finish does not matter.
 ORDER = ["task", "placement", "length", "sample", "seed", "method", "budget", "turn", KEY]

@@ -46,6 +46,7 @@ def evaluate(
     out: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     edits: Mapping[str, Edit] | None = None,
+    logprobs: bool = False,
 ) -> pd.DataFrame:
     """Scores of every method and budget on every sample of every task and length: a table as from `load_results`.
 
@@ -53,7 +54,9 @@ def evaluate(
     instances, or a mapping from labels to these. `budgets`: tokens, or shares of the prompt. `lengths`: tokens of the
     prompt, the question included. Each sample is prefilled once for all methods and budgets. `edits`, by name: every
     method and budget runs once more with each of them (`kvviz.exact` and others), labelled "method, name"; tokens that
-    an edit gives as text must occur in every sample.
+    an edit gives as text must occur in every sample. `logprobs`: the column `logprob` has the log-probability of the
+    first turn's first answer, as from `kvviz.score`, which moves before the text does; this takes as long again.
+    Otherwise, in other turns, and in cells finished before, it is NaN.
 
     `out`: a Parquet file, written at the end. Until then each finished cell is saved in a folder next to it: after a
     crash or a kill, the same call goes on from there, and a call with more tasks, methods, budgets, lengths or samples
@@ -72,7 +75,7 @@ def evaluate(
     version, and MissingDependencyError without pyarrow.
     """
     packages()  # report missing packages before anything is loaded
-    all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets, edits)
+    all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets, edits, logprobs)
     _check_jobs(lm, jobs)
     model = load(lm) if isinstance(lm, str) else lm
     _check_lengths(model, lengths)

@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Cell:
-    """A method at a budget, with an edit or none. If its fields refuse the budget, `method` is None, `refused` why."""
+    """A method at a budget, with an edit or none. If its fields refuse the budget, `method` is None, `refused` why.
+
+    With `logprob`, the first turn's answer is scored too (`kvviz.score`).
+    """
 
     label: str
     name: str
@@ -28,6 +31,7 @@ class Cell:
     method: Method | None
     refused: str = ""
     edit: Edit | None = None
+    logprob: bool = False
 
 
 def method_cells(

@@ -20,6 +20,7 @@ from kvviz.errors import InvalidInputError
 from kvviz.evaluation import evaluate, example_cells, load_results, run
 from kvviz.evaluation.example_cells import TIMES
 from kvviz.methods import create
+from kvviz.tasks.prompts import render
 from tests.evaluation.evaluation_tasks import (
     BUDGETS,
     FIELDS,
@@ -257,3 +258,20 @@ def test_edits_are_cells_of_their_own(tiny, out, monkeypatch):
     assert "Exact" in config["edit"]
     with pytest.raises(InvalidInputError, match=r"edits\['x'\]: got str; wanted an Edit"):
         evaluate(*arguments, edits={"x": "exact"})
+
+
+def test_the_answers_log_probability_is_that_of_score(tiny):
+    task = Letters()
+    chosen = {"quest": create("quest", budget=BUDGETS[0], page_size=4, dense_layers=0), "full": create("full")}
+    table = evaluate(tiny, [task], chosen, BUDGETS[:1], LENGTHS[:1], samples=1, logprobs=True)
+    sample = task.sample(tiny, LENGTHS[0], 0, 0)
+    prompt = render(tiny, sample, task.placement)
+    for row in table[table["turn"] == 0].itertuples():
+        score = kvviz.score(
+            tiny, prompt.text, f" {sample.turns[0].answers[0]}", chosen[row.method], question=prompt.turns[0] or None
+        )
+        assert row.logprob == pytest.approx(score.total, abs=1e-4)
+    assert table.loc[table["turn"] == 1, "logprob"].isna().all()
+    without = evaluate(tiny, [task], chosen, BUDGETS[:1], LENGTHS[:1], samples=1)
+    assert without["logprob"].isna().all()
+    assert without["text"].tolist() == table["text"].tolist()
