@@ -13,8 +13,8 @@ from ..clustering.kmeans import METRICS, kmeans
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .fields import one_of, whole
-from .ranking import Ranking, spread
-from .selection import Selection, group_scores, positions, to_selection_heads
+from .ranking import Ranking, cluster_of_token, spread
+from .selection import Selection, group_scores, to_selection_heads
 from .sliders import Slider
 
 
@@ -145,10 +145,8 @@ class ClusterKV(Method[ClusterKVState]):
 
     def ranking(self, state: ClusterKVState, queries: Tensor, keys: Tensor) -> Ranking:
         """The score of each token's cluster, that of the mean of its keys, and that of the token's own key."""
-        batch, heads, count = state.order.shape
-        slots = positions(0, count, batch, heads, keys.device)
-        cluster = torch.searchsorted(state.offsets[..., 1:].contiguous(), slots, right=True)  # of each slot
-        groups = torch.full(keys.shape[:3], -1, device=keys.device).scatter_(-1, state.order, cluster)
+        groups = cluster_of_token(state.order, state.offsets, keys.shape[2])
+        cluster = groups.gather(-1, state.order)
         members = keys.float().gather(2, state.order[..., None].expand(*state.order.shape, keys.shape[-1]))
         sums = torch.zeros_like(state.centroids).scatter_add_(2, cluster[..., None].expand_as(members), members)
         means = sums / state.sizes.clamp(min=1)[..., None]

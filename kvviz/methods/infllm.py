@@ -14,6 +14,7 @@ from ..trace.styles import Style
 from .attention import QUERY_BLOCK
 from .base import LayerContext, Method
 from .fields import one_of, whole
+from .ranking import Ranking, of_groups
 from .selection import Selection, group_scores, positions, reduce_group, take_groups
 from .state import TokenState
 
@@ -61,6 +62,7 @@ class InfLLM(Method[InfLLMState]):
     title = "InfLLM"
     paper = "arXiv 2402.04617"
     kind = "retrieval"
+    stages = ("kept", "grouping", "ranking", "trimming")
     group_name = "block"
     style = Style(dash="dot", symbol="diamond-open")
     least_recent = 1  # the local window always holds the newest token
@@ -125,9 +127,7 @@ class InfLLM(Method[InfLLMState]):
 
     def choose(self, state: InfLLMState, queries: Tensor) -> Selection:
         """Sinks, the best blocks within the budget, and the local window."""
-        scores = group_scores(queries, state.representatives, self.group)  # [B, R, N]
-        if self.across_heads:
-            scores = scores.mean(1, keepdim=True).repeat(1, scores.shape[1], 1)
+        scores = self._scores(state, queries)
         end = self.recent_start(state)
         batch, heads, blocks = scores.shape
         offsets = positions(0, blocks + 1, batch, heads, scores.device) * self.block_size
@@ -136,6 +136,19 @@ class InfLLM(Method[InfLLMState]):
         free, details = self.free_budget(state), state.layer.details
         chosen = take_groups(scores, offsets.diff(), offsets, order, free, details=details)
         return self.with_sinks_and_recent(state, chosen)
+
+    def ranking(self, state: InfLLMState, queries: Tensor, keys: Tensor) -> Ranking:
+        """The score of each token's block, and that of the token's own key."""
+        scores, end = self._scores(state, queries), self.recent_start(state)
+        block = (torch.arange(state.length, device=keys.device) - self.sinks) // self.block_size
+        block[: self.sinks], block[end:] = -1, -1
+        alone = group_scores(queries, keys.float(), self.group)
+        return of_groups(scores, alone, block.expand(*scores.shape[:2], -1))
+
+    def _scores(self, state: InfLLMState, queries: Tensor) -> Tensor:
+        """The scores of all blocks, [B, R, N]."""
+        scores = group_scores(queries, state.representatives, self.group)
+        return scores.mean(1, keepdim=True).repeat(1, scores.shape[1], 1) if self.across_heads else scores
 
     def _received(self, layer: LayerContext, queries: Tensor, keys: Tensor) -> Tensor:
         """Score of each token from the queries after it, at most one local window of them: float32 [B, Q, L]."""

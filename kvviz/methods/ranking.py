@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,29 @@ class Ranking:
         return Ranking(self.scores[row, None], self.exact[row, None], self.alone[row, None], groups)
 
 
-def spread(of_groups: Tensor, groups: Tensor) -> Tensor:
+def of_tokens(scores: Tensor, exact: Tensor, start: int) -> Ranking:
+    """The ranking of single tokens by scores [B, R, n] from position `start` on, the others not; `exact` [B, R, N]."""
+    after = exact.shape[-1] - start - scores.shape[-1]
+    return Ranking(pad(scores.float(), (start, after), value=torch.nan), exact, exact)
+
+
+def of_groups(scores: Tensor, alone: Tensor, groups: Tensor) -> Ranking:
+    """The ranking of exact groups, by scores [B, R, C]; `alone` [B, R, N] and `groups` [B, R, N] of each token."""
+    told = spread(scores.float(), groups)
+    return Ranking(told, told, alone, groups)
+
+
+def spread(values: Tensor, groups: Tensor) -> Tensor:
     """The value of each token's group [B, R, N], from one per group [B, R, C]; NaN for group -1."""
-    return of_groups.gather(-1, groups.clamp(min=0)).masked_fill(groups < 0, torch.nan)
+    return values.gather(-1, groups.clamp(min=0)).masked_fill(groups < 0, torch.nan)
+
+
+def cluster_of_token(order: Tensor, offsets: Tensor, length: int) -> Tensor:
+    """The cluster of each of `length` tokens [B, H, L], -1 for none, from the clusters' `order` and `offsets`.
+
+    order [B, H, n] are positions sorted by cluster, offsets [B, H, C+1] where each cluster starts in it.
+    """
+    slots = torch.arange(order.shape[-1], device=order.device).expand_as(order).contiguous()
+    cluster = torch.searchsorted(offsets[..., 1:].contiguous(), slots, right=True)  # of each slot
+    groups = torch.full((*order.shape[:2], length), -1, device=order.device)
+    return groups.scatter_(-1, order, cluster)

@@ -6,13 +6,11 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from .attention import attention_weights
 from .base import Kind, LayerContext, Method, S
-from .ranking import Ranking
+from .ranking import Ranking, of_tokens
 from .selection import Selection, reduce_group, to_selection_heads
 from .state import TokenState
 
@@ -60,5 +58,4 @@ class ScoringMethod(Method[S]):
         if scores.shape[-1] == state.length:
             scores = scores[..., self.sinks : end]
         exact = reduce_group(attention_weights(queries, keys, layer.scale, layer.softcap), layer.n_kv_heads, self.group)
-        padded = pad(scores.float(), (self.sinks, state.length - end), value=torch.nan)
-        return Ranking(padded, exact, exact)
+        return of_tokens(scores, exact, self.sinks)

@@ -15,6 +15,7 @@ from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method
 from .fields import number, whole
+from .ranking import Ranking, of_groups
 from .selection import Group, Selection, positions, reduce_group, to_selection_heads
 from .state import TokenState, tensor_bytes
 
@@ -93,6 +94,7 @@ class ShadowKV(Method[ShadowKVState]):
     title = "ShadowKV"
     paper = "arXiv 2410.21465"
     kind = "retrieval"
+    stages = ("kept", "grouping", "ranking")
     group_name = "chunk"
     style = Style(dash="dashdot", symbol="triangle-up-open")
     needs_queries = False
@@ -173,9 +175,7 @@ class ShadowKV(Method[ShadowKVState]):
 
     def choose(self, state: ShadowKVState, queries: Tensor) -> Selection:
         """Sinks, outliers, the best chunks within the budget, and all tokens after the last chunk."""
-        layer = state.layer
-        weights = attention_weights(queries, state.landmarks.tensor, layer.scale, layer.softcap)
-        scores = reduce_group(weights, layer.n_kv_heads, self.group)  # [B, R, C-O]
+        layer, scores = state.layer, self._scores(state, queries)
         heads, size = scores.shape[1], self.chunk_size
         room = self.free_budget(state) // size  # generated tokens may leave none, not even for all outliers
         outliers = to_selection_heads(state.outliers[..., :room], heads)
@@ -193,6 +193,28 @@ class ShadowKV(Method[ShadowKVState]):
             token_scores = chunk_scores.gather(-1, order).repeat_interleave(size, dim=-1)
             chosen = replace(chosen, groups=groups, scores=token_scores)
         return self.with_sinks_and_recent(state, chosen)
+
+    def ranking(self, state: ShadowKVState, queries: Tensor, keys: Tensor) -> Ranking:
+        """The score of each token's chunk, and the exact weight of the token; outliers are not ranked."""
+        layer, scores = state.layer, self._scores(state, queries)
+        rows, chunks = scores.shape[1], (state.end - state.start) // self.chunk_size
+        others = to_selection_heads(state.others.tensor, rows)
+        of_chunk = scores.new_full((*scores.shape[:2], chunks + 1), torch.nan)  # the last place is for other tokens
+        of_chunk.scatter_(-1, others, scores)
+        ranked = torch.zeros_like(of_chunk, dtype=torch.bool).scatter_(-1, others, True)
+        places = torch.arange(state.length, device=keys.device)
+        chunk = (places - state.start) // self.chunk_size
+        chunk[(places < state.start) | (places >= state.end)] = chunks
+        chunk = chunk.expand(*scores.shape[:2], -1)
+        groups = torch.where(ranked.gather(-1, chunk), chunk, -1)
+        weights = attention_weights(queries, keys, layer.scale, layer.softcap)
+        return of_groups(of_chunk[..., :-1], reduce_group(weights, layer.n_kv_heads, self.group), groups)
+
+    def _scores(self, state: ShadowKVState, queries: Tensor) -> Tensor:
+        """The scores of all landmarks, [B, R, C-O]."""
+        layer = state.layer
+        weights = attention_weights(queries, state.landmarks.tensor, layer.scale, layer.softcap)
+        return reduce_group(weights, layer.n_kv_heads, self.group)
 
     def _outliers_allowed(self, prompt_length: int) -> int:
         """The number of outlier chunks that the budget allows."""

@@ -12,8 +12,10 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..offload.channels import ChannelCache
 from ..trace.styles import Style
+from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number
+from .ranking import Ranking, of_tokens
 from .selection import Group, Selection, ValueCorrection, reduce_group, to_selection_heads
 from .state import tensor_bytes
 
@@ -132,6 +134,16 @@ class SparQ(Method[SparQState]):
         attended = weights.gather(-1, to_selection_heads(selection.indices, weights.shape[1])).sum(-1)  # [B, Q]
         correction = ValueCorrection(state.value_sum / state.length, (1 - attended).clamp(min=0))
         return replace(selection, value_correction=correction)
+
+    def ranking(self, state: SparQState, queries: Tensor, keys: Tensor) -> Ranking:
+        """The approximate weights of the tokens between sinks and local window, and the exact ones."""
+        layer, end = state.layer, self.recent_start(state)
+        exact = attention_weights(queries, keys, layer.scale, layer.softcap)
+        weights, exact = (
+            reduce_group(each, layer.n_kv_heads, self.group)
+            for each in (self._approximate_weights(state, queries.float()), exact)
+        )
+        return of_tokens(weights[..., self.sinks : end], exact, self.sinks)
 
     def _approximate_weights(self, state: SparQState, queries: Tensor) -> Tensor:
         """Softmax weights [B, Q, L] of queries [B, Q, D] over the channels in which they are largest."""

@@ -12,10 +12,12 @@ from torch.nn import functional as F
 from ..clustering.kmeans import kmeans
 from ..offload.token_cache import TokenCache
 from ..trace.styles import Style
+from .attention import attention_weights
 from .base import LayerContext, Method
 from .clusterkv import ClusteredState
 from .fields import number, whole
-from .selection import Selection, positions, reduce_group, take_groups
+from .ranking import Ranking, cluster_of_token, of_groups
+from .selection import Selection, positions, reduce_group, take_groups, to_selection_heads
 
 
 @dataclass
@@ -81,6 +83,7 @@ class SqueezedAttention(Method[SqueezedAttentionState]):
     title = "Squeezed Attention"
     paper = "arXiv 2411.09688"
     kind = "retrieval"
+    stages = ("kept", "grouping", "ranking", "trimming")
     style = Style(dash="dash", symbol="cross-open")
     needs_queries = False
     overlaps_build = True
@@ -142,6 +145,16 @@ class SqueezedAttention(Method[SqueezedAttentionState]):
         if self.threshold is not None:
             chosen = _above(chosen, self.threshold, details=state.layer.details)
         return self.with_sinks_and_recent(state, chosen)
+
+    def ranking(self, state: SqueezedAttentionState, queries: Tensor, keys: Tensor) -> Ranking | None:
+        """The estimated weight of each token's cluster, and the exact weight of the token."""
+        if state.clustered == 0:
+            return None
+        layer = state.layer
+        scores = self.scores(state, queries)
+        groups = to_selection_heads(cluster_of_token(state.order, state.offsets, state.length), scores.shape[1])
+        weights = attention_weights(queries, keys, layer.scale, layer.softcap)
+        return of_groups(scores, reduce_group(weights, layer.n_kv_heads, self.group), groups)
 
     def scores(self, state: SqueezedAttentionState, queries: Tensor) -> Tensor:
         """Estimated weights S of each cluster for each selection head, [B, R, C]; `threshold` is compared with them."""

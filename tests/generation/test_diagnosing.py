@@ -14,8 +14,20 @@ from tests.cache.test_editing import HEADS, LAYERS, smallest
 from tests.tiny_models import letters_tokenizer, make, prompt
 
 LENGTH, QUESTION = 150, " what? "
-METHODS = ("clusterkv", "quest", "ctkvr", "pqcache", "centroidkv", "snapkv", "h2o", "sparq", "magicpig")
-NAMES = {"clusterkv", "quest", "ctkvr", "pqcache"}  # that tell how they ranked tokens
+METHODS = (
+    "clusterkv",
+    "quest",
+    "ctkvr",
+    "pqcache",
+    "centroidkv",
+    "snapkv",
+    "h2o",
+    "sparq",
+    "magicpig",
+    "infllm",
+    "shadowkv",
+)
+NAMES = {"clusterkv", "quest", "ctkvr", "pqcache", "infllm"}  # that tell how they ranked tokens
 EVIDENCE = (40, 41, 77)
 
 
