@@ -156,11 +156,17 @@ class LayerCache:
         """An independent copy of the stored tokens, built for another method, and with an edit.
 
         The built state is copied if it can be reused: the method is the same except for its budget, on which its state
-        does not depend, and no token was decoded.
+        does not depend, no token was decoded, and the cache has the details that an edit needs.
         Raises InvalidInputError if tokens were dropped, or if queries are needed that were not kept.
         """
-        if edit is None and self.edit is None and self._serves(method):
-            return self._copied(method)
+        of_layer = LayerEdit.of(edit, method, self.context.index)
+        editable = self.context.details and not self.dense and not method.drops_tokens
+        if self.edit is None and (of_layer is None or editable) and self._serves(method):
+            copied = self._copied(method)
+            if of_layer is not None:
+                of_layer.check(method, self.context, self.prompt_length)
+                copied.edit = of_layer
+            return copied
         if not self.store.complete:
             got = f"a cache whose tokens {self.method.name} dropped"
             raise InvalidInputError("fork of a cache", got, "a cache with all tokens")

@@ -58,7 +58,7 @@ class SharedPrefill:
         source, logits, ready_s = self._base(method)
         if edit is not None and edit.grouped:
             edit = edit.with_groups(self.cache(method)[0].group_tokens)
-        if method.builds_for_any_budget and edit is None:
+        if method.builds_for_any_budget and (edit is None or self._details):
             source, build_s = self._built_by(method, source)
             ready_s += build_s
         started = time.perf_counter()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Head = tuple[int, int]  # layer and KV head
-BY_STAGE = 12  # heads of which each stage is restored alone: those that bring back most
+BY_STAGE = 8  # heads of which each stage is restored alone: those that bring back most
 
 
 class Proof:
@@ -55,12 +55,17 @@ class Proof:
         """The table `Diagnosis.restored`: all heads at once, each head, and each stage of the most effective heads."""
         everywhere = (diagnosis.ALL, diagnosis.ALL)
         stages = self._method.stages
-        rows = [self._row(everywhere, EVERYTHING, self.heads), *(self._row(everywhere, s, self.heads) for s in stages)]
+        rows = [self._row(everywhere, stage, self.heads) for stage in (EVERYTHING, *stages)]
         for head in self.heads:
             rows.append(self._row(head, EVERYTHING, [head]))
             self._of_head[head] = rows[-1]["logprob"]
         if len(stages) > 1:
-            rows += [self._row(head, stage, [head]) for head in self._by_effect()[:BY_STAGE] for stage in stages]
+            whole = {(row["layer"], row["head"]): row for row in rows}
+            for head in self._by_effect()[:BY_STAGE]:  # "kept" exact is the whole head restored
+                rows += [
+                    whole[head] | {"stage": stage} if stage == "kept" else self._row(head, stage, [head])
+                    for stage in stages
+                ]
         return to_table(diagnosis.RESTORED, rows)
 
     def waterfall(self, full: Score) -> pd.DataFrame:
@@ -84,7 +89,7 @@ class Proof:
         while not (score := self.decoded(order[:count])).answered:
             if count == len(order):
                 return None, None
-            count = min(count + max(count // 2, 1), len(order))
+            count = min(2 * count, len(order))
         thinned = self._thinned(order[:count])
         if len(thinned) < count and (of_thinned := self.decoded(thinned)).answered:
             return tuple(sorted(thinned)), of_thinned

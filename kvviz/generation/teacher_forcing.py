@@ -111,7 +111,7 @@ class ForcedAnswer:
                 layer.observer = observer
             predictions = [logits, *forced_predictions(self.lm, cache, self.fed[:-1])]
         self.passes += len(self.fed) - 1
-        return self._score(predictions)
+        return self._score(predictions[len(self.question_ids) :])
 
     def selections(self, method: Method) -> tuple[Score, dict[int, list[Selection]]]:
         """The Score with a method, and the selections of all steps by layer, without layers that attend to all."""
@@ -143,14 +143,16 @@ class ForcedAnswer:
         if len(self.fed) > 1:
             frozen = FrozenCache(cache, attended, restored, hidden, shown, choices)
             with attached(self.lm.model):
-                predictions += self.lm.model(fed, past_key_values=frozen, use_cache=True).logits[0]
+                kept = min(len(self.answer_ids), len(self.fed) - 1)  # only the answer's predictions are needed
+                logits = self.lm.model(fed, past_key_values=frozen, use_cache=True, logits_to_keep=kept).logits[0]
+            predictions = [*predictions, *logits][-len(self.answer_ids) :]
             self.passes += 1
         return self._score(predictions)
 
     def _score(self, predictions: Sequence[Tensor]) -> Score:
-        """The answer's Score, from the logits [V] before each token of question and answer."""
+        """The answer's Score, from the logits [V] before each of its tokens."""
         asked = len(self.question_ids)
-        of_answer = list(zip(predictions[asked:], self.answer_ids, strict=True))
+        of_answer = list(zip(predictions, self.answer_ids, strict=True))
         return Score(
             np.array([logprob(logits, token) for logits, token in of_answer], np.float64),
             self.lm.tokens(self.fed)[asked:],
