@@ -58,6 +58,9 @@ def diagnose(
     Restoring a head lets it attend to the tokens with the largest exact weights, as many as before; all steps are then
     computed in one pass in which other heads keep their choices. The smallest set of heads is checked by a real decode.
 
+    Of a method that does not tell how it ranked its tokens (`Method.ranking`), only what it attended to is known: what
+    it missed then counts as "badly scored".
+
     Raises InvalidInputError if full attention does not give the answer either, since then there is nothing to explain,
     for evidence that does not occur in the prompt, or occurs twice, and the errors of `generate`.
     """
@@ -109,6 +112,7 @@ def given_answer(forced: ForcedAnswer, answer: str) -> tuple[ForcedAnswer, Score
     for text in (answer, f" {answer}"):
         attempt = forced.with_answer(text)
         score = attempt.frozen_score()
+        forced.passes = attempt.passes
         if score.answered:
             return attempt, score
     return None

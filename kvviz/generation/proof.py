@@ -45,6 +45,7 @@ class Proof:
         heads = range(forced.lm.geometry.n_kv_heads)
         self.heads: list[Head] = [(layer, head) for layer in sorted(attended) for head in heads]
         self._frozen = self._scored()  # as `score`, up to rounding
+        self._everywhere: dict[str, Score] = {}  # with a stage exact in all heads
         self._of_head: dict[Head, float] = {}
 
     def pinned(self, positions: Collection[int]) -> float:
@@ -55,15 +56,17 @@ class Proof:
         """The table `Diagnosis.restored`: all heads at once, each head, and each stage of the most effective heads."""
         everywhere = (diagnosis.ALL, diagnosis.ALL)
         stages = self._method.stages
-        rows = [self._row(everywhere, stage, self.heads) for stage in (EVERYTHING, *stages)]
+        rows = [self._row(everywhere, stage, self._all_heads(stage)) for stage in (EVERYTHING, *stages)]
         for head in self.heads:
-            rows.append(self._row(head, EVERYTHING, [head]))
+            rows.append(self._row(head, EVERYTHING, self._scored([head])))
             self._of_head[head] = rows[-1]["logprob"]
         if len(stages) > 1:
             whole = {(row["layer"], row["head"]): row for row in rows}
             for head in self._by_effect()[:BY_STAGE]:  # "kept" exact is the whole head restored
                 rows += [
-                    whole[head] | {"stage": stage} if stage == "kept" else self._row(head, stage, [head])
+                    whole[head] | {"stage": stage}
+                    if stage == "kept"
+                    else self._row(head, stage, self._scored([head], stage))
                     for stage in stages
                 ]
         return to_table(diagnosis.RESTORED, rows)
@@ -73,7 +76,7 @@ class Proof:
         rows = [{"stage": diagnosis.METHOD, "logprob": self._frozen.total}]
         for stage in reversed(self._method.stages):
             exact_stages = UNTRIMMED if stage == "ranking" and "trimming" in self._method.stages else stage
-            rows.append({"stage": stage, "logprob": self._scored(self.heads, exact_stages).total})
+            rows.append({"stage": stage, "logprob": self._all_heads(exact_stages).total})
         return to_table(diagnosis.WATERFALL, [*rows, {"stage": diagnosis.FULL, "logprob": full.total}])
 
     def smallest(self) -> tuple[tuple[Head, ...] | None, Score | None]:
@@ -113,12 +116,18 @@ class Proof:
             edit |= exact(layers=[layer], heads=[head for other, head in heads if other == layer])
         return self._forced.score(self._method, edit)
 
+    def _all_heads(self, stage: str) -> Score:
+        """The Score with this stage exact in all heads; "kept" is the oracle, as is "all"."""
+        stage = EVERYTHING if stage == "kept" else stage
+        if stage not in self._everywhere:
+            self._everywhere[stage] = self._scored(self.heads, stage)
+        return self._everywhere[stage]
+
     def _scored(self, restored: Collection[Head] = (), stage: str = EVERYTHING) -> Score:
-        choices = None if stage == EVERYTHING else self._choices[stage]  # none for "kept": those of the oracle
+        choices = None if stage == EVERYTHING else self._choices[stage]
         return self._forced.frozen_score(self._attended, restored, choices=choices)
 
-    def _row(self, head: Head, stage: str, restored: Sequence[Head]) -> dict[str, Any]:
-        score = self._scored(restored, stage)
+    def _row(self, head: Head, stage: str, score: Score) -> dict[str, Any]:
         gained = score.total - self._frozen.total
         return {"layer": head[0], "head": head[1], "stage": stage, "logprob": gained, "answered": score.answered}
 

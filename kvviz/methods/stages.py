@@ -113,12 +113,14 @@ class StepStages:
         count = int(groups.max()) + 2  # the last place is for tokens without a group
         places = torch.where(groups < 0, count - 1, groups)
         of_group = scores.new_full((shape[0], count), -torch.inf).scatter_reduce_(-1, places, scores, "amax")
-        rank = (of_group[:, None] > of_group[..., None]).sum(-1) + 1.0  # [R, count]
-        of_token = rank.gather(-1, places)
+        of_token = ((of_group[:, None] > of_group[..., None]).sum(-1) + 1.0).gather(-1, places)
         cut = of_token.masked_fill(~self.attended | (groups < 0), 0.0).amax(-1, keepdim=True).expand_as(of_token)
         unknown = groups < 0
-        found = (groups, of_token.masked_fill(unknown, torch.nan), cut.masked_fill(unknown, torch.nan))
-        return tuple(values[:, positions].cpu().numpy() for values in found)  # type: ignore[return-value]  # three
+        group, rank, last = (
+            values[:, positions].cpu().numpy()
+            for values in (groups, of_token.masked_fill(unknown, torch.nan), cut.masked_fill(unknown, torch.nan))
+        )
+        return group, rank, last
 
     def _best(self, counts: Tensor, among: Tensor) -> Tensor:
         return take(self.weights, among, counts)

@@ -154,7 +154,6 @@ class _Word(NamedTuple):
     position: int
     line: int
     column: int
-
     width: int
 
 

@@ -61,7 +61,8 @@ class Diagnosis:
     `weight` that the method gave (a merged token's share of its centroid's); its `score` and `rank` (1 is the best)
     among the tokens that were ranked, and `cut`, the lowest score that was attended to; `exact_rank`, by exact weight
     among all tokens; its `group`, with the group's rank and the rank of the last group attended to (NaN, and -1,
-    without groups). `query_head` is -1 unless the method chooses per query head.
+    without groups). `query_head` is -1 unless the method chooses per query head. A method without `Method.ranking` has
+    scores of attended tokens only (else minus infinity), and its misses count as "badly scored".
 
     `restored`: what restoring a head brings back, by `stage` or "all", and whether the answer is then the likeliest;
     with layer and head -1 for all heads at once. `waterfall`: the answer's log-probability with the method, then with
@@ -177,6 +178,8 @@ class Diagnosis:
         for name, table in tables.items():
             if "position" in table and not table["position"].between(0, len(tokens) - 1).all():
                 raise IncompatibleFileError(f"read {path}: {name}", "a position outside", f"0 to {len(tokens) - 1}")
+            if "layer" in table:
+                _check_heads(f"read {path}: {name}", table, metadata["geometry"])
         texts = [tokens[place] for place in tables["evidence"]["position"]]
         tables["evidence"].insert(1, "token", to_column(texts))
         scores = {
@@ -203,6 +206,13 @@ def causes(waterfall: pd.DataFrame, stages: tuple[str, ...]) -> list[tuple[str, 
     keeps_all = stages != ("kept",)
     named = {FULL: "the budget", **VERDICTS} | ({"kept": "the rest"} if keeps_all else {})
     return [(named[stage], after - before) for stage, before, after in zip(rows, totals, totals[1:], strict=False)]
+
+
+def _check_heads(operation: str, table: pd.DataFrame, geometry: Geometry) -> None:
+    """Raise IncompatibleFileError for rows of layers or KV heads that the model does not have."""
+    for name, count in (("layer", geometry.n_layers), ("head", geometry.n_kv_heads)):
+        if not table[name].between(ALL, count - 1).all():
+            raise IncompatibleFileError(operation, f"{name} {table[name].max()}", f"{ALL} to {count - 1}")
 
 
 def _score(arrays: Mapping[str, NDArray[Any]], name: str, tokens: list[str], path: object) -> Score:

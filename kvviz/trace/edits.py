@@ -199,7 +199,7 @@ def group(layer: int, head: int, number: int) -> Group:
     """The tokens of one cluster, page or inverted list of one layer and KV head, as `tokens` of `pin` and `drop`.
 
     `number` is that in recordings (`Recording.groups`) and widgets: of the groups of the prompt. Known for ClusterKV,
-    Quest and CTkvr. The method is built once more to find the tokens.
+    Quest and CTkvr. The method is built once more to find the tokens; `generate` prefills the prompt once more for it.
     """
     for name, value in (("layer", layer), ("head", head), ("number", number)):
         if type(value) is not int or value < 0:

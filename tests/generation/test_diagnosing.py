@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import kvviz
-from kvviz.errors import InvalidInputError
+from kvviz.errors import IncompatibleFileError, InvalidInputError
 from kvviz.trace.diagnosis import ALL, TABLES
 from kvviz.trace.outcomes import OUTCOMES
 from tests.cache.test_editing import HEADS, LAYERS, smallest
@@ -194,6 +196,15 @@ def test_a_diagnosis_survives_its_file(diagnosed, tmp_path):
                 np.testing.assert_array_equal(one.likeliest, two.likeliest)
         assert (again.smallest, again.tokens, again.stages, again.style) == (d.smallest, d.tokens, d.stages, d.style)
         assert (again.geometry, again.passes, dict(again.texts)) == (d.geometry, d.passes, dict(d.texts))
+
+
+def test_a_file_with_heads_that_the_model_does_not_have_is_refused(diagnosed, tmp_path):
+    d = diagnosed("quest")
+    for name, message in (("layer", "layer 99; wanted -1 to 3"), ("head", "head 99; wanted -1 to 1")):
+        wrong = d.restored.assign(**{name: d.restored[name].replace(0, 99)})
+        path = dataclasses.replace(d, restored=wrong).save(tmp_path / f"{name}.safetensors")
+        with pytest.raises(IncompatibleFileError, match=f"restored: got {message}"):
+            kvviz.Diagnosis.load(path)
 
 
 def test_an_answer_that_full_attention_does_not_give_has_nothing_to_explain(tiny):

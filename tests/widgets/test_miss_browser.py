@@ -211,6 +211,10 @@ def test_changes_are_decoded_again_with_the_model():
     assert widget.result["answered"] == score.answered
     out = kvviz.generate(tiny, prompt(150), method, question=" what? ", edit=edit, max_new_tokens=8)
     assert widget.result["text"] == out.text
+    other = dataclasses.replace(d, full=dataclasses.replace(d.full, logprobs=d.full.logprobs - 1))
+    refused = MissInspector(other, tiny)
+    refused.changes = [{"kind": "pin", "position": 40}]
+    assert "full attention gives the answer log-probability" in refused.result["refusal"]
     widget.changes = []
     assert widget.result["logprob"] == pytest.approx(d.method.total, abs=1e-5)
     widget.changes = [{"kind": "pin", "position": 40}, {"kind": "drop", "position": 40}]

@@ -17,12 +17,15 @@ from ..teacher_forcing import ForcedAnswer
 if TYPE_CHECKING:
     from ...models import LanguageModel
 
+TOLERANCE = 0.5  # nats, for another dtype or device
+
 
 def retry(lm: LanguageModel, diagnosis: Diagnosis) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
     """A function that decodes the diagnosed answer with some changes, as MissInspector names them.
 
     It returns the answer's `logprob`, whether it is `answered`, and the `text` that greedy decoding writes. The prompt
-    is prefilled at the first call. Raises InvalidInputError for another model than the diagnosed one.
+    is prefilled at the first call. Raises InvalidInputError for another model than the diagnosed one: at once by its
+    geometry, and the first call by the log-probability that full attention gives the answer.
     """
     if lm.geometry != diagnosis.geometry:
         wanted = f"the diagnosed one, {diagnosis.model}: {diagnosis.geometry}"
@@ -58,4 +61,8 @@ def _forced(lm: LanguageModel, diagnosis: Diagnosis) -> ForcedAnswer:
     prompt = torch.tensor([ids[: diagnosis.prompt_length]], device=lm.device)
     forced = ForcedAnswer(lm, prompt, diagnosis.answer, details=True)
     forced.question_ids, forced.answer_ids = ids[diagnosis.prompt_length : asked], ids[asked:]
+    full = forced.frozen_score().total
+    if abs(full - diagnosis.full.total) > TOLERANCE:
+        got = f"{lm.name}, whose full attention gives the answer log-probability {full:.2f}"
+        raise InvalidInputError("MissInspector: lm", got, f"{diagnosis.full.total:.2f}, as {diagnosis.model} does")
     return forced
