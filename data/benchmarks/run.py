@@ -30,6 +30,7 @@ from parts import (
     causes,
     decode,
     decode_kernels,
+    diagnosis,
     edits,
     end_to_end,
     grid,
@@ -59,7 +60,8 @@ SEED = 0
 
 PARTS = {
     "imports": imports.run, "kernels": kernels.run, "decode": decode.run,
-    "decode_kernels": decode_kernels.run, "edits": edits.run, "recall": recall.run, "needle": needle.run,
+    "decode_kernels": decode_kernels.run, "edits": edits.run, "diagnosis": diagnosis.run,
+    "recall": recall.run, "needle": needle.run,
     "build": build.run, "step": step.run, "ablations": ablations.run, "schedules": schedules.run,
     "iterations": iterations.run, "causes": causes.run, "misses": misses.run,
     "timeline": timeline.run, "throughput": throughput.run,

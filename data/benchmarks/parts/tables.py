@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import decode, decode_kernels, edits, long_generation, misses, notebooks, offload_tables, schedules, widgets
+from . import (
+    decode,
+    decode_kernels,
+    diagnosis,
+    edits,
+    long_generation,
+    misses,
+    notebooks,
+    offload_tables,
+    schedules,
+    widgets,
+)
 from .markdown import table
 
 Results = dict[str, Any]
@@ -15,7 +26,7 @@ def summary(results: Results) -> str:
     rows: list[list[str]] = []
     lines = {
         "imports": _imports, "decode": decode.lines, "decode_kernels": decode_kernels.lines,
-        "edits": edits.lines,
+        "edits": edits.lines, "diagnosis": diagnosis.lines,
         "kernels": _kernels, "recall": _recall_lines,
         "cache": offload_tables.cache_lines, "store": offload_tables.store_lines, "grid": _grid,
         "widget": widgets.lines, "notebooks": notebooks.lines,
