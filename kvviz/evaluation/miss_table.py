@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from ..cache.frozen import attended_by
+from ..cache.attended import attended_by
 from ..cache.layer_cache import LayerCache
 from ..cache.recorder import Recorder
 from ..errors import InvalidInputError

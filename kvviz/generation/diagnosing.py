@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cache.attachment import attached
-from ..cache.frozen import attended_by
+from ..cache.attended import attended_by
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
@@ -78,7 +78,7 @@ def diagnose(
         wanted = "a method that chooses in some layer: lower dense_layers, or use another method"
         raise InvalidInputError("diagnose: method", f"{chosen.name}, which attends to all tokens", wanted)
     proof = Proof(forced, chosen, score, attended_by(observer.selections, forced.exact_cache()[0]), observer.choices)
-    needed["pinned"] = [proof.pinned([position]) for position in needed["position"]]
+    needed["pinned"] = proof.pinned(needed["position"].tolist())
     restored = proof.restored()
     smallest, smallest_score = proof.smallest()
     control = proof.control(len(smallest or ()), controls)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
+from ..cache.frozen import Change
 from ..errors import InvalidInputError
 from .teacher_forcing import ForcedAnswer
 
@@ -37,10 +38,8 @@ def find_evidence(
     spans: list[tuple[float, int, int]] = []  # minus the cost, start and stop: the costliest is divided first
     pieces = _pieces(texts, sinks, len(texts), FIRST_SPANS)
     while True:
-        for start, stop in pieces:
-            if forced.passes - before >= max_passes:
-                break
-            cost = full - forced.frozen_score(hidden=range(start, stop)).total
+        pieces = pieces[: max_passes - (forced.passes - before)]
+        for (start, stop), cost in zip(pieces, _costs(forced, full, [range(*piece) for piece in pieces]), strict=True):
             if stop - start == 1:
                 costs[start] = cost
             elif cost >= least_cost:
@@ -54,8 +53,8 @@ def find_evidence(
 
 def given_evidence(forced: ForcedAnswer, positions: Sequence[int]) -> pd.DataFrame:
     """The table of `find_evidence` for given tokens: what dropping each of them costs; one forward pass per token."""
-    full = forced.frozen_score().total
-    return evidence_table(forced, {place: full - forced.frozen_score(hidden=[place]).total for place in positions})
+    costs = _costs(forced, forced.frozen_score().total, [[place] for place in positions])
+    return evidence_table(forced, dict(zip(positions, costs, strict=True)))
 
 
 def evidence_table(forced: ForcedAnswer, costs: dict[int, float]) -> pd.DataFrame:
@@ -66,6 +65,11 @@ def evidence_table(forced: ForcedAnswer, costs: dict[int, float]) -> pd.DataFram
         "token": pd.Series([texts[place] for place in places], dtype="object"),
         "logprob": pd.Series([costs[place] for place in places], dtype="float64"),
     })  # fmt: skip
+
+
+def _costs(forced: ForcedAnswer, full: float, spans: Sequence[Collection[int]]) -> list[float]:
+    """What dropping each span costs, of the log-probability `full`."""
+    return [full - score.total for score in forced.frozen_scores(None, [Change(hidden=span) for span in spans])]
 
 
 def _pieces(texts: Sequence[str], start: int, stop: int, count: int) -> list[tuple[int, int]]:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..cache.attended import Attended
 from ..cache.decoding import centroid_weights
-from ..cache.frozen import Attended
 from ..cache.layer_cache import LayerCache
 from ..cache.recorder import merged_share_of
 from ..methods.attention import attention_weights

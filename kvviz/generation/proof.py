@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ..cache.frozen import Attended
+from ..cache.attended import Attended
+from ..cache.frozen import Change
 from ..methods.base import Method
 from ..trace import diagnosis
 from ..trace.edits import Edit, exact
@@ -48,27 +49,24 @@ class Proof:
         self._everywhere: dict[str, Score] = {}  # with a stage exact in all heads
         self._of_head: dict[Head, float] = {}
 
-    def pinned(self, positions: Collection[int]) -> float:
-        """The log-probability that comes back if every head attends to these tokens in addition."""
-        return self._forced.frozen_score(self._attended, shown=positions).total - self._frozen.total
+    def pinned(self, positions: Sequence[int]) -> list[float]:
+        """The log-probability that comes back if every head attends to one of these tokens in addition, for each."""
+        scores = self._forced.frozen_scores(self._attended, [Change(shown=[position]) for position in positions])
+        return [score.total - self._frozen.total for score in scores]
 
     def restored(self) -> pd.DataFrame:
         """The table `Diagnosis.restored`: all heads at once, each head, and each stage of the most effective heads."""
         everywhere = (diagnosis.ALL, diagnosis.ALL)
         stages = self._method.stages
         rows = [self._row(everywhere, stage, self._all_heads(stage)) for stage in (EVERYTHING, *stages)]
-        for head in self.heads:
-            rows.append(self._row(head, EVERYTHING, self._scored([head])))
-            self._of_head[head] = rows[-1]["logprob"]
+        whole = dict(zip(self.heads, self._rows([(head, EVERYTHING) for head in self.heads]), strict=True))
+        self._of_head = {head: row["logprob"] for head, row in whole.items()}
+        rows += whole.values()
         if len(stages) > 1:
-            whole = {(row["layer"], row["head"]): row for row in rows}
-            for head in self._by_effect()[:BY_STAGE]:  # "kept" exact is the whole head restored
-                rows += [
-                    whole[head] | {"stage": stage}
-                    if stage == "kept"
-                    else self._row(head, stage, self._scored([head], stage))
-                    for stage in stages
-                ]
+            picked = self._by_effect()[:BY_STAGE]
+            found = iter(self._rows([(head, stage) for head in picked for stage in stages if stage != "kept"]))
+            for head in picked:  # "kept" exact is the whole head restored
+                rows += [whole[head] | {"stage": stage} if stage == "kept" else next(found) for stage in stages]
         return to_table(diagnosis.RESTORED, rows)
 
     def waterfall(self, full: Score) -> pd.DataFrame:
@@ -124,8 +122,16 @@ class Proof:
         return self._everywhere[stage]
 
     def _scored(self, restored: Collection[Head] = (), stage: str = EVERYTHING) -> Score:
-        choices = None if stage == EVERYTHING else self._choices[stage]
-        return self._forced.frozen_score(self._attended, restored, choices=choices)
+        return self._forced.frozen_score(self._attended, self._change(restored, stage))
+
+    def _change(self, restored: Collection[Head], stage: str) -> Change:
+        """The heads restored, or with one stage exact."""
+        return Change(restored, choices=None if stage == EVERYTHING else self._choices[stage])
+
+    def _rows(self, tried: Sequence[tuple[Head, str]]) -> list[dict[str, Any]]:
+        """The table's rows for single heads and stages."""
+        scores = self._forced.frozen_scores(self._attended, [self._change([head], stage) for head, stage in tried])
+        return [self._row(head, stage, score) for (head, stage), score in zip(tried, scores, strict=True)]
 
     def _row(self, head: Head, stage: str, score: Score) -> dict[str, Any]:
         gained = score.total - self._frozen.total

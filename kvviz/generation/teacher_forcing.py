@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..cache.attachment import attached
-from ..cache.frozen import Attended, FrozenCache
+from ..cache.attended import Attended
+from ..cache.frozen import Change, FrozenCache
 from ..cache.layer_cache import LayerCache
 from ..cache.selective_cache import SelectiveCache
 from ..errors import InvalidInputError
@@ -28,6 +29,9 @@ from .prefill import SharedPrefill
 if TYPE_CHECKING:
     from ..models import LanguageModel
 
+NO_CHANGE = Change()
+BATCH_BYTES = 2**24  # of one layer's logits; a step of attention holds a few such tensors
+MOST_ROWS = 16
 Observer = Callable[[LayerCache, Tensor, Selection, Tensor, float], None]
 
 
@@ -122,32 +126,44 @@ class ForcedAnswer:
 
         return self.score(method, observer=note), dict(selections)
 
-    @torch.no_grad()
-    def frozen_score(
-        self,
-        attended: Mapping[int, Attended] | None = None,
-        restored: Collection[tuple[int, int]] = (),
-        hidden: Collection[int] = (),
-        shown: Collection[int] = (),
-        choices: Mapping[int, Tensor] | None = None,
-    ) -> Score:
-        """The Score of all steps in one forward pass over what they attend to (see `FrozenCache`).
+    def frozen_score(self, attended: Mapping[int, Attended] | None = None, change: Change = NO_CHANGE) -> Score:
+        """As `frozen_scores`, for one change."""
+        return self.frozen_scores(attended, [change])[0]
 
-        Raises InvalidInputError with a `prefill`: the pass goes on from the exactly prefilled prompt.
+    @torch.no_grad()
+    def frozen_scores(self, attended: Mapping[int, Attended] | None, changes: Sequence[Change]) -> list[Score]:
+        """The Score of each change, from passes that compute all steps over what they attend to (see `FrozenCache`).
+
+        Several changes are computed in one pass, a row each, as far as memory allows; `passes` counts the rows. Raises
+        InvalidInputError with a `prefill`: a pass goes on from the exactly prefilled prompt.
         """
         if self._sparse:
             raise InvalidInputError("frozen_score", "a prompt with a sparse prefill", "one without `prefill`")
         cache, first = self.exact_cache()
-        fed = torch.tensor([self.fed[:-1]], device=self.ids.device)
-        predictions = [first]
-        if len(self.fed) > 1:
-            frozen = FrozenCache(cache, attended, restored, hidden, shown, choices)
-            with attached(self.lm.model):
-                kept = min(len(self.answer_ids), len(self.fed) - 1)  # only the answer's predictions are needed
-                logits = self.lm.model(fed, past_key_values=frozen, use_cache=True, logits_to_keep=kept).logits[0]
-            predictions = [*predictions, *logits][-len(self.answer_ids) :]
-            self.passes += 1
-        return self._score(predictions)
+        if len(self.fed) == 1:  # the prompt's own prediction is all there is to score
+            return [self._score([first]) for _ in changes]
+        width = self._rows_at_once()
+        scores = []
+        for start in range(0, len(changes), width):
+            frozen = FrozenCache(cache, attended, changes[start : start + width])
+            scores += [self._score([first, *logits][-len(self.answer_ids) :]) for logits in self._fed_to(frozen)]
+        return scores
+
+    def _rows_at_once(self) -> int:
+        """How many changes a pass computes: their logits of one layer fit in BATCH_BYTES."""
+        steps = len(self.fed) - 1
+        of_row = 4 * self.lm.geometry.n_heads * steps * (self.ids.shape[1] + steps)
+        return min(max(BATCH_BYTES // of_row, 1), MOST_ROWS)
+
+    def _fed_to(self, frozen: FrozenCache) -> Tensor:
+        """The logits [B, n, V] that predict the answer, or all of it but its first token."""
+        fed = torch.tensor([self.fed[:-1]], device=self.ids.device).expand(frozen.rows, -1)
+        kept = min(len(self.answer_ids), fed.shape[1])  # only the answer's predictions are needed
+        with attached(self.lm.model):
+            found = self.lm.model(fed, past_key_values=frozen, use_cache=True, logits_to_keep=kept)
+        self.passes += frozen.rows
+        logits: Tensor = found.logits
+        return logits
 
     def _score(self, predictions: Sequence[Tensor]) -> Score:
         """The answer's Score, from the logits [V] before each of its tokens."""

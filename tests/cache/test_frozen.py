@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import kvviz
-from kvviz.cache.frozen import FrozenCache, attended_by
+from kvviz.cache.attended import attended_by
+from kvviz.cache.frozen import Change, FrozenCache
 from kvviz.errors import InvalidInputError
+from kvviz.generation import teacher_forcing
 from kvviz.generation.teacher_forcing import ForcedAnswer
 from kvviz.methods import create
 from tests.cache.test_editing import HEADS, LAYERS, METHODS, smallest
@@ -37,7 +40,7 @@ def test_one_pass_gives_the_log_probabilities_of_the_steps(forced, name):
 @pytest.mark.parametrize("hidden", [(5,), range(30, 80)])
 def test_hidden_tokens_are_dropped_ones(forced, hidden):
     expected = forced.score(create("full"), kvviz.drop(hidden)).logprobs
-    np.testing.assert_allclose(forced.frozen_score(hidden=hidden).logprobs, expected, atol=1e-4)
+    np.testing.assert_allclose(forced.frozen_score(change=Change(hidden=hidden)).logprobs, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["clusterkv", "quest", "snapkv", "centroidkv", "sparq", "pqcache"])
@@ -47,7 +50,7 @@ def test_restoring_the_last_layer_is_a_real_decode_with_the_oracle_there(forced,
     method = smallest(name)
     _, selections = forced.selections(method)
     attended = attended_by(selections, forced.exact_cache()[0])
-    restored = forced.frozen_score(attended, restored=[(last, 1)]).logprobs
+    restored = forced.frozen_score(attended, Change(restored=[(last, 1)])).logprobs
     np.testing.assert_allclose(restored, forced.score(method, kvviz.exact([last], [1])).logprobs, atol=1e-4)
     assert np.abs(restored - forced.frozen_score(attended).logprobs).max() > 1e-4
 
@@ -57,8 +60,36 @@ def test_restoring_all_heads_with_room_for_all_tokens_is_full_attention(forced):
     _, selections = forced.selections(method)
     attended = attended_by(selections, forced.exact_cache()[0])
     heads = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
-    restored = forced.frozen_score(attended, restored=heads).logprobs
+    restored = forced.frozen_score(attended, Change(restored=heads)).logprobs
     np.testing.assert_allclose(restored, forced.frozen_score().logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_changes_in_one_pass_do_not_touch_each_other(forced, name, monkeypatch):
+    _, selections = forced.selections(smallest(name))
+    attended = attended_by(selections, forced.exact_cache()[0])
+    last = LAYERS - 1
+    everything = torch.ones_like(attended[last].counts, dtype=torch.bool)[..., None].expand(-1, -1, LENGTH).clone()
+    everything = torch.nn.functional.pad(everything, (0, everything.shape[1]))
+    changes = [
+        Change(), Change(hidden=range(30, LENGTH)), Change(restored=[(last, 1)]), Change(shown=range(20, 110)),
+        Change(restored=[(last, 0)], choices={last: everything}, hidden=[5]),
+    ]  # fmt: skip
+    together = forced.frozen_scores(attended, changes)
+    alone = [forced.frozen_score(attended, change) for change in changes]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
+    same = name == "oracle"  # restored, it attends to the same tokens
+    assert len({round(score.total, 4) for score in together}) == len(changes) - same
+
+    widths = []
+    kept = FrozenCache.__init__
+    monkeypatch.setattr(FrozenCache, "__init__", lambda *args: (widths.append(len(args[3])), kept(*args))[1])
+    forced.frozen_scores(attended, changes)
+    monkeypatch.setattr(teacher_forcing, "BATCH_BYTES", 1)
+    in_turn = forced.frozen_scores(attended, changes)
+    assert widths == [5, 1, 1, 1, 1, 1]
+    np.testing.assert_allclose([score.total for score in in_turn], [score.total for score in alone], atol=1e-6)
 
 
 def test_a_cache_that_lost_tokens_is_refused(forced):
