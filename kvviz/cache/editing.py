@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
-import torch
 from torch import Tensor
 
-from ..clustering.merged import Merged
 from ..errors import InvalidInputError
-from ..methods.attention import attention_weights
 from ..methods.base import LayerContext, Method
-from ..methods.selection import Selection, member_mask, reduce_group
+from ..methods.selection import Selection, member_mask
 from ..methods.state import State
 from ..offload.layer_store import LayerStore
 from ..trace.edit_parts import Drop, Exact, Only, Part, Pin, Replace
 from ..trace.edits import Edit
+from .edited_choice import EditedChoice, positions_in, positions_of
 from .exact_stages import exact_at
 
 
@@ -53,31 +51,42 @@ class LayerEdit:
 
     @property
     def pinned(self) -> list[int]:
-        """All positions that are pinned in some head and step: the layer does not free them."""
-        return sorted({position for part in self.parts if isinstance(part, Pin) for position in _positions(part)})
+        """All positions that are pinned in some head, step and row: there the layer does not free them."""
+        return sorted({position for part in self.parts if isinstance(part, Pin) for position in positions_of(part)})
 
-    def check(self, method: Method, context: LayerContext, prompt_length: int) -> None:
-        """Raise InvalidInputError if the pinned tokens exceed a head's budget, or the method has no such stage."""
+    def check(self, method: Method, context: LayerContext, prompt_length: int, batch: int) -> None:
+        """Raise InvalidInputError for more pins than a head's budget, a stage that the method lacks, or no such row."""
         for part in self.parts:
+            if part.rows is not None and part.rows[-1] >= batch:
+                wanted = f"0 to {batch - 1}: the batch has {batch} sequences"
+                raise InvalidInputError(f"{part.kind}: rows", part.rows[-1], wanted)
             if isinstance(part, Replace) and part.stage not in method.stages:
                 wanted = f"one of {', '.join(method.stages)}, the stages of {method.name}"
                 raise InvalidInputError("replace: stage", repr(part.stage), wanted)
         room = method.budget_tokens(prompt_length) - method.sinks - 1
         within = [part for part in self.parts if isinstance(part, Pin) and part.budget == "same"]
-        for head in range(context.n_kv_heads):
-            in_head = [part for part in within if part.heads is None or head in part.heads]
-            pinned = {token for part in in_head for token in _positions(part)}
+        rows = {row for part in within for row in part.rows or ()} or {0}
+        for row, head in product(sorted(rows), range(context.n_kv_heads)):
+            here = [part for part in within if part.heads is None or head in part.heads]
+            here = [part for part in here if part.rows is None or row in part.rows]
+            pinned = {token for part in here for token in positions_of(part)}
             count = sum(token >= method.sinks for token in pinned)
             if count > room:
-                got = f"{count} tokens in layer {context.index}, head {head}"
+                of_row = f", row {row}" if batch > 1 else ""
+                got = f"{count} tokens in layer {context.index}, head {head}{of_row}"
                 wanted = f"at most {room} of a budget of {room + method.sinks + 1}, or budget='extra'"
                 raise InvalidInputError("pin", got, wanted)
 
-    def kept(self, tokens: Tensor, length: int) -> Tensor:
-        """The positions [B, H, K] that a method keeps, with the pinned ones, -1 pads."""
+    def kept(self, tokens: Tensor, length: int, rows: slice) -> Tensor:
+        """The positions [B, H, K] that a method keeps in these rows of the batch, with the pinned ones, -1 pads."""
         kept = member_mask(tokens, length)
-        kept[..., [position for position in self.pinned if position < length]] = True
-        return _members(kept)
+        for part in self.parts:
+            if isinstance(part, Pin):
+                positions = [position for position in positions_of(part) if position < length]
+                for row in range(rows.start, rows.stop):
+                    if part.rows is None or row in part.rows:
+                        kept[row - rows.start, :, positions] = True
+        return positions_in(kept)
 
     def apply(
         self,
@@ -94,205 +103,10 @@ class LayerEdit:
         parts = [part for part in self.parts if part.steps is None or step in part.steps]
         if not parts:
             return selection
-        choice = _Choice(selection, history, context, starts)
+        choice = EditedChoice(selection, history, context, starts)
         for part in parts:
             if isinstance(part, Replace):
                 choice.set_heads(part, exact_at(part.stage, method, runs, queries, selection, context, history))
         choice.make_exact(parts, queries, method)
         choice.pin_and_drop(parts, method)
         return choice.selection()
-
-
-class _Choice:
-    """A selection as masks over all tokens [B, R, N], which are simple to change."""
-
-    def __init__(self, selection: Selection, history: LayerStore, context: LayerContext, starts: Sequence[int]) -> None:
-        indices, length = selection.indices, history.length
-        assert selection.groups is not None  # a cache with an edit asks for details
-        assert selection.scores is not None
-        self._selection, self._history, self._context = selection, history, context
-        self._starts = torch.tensor(starts, device=indices.device)[:, None, None]  # [B, 1, 1]
-        self._places = torch.arange(length, device=indices.device) - self._starts  # [B, 1, N] from the first real token
-        self._rows = torch.arange(indices.shape[1], device=indices.device) // (indices.shape[1] // context.n_kv_heads)
-        self.attended = member_mask(indices, length)
-        self._scores = _spread(selection.scores, indices, length, torch.nan)
-        self._groups = _spread(selection.groups, indices, length, -1)
-        self._bias = None if selection.bias is None else _spread(selection.bias, indices, length, 0.0)
-        self._merged, self._correction = selection.merged, selection.value_correction
-
-    def make_exact(self, parts: Sequence[Part], queries: Tensor, method: Method) -> None:
-        """Let heads attend to all tokens, or to those with the largest exact weights."""
-        visible = (self._places >= 0).expand_as(self.attended)
-        for part in sorted((p for p in parts if isinstance(p, Only | Exact)), key=lambda p: isinstance(p, Exact)):
-            if isinstance(part, Exact):
-                chosen = visible if part.by == "full" else self._best(queries, method)
-                self.set_heads(part, chosen)
-            elif part.layers is None or self._context.index in part.layers:
-                self._set_rows(~self._of_heads(part), visible)
-            else:
-                self._set_rows(torch.ones_like(self._rows, dtype=torch.bool), visible)
-
-    def pin_and_drop(self, parts: Sequence[Part], method: Method) -> None:
-        """Add pinned tokens, which may displace others, and remove dropped ones."""
-        within, extra, dropped = (
-            self._named([part for part in parts if isinstance(part, kind) and accepts(part)])
-            for kind, accepts in _PIN_OR_DROP
-        )
-        taken_out = within | extra | dropped
-        if self._merged is not None and bool(taken_out.any()):
-            self._merged = _without(self._merged, _by_head(taken_out, self._context.n_kv_heads), self._history)
-        missing = within & ~self.attended
-        self._displace(missing.sum(-1, keepdim=True), within | extra, method)
-        self.attended = (self.attended | within | extra) & ~dropped
-
-    def selection(self) -> Selection:
-        """The changed selection."""
-        indices = _members(self.attended)
-        pads, slots = indices < 0, indices.clamp(min=0)
-        return replace(
-            self._selection,
-            indices=indices,
-            groups=self._groups.gather(-1, slots).masked_fill(pads, -1),
-            scores=self._scores.gather(-1, slots).masked_fill(pads, torch.nan),
-            bias=None if self._bias is None else self._bias.gather(-1, slots),
-            merged=self._merged,
-            value_correction=self._correction,
-            host_part=None,  # its slots are no longer a range
-            padded=True,
-        )
-
-    def _best(self, queries: Tensor, method: Method) -> Tensor:
-        """The tokens with the largest exact weights [B, R, N], as many as each row attends to, centroids included.
-
-        Weights are averaged over a group's query heads, as for the oracle and in recordings.
-        """
-        context, group = self._context, "each" if method.group == "each" else "mean"
-        seen = (self._places >= 0).expand(-1, context.n_kv_heads, -1)
-        weights = attention_weights(queries, self._history.keys, context.scale, context.softcap, visible=seen)
-        ranked = reduce_group(weights, context.n_kv_heads, group).argsort(dim=-1, descending=True, stable=True)
-        counts = self.attended.sum(-1, keepdim=True)
-        if self._merged is not None:
-            counts = counts + (self._merged.degree > 0).sum(-1)[:, self._rows, None]
-        first = torch.arange(ranked.shape[-1], device=ranked.device) < counts
-        return torch.zeros_like(self.attended).scatter_(-1, ranked, first.expand_as(ranked))
-
-    def set_heads(self, part: Part, chosen: Tensor) -> None:
-        """Let the part's heads attend to the `chosen` tokens [B, R, N] only."""
-        self._set_rows(self._of_heads(part), chosen)
-
-    def _set_rows(self, rows: Tensor, chosen: Tensor) -> None:
-        """Let these rows [R] attend to the `chosen` tokens [B, R, N] only, by their plain attention weights."""
-        changed = rows[:, None]
-        self.attended = torch.where(changed, chosen, self.attended)
-        self._scores = self._scores.masked_fill(changed, torch.nan)
-        self._groups = self._groups.masked_fill(changed, -1)
-        self._bias = None if self._bias is None else self._bias.masked_fill(changed, 0.0)
-        heads = torch.zeros(self._context.n_kv_heads, dtype=torch.bool, device=rows.device)
-        heads[self._rows[rows]] = True
-        if self._merged is not None:
-            self._merged = _unmerged(self._merged, heads)
-        if self._correction is not None:
-            queries = heads.repeat_interleave(self._context.n_heads // self._context.n_kv_heads)
-            self._correction = replace(self._correction, share=self._correction.share.masked_fill(queries, 0.0))
-
-    def _displace(self, counts: Tensor, pinned: Tensor, method: Method) -> None:
-        """Remove as many tokens [B, R, 1] from each row: the lowest-ranked, then the oldest of those without a rank.
-
-        Sinks, the step's own token and pinned tokens stay.
-        """
-        newest = self._places == self._places[..., -1:]
-        candidates = self.attended & ~pinned & ~newest & (self._places >= method.sinks)
-        rank = self._scores.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        order = rank.argsort(dim=-1, stable=True)  # [B, R, N]
-        order = order.gather(-1, (~candidates.gather(-1, order)).to(torch.uint8).argsort(dim=-1, stable=True))
-        first = torch.arange(order.shape[-1], device=order.device) < counts
-        displaced = torch.zeros_like(self.attended).scatter_(-1, order, first.expand_as(order))
-        self.attended = self.attended & ~(displaced & candidates)
-
-    def _of_heads(self, part: Part) -> Tensor:
-        """Whether each row [R] belongs to the part's heads."""
-        if part.heads is None:
-            return torch.ones_like(self._rows, dtype=torch.bool)
-        return torch.isin(self._rows, torch.tensor(part.heads, device=self._rows.device))
-
-    def _named(self, parts: Sequence[Part]) -> Tensor:
-        """Whether a part names the token in this row, bool [B, R, N]."""
-        named = torch.zeros_like(self.attended)
-        for part in parts:
-            tokens = torch.tensor(_positions(part), device=named.device)
-            named |= torch.isin(self._places, tokens) & self._of_heads(part)[:, None]
-        return named
-
-
-_PIN_OR_DROP: tuple[tuple[type[Part], Callable[[Part], bool]], ...] = (
-    (Pin, lambda part: cast(Pin, part).budget == "same"),
-    (Pin, lambda part: cast(Pin, part).budget == "extra"),
-    (Drop, lambda part: True),
-)
-
-
-def _positions(part: Part) -> tuple[int, ...]:
-    assert isinstance(part, Pin | Drop)
-    return cast("tuple[int, ...]", part.tokens)
-
-
-def _spread(values: Tensor, indices: Tensor, length: int, fill: float) -> Tensor:
-    """The values of slots [B, R, S] at their tokens, [B, R, length]; `fill` elsewhere."""
-    spread = values.new_full((*indices.shape[:-1], length + 1), fill)  # the last place is for pads
-    return spread.scatter_(-1, torch.where(indices < 0, length, indices), values)[..., :-1]
-
-
-def _members(mask: Tensor) -> Tensor:
-    """The positions [..., S] of a mask [..., N], ascending, padded with -1."""
-    counts = mask.sum(-1, keepdim=True)
-    width = int(counts.max()) if counts.numel() else 0
-    order = (~mask).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
-    return torch.where(torch.arange(width, device=mask.device) < counts, order, -1)
-
-
-def _by_head(rows: Tensor, heads: int) -> Tensor:
-    """A mask per row [B, R, N] as one per KV head [B, H, N]: of any of its rows."""
-    by_head: Tensor = rows.unflatten(1, (heads, -1))  # [B, H, R/H, N]
-    return by_head.any(2)
-
-
-def _without(merged: Merged, tokens: Tensor, history: LayerStore) -> Merged:
-    """The centroids without the `tokens` [B, H, N], which are taken out of the weighted means they are in."""
-    if merged.members is None:
-        raise InvalidInputError("edit", "merged tokens of a method that does not tell its members", "Merged.members")
-    count = merged.members.shape[-1]
-    out = tokens[..., :count] & (merged.members >= 0)
-    labels = merged.members.clamp(min=0).long()
-    removed = torch.zeros_like(merged.degree).scatter_add_(-1, labels, out.to(merged.degree.dtype))
-    degree = merged.degree - removed
-
-    def mean(means: Tensor, raw: Tensor) -> Tensor:
-        index = labels[..., None].expand(*labels.shape, raw.shape[-1])
-        sums = means.float() * merged.degree[..., None]
-        sums = sums.scatter_add(2, index, -raw[:, :, :count].float() * out[..., None])
-        kept = sums / degree.clamp(min=1)[..., None]
-        return torch.where((removed > 0)[..., None], kept, means.float()).to(means.dtype)
-
-    return _empty_last(
-        Merged(
-            mean(merged.keys, history.keys), mean(merged.values, history.values), degree,
-            torch.where(out, -1, merged.members),
-        )
-    )  # fmt: skip
-
-
-def _unmerged(merged: Merged, heads: Tensor) -> Merged:
-    """The centroids of all heads but these, bool [H]; theirs become pads."""
-    members = None if merged.members is None else merged.members.masked_fill(heads[:, None], -1)
-    return replace(merged, degree=merged.degree.masked_fill(heads[:, None], 0), members=members)
-
-
-def _empty_last(merged: Merged) -> Merged:
-    """The centroids with those of degree 0 last, since pads come last."""
-    assert merged.members is not None
-    order = (merged.degree == 0).to(torch.uint8).argsort(dim=-1, stable=True)  # [B, H, C]
-    place = order.argsort(-1).to(merged.members.dtype)
-    members = torch.where(merged.members < 0, -1, place.gather(-1, merged.members.clamp(min=0).long()))
-    rows = order[..., None]
-    keys, values = (t.gather(2, rows.expand(*order.shape, t.shape[-1])) for t in (merged.keys, merged.values))
-    return Merged(keys, values, merged.degree.gather(-1, order), members)

@@ -134,7 +134,7 @@ class LayerCache:
         if self.dense:
             return
         if self.edit is not None:
-            self.edit.check(self.method, self.context, self.prompt_length)
+            self.edit.check(self.method, self.context, self.prompt_length, self.store.batch)
         if self.context.details and (self.method.drops_tokens or self.store.offloads):
             if self.history is self.store:
                 self.history = DeviceStore()
@@ -164,7 +164,7 @@ class LayerCache:
         if self.edit is None and (of_layer is None or editable) and self._serves(method):
             copied = self._copied(method)
             if of_layer is not None:
-                of_layer.check(method, self.context, self.prompt_length)
+                of_layer.check(method, self.context, self.prompt_length, self.store.batch)
                 copied.edit = of_layer
             return copied
         if not self.store.complete:
@@ -322,7 +322,7 @@ class LayerCache:
             return
         assert isinstance(self.store, DeviceStore)  # methods that drop tokens always get this store
         kept = [
-            Kept(row.rows.stop - row.rows.start, row.start, state.length, self._keeps(state))
+            Kept(row.rows.stop - row.rows.start, row.start, state.length, self._keeps(state, row.rows))
             for row, state in zip(self._rows, self.states, strict=True)
         ]
         needed = needed_positions(self.store, kept, self.context.n_kv_heads)
@@ -330,10 +330,10 @@ class LayerCache:
             self.store.retain(needed)
             self._retained = self.store.used
 
-    def _keeps(self, state: State) -> Tensor | None:
+    def _keeps(self, state: State, rows: slice) -> Tensor | None:
         """The positions [B, H, K] that later steps may attend to, by the method's choice or the edit; None for all."""
         kept = self.method.keeps(state)
-        return kept if kept is None or self.edit is None else self.edit.kept(kept, state.length)
+        return kept if kept is None or self.edit is None else self.edit.kept(kept, state.length, rows)
 
 
 def check_finite(operation: str, keys: Tensor) -> None:

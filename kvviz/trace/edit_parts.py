@@ -28,22 +28,26 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One change, in some layers, KV heads and decode steps (from 0, the question's included); None means all."""
+    """One change, in some layers, KV heads, decode steps and rows of a batch; None means all.
+
+    All count from 0, steps from the question's first one.
+    """
 
     kind: ClassVar[str]
 
     layers: Numbers | None = None
     heads: Numbers | None = None
     steps: Numbers | None = None
+    rows: Numbers | None = None
 
     def concerns(self, layer: int) -> bool:
         """Whether this may change the layer's selections."""
         return self.layers is None or layer in self.layers
 
     def overlaps(self, other: Part) -> bool:
-        """Whether a layer, head and step has both."""
-        pairs = ((self.layers, other.layers), (self.heads, other.heads), (self.steps, other.steps))
-        return all(one is None or two is None or set(one) & set(two) for one, two in pairs)
+        """Whether a layer, head, step and row has both."""
+        places = [(part.layers, part.heads, part.steps, part.rows) for part in (self, other)]
+        return all(one is None or two is None or set(one) & set(two) for one, two in zip(*places, strict=True))
 
 
 @dataclass(frozen=True)

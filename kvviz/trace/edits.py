@@ -11,7 +11,20 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import IncompatibleFileError, InvalidInputError, UnknownNameError
-from .edit_parts import Budget, By, Drop, Exact, Group, Numbers, Only, Part, Pin, Replace, Tokens, check_together
+from .edit_parts import (
+    Budget,
+    By,
+    Drop,
+    Exact,
+    Group,
+    Numbers,
+    Only,
+    Part,
+    Pin,
+    Replace,
+    Tokens,
+    check_together,
+)
 from .geometry import Geometry
 from .outcomes import VERDICTS
 from .text_positions import token_positions
@@ -21,8 +34,9 @@ from .text_positions import token_positions
 class Edit:
     """Changes to what decode steps attend to; `|` combines edits. Made by `pin`, `drop`, `exact`, `only` and `replace`.
 
-    Positions count from the first token of the prompt, layers, KV heads and steps from 0. A prompt is always prefilled
-    without edits: a dropped token has still been seen by the prompt's later tokens. Two parts of an edit that
+    Positions count from the first token of the prompt, layers, KV heads, steps and rows from 0. Rows are the sequences
+    of a batch (`SelectiveCache`); an edit of some rows changes nothing in others. A prompt is always prefilled without
+    edits: a dropped token has still been seen by the prompt's later tokens. Two parts of an edit that
     contradict each other are refused: a token pinned and dropped in the same place, heads that are exact by both
     "oracle" and "full", `only` where it meets another `only` or `exact`, or `replace` where it meets `exact` or another
     stage.
@@ -127,17 +141,18 @@ def pin(
     heads: Collection[int] | None = None,
     steps: Collection[int] | None = None,
     budget: Budget = "same",
+    rows: Collection[int] | None = None,
 ) -> Edit:
     """An edit with which these tokens are attended to, whatever the method chooses.
 
     `tokens`: text that occurs once in the prompt, a compiled regular expression (all matches), a position or positions,
-    a slice of them, or a `group`. `heads` are KV heads. With `budget="same"` they displace the method's lowest-ranked
+    a slice of them, or a `group`. `heads` are KV heads, `rows` sequences of a batch. With `budget="same"` they displace the method's lowest-ranked
     tokens, and then the oldest of those that it did not rank, but never sinks or the step's own token; with "extra"
     they come on top. An evicted token is kept, a merged one is taken out of its centroid.
     """
     if budget not in ("same", "extra"):
         raise InvalidInputError("pin: budget", repr(budget), "'same' or 'extra'")
-    return Edit((Pin(*_numbers("pin", layers, heads, steps), _tokens("pin", tokens), budget),))
+    return Edit((Pin(*_numbers("pin", layers, heads, steps, rows), _tokens("pin", tokens), budget),))
 
 
 def drop(
@@ -145,12 +160,13 @@ def drop(
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
     steps: Collection[int] | None = None,
+    rows: Collection[int] | None = None,
 ) -> Edit:
     """An edit with which these tokens, as in `pin`, are not attended to, by full attention either.
 
     Their places in the budget stay empty. A merged token is taken out of its centroid.
     """
-    return Edit((Drop(*_numbers("drop", layers, heads, steps), _tokens("drop", tokens)),))
+    return Edit((Drop(*_numbers("drop", layers, heads, steps, rows), _tokens("drop", tokens)),))
 
 
 def exact(
@@ -158,6 +174,7 @@ def exact(
     heads: Collection[int] | None = None,
     steps: Collection[int] | None = None,
     by: By = "oracle",
+    rows: Collection[int] | None = None,
 ) -> Edit:
     """An edit with which these KV heads attend exactly.
 
@@ -166,16 +183,17 @@ def exact(
     """
     if by not in ("oracle", "full"):
         raise InvalidInputError("exact: by", repr(by), "'oracle' or 'full'")
-    return Edit((Exact(*_numbers("exact", layers, heads, steps), by),))
+    return Edit((Exact(*_numbers("exact", layers, heads, steps, rows), by),))
 
 
 def only(
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
     steps: Collection[int] | None = None,
+    rows: Collection[int] | None = None,
 ) -> Edit:
     """An edit with which the method chooses for these layers and KV heads only; all others attend to all tokens."""
-    return Edit((Only(*_numbers("only", layers, heads, steps)),))
+    return Edit((Only(*_numbers("only", layers, heads, steps, rows)),))
 
 
 def replace(
@@ -183,6 +201,7 @@ def replace(
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
     steps: Collection[int] | None = None,
+    rows: Collection[int] | None = None,
 ) -> Edit:
     """An edit with which one stage of these KV heads' choice is exact, and all others remain the method's.
 
@@ -192,7 +211,7 @@ def replace(
     """
     if stage not in VERDICTS:
         raise UnknownNameError("replace: stage", str(stage), tuple(VERDICTS))
-    return Edit((Replace(*_numbers("replace", layers, heads, steps), stage),))
+    return Edit((Replace(*_numbers("replace", layers, heads, steps, rows), stage),))
 
 
 def group(layer: int, head: int, number: int) -> Group:
@@ -213,12 +232,17 @@ MAKERS: Mapping[str, Callable[..., Edit]] = {
 
 
 def _numbers(
-    operation: str, layers: Collection[int] | None, heads: Collection[int] | None, steps: Collection[int] | None
-) -> tuple[Numbers | None, Numbers | None, Numbers | None]:
+    operation: str,
+    layers: Collection[int] | None,
+    heads: Collection[int] | None,
+    steps: Collection[int] | None,
+    rows: Collection[int] | None,
+) -> tuple[Numbers | None, Numbers | None, Numbers | None, Numbers | None]:
     return (
         _numbers_of(f"{operation}: layers", layers),
         _numbers_of(f"{operation}: heads", heads),
         _numbers_of(f"{operation}: steps", steps),
+        _numbers_of(f"{operation}: rows", rows),
     )
 
 

@@ -231,7 +231,7 @@ def test_a_pinned_token_leaves_its_centroid(trace, name):
 
 
 def test_a_centroid_without_a_token_is_the_mean_of_the_others():
-    from kvviz.cache.editing import _without
+    from kvviz.cache.edited_choice import _without
     from kvviz.clustering.merged import Merged
     from kvviz.offload.device_store import DeviceStore
 
@@ -283,26 +283,60 @@ def test_pinned_tokens_are_kept_when_others_are_freed(tiny, name):
     assert without.used <= with_pins.used <= without.used + len(PINNED) < with_pins.length
 
 
+def in_a_batch(lm, method, rows, edit, *, new=8):
+    """What each prompt is answered in a batch, padded on the left, as lists of ids."""
+    longest = max(row.shape[1] for row in rows)
+    pads = [longest - row.shape[1] for row in rows]
+    padded = torch.cat([torch.nn.functional.pad(row, (pad, 0)) for row, pad in zip(rows, pads, strict=True)])
+    mask = torch.stack([(torch.arange(longest) >= pad).long() for pad in pads])
+    kvviz.attach(lm.model)
+    try:
+        out = lm.model.generate(
+            padded, attention_mask=mask, past_key_values=kvviz.SelectiveCache(lm.model, method, edit=edit),
+            max_new_tokens=new, do_sample=False, pad_token_id=0, eos_token_id=None,
+        )  # fmt: skip
+    finally:
+        kvviz.detach(lm.model)
+    return out[:, longest:].tolist()
+
+
 @pytest.mark.parametrize("name", ["clusterkv", "snapkv", "centroidkv", "quest"])
 def test_rows_of_a_batch_are_edited_from_their_first_real_token(tiny, name):
     method = smallest(name)
     edit = pin(PINNED, layers=[0, 1]) | drop([20, 21, 22]) | exact(layers=[3], heads=[0])
     edit |= replace(method.stages[-1], layers=[2])
     rows = [prompt(LENGTH), prompt(LENGTH - 13, seed=2)]
-    padded = torch.cat([rows[0], torch.nn.functional.pad(rows[1], (13, 0))])
-    mask = torch.ones_like(padded)
-    mask[1, :13] = 0
-    settings = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    kvviz.attach(tiny.model)
-    try:
-        cache = kvviz.SelectiveCache(tiny.model, method, edit=edit)
-        batch = tiny.model.generate(padded, attention_mask=mask, past_key_values=cache, **settings)[:, LENGTH:]
-        for number, alone in enumerate(rows):
-            cache = kvviz.SelectiveCache(tiny.model, method, edit=edit)
-            expected = tiny.model.generate(alone, past_key_values=cache, **settings)[:, alone.shape[1] :]
-            assert batch[number].tolist() == expected[0].tolist()
-    finally:
-        kvviz.detach(tiny.model)
+    alone = [in_a_batch(tiny, method, [row], edit)[0] for row in rows]
+    assert in_a_batch(tiny, method, rows, edit) == alone
+
+
+@pytest.mark.parametrize("padding", [0, 13])
+@pytest.mark.parametrize("name", ["clusterkv", "snapkv", "h2o", "centroidkv", "squeezed_attention", "ctkvr"])
+def test_each_row_of_a_batch_has_its_own_edit(tiny, name, padding):
+    method = smallest(name)
+    room = method.budget_tokens(LENGTH) - method.sinks - 1
+
+    def placed(*where):
+        one = pin(range(40, 40 + room), layers=[0, 1], **where[0]) | exact([3], [1], **where[0])
+        two = pin(range(90, 90 + room), layers=[0, 1], **where[-1]) | drop(range(100, 140), layers=[2], **where[-1])
+        return one, two | replace(method.stages[0], layers=[3], **where[-1])
+
+    rows = [prompt(LENGTH), prompt(LENGTH - padding, seed=2), prompt(LENGTH, seed=3)]
+    apart = placed({})
+    alone = [in_a_batch(tiny, method, [row], edit)[0] for row, edit in zip(rows, [*apart, None], strict=True)]
+    assert alone[0] != in_a_batch(tiny, method, rows[:1], None)[0]
+    assert alone[1] != in_a_batch(tiny, method, rows[1:2], None)[0]
+    one, two = placed({"rows": [0]}, {"rows": [1]})
+    assert in_a_batch(tiny, method, rows, one | two) == alone
+
+
+def test_a_row_outside_the_batch_is_refused(tiny):
+    rows = [prompt(LENGTH), prompt(LENGTH, seed=2)]
+    with pytest.raises(InvalidInputError, match=r"drop: rows: got 2; wanted 0 to 1: the batch has 2 sequences"):
+        in_a_batch(tiny, "full", rows, drop([20], rows=[2]))
+    crowded = pin(range(40, 90), layers=[2], rows=[1])
+    with pytest.raises(InvalidInputError, match=r"pin: got 50 tokens in layer 2, head 0, row 1; wanted at most"):
+        in_a_batch(tiny, kvviz.methods.create("snapkv", budget=40, sinks=3, recent=8), rows, crowded)
 
 
 @pytest.mark.parametrize("store", ["host", "disk"])

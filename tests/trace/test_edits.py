@@ -128,6 +128,7 @@ def test_text_that_is_pinned_and_dropped_is_refused_once_the_prompt_is_known():
         (pin([4], layers=[0]), drop([4], layers=[1])),
         (pin([4], heads=[0]), drop([4], heads=[1])),
         (pin([4], steps=[0]), drop([4], steps=range(1, 5))),
+        (pin([4], rows=[0]), drop([4], rows=[1])),
         (exact(layers=[1]), exact(layers=[2], by="full")),
         (only(layers=[1]), exact(layers=[2])),
         (replace("ranking"), pin([4])),
@@ -139,7 +140,8 @@ def test_edits_of_different_places_combine(one, two):
 
 
 def test_an_edit_is_stored_as_plain_data():
-    edit = pin("7463", layers=[1], steps=range(3)) | drop(re.compile("The")) | exact([0], [1], by="full") | only([1])
+    edit = pin("7463", layers=[1], steps=range(3)) | drop(re.compile("The")) | exact([0], [1], by="full", rows=[2])
+    edit |= only([1])
     resolved = edit.on(TEXTS, GEOMETRY)
     assert resolved.resolved
     assert not edit.resolved
