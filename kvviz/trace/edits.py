@@ -146,9 +146,9 @@ def pin(
     """An edit with which these tokens are attended to, whatever the method chooses.
 
     `tokens`: text that occurs once in the prompt, a compiled regular expression (all matches), a position or positions,
-    a slice of them, or a `group`. `heads` are KV heads, `rows` sequences of a batch. With `budget="same"` they displace the method's lowest-ranked
-    tokens, and then the oldest of those that it did not rank, but never sinks or the step's own token; with "extra"
-    they come on top. An evicted token is kept, a merged one is taken out of its centroid.
+    a slice of them, or a `group`. `heads` are KV heads, `rows` sequences of a batch. With `budget="same"` they displace
+    the method's lowest-ranked tokens, and then the oldest of those that it did not rank, but never sinks or the step's
+    own token; with "extra" they come on top. An evicted token is kept, a merged one is taken out of its centroid.
     """
     if budget not in ("same", "extra"):
         raise InvalidInputError("pin: budget", repr(budget), "'same' or 'extra'")
