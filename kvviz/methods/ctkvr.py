@@ -15,7 +15,7 @@ from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
-from .ranking import Ranking
+from .ranking import Ranking, of_candidates
 from .selection import Group, Selection, member_mask, positions, reduce_group
 from .sliders import Slider
 from .state import TokenState, tensor_bytes
@@ -231,15 +231,9 @@ class CTkvr(Method[CTkvrState]):
         scores = self._union_scores(state, queries, union, lists.shape[-2:].numel())
         weights = attention_weights(queries, keys, layer.scale, layer.softcap)
         alone = reduce_group(weights, layer.n_kv_heads, self.group)
-        reserved = ~member_mask(positions(self.sinks, end, *union.tokens.shape[:2], keys.device), state.length)
-        of_union = scores.new_full((*alone.shape[:2], state.length + 1), -torch.inf)  # the last place is for pads
-        of_union.scatter_(-1, torch.where(union.tokens < 0, state.length, union.tokens), scores)
         listed = member_mask(state.lists.flatten(2).long(), state.length)
-        return Ranking(
-            of_union[..., :-1].masked_fill(reserved, torch.nan),
-            alone.masked_fill(~listed, -torch.inf).masked_fill(reserved, torch.nan),
-            alone,
-        )
+        exact = alone.masked_fill(~listed, -torch.inf)
+        return of_candidates(union.tokens, scores, exact, alone, slice(self.sinks, end))
 
     def group_tokens(self, state: CTkvrState, head: int, number: int) -> Tensor:
         """The tokens in a centroid's list; if lists are per query head, that of the KV head's first one."""

@@ -13,6 +13,7 @@ from ..trace.styles import Style
 from .base import LayerContext, Method, State
 from .capabilities import Speculative
 from .fields import checked, number
+from .ranking import Ranking, of_tokens
 from .selection import Selection, reduce_group, stack_rows, take_tokens
 from .state import tensor_bytes
 
@@ -25,6 +26,7 @@ class InfiniGenState(State):
 
     rotation: Tensor
     partial_keys: ChannelCache
+    asked: Tensor | None = None  # the queries [B, Q, D] of the last choice, which may be speculated
 
     def read_bytes(self) -> int:
         """Bytes of the partial keys of all tokens and of the rotation."""
@@ -105,6 +107,7 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
     def choose(self, state: InfiniGenState, queries: Tensor) -> Selection:
         """Sinks, the tokens with the largest speculated scores, and the recent window."""
         layer, sinks = state.layer, self.sinks
+        state.asked = queries
         scores = self._speculated_scores(state, queries)  # [B, Q, L]
         end = self.recent_start(state)
         counts = self._counts(state, scores, end)
@@ -116,6 +119,17 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
             selections = [take_tokens(row, count, start=sinks, details=layer.details) for row, count in rows]
             chosen = stack_rows(selections, [0] * len(counts))
         return self.with_sinks_and_recent(state, chosen)
+
+    def ranking(self, state: InfiniGenState, queries: Tensor, keys: Tensor) -> Ranking:
+        """The speculated scores, as the step had them, and those of the true queries over all channels."""
+        asked = queries if state.asked is None else state.asked
+        by_head = queries.unflatten(1, (state.layer.n_kv_heads, -1)).float()  # [B, H, G, D]
+        logits = state.layer.logits(by_head @ keys.float().mT).flatten(1, 2)
+        scores, exact = (
+            reduce_group(each, state.layer.n_kv_heads, self.group)
+            for each in (self._speculated_scores(state, asked), logits)
+        )
+        return of_tokens(scores[..., self.sinks : self.recent_start(state)], exact, self.sinks)
 
     def _counts(self, state: InfiniGenState, scores: Tensor, end: int) -> list[int]:
         """The number of tokens to fetch per batch row: the mean count over query heads, within the budget."""

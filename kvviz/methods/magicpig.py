@@ -11,9 +11,11 @@ from torch.nn.functional import normalize
 
 from ..offload.growing import GrowingTensor
 from ..trace.styles import Style
+from .attention import attention_weights
 from .base import LayerContext, Method
 from .fields import number, whole
-from .selection import Group, Selection, positions, to_selection_heads
+from .ranking import Ranking, of_tokens
+from .selection import Group, Selection, positions, reduce_group, to_selection_heads
 from .state import TokenState
 
 LEAST_COLLISIONS = 2
@@ -116,9 +118,7 @@ class MagicPIG(Method[MagicPIGState]):
     def choose(self, state: MagicPIGState, queries: Tensor) -> Selection:
         """Sinks, the sampled tokens, and all tokens without codes."""
         layer = state.layer
-        samplers = queries.float().unflatten(1, (layer.n_kv_heads, -1))  # [B, H, A, D], with A = G
-        if self.group in ("mean", "sum"):
-            samplers = samplers.mean(2, keepdim=True)  # A = 1
+        samplers = self._samplers(layer, queries)
         collisions = self._collisions(state, samplers)  # [B, R, N]
         counts, places = self._sample(collisions, self.free_budget(state))  # [B, R, S]
         chosen = places < collisions.shape[-1]
@@ -129,6 +129,22 @@ class MagicPIG(Method[MagicPIGState]):
             groups = torch.full_like(indices, -1, dtype=torch.int32)
             sample = Selection(indices, groups, counts.float().masked_fill(~chosen, torch.nan), padded=True, bias=bias)
         return self.with_sinks_and_recent(state, sample)
+
+    def ranking(self, state: MagicPIGState, queries: Tensor, keys: Tensor) -> Ranking:
+        """The numbers of collisions, -inf for tokens that were not sampled; exact are the attention weights.
+
+        These are what the sample estimates: with more tables the order of the collisions becomes that of the angles.
+        """
+        layer = state.layer
+        collisions = self._collisions(state, self._samplers(layer, queries)).float()
+        sampled = collisions.masked_fill(collisions < LEAST_COLLISIONS, -torch.inf)
+        exact = attention_weights(queries, keys, layer.scale, layer.softcap)
+        return of_tokens(sampled, reduce_group(exact, layer.n_kv_heads, self.group), self.sinks)
+
+    def _samplers(self, layer: LayerContext, queries: Tensor) -> Tensor:
+        """The queries that sample, [B, H, A, D]: all of a KV head's, or their mean."""
+        samplers: Tensor = queries.float().unflatten(1, (layer.n_kv_heads, -1))  # A = G
+        return samplers.mean(2, keepdim=True) if self.group in ("mean", "sum") else samplers
 
     def _hash(self, vectors: Tensor, directions: Tensor) -> Tensor:
         """Codes [..., tables] of vectors [..., D]: one bit per hyperplane, for the side on which the vector lies."""

@@ -36,6 +36,19 @@ def of_tokens(scores: Tensor, exact: Tensor, start: int) -> Ranking:
     return Ranking(pad(scores.float(), (start, after), value=torch.nan), exact, exact)
 
 
+def of_candidates(candidates: Tensor, scores: Tensor, exact: Tensor, alone: Tensor, middle: slice) -> Ranking:
+    """The ranking of single tokens, of which only the `candidates` [B, R, U] were found, with scores [B, R, U].
+
+    The other tokens of `middle` get -inf, those outside it were not to be ranked. Pads are -1; `exact`, `alone`
+    [B, R, N].
+    """
+    length = alone.shape[-1]
+    told = alone.new_full((*alone.shape[:2], length + 1), -torch.inf)  # the last place is for pads
+    told.scatter_(-1, torch.where(candidates < 0, length, candidates), scores.float())
+    told[..., : middle.start], told[..., middle.stop :] = torch.nan, torch.nan
+    return Ranking(told[..., :-1], exact, alone)
+
+
 def of_groups(scores: Tensor, alone: Tensor, groups: Tensor) -> Ranking:
     """The ranking of exact groups, by scores [B, R, C]; `alone` [B, R, N] and `groups` [B, R, N] of each token."""
     told = spread(scores.float(), groups)

@@ -12,9 +12,11 @@ from torch.nn.functional import pad
 
 from ..errors import MissingDependencyError
 from ..trace.styles import Style
+from .attention import attention_weights
 from .base import LayerContext, Method
 from .fields import checked, whole
-from .selection import Selection, positions, take_tokens
+from .ranking import Ranking, of_candidates
+from .selection import Selection, positions, reduce_group, take_tokens
 from .state import TokenState
 
 BLOCK = 1024  # rows of a score matrix in memory at a time while a graph is built
@@ -223,12 +225,20 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
     def choose(self, state: RetrievalAttentionState, queries: Tensor) -> Selection:
         """Sinks, the best of the keys that the searches found, and the recent window."""
         count = self.free_budget(state)
-        candidates = self._search(state, queries, min(count, state.end - self.sinks))  # [B, R, W]
+        candidates, state.walked_bytes = self._search(state, queries, min(count, state.end - self.sinks))
         scores = state.exact_weights(queries, candidates, self.group).masked_fill(candidates < 0, -torch.inf)
         chosen = take_tokens(scores, count, details=state.layer.details)
         indices = candidates.gather(-1, chosen.indices)
         padded, host_part = bool((indices < 0).any()), (0, indices.shape[-1])
         return self.with_sinks_and_recent(state, replace(chosen, indices=indices, padded=padded, host_part=host_part))
+
+    def ranking(self, state: RetrievalAttentionState, queries: Tensor, keys: Tensor) -> Ranking:
+        """Exact weights among the keys that the searches found, -inf for others; exact are those among all tokens."""
+        layer = state.layer
+        candidates, _ = self._search(state, queries, min(self.free_budget(state), state.end - self.sinks))
+        scores = state.exact_weights(queries, candidates, self.group)
+        exact = reduce_group(attention_weights(queries, keys, layer.scale, layer.softcap), layer.n_kv_heads, self.group)
+        return of_candidates(candidates, scores, exact, exact, slice(self.sinks, state.end))
 
     def _graphs(self, queries: Tensor, keys: Tensor) -> list[KeyGraph]:
         """One graph per batch row and KV head over keys [B, H, n, D], from queries [B, Q, m, D]."""
@@ -242,16 +252,16 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
         links = distinct_links(torch.cat([following, projected, nearest_keys(keys, self.degree)], dim=1), self.degree)
         return KeyGraph(keys.cpu(), links.cpu(), entry=int((keys @ queries.mean(0)).argmax()))
 
-    def _search(self, state: RetrievalAttentionState, queries: Tensor, count: int) -> Tensor:
-        """Positions [B, R, W] found by one search per query [B, Q, D], ascending, -1 for duplicates."""
+    def _search(self, state: RetrievalAttentionState, queries: Tensor, count: int) -> tuple[Tensor, int]:
+        """Positions [B, R, W] found by one search per query [B, Q, D], ascending, -1 for duplicates; and bytes read."""
         rows = state.tokens.to_host(queries).flatten(0, 1)
         graphs = [graph for graph in state.graphs for _ in range(len(rows) // len(state.graphs))]
         results = [graph.search(query, count, self.search_width) for graph, query in zip(graphs, rows, strict=True)]
-        state.walked_bytes = sum(read for _, read in results)
         places = torch.stack([places for places, _ in results])
         united = places.view(queries.shape[0], state.layer.selection_heads(self.group), -1).sort(-1).values
         united[..., 1:] = united[..., 1:].masked_fill(united[..., 1:] == united[..., :-1], -1)
-        return state.tokens.to_device(torch.where(united < 0, -1, united + self.sinks), queries.device)
+        found = state.tokens.to_device(torch.where(united < 0, -1, united + self.sinks), queries.device)
+        return found, sum(read for _, read in results)
 
 
 def projected_links(queries: Tensor, keys: Tensor, count: int, degree: int) -> Tensor:

@@ -1,27 +1,24 @@
-"""The comparer as a self-contained HTML file, which needs no kernel."""
+"""The comparer in a self-contained HTML file, which needs no kernel."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from . import content
 from .comparer_content import Compared
-from .page import blob, self_contained
+from .page import Embedded, blob
 
 
-def to_html(
+def embedded(
     common: Compared,
     packed: Callable[[int, int], list[bytes]],
     shown: Mapping[str, Any],
-    *,
-    path: str | os.PathLike[str] | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-) -> str:
-    """The page as text; also written to `path`, atomically. Other arguments and errors: `MethodComparer.to_html`.
+) -> Embedded:
+    """The comparer for a page. Other arguments and errors: `MethodComparer.to_html`.
 
     `packed` returns the columns of a layer and head; `shown` holds the traits with which the page opens.
     """
@@ -42,4 +39,4 @@ def to_html(
     layer = shown["layer"] if shown["layer"] in page_layers else page_layers[0]
     head = shown["head"] if shown["head"] in page_heads else page_heads[0]
     state = {**shown, "page": page, "layer": layer, "head": head}
-    return self_contained("comparer", page["description"], state, answers, path)
+    return Embedded("comparer", state, answers)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..trace import Recording
 from . import content, static_page, view
 from .live import LiveWidget
+from .page import Embedded, self_contained
 
 CACHED = 12  # pairs of layer and head; 64 steps over 8,192 tokens take about 1 MB per head
 
@@ -67,8 +68,12 @@ class DecodeStepper(LiveWidget):
         It embeds all steps of `layers` and `heads`, and says which. Without `layers`, these are the layer now shown and
         as many others, evenly spread, as fit into about 8 MB.
         """
+        return self_contained(self.recording.description, [self.embedded(layers, heads)], path)
+
+    def embedded(self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Embedded:
+        """The widget as it is in the page of `to_html`."""
         shown = static_page.Shown(self.step, self.layer, self.head)
-        return static_page.to_html(self.recording, shown, path=path, layers=layers, heads=heads)
+        return static_page.embedded(self.recording, shown, layers, heads)
 
     @traitlets.validate("step")
     def _check_step(self, proposal: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import InvalidInputError
 from . import explorer_budgets, explorer_data
 from .exploration import Exploration, Place
-from .page import blob, self_contained
+from .page import Embedded, blob, self_contained
 
 
 def to_html(
@@ -35,7 +35,7 @@ def to_html(
     embedded = {**page, "budgets": stops, "sliders": main, "layers": [shown.layer], "heads": [shown.head]}
     embedded["notes"] = [*page["notes"], _note(shown, page, stops, main)]
     title = f"{page['title']} · layer {shown.layer} · {page['model']} · {page['prompt_length']:,} tokens"
-    return self_contained("explorer", title, {"page": embedded, **shown._asdict()}, answers, path)
+    return self_contained(title, [Embedded("explorer", {"page": embedded, **shown._asdict()}, answers)], path)
 
 
 def _cell(exploration: Exploration, place: Place, key: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .inspector_content import LONG_WORK, Settings, Source, describe, pack_clusters, pack_places
-from .page import blob, self_contained
+from .page import Embedded, blob, self_contained
 
 LADDER = (0.25, 0.5, 1, 2, 4)  # times ClusterKV's default number of clusters
 
@@ -34,4 +34,4 @@ def to_html(
     title = f"Clusters of keys · {source.trace.model} · {source.prompt:,} tokens"
     state = {**vars(settings), "token": token, "page": page, "places": places}
     answers = [({"n_clusters": count}, {"clusters": clusters}) for count, clusters in packed.items()]
-    return self_contained("inspector", title, state, answers, path)
+    return self_contained(title, [Embedded("inspector", state, answers)], path)

@@ -12,6 +12,7 @@ import traitlets
 from ..trace import Recording
 from . import comparer_content, comparer_page, comparer_view, view
 from .live import LiveWidget
+from .page import Embedded, self_contained
 
 CACHED = 12  # pairs of layer and head; 64 steps over 8,192 tokens take about 1 MB per method
 
@@ -27,10 +28,10 @@ class MethodComparer(LiveWidget):
 
     `step` (from 0), `layer`, `head` (a KV head; a recording with one row per query head shows the first one of that KV
     head), `token` and `sort` are traits: set them from Python, or observe them. The texts open at the position `token`,
-    which is outlined in all of them; a click on a map changes it. If it is -1, they open at the selected token with the
-    most attention. `sort` orders the columns, the best first: "given" (no sorting), a number of the step ("recall",
-    "mass", "attended", "read", "moved", "error"), or its mean ("mean recall"). A step needs no kernel; the kernel packs
-    another layer or head and sends it once.
+    which is outlined in all of them; a click on a token or a map changes it. If it is -1, they open at the selected
+    token with the most attention. `sort` orders the columns, the best first: "given" (no sorting), a number of the step
+    ("recall", "mass", "attended", "read", "moved", "error"), or its mean ("mean recall"). A step needs no kernel; the
+    kernel packs another layer or head and sends it once.
 
     Recordings that differ in steps or layers are compared over what they share; a note says so. Raises
     InvalidInputError for no recording, recordings without steps or layers, of different models or prompts or without a
@@ -87,8 +88,12 @@ class MethodComparer(LiveWidget):
         It embeds all steps of `layers` (default: the one now shown) and `heads` (default: all), and says which. Raises
         InvalidInputError as for `layer` and `head`.
         """
+        return self_contained(self.page["description"], [self.embedded(layers, heads)], path)
+
+    def embedded(self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Embedded:
+        """The widget as it is in the page of `to_html`."""
         shown = {name: getattr(self, name) for name in ("step", "layer", "head", "token", "sort", "page")}
-        return comparer_page.to_html(self.common, self.packed, shown, path=path, layers=layers, heads=heads)
+        return comparer_page.embedded(self.common, self.packed, shown, layers, heads)
 
     def _compared(self, layer: int, head: int) -> list[dict[str, Any]]:
         """The column of every recording at a layer and head."""

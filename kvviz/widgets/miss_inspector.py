@@ -14,7 +14,7 @@ from . import content, misses_content
 from .decode_stepper import DecodeStepper
 from .live import LiveWidget
 from .method_comparer import MethodComparer
-from .page import blob, self_contained
+from .page import Embedded, blob, self_contained
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -77,21 +77,14 @@ class MissInspector(LiveWidget):
     def follow(self, widget: DecodeStepper | MethodComparer) -> None:
         """Follow a stepper or comparer of the same prompt, from a missed token to why: its step, layer, head and token.
 
-        What the diagnosis does not have (a dense layer, a token that is no evidence) is not followed. Raises
-        InvalidInputError for a widget of another prompt.
+        What the diagnosis does not have (a dense layer, a token that is no evidence) is not followed. In a page without
+        a kernel, `to_html(beside=widget)` does the same. Raises InvalidInputError for a widget of another prompt.
         """
-        prompt = self.diagnosis.tokens[: self.diagnosis.prompt_length]
-        recording = widget.recording if isinstance(widget, DecodeStepper) else widget.common.recordings[0]
-        if recording.tokens[: recording.prompt_length][: len(prompt)] != prompt:
-            raise InvalidInputError("MissInspector.follow", "a widget of another prompt", "one of the diagnosed prompt")
-        skipped = recording.prompt_length - len(prompt)  # of the first steps, which the recording leaves out
-
-        rows = content.rows(recording) if isinstance(widget, DecodeStepper) else widget.common.heads
-        group = rows // self.diagnosis.geometry.n_kv_heads  # 1 unless the rows are query heads
+        how = self._following("MissInspector.follow", widget)
 
         def moved(change: Any) -> None:
             name, value = change["name"], change["new"]
-            value = {"step": value + skipped, "head": value // group}.get(name, value)
+            value = {"step": value + how["skipped"], "head": value // how["group"]}.get(name, value)
             with contextlib.suppress(InvalidInputError):
                 self.set_trait("position" if name == "token" else name, value)
 
@@ -99,17 +92,35 @@ class MissInspector(LiveWidget):
         for name in ("step", "layer", "head", "token"):
             moved({"name": name, "new": getattr(widget, name)})
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+    def to_html(
+        self, path: str | os.PathLike[str] | None = None, *, beside: DecodeStepper | MethodComparer | None = None
+    ) -> str:  # fmt: skip
         """A self-contained HTML page that opens at what is picked now; also written to `path`, atomically.
 
-        It needs no kernel. It has the whole diagnosis, so that its size does not depend on what is picked.
+        It needs no kernel. It has the whole diagnosis, so that its size does not depend on what is picked. With
+        `beside`, the page also has that stepper or comparer, above, as its own `to_html` embeds it, and the inspector
+        follows it: from a missed token to why. Raises InvalidInputError for a widget of another prompt.
         """
         state = {
             "page": misses_content.describe(self.diagnosis, live=False), "layer": self.layer, "head": self.head,
             "position": self.position, "step": self.step, "changes": [], "result": {},
             "losses": blob(misses_content.pack(self.diagnosis), "losses"),
         }  # fmt: skip
-        return self_contained("misses", f"Why was it missed? {self.diagnosis.description}", state, [], path)
+        title, widgets = f"Why was it missed? {self.diagnosis.description}", [Embedded("misses", state)]
+        if beside is None:
+            return self_contained(title, widgets, path)
+        how = self._following("MissInspector.to_html", beside)
+        return self_contained(title, [beside.embedded(), *widgets], path, follow=how)
+
+    def _following(self, operation: str, widget: DecodeStepper | MethodComparer) -> dict[str, int]:
+        """How to follow a widget: the first steps that it leaves out, and how many of its heads are one KV head."""
+        prompt = self.diagnosis.tokens[: self.diagnosis.prompt_length]
+        recording = widget.recording if isinstance(widget, DecodeStepper) else widget.common.recordings[0]
+        if recording.tokens[: recording.prompt_length][: len(prompt)] != prompt:
+            raise InvalidInputError(operation, "a widget of another prompt", "one of the diagnosed prompt")
+        heads = content.rows(recording) if isinstance(widget, DecodeStepper) else widget.common.heads
+        skipped = recording.prompt_length - len(prompt)
+        return {"skipped": skipped, "group": heads // self.diagnosis.geometry.n_kv_heads}
 
     def _checked(self, name: str, value: Any) -> int:
         """The value if the diagnosis has it; raises InvalidInputError otherwise."""

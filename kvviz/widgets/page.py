@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,19 @@ body {{ margin: 0 auto; max-width: 1240px; background: #ffffff; }}
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """A widget in a page: its view's name, the values of its traits, and what replaces the kernel.
+
+    Each of the `answers` is a pair of trait values: when the traits equal the first, they take over the second. A Blob
+    stands for bytes.
+    """
+
+    view: str
+    state: Mapping[str, Any]
+    answers: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
+
+
+@dataclass(frozen=True)
 class Blob:
     """Bytes embedded in a page as compressed `text`; `key` has letters, digits, "/", "-" and "_" only."""
 
@@ -59,17 +72,16 @@ def blob(packed: bytes, key: str) -> Blob:
 
 
 def self_contained(
-    view: str,
     title: str,
-    state: Mapping[str, Any],
-    answers: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    widgets: Sequence[Embedded],
     path: str | os.PathLike[str] | None = None,
+    *,
+    follow: Mapping[str, int] | None = None,
 ) -> str:
-    """A widget's page as text; also written to `path`, atomically.
+    """A page of widgets, one below the other, as text; also written to `path`, atomically.
 
-    `view` names the widget's view and `state` holds its traits. `answers` replace the kernel: each is a pair of trait
-    values, and when the traits equal the first, they take over the second. A Blob stands for bytes. The page's security
-    policy forbids every request to a network.
+    With `follow`, the second widget takes over what is picked in the first one (see js/follow.js). The blobs of all
+    widgets have different keys. The page's security policy forbids every request to a network.
     """
     blobs: dict[str, Blob] = {}
 
@@ -79,8 +91,14 @@ def self_contained(
         blobs[value.key] = value
         return {"blob": value.key}
 
-    embedded = [{"when": when, "then": then} for when, then in answers]
-    data = _json({"state": {"_kvviz_view": view, **state}, "answers": embedded}, reference)
+    embedded = [
+        {
+            "state": dict(widget.state) | {"_kvviz_view": widget.view},
+            "answers": [{"when": when, "then": then} for when, then in widget.answers],
+        }
+        for widget in widgets
+    ]
+    data = _json({"widgets": embedded, "follow": follow}, reference)
     text = _PAGE.format(
         version=__version__,
         title=_escape(title),

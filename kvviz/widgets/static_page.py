@@ -1,15 +1,14 @@
-"""The stepper as a self-contained HTML file, which replays a recording without a kernel."""
+"""The stepper in a self-contained HTML file, which replays a recording without a kernel."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from ..trace import Recording
 from . import content, view
-from .page import Blob, blob, self_contained
+from .page import Blob, Embedded, blob
 
 SIZE_LIMIT = 8_000_000  # bytes of embedded slices, unless `layers` are given
 
@@ -22,15 +21,10 @@ class Shown(NamedTuple):
     head: int
 
 
-def to_html(
-    recording: Recording,
-    shown: Shown,
-    *,
-    path: str | os.PathLike[str] | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-) -> str:
-    """The page as text; also written to `path`, atomically.
+def embedded(
+    recording: Recording, shown: Shown, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
+) -> Embedded:
+    """The stepper for a page.
 
     `layers` and `heads` are embedded; without `layers`, the one shown and as many others as fit into SIZE_LIMIT.
     Raises InvalidInputError for a layer or head that was not recorded.
@@ -54,7 +48,7 @@ def to_html(
         for layer, by_head in slices.items()
         for head, packed in by_head.items()
     ]
-    return self_contained("stepper", recording.description, {"page": page, **shown._asdict()}, answers, path)
+    return Embedded("stepper", {"page": page, **shown._asdict(), "token": -1}, answers)
 
 
 def _fitting(recording: Recording, first: int, heads: Sequence[int]) -> dict[int, dict[int, Blob]]:

@@ -10,6 +10,7 @@ import torch
 
 from kvviz.methods import create, get, names
 from kvviz.methods.attention import attention_weights
+from kvviz.methods.checks import smallest
 from kvviz.methods.checks.explaining import the_ranking_explains_the_selection
 from kvviz.methods.checks.steps import build_state, random_tensors
 from kvviz.methods.ranking import Ranking
@@ -177,3 +178,13 @@ def test_a_ranking_that_says_otherwise_is_found():
 
 def test_stages_are_known_names():
     assert {stage for name in names() for stage in get(name).stages} == {"kept", "grouping", "ranking", "trimming"}
+
+
+@pytest.mark.parametrize("name", [name for name in names() if get(name).kind == "retrieval"])
+def test_every_retrieval_method_tells_its_ranking(name):
+    method = smallest(get(name))
+    queries, keys, values = random_tensors(6, 2, LENGTH)
+    state = build_state(method, queries, keys, values)
+    last = queries[:, :, -1]
+    method.select(state, last)
+    assert method.ranking(state, last, keys) is not None

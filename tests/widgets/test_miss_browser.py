@@ -26,9 +26,9 @@ MARKS = dict(zip(OUTCOMES, "●·∅GSTC", strict=True))
 def page_of(browser, tmp_path):
     """A function that opens the page of an inspector."""
 
-    def of(widget, **options):
+    def of(widget, *, beside=None, **options):
         path = tmp_path / "misses.html"
-        widget.to_html(path)
+        widget.to_html(path, beside=beside)
         return opened(browser, path, **options)
 
     return of
@@ -195,6 +195,35 @@ def test_it_follows_a_stepper_and_a_comparer_of_the_same_prompt():
     assert inspector.head == 1
     with pytest.raises(InvalidInputError, match=r"MissInspector\.follow: got a widget of another prompt"):
         inspector.follow(DecodeStepper(recording(prompt_length=53, tokens=["x"] * 59)))
+
+
+@pytest.mark.browser
+@browser_test
+@pytest.mark.parametrize("columns", [1, 2])
+def test_in_a_page_without_a_kernel_it_follows_the_widget_above(page_of, columns):
+    d = diagnosis()
+    made = recording(prompt_length=55, steps=4, layers=(2, 3), tokens=d.tokens[:59])  # without the first two steps
+    inspector = MissInspector(d, layer=1, head=0, position=10, step=0)
+    if columns == 1:
+        beside = DecodeStepper(made, layer=3, head=1, step=1)
+    else:
+        beside = MethodComparer([made, made.replace(method="snapkv")], layer=3, head=1, step=1)
+    with page_of(inspector, beside=beside) as page:
+        line = page.locator(".kv-misses .kv-sheet code")
+        token = "layer=3, head=1, position={}, step={})"
+        expect(line).to_contain_text(token.format(10, 3))
+        above = page.locator(".kv-stepper, .kv-comparer")
+        above.locator("[data-position='40']").first.click()
+        expect(line).to_contain_text(token.format(40, 3))
+        above.locator("[data-position='12']").first.click()  # no evidence
+        above.locator("[data-position='12']").first.press("ArrowRight")
+        expect(line).to_contain_text(token.format(40, 4))
+        page.locator(".kv-misses .kv-headcell[data-picked]").press("ArrowLeft")  # it can be led elsewhere by itself
+        expect(line).to_contain_text("layer=2, head=1, position=40, step=4")
+        above.locator("[data-position='11']").first.click()
+        expect(line).to_contain_text("layer=2, head=1, position=11, step=4")
+    with pytest.raises(InvalidInputError, match=r"MissInspector\.to_html: got a widget of another prompt"):
+        inspector.to_html(beside=DecodeStepper(recording(prompt_length=53, tokens=["x"] * 59)))
 
 
 def test_changes_are_decoded_again_with_the_model():

@@ -40,8 +40,11 @@ class Scripts(HTMLParser):
 
 
 def page_data(page):
+    """What the page's only widget holds."""
     scripts = Scripts(page).found
-    return next(json.loads(text) for attributes, text in scripts if attributes.get("id") == "kvviz-page")
+    data = next(json.loads(text) for attributes, text in scripts if attributes.get("id") == "kvviz-page")
+    (widget,) = data["widgets"]
+    return widget
 
 
 def embedded(page):

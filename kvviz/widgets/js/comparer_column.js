@@ -93,6 +93,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     label: `${method.label}: prompt`,
     most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
     onTurn: turn,
+    onPick: choose,
     onHover(position, event) {
       point(position);
       describeToken(position, event);

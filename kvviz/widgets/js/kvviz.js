@@ -3,6 +3,7 @@ import { createCanvasMatrix, createTokenStrip } from "./alone.js";
 import { createComparer } from "./comparer.js";
 import { element } from "./dom.js";
 import { createExplorer } from "./explorer.js";
+import { follow } from "./follow.js";
 import { createHost } from "./host.js";
 import { createInspector } from "./inspector.js";
 import { createMisses } from "./misses.js";
@@ -35,9 +36,23 @@ function draw(model, root) {
   };
 }
 
+/**
+ * The widgets of a page without a kernel, one below the other; the second one may follow the first.
+ *
+ * @param {{ widgets: { state: Record<string, any>, answers: any[] }[],
+ *   follow: { skipped: number, group: number } | null }} page
+ * @param {string} css
+ * @param {HTMLElement} root
+ */
+async function drawPage(page, css, root) {
+  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget, css)));
+  for (const model of models) draw(model, root.appendChild(element("div")));
+  if (page.follow) follow(models[1], models[0], page.follow);
+}
+
 const [data, style, root] = ["kvviz-page", "kvviz-style", "kvviz-root"].map((id) => document.getElementById(id));
 if (data && style && root && !root.hasChildNodes()) {
-  pageModel(JSON.parse(data.textContent), style.textContent).then((model) => draw(model, root));
+  drawPage(JSON.parse(data.textContent), style.textContent, root);
 }
 
 export default {

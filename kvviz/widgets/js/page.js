@@ -5,12 +5,14 @@
 /** @typedef {Record<string, any>} Values */
 /** @typedef {{ when: Values, then: Values }} Answer */
 
+/** @typedef {Model & { told: (react: () => void) => void, take: (changes: Values) => void }} PageModel */
+
 /**
  * A model that answers from the page: if its values match the `when` of an answer, it takes over the answer's `then`.
  *
  * @param {{ state: Values, answers: Answer[] }} page
  * @param {string} css
- * @returns {Promise<Model>}
+ * @returns {Promise<PageModel>}
  */
 export async function pageModel({ state, answers }, css) {
   /** @type {Values} */
@@ -36,10 +38,20 @@ export async function pageModel({ state, answers }, css) {
     set(name, value) {
       values[name] = value;
     },
-    save_changes: () => void answer(),
+    save_changes() {
+      answer();
+      events.dispatchEvent(new Event("told"));
+    },
     send({ place }) {
       Object.assign(values, place);
       answer(true);
+    },
+    /** Call `react` after each change by the widget itself. */
+    told: (react) => events.addEventListener("told", react),
+    /** Take over values, as if a kernel had sent them. */
+    take(changes) {
+      Object.assign(values, changes);
+      for (const name of Object.keys(changes)) events.dispatchEvent(new Event(`change:${name}`));
     },
     on: (event, react) => events.addEventListener(event, react),
     off: (event, react) => events.removeEventListener(event, react),

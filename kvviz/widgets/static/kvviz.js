@@ -844,6 +844,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
     label: `${method.label}: prompt`,
     most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
     onTurn: turn,
+    onPick: choose,
     onHover(position, event) {
       point(position);
       describeToken(position, event);
@@ -2262,6 +2263,33 @@ function heaviest2(frame) {
     if (selected && !bestSelected || selected === bestSelected && heavier) best = index;
   }
   return frame.positions.length ? frame.positions[best] : 0;
+}
+
+// follow.js
+function follow(inspector, other, { skipped, group: group2 }) {
+  const { layers, steps: steps2, evidence } = inspector.get("page");
+  const before = {};
+  const moved = () => {
+    const changes = {};
+    const picked = {
+      step: other.get("step") + skipped,
+      layer: other.get("layer"),
+      head: Math.floor(other.get("head") / group2),
+      position: other.get("token")
+    };
+    for (const [name, value] of Object.entries(picked)) {
+      if (before[name] !== value && known(name, value)) changes[name] = value;
+      before[name] = value;
+    }
+    if (Object.keys(changes).length > 0) inspector.take(changes);
+  };
+  function known(name, value) {
+    if (name === "step") return value < steps2;
+    if (name === "layer") return layers.includes(value);
+    return name === "head" || evidence.some((token) => token.position === value);
+  }
+  other.told(moved);
+  moved();
 }
 
 // inspector_words.js
@@ -3719,10 +3747,20 @@ async function pageModel({ state, answers }, css) {
     set(name, value) {
       values[name] = value;
     },
-    save_changes: () => void answer(),
+    save_changes() {
+      answer();
+      events.dispatchEvent(new Event("told"));
+    },
     send({ place }) {
       Object.assign(values, place);
       answer(true);
+    },
+    /** Call `react` after each change by the widget itself. */
+    told: (react) => events.addEventListener("told", react),
+    /** Take over values, as if a kernel had sent them. */
+    take(changes) {
+      Object.assign(values, changes);
+      for (const name of Object.keys(changes)) events.dispatchEvent(new Event(`change:${name}`));
     },
     on: (event, react) => events.addEventListener(event, react),
     off: (event, react) => events.removeEventListener(event, react)
@@ -4091,9 +4129,14 @@ function draw(model, root2) {
     close();
   };
 }
+async function drawPage(page, css, root2) {
+  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget, css)));
+  for (const model of models) draw(model, root2.appendChild(element("div")));
+  if (page.follow) follow(models[1], models[0], page.follow);
+}
 var [data, style, root] = ["kvviz-page", "kvviz-style", "kvviz-root"].map((id) => document.getElementById(id));
 if (data && style && root && !root.hasChildNodes()) {
-  pageModel(JSON.parse(data.textContent), style.textContent).then((model) => draw(model, root));
+  drawPage(JSON.parse(data.textContent), style.textContent, root);
 }
 var kvviz_default = {
   /** @param {{ model: Model, el: HTMLElement }} context */
