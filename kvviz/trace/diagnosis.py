@@ -71,7 +71,7 @@ class Diagnosis:
     `smallest`: the heads (layer, head) whose restoration brings the answer back in a real decode, () if nothing was
     lost, None if even all heads don't; `smallest_score` is its Score. `control`: as many random heads, by seed, decoded
     likewise. `texts`: what greedy decoding writes, by "method" and "pinned" (with all evidence attended to in every
-    head). `passes` counts the forward passes after the prefill.
+    head). `passes` counts the forward passes after the prefill, several of which may be rows of one batch.
     """
 
     KIND = "kvviz.diagnosis"
