@@ -2,7 +2,8 @@
 import { element } from "./dom.js";
 import { createMatrix } from "./matrix.js";
 import { createStrip } from "./strip.js";
-import { mapColours, watchTheme } from "./theme.js";
+import { mapColours } from "./map_colours.js";
+import { watchTheme } from "./theme.js";
 
 /** @import { View } from "./host.js" */
 

@@ -1,10 +1,10 @@
 import { createCurve } from "./comparer_curve.js";
 import { meanOf, NAMES, NUMBERS, ROWS } from "./comparer_words.js";
-import { contextOf, element, format } from "./dom.js";
+import { element, format } from "./dom.js";
+import { verdictColours } from "./map_colours.js";
 import { createMatrix } from "./matrix.js";
 import { frameOf, positionAt } from "./slice.js";
 import { createStrip } from "./strip.js";
-import { LEVELS, NOTHING } from "./theme.js";
 import { aboutToken } from "./words.js";
 
 /** @import { ComparedMethod, ComparerPage } from "./comparer.js" */
@@ -21,7 +21,8 @@ import { aboutToken } from "./words.js";
  */
 
 // A byte of the map is verdict * LEVELS + level, packed by kvviz/widgets/comparer_view.py.
-export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3, MERGED_AWAY = 4;
+/** @type {("agreed" | "wasted" | "kept" | "missed" | "merged")[]} */
+const VERDICTS = ["agreed", "wasted", "kept", "missed", "merged"];
 const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens of the prompt shown: over all columns, at least per column
 const MAP_HEIGHT = 96; // CSS pixels, unless there are too many steps
 
@@ -73,7 +74,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
     label: `${method.label}: one row per step, one column per position`,
     height: MAP_HEIGHT,
-    palette: () => verdictColours(column),
+    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method"), VERDICTS),
     onHover(cell, event) {
       if (!cell || !slice) return about(null, event);
       const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(slice, cell));
@@ -211,32 +212,4 @@ function numberCell(column, name) {
   row.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
   const now = row.appendChild(element("span", "kv-number")), mean = row.appendChild(element("span", "kv-mean"));
   return { name, cell: row, now, mean };
-}
-
-/**
- * RGBA of the 256 bytes of a map: agreed is strong, wasted pale, kept grey, and missed has the colour of the text.
- *
- * @param {HTMLElement} column
- */
-function verdictColours(column) {
-  const style = getComputedStyle(column);
-  const method = style.getPropertyValue("--kv-method"), muted = style.getPropertyValue("--kv-muted");
-  /** @type {[colour: string, from: number, until: number][]} */
-  const tones = [];
-  tones[AGREED] = [method, 0.5, 1];
-  tones[WASTED] = [method, 0.15, 0.3];
-  tones[KEPT] = [muted, 0.1, 0.25];
-  tones[MISSED] = [style.color, 0.25, 0.9];
-  tones[MERGED_AWAY] = [method, 0.3, 0.6];
-  const canvas = element("canvas");
-  canvas.width = 256;
-  canvas.height = 1;
-  const context = contextOf(canvas, { willReadFrequently: true });
-  for (let look = 0; look < NOTHING; look++) {
-    const [colour, from, until] = tones[Math.floor(look / LEVELS)] ?? ["transparent", 0, 0];
-    context.globalAlpha = from + ((look % LEVELS) / (LEVELS - 1)) * (until - from);
-    context.fillStyle = colour;
-    context.fillRect(look, 0, 1, 1);
-  }
-  return context.getImageData(0, 0, 256, 1).data;
 }

@@ -27,7 +27,7 @@ export const ROWS = {
   curve:
     "this number over all steps: this method in colour, the others faint; the current step is framed; click to go to a step",
   map:
-    "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); click to go to the step and the token",
+    "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); strong: agreed, pale: wasted, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
   prompt: "the prompt as the model reads it; all prompts scroll together; point at a token to outline it in all",
   answer:
     "the tokens fed after the prompt (a question in grey, later tokens faint), then the token that the last step predicts; the token that this step feeds is framed",

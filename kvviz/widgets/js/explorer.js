@@ -8,7 +8,8 @@ import { createMatrix } from "./matrix.js";
 import { createLegend, keepKeys, savePicture, titledPanel } from "./panel.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createStrip } from "./strip.js";
-import { mapColours, watchTheme } from "./theme.js";
+import { mapColours } from "./map_colours.js";
+import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { aboutToken } from "./words.js";
 

@@ -1,7 +1,8 @@
 import { contextOf, element, hasModifier } from "./dom.js";
 import { circle, clear, disc, drawStar } from "./inspector_marks.js";
 import { indexOfPlaces, projector } from "./inspector_places.js";
-import { HUES, LEVELS, mapColours } from "./theme.js";
+import { mapColours } from "./map_colours.js";
+import { HUES, LEVELS } from "./theme.js";
 
 /** @import { Clustering, Places } from "./inspector.js" */
 /** @import { Context } from "./inspector_marks.js" */
@@ -52,7 +53,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   /** @type {Float32Array} */
   let star = points;
   let places = points;
-  let coloured = false, ink = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+  let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
 
   function fit() {
     const width = host.clientWidth, height = host.clientHeight, scale = window.devicePixelRatio || 1;
@@ -73,7 +74,8 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
 
   /** @param {number} cluster */
   function colour(cluster) {
-    const look = 4 * ((cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + LEVELS - 1);
+    if (cluster < 0) return muted;
+    const look = 4 * (clusters.hues[cluster] * LEVELS + LEVELS - 1);
     return `rgb(${colours[look]} ${colours[look + 1]} ${colours[look + 2]})`;
   }
 
@@ -90,6 +92,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
     if (!coloured) {
       const style = getComputedStyle(root);
       [coloured, colours, ink, ground] = [true, mapColours(root), style.color, style.backgroundColor];
+      muted = style.getPropertyValue("--kv-muted");
     }
     const context = clear(below), byHue = Array.from({ length: HUES + 1 }, () => /** @type {number[]} */ ([]));
     for (let token = 0; token < clusters.labels.length; token++) {

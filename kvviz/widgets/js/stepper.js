@@ -5,7 +5,8 @@ import { frameOf, positionAt, unpack } from "./slice.js";
 import { createClusters } from "./stepper_clusters.js";
 import { createControls } from "./stepper_controls.js";
 import { ATTENDED, createStrip } from "./strip.js";
-import { mapColours, watchTheme } from "./theme.js";
+import { mapColours } from "./map_colours.js";
+import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { aboutToken, MEANING } from "./words.js";
 

@@ -66,31 +66,11 @@ export function colourOf(hue) {
 }
 
 /**
- * RGBA of the 256 looks on a map, in the root's theme; the looks after the tints are missed tokens, in the text colour.
- *
- * @param {HTMLElement} root
- */
-export function mapColours(root) {
-  const style = getComputedStyle(root);
-  const [light, chroma] = ["--kv-map-l", "--kv-map-c"].map((name) => style.getPropertyValue(name));
-  /** @type {string[]} */
-  const colours = [];
-  for (let look = 0; look < 256; look++) {
-    const hue = Math.floor(look / LEVELS), alpha = ALPHAS[look % LEVELS];
-    if (hue <= HUES) colours.push(`oklch(${light} ${hue === HUES ? 0 : chroma} ${(hue * 360) / HUES} / ${alpha})`);
-    else if (hue === HUES + 1) {
-      colours.push(`color-mix(in srgb, ${style.color} ${8 + 5 * (look % LEVELS)}%, transparent)`);
-    } else colours.push("transparent");
-  }
-  return pixels(colours);
-}
-
-/**
  * RGBA bytes of CSS colours, one pixel each, as the browser parses them.
  *
  * @param {string[]} colours
  */
-function pixels(colours) {
+export function pixels(colours) {
   const canvas = element("canvas");
   canvas.width = colours.length;
   canvas.height = 1;

@@ -19,7 +19,7 @@ export const MEANING = {
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
   map:
-    "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); click to go to the step and the token",
+    "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged:
     "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",

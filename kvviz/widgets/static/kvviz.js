@@ -194,22 +194,6 @@ function tintOf(look) {
 function colourOf(hue) {
   return `oklch(var(--kv-l) var(--kv-c) ${hue * (360 / HUES)})`;
 }
-function mapColours(root2) {
-  const style2 = getComputedStyle(root2);
-  const [light, chroma] = [
-    "--kv-map-l",
-    "--kv-map-c"
-  ].map((name) => style2.getPropertyValue(name));
-  const colours = [];
-  for (let look = 0; look < 256; look++) {
-    const hue = Math.floor(look / LEVELS), alpha = ALPHAS[look % LEVELS];
-    if (hue <= HUES) colours.push(`oklch(${light} ${hue === HUES ? 0 : chroma} ${hue * 360 / HUES} / ${alpha})`);
-    else if (hue === HUES + 1) {
-      colours.push(`color-mix(in srgb, ${style2.color} ${8 + 5 * (look % LEVELS)}%, transparent)`);
-    } else colours.push("transparent");
-  }
-  return pixels(colours);
-}
 function pixels(colours) {
   const canvas = element("canvas");
   canvas.width = colours.length;
@@ -290,10 +274,10 @@ function createStrip(host, options) {
     host.scrollTop = 0;
   }
   const spanAt = (position) => spans[position - first];
-  function paint(positions, looks, marks) {
+  function paint(positions, looks2, marks) {
     lastPaint = [
       positions,
-      looks,
+      looks2,
       marks
     ];
     const before = painted;
@@ -301,7 +285,7 @@ function createStrip(host, options) {
     for (let index = 0; index < positions.length; index++) {
       const span = spanAt(positions[index]);
       if (!span) continue;
-      dress(span, looks[index], marks[index]);
+      dress(span, looks2[index], marks[index]);
       painted.add(span);
     }
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
@@ -394,6 +378,94 @@ function classOf(mark) {
   return `kv-attended ${kind} ${verdict2}`;
 }
 
+// map_colours.js
+var RANGES = {
+  light: {
+    kept: [
+      0.925,
+      0.9
+    ],
+    wasted: [
+      0.81,
+      0.77
+    ],
+    merged: [
+      0.69,
+      0.65
+    ],
+    agreed: [
+      0.59,
+      0.46
+    ],
+    missed: [
+      0.36,
+      0.1
+    ],
+    clusters: [
+      0.78,
+      0.48
+    ]
+  },
+  dark: {
+    kept: [
+      0.32,
+      0.35
+    ],
+    wasted: [
+      0.44,
+      0.47
+    ],
+    merged: [
+      0.58,
+      0.615
+    ],
+    agreed: [
+      0.695,
+      0.78
+    ],
+    missed: [
+      0.89,
+      0.99
+    ],
+    clusters: [
+      0.48,
+      0.78
+    ]
+  }
+};
+var CHROMA = 0.15;
+function mapColours(root2) {
+  const { kept, clusters, missed } = rangesOf(root2);
+  return looks((number, level) => {
+    if (number < HUES) return oklch(within(clusters, level), CHROMA, number * 360 / HUES);
+    if (number === HUES) return oklch(within(kept, level));
+    return number === HUES + 1 ? oklch(within(missed, level)) : "transparent";
+  });
+}
+function verdictColours(root2, method, verdicts) {
+  const ranges = rangesOf(root2);
+  return looks((number, level) => {
+    const name = verdicts[number];
+    if (!name) return "transparent";
+    const lightness = within(ranges[name], level);
+    return name === "kept" || name === "missed" ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
+  });
+}
+function rangesOf(root2) {
+  return RANGES[root2.closest(".kvviz")?.getAttribute("data-theme") === "dark" ? "dark" : "light"];
+}
+function within([faintest, strongest2], level) {
+  return faintest + level / (LEVELS - 1) * (strongest2 - faintest);
+}
+function oklch(lightness, chroma = 0, hue = 0) {
+  return `oklch(${lightness} ${chroma} ${hue})`;
+}
+function looks(colour) {
+  return pixels(Array.from({
+    length: 256
+  }, (_, look) => look === NOTHING ? "transparent" : colour(Math.floor(look / LEVELS), look % LEVELS)));
+}
+
 // alone.js
 function createTokenStrip(root2, host) {
   const strip = createStrip(panelOf(root2), {
@@ -407,11 +479,11 @@ function createTokenStrip(root2, host) {
     })
   });
   const paint = () => {
-    const looks = host.bytes("looks"), marks = host.bytes("marks");
+    const looks2 = host.bytes("looks"), marks = host.bytes("marks");
     const positions = [
       ...marks.keys()
     ].filter((position) => marks[position]);
-    strip.paint(positions, positions.map((position) => looks[position]), positions.map((position) => marks[position]));
+    strip.paint(positions, positions.map((position) => looks2[position]), positions.map((position) => marks[position]));
   };
   host.on("looks", paint);
   host.on("marks", paint);
@@ -609,7 +681,7 @@ var MEANING = {
   read: "read: bytes of the keys and values that the whole layer attends to at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
-  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); click to go to the step and the token",
+  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
@@ -743,7 +815,7 @@ var NAMES = (
 );
 var ROWS = {
   curve: "this number over all steps: this method in colour, the others faint; the current step is framed; click to go to a step",
-  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); click to go to the step and the token",
+  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); strong: agreed, pale: wasted, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
   prompt: "the prompt as the model reads it; all prompts scroll together; point at a token to outline it in all",
   answer: "the tokens fed after the prompt (a question in grey, later tokens faint), then the token that the last step predicts; the token that this step feeds is framed"
 };
@@ -764,11 +836,13 @@ function meanOf(values) {
 }
 
 // comparer_column.js
-var AGREED = 0;
-var WASTED = 1;
-var KEPT = 2;
-var MISSED = 3;
-var MERGED_AWAY = 4;
+var VERDICTS = [
+  "agreed",
+  "wasted",
+  "kept",
+  "missed",
+  "merged"
+];
 var ALL_WINDOWS = 4e4;
 var LEAST_WINDOW = 2e3;
 var MAP_HEIGHT = 96;
@@ -816,7 +890,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
     label: `${method.label}: one row per step, one column per position`,
     height: MAP_HEIGHT,
-    palette: () => verdictColours(column),
+    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method"), VERDICTS),
     onHover(cell2, event) {
       if (!cell2 || !slice) return about(null, event);
       const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(slice, cell2));
@@ -963,53 +1037,6 @@ function numberCell(column, name) {
     now,
     mean
   };
-}
-function verdictColours(column) {
-  const style2 = getComputedStyle(column);
-  const method = style2.getPropertyValue("--kv-method"), muted = style2.getPropertyValue("--kv-muted");
-  const tones = [];
-  tones[AGREED] = [
-    method,
-    0.5,
-    1
-  ];
-  tones[WASTED] = [
-    method,
-    0.15,
-    0.3
-  ];
-  tones[KEPT] = [
-    muted,
-    0.1,
-    0.25
-  ];
-  tones[MISSED] = [
-    style2.color,
-    0.25,
-    0.9
-  ];
-  tones[MERGED_AWAY] = [
-    method,
-    0.3,
-    0.6
-  ];
-  const canvas = element("canvas");
-  canvas.width = 256;
-  canvas.height = 1;
-  const context = contextOf(canvas, {
-    willReadFrequently: true
-  });
-  for (let look = 0; look < NOTHING; look++) {
-    const [colour, from, until] = tones[Math.floor(look / LEVELS)] ?? [
-      "transparent",
-      0,
-      0
-    ];
-    context.globalAlpha = from + look % LEVELS / (LEVELS - 1) * (until - from);
-    context.fillStyle = colour;
-    context.fillRect(look, 0, 1, 1);
-  }
-  return context.getImageData(0, 0, 256, 1).data;
 }
 
 // picture.js
@@ -2707,7 +2734,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   let points = new Float32Array();
   let star = points;
   let places = points;
-  let coloured = false, ink = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+  let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
   function fit() {
     const width = host.clientWidth, height = host.clientHeight, scale = window.devicePixelRatio || 1;
     if (!width || !points.length || !clusters) return false;
@@ -2728,7 +2755,8 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     return true;
   }
   function colour(cluster) {
-    const look = 4 * ((cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + LEVELS - 1);
+    if (cluster < 0) return muted;
+    const look = 4 * (clusters.hues[cluster] * LEVELS + LEVELS - 1);
     return `rgb(${colours[look]} ${colours[look + 1]} ${colours[look + 2]})`;
   }
   const ringAt = (toPixel2, cluster) => toPixel2(clusters.rings[2 * cluster], clusters.rings[2 * cluster + 1]);
@@ -2744,6 +2772,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
         style2.color,
         style2.backgroundColor
       ];
+      muted = style2.getPropertyValue("--kv-muted");
     }
     const context = clear(below), byHue = Array.from({
       length: HUES + 1
@@ -3045,15 +3074,15 @@ function createInspector(root2, host) {
   }
   function paintText() {
     const picked = clusterOf(token), count = clusters.labels.length;
-    const looks = new Uint8Array(count), marks = new Uint8Array(count);
+    const looks2 = new Uint8Array(count), marks = new Uint8Array(count);
     for (let position = 0; position < count; position++) {
       const cluster = clusters.labels[position], isPicked = cluster >= 0 && cluster === picked;
-      looks[position] = (cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + (isPicked ? LEVELS - 1 : 0);
+      looks2[position] = (cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + (isPicked ? LEVELS - 1 : 0);
       marks[position] = cluster < 0 ? UNCLUSTERED : isPicked ? PICKED : TINTED;
     }
     strip.paint([
       ...clusters.labels.keys()
-    ], looks, marks);
+    ], looks2, marks);
   }
   function paint(waiting = requested !== null) {
     paintText();
@@ -3989,9 +4018,9 @@ function createStepper(root2, host) {
   const unwatch = watchTheme(root2, map.recolour);
   function paint(slice2) {
     frame = frameOf(slice2, now);
-    const { positions, looks, marks } = frame;
-    prompt.paint(positions, looks, marks);
-    written.paint(positions, looks, marks);
+    const { positions, looks: looks2, marks } = frame;
+    prompt.paint(positions, looks2, marks);
+    written.paint(positions, looks2, marks);
     written.reveal(now + 1);
     const predicted = now >= page.question_length - 1;
     next.hidden = !predicted;
