@@ -16,7 +16,7 @@ LEAST_SHARE = 0.5  # of its exact weight that a merged token gets from its centr
 
 
 class Verdict(IntEnum):
-    """What a method and the oracle made of a token. Pages read the same numbers (js/comparer_column.js)."""
+    """What a method and the oracle made of a token. Pages read the same numbers (js/map_colours.js)."""
 
     AGREED = 0  # attended to, as the oracle does
     WASTED = 1  # attended to, unlike the oracle

@@ -16,7 +16,7 @@ from . import view
 
 Array = NDArray[Any]
 
-# A byte of the map is metrics.Verdict * view.LEVELS + level. js/comparer_column.js reads the same bytes.
+# A byte of the map is metrics.Verdict * view.LEVELS + level. js/map_colours.js reads the same bytes.
 _LISTS = ("positions", "groups", "scores", "weights", "marks")
 _CURVES = {
     "recall": "recall", "mass": "mass", "read_bytes": "read", "moved_bytes": "moved", "output_error": "error",

@@ -49,7 +49,7 @@ def test_a_missing_import_is_found(tmp_path):
     [
         ("theme.js", view, ("HUES", "LEVELS", "NOTHING")),
         ("strip.js", view, ("ATTENDED", "ORACLE", "SINK", "RECENT", "GENERATED", "MERGED")),
-        ("comparer_column.js", Verdict, ("AGREED", "WASTED", "KEPT", "MISSED", "MERGED_AWAY")),
+        ("map_colours.js", Verdict, ("AGREED", "WASTED", "KEPT", "MISSED", "MERGED_AWAY")),
     ],
 )
 def test_modules_have_the_constants_of_python(module, packed, names):

@@ -73,9 +73,9 @@ def colours(browser):
 @pytest.mark.parametrize("name", names())
 def test_verdicts_differ_in_every_method_s_colour(colours, name, theme):
     hue = method_style(name, dark=theme == "dark")["color"]
-    verdicts = [verdict.name.lower().removesuffix("_away") for verdict in Verdict if verdict is not Verdict.UNMARKED]
-    looks = colours(f"verdictColours(root, {hue!r}, {verdicts})", theme)
-    meanings = {name: looks[at * view.LEVELS : (at + 1) * view.LEVELS] for at, name in enumerate(verdicts)}
+    looks = colours(f"verdictColours(root, {hue!r})", theme)
+    verdicts = [verdict for verdict in Verdict if verdict is not Verdict.UNMARKED]
+    meanings = {verdict.name: looks[verdict * view.LEVELS : (verdict + 1) * view.LEVELS] for verdict in verdicts}
     distance, place = closest(meanings | {"nothing": looks[view.NOTHING][None]})
     assert distance > LEAST, place
 

@@ -12,17 +12,14 @@ import { aboutToken } from "./words.js";
 /** @import { Go } from "./panel.js" */
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
-/** @import { Rows } from "./tip.js" */
+/** @import { Pointed, Rows } from "./tip.js" */
 /** @typedef {Slice & Record<Name, Float64Array>} ColumnSlice */
 /**
  * Describes what is under the pointer, or hides the description.
  *
- * @typedef {(rows: Rows | null, event: MouseEvent) => void} About
+ * @typedef {(rows: Rows | null, at: Pointed) => void} About
  */
 
-// A byte of the map is verdict * LEVELS + level, packed by kvviz/widgets/comparer_view.py.
-/** @type {("agreed" | "wasted" | "kept" | "missed" | "merged")[]} */
-const VERDICTS = ["agreed", "wasted", "kept", "missed", "merged"];
 const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens of the prompt shown: over all columns, at least per column
 const MAP_HEIGHT = 96; // CSS pixels, unless there are too many steps
 
@@ -74,7 +71,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
     label: `${method.label}: one row per step, one column per position`,
     height: MAP_HEIGHT,
-    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method"), VERDICTS),
+    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell, event) {
       if (!cell || !slice) return about(null, event);
       const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(slice, cell));

@@ -1,5 +1,7 @@
 import { svgElement } from "./dom.js";
 
+/** @import { Pointed } from "./tip.js" */
+
 const WIDE = 100, TALL = 40, INSET = 2; // units of the drawing
 
 /**
@@ -9,7 +11,7 @@ const WIDE = 100, TALL = 40, INSET = 2; // units of the drawing
  * @param {object} options
  * @param {string} options.label
  * @param {(step: number) => void} options.onPick
- * @param {(step: number | null, event: MouseEvent) => void} options.onHover
+ * @param {(step: number | null, at: Pointed) => void} options.onHover
  */
 export function createCurve(host, { label, onPick, onHover }) {
   const box = { viewBox: `0 0 ${WIDE} ${TALL}`, preserveAspectRatio: "none" };

@@ -2,6 +2,9 @@
 // greyscale; within a range more attention is farther from the ground.
 import { HUES, LEVELS, NOTHING, pixels } from "./theme.js";
 
+// A byte of the comparer's map is verdict * LEVELS + level, packed by kvviz/widgets/comparer_view.py.
+export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3, MERGED_AWAY = 4;
+
 /** @typedef {[faintest: number, strongest: number]} Range */
 /** @typedef {{ kept: Range, wasted: Range, merged: Range, agreed: Range, missed: Range, clusters: Range }} Ranges */
 
@@ -42,19 +45,21 @@ export function mapColours(root) {
 }
 
 /**
- * RGBA of the 256 looks of kvviz/widgets/comparer_view.py, in the method's hue. `verdicts` has the name of each.
+ * RGBA of the 256 looks of kvviz/widgets/comparer_view.py, in the hue of the method's colour.
  *
  * @param {HTMLElement} root
  * @param {string} method
- * @param {(keyof Ranges | null)[]} verdicts
  */
-export function verdictColours(root, method, verdicts) {
-  const ranges = rangesOf(root);
-  return looks((number, level) => {
-    const name = verdicts[number];
-    if (!name) return "transparent";
-    const lightness = within(ranges[name], level);
-    return name === "kept" || name === "missed" ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
+export function verdictColours(root, method) {
+  const { agreed, wasted, kept, missed, merged } = rangesOf(root);
+  /** @type {Range[]} */
+  const ranges = [];
+  [ranges[AGREED], ranges[WASTED], ranges[KEPT], ranges[MISSED]] = [agreed, wasted, kept, missed];
+  ranges[MERGED_AWAY] = merged;
+  return looks((verdict, level) => {
+    if (!ranges[verdict]) return "transparent";
+    const lightness = within(ranges[verdict], level);
+    return verdict === KEPT || verdict === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
   });
 }
 

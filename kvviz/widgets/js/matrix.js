@@ -1,20 +1,24 @@
+import { isTouch, onKeys } from "./cursor.js";
 import { contextOf, element } from "./dom.js";
+import { NOTHING } from "./theme.js";
 
 const TALLEST_ROW = 18, SHORTEST_ROW = 3; // CSS pixels
 
+/** @import { Pointed } from "./tip.js" */
 /** @typedef {[row: number, column: number]} Cell */
 /** @typedef {Uint8Array<ArrayBuffer> | Uint8ClampedArray<ArrayBuffer>} Palette */
 
 /**
  * A uint8 matrix painted with `palette()`, a table of 256 RGBA colours; one row is framed.
  * Nothing is measured or coloured before the host has a width, because a notebook attaches it after this call.
+ * With the focus, the keys ← and → go to the marked columns of a row, ↑ and ↓ to other rows; Enter picks the cell.
  *
  * @param {HTMLElement} host
  * @param {object} options
  * @param {string} options.label
  * @param {() => Palette} options.palette
  * @param {number} [options.height]
- * @param {(cell: Cell | null, event: MouseEvent) => void} [options.onHover]
+ * @param {(cell: Cell | null, at: Pointed) => void} [options.onHover]
  * @param {(row: number, column: number) => void} [options.onPick]
  */
 export function createMatrix(host, { label, palette, height = 330, onHover = () => {}, onPick = () => {} }) {
@@ -22,8 +26,9 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   const inner = host.appendChild(element("div", "kv-matrix-inner"));
   const canvas = inner.appendChild(element("canvas"));
   const frame = inner.appendChild(element("div", "kv-row"));
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", label);
+  canvas.tabIndex = 0;
+  canvas.setAttribute("role", "application"); // a picture that arrow keys walk through, and a text that says where
+  canvas.setAttribute("aria-label", `${label}; arrow keys go to its marked cells, Enter picks one`);
   const painted = element("canvas"), wide = element("canvas");
   // Reused for the next matrix: a new image takes 16 MB for 2048², and the browser pauses to collect the old ones.
   /** @type {ImageData | null} */
@@ -31,6 +36,10 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   /** @type {Palette | null} */
   let colours = null;
   let values = new Uint8Array(), rows = 0, columns = 0, rowHeight = TALLEST_ROW, framed = -1;
+  const cross = inner.appendChild(element("div", "kv-cross"));
+  cross.hidden = true;
+  /** @type {Cell | null} */
+  let cursor = null;
 
   function draw() {
     const width = host.clientWidth;
@@ -71,11 +80,50 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
     const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
     return row >= 0 && row < rows && column >= 0 && column < columns ? [row, column] : null;
   }
+  /**
+   * @param {number} down
+   * @param {number} right
+   */
+  const move = (down, right) => () => {
+    const [row, column] = cursor ?? [Math.max(framed, 0), right < 0 ? columns : -1];
+    const next = Math.max(0, Math.min(rows - 1, row + down));
+    let place = column + right;
+    if (right) { while (place >= 0 && place < columns && values[next * columns + place] === NOTHING) place += right; }
+    if (place < 0 || place >= columns) {
+      if (right) return;
+      place = 0;
+    }
+    go([next, place]);
+  };
+
+  /** @param {Cell | null} cell */
+  function go(cell) {
+    cursor = cell;
+    cross.hidden = !cell;
+    if (!cell) return;
+    const [row, column] = cell, box = canvas.getBoundingClientRect();
+    cross.style.cssText = `left:${(100 * (column + 0.5)) / columns}%;top:${(row + 0.5) * rowHeight}px`;
+    const [x, y] = [((column + 0.5) / columns) * box.width, ((row + 0.5) / rows) * box.height];
+    onHover(cell, { clientX: box.left + x, clientY: box.top + y, spoken: true });
+  }
+  onKeys(canvas, {
+    ArrowUp: move(-1, 0),
+    ArrowDown: move(1, 0),
+    ArrowLeft: move(0, -1),
+    ArrowRight: move(0, 1),
+    Enter: () => cursor && onPick(...cursor),
+  });
+  canvas.addEventListener("blur", () => {
+    if (cursor) onHover(null, { clientX: 0, clientY: 0 });
+    go(null);
+  });
   canvas.addEventListener("pointermove", (event) => onHover(cellAt(event), event));
-  canvas.addEventListener("pointerleave", (event) => onHover(null, event));
+  canvas.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
   canvas.addEventListener("click", (event) => {
     const cell = cellAt(event);
-    if (cell) onPick(...cell);
+    if (!cell) return;
+    onPick(...cell);
+    if (isTouch(/** @type {PointerEvent} */ (event))) onHover(cell, event); // picking may have hidden the tip
   });
   const resized = new ResizeObserver(draw);
   resized.observe(host);

@@ -120,6 +120,7 @@ export function createStepper(root, host) {
   );
   mapPanel.after(axis);
   const clusters = createClusters(recalledPanel.panel, page, {
+    tip,
     onHover: (members) => prompt.light(members),
     onPick: (member) => prompt.focus(member),
   });

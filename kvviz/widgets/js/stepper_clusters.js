@@ -1,3 +1,4 @@
+import { onKeys, pointOf } from "./cursor.js";
 import { element, format } from "./dom.js";
 import { clustersOf } from "./slice.js";
 import { colourOf } from "./theme.js";
@@ -5,18 +6,30 @@ import { decimals, MEANING, named, visible } from "./words.js";
 
 /** @import { Clusters, Frame } from "./slice.js" */
 /** @import { StepperPage, StepperSlice } from "./stepper.js" */
+/** @import { Rows, Tip } from "./tip.js" */
+/** @typedef {{ node: HTMLElement, members: number[], about: Rows }} Row */
 
 const FIRST_WORDS = 48; // characters
 
 /**
  * The clusters recalled at a step, best score first: a bar for their attention, the attended tokens, the first words.
+ * With the focus, the keys ↑ and ↓ go from row to row, and Enter to its first token.
  *
  * @param {HTMLElement} host
  * @param {StepperPage} page
- * @param {{ onHover: (members: number[]) => void, onPick: (member: number) => void }} options
+ * @param {{ tip: Tip, onHover: (members: number[]) => void, onPick: (member: number) => void }} options
  */
-export function createClusters(host, page, { onHover, onPick }) {
+export function createClusters(host, page, { tip, onHover, onPick }) {
   const list = host.appendChild(element("ol", "kv-clusters"));
+  list.tabIndex = 0;
+  list.setAttribute("role", "listbox");
+  list.setAttribute(
+    "aria-label",
+    `${page.group_name}s recalled, best score first; ↑ and ↓ read them, Enter goes to one`,
+  );
+  /** @type {Row[]} */
+  let rows = [];
+  let cursor = -1;
   const emptyNote = host.appendChild(element("p", "kv-empty"));
 
   /**
@@ -50,8 +63,44 @@ export function createClusters(host, page, { onHover, onPick }) {
     entry.addEventListener("pointerenter", () => onHover(members));
     entry.addEventListener("pointerleave", () => onHover([]));
     entry.addEventListener("click", () => onPick(members[0]));
-    return entry;
+    entry.setAttribute("role", "option");
+    entry.setAttribute("aria-selected", "false");
+    /** @type {Rows} */
+    const about = [
+      [page.group_name, `#${group}`],
+      ["score", decimals(clusters.group_scores[index])],
+      [
+        "share of the attention",
+        share.textContent,
+      ],
+      ["tokens", size.textContent],
+      ["first words", firstWords(members)],
+    ];
+    return { node: entry, members, about };
   }
+
+  /** @param {number} place */
+  function go(place) {
+    if (place >= rows.length) return;
+    for (const [index, { node }] of rows.entries()) {
+      node.toggleAttribute("data-cursor", index === place);
+      node.setAttribute("aria-selected", String(index === place));
+    }
+    cursor = place;
+    if (cursor < 0) {
+      tip.hide();
+      return onHover([]);
+    }
+    rows[cursor].node.scrollIntoView({ block: "nearest" });
+    onHover(rows[cursor].members);
+    tip.show(rows[cursor].about, pointOf(rows[cursor].node));
+  }
+  onKeys(list, {
+    ArrowUp: () => go(Math.max(cursor - 1, 0)),
+    ArrowDown: () => go(cursor + 1),
+    Enter: () => cursor >= 0 && onPick(rows[cursor].members[0]),
+  });
+  list.addEventListener("blur", () => cursor >= 0 && go(-1));
 
   const firstWords = (/** @type {number[]} */ members) => {
     let text = "";
@@ -72,7 +121,10 @@ export function createClusters(host, page, { onHover, onPick }) {
     paint(slice, step, frame) {
       const clusters = clustersOf(slice, step);
       const widest = Math.max(1e-9, ...clusters.group_masses);
-      list.replaceChildren(...Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest)));
+      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest));
+      cursor = -1;
+      list.replaceChildren(...rows.map(({ node }) => node));
+      list.hidden = rows.length === 0;
       emptyNote.hidden = clusters.group_ids.length > 0;
       const kinds = `a sink, recent, generated, or attended without ${page.group_name}s`;
       emptyNote.textContent = `Nothing was recalled by score at this step: every attended token is ${kinds}.`;

@@ -1,3 +1,4 @@
+import { isTouch, onKeys, pointOf } from "./cursor.js";
 import { element, format, targetOf } from "./dom.js";
 import { NOTHING, tintOf } from "./theme.js";
 
@@ -8,12 +9,14 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing dire
 
 /** @typedef {HTMLSpanElement & { look?: number, mark?: number }} Token */
 /** @typedef {ArrayLike<number>} Numbers */
-/** @typedef {(position: number | null, event: MouseEvent) => void} OnHover */
+/** @import { Pointed } from "./tip.js" */
+/** @typedef {(position: number | null, at: Pointed) => void} OnHover */
 /** @typedef {ReturnType<typeof createStrip>} Strip */
 
 /**
  * Running text with tinted tokens. `start` is the position of the first token; at most `most` tokens are shown at once.
- * Painting tints some tokens and clears all others; it never changes the layout.
+ * Painting tints some tokens and clears all others; it never changes the layout. With the focus, the keys ↑ and ↓ go to
+ * the marked token before and after, with Shift to any token; Enter picks it.
  *
  * @param {HTMLElement} host
  * @param {object} options
@@ -32,7 +35,7 @@ export function createStrip(host, options) {
   host.classList.add("kv-strip");
   host.tabIndex = 0;
   host.setAttribute("role", "region");
-  host.setAttribute("aria-label", label);
+  host.setAttribute("aria-label", `${label}; ↑ and ↓ read the marked tokens, with Shift all tokens`);
   const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
   const [earlier, later] = ["earlier", "later"].map((name, later) => {
     const button = note.appendChild(element("button", "", name));
@@ -54,6 +57,7 @@ export function createStrip(host, options) {
   /** @type {number[]} */
   let outlinedPositions = [];
   let first = start, revealed = tokens.length;
+  let cursor = -1; // the position that keys went to
 
   /** @param {number} from */
   function build(from) {
@@ -157,15 +161,55 @@ export function createStrip(host, options) {
     return [first + indexBelow(host.scrollTop), first + indexBelow(host.scrollTop + host.clientHeight)];
   }
 
+  /** @param {number} by */
+  const move = (by) => (/** @type {KeyboardEvent} */ { shiftKey }) => {
+    const from = cursor >= 0 ? cursor : inSight()[0] - (by > 0 ? 1 : 0);
+    const next = shiftKey ? from + by : marked(from, by);
+    if (next === undefined || next < start || next >= start + revealed) return;
+    place(next);
+  };
+
+  /**
+   * The nearest marked position before or after one.
+   *
+   * @param {number} from
+   * @param {number} by
+   */
+  function marked(from, by) {
+    const [positions, , marks] = lastPaint;
+    const places = Array.from(positions).filter((position, index) => marks[index] && (position - from) * by > 0);
+    return by > 0 ? places[0] : places.at(-1);
+  }
+
+  /** @param {number} position */
+  function place(position) {
+    spanAt(cursor)?.removeAttribute("data-cursor");
+    cursor = position;
+    if (cursor < 0) return;
+    const [top, bottom] = inSight();
+    if (cursor <= top || cursor >= bottom) focus(cursor, false);
+    const span = spans[cursor - first];
+    span.dataset.cursor = "";
+    onHover(cursor, pointOf(span));
+  }
+  onKeys(host, { ArrowUp: move(-1), ArrowDown: move(1), Enter: () => cursor >= 0 && onPick(cursor) });
+  host.addEventListener("blur", () => {
+    if (cursor < 0) return;
+    place(-1);
+    onHover(null, pointOf(host));
+  });
+
   const positionOf = (/** @type {Event} */ event) => {
     const { position } = targetOf(event).dataset;
     return position === undefined ? null : Number(position);
   };
   host.addEventListener("pointerover", (event) => onHover(positionOf(event), event));
-  host.addEventListener("pointerleave", (event) => onHover(null, event));
+  host.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
   host.addEventListener("click", (event) => {
     const position = positionOf(event);
-    if (position !== null) onPick(position);
+    if (position === null) return;
+    onPick(position);
+    if (isTouch(/** @type {PointerEvent} */ (event))) onHover(position, event); // picking may have hidden the tip
   });
   let waiting = false;
   host.addEventListener("scroll", () => {

@@ -31,106 +31,25 @@ function format(number) {
   return number.toLocaleString("en-US");
 }
 
-// matrix.js
-var TALLEST_ROW = 18;
-var SHORTEST_ROW = 3;
-function createMatrix(host, { label, palette, height = 330, onHover = () => {
-}, onPick = () => {
-} }) {
-  host.classList.add("kv-matrix");
-  const inner = host.appendChild(element("div", "kv-matrix-inner"));
-  const canvas = inner.appendChild(element("canvas"));
-  const frame = inner.appendChild(element("div", "kv-row"));
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", label);
-  const painted = element("canvas"), wide = element("canvas");
-  let image = null;
-  let colours = null;
-  let values = new Uint8Array(), rows = 0, columns = 0, rowHeight = TALLEST_ROW, framed = -1;
-  function draw2() {
-    const width = host.clientWidth;
-    if (!rows || !width) return;
-    colours ??= palette();
-    const scale = window.devicePixelRatio || 1;
-    rowHeight = Math.max(SHORTEST_ROW, Math.min(TALLEST_ROW, Math.floor(height / rows)));
-    canvas.style.height = inner.style.height = `${rows * rowHeight}px`;
-    size(canvas, Math.round(width * scale), rowHeight > SHORTEST_ROW ? Math.round(rows * rowHeight * scale) : rows);
-    if (!image || image.width !== columns || image.height !== rows) image = new ImageData(columns, rows);
-    fill(image, values, colours);
-    putInto(painted, image);
-    widen(wide, painted, canvas.width);
-    const context = contextOf(canvas);
-    context.imageSmoothingEnabled = false;
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    context.drawImage(wide, 0, 0, canvas.width, canvas.height);
-    place();
-  }
-  function place() {
-    const top = framed * rowHeight;
-    frame.hidden = framed < 0 || framed >= rows;
-    frame.style.top = `${top}px`;
-    frame.style.height = `${rowHeight}px`;
-    if (top < host.scrollTop) host.scrollTop = top;
-    if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
-  }
-  function cellAt(event) {
-    const box = canvas.getBoundingClientRect();
-    const row2 = Math.floor((event.clientY - box.top) / box.height * rows);
-    const column = Math.floor((event.clientX - box.left) / box.width * columns);
-    return row2 >= 0 && row2 < rows && column >= 0 && column < columns ? [
-      row2,
-      column
-    ] : null;
-  }
-  canvas.addEventListener("pointermove", (event) => onHover(cellAt(event), event));
-  canvas.addEventListener("pointerleave", (event) => onHover(null, event));
-  canvas.addEventListener("click", (event) => {
-    const cell2 = cellAt(event);
-    if (cell2) onPick(...cell2);
-  });
-  const resized = new ResizeObserver(draw2);
-  resized.observe(host);
+// cursor.js
+function pointOf(node) {
+  const { left, bottom } = node.getBoundingClientRect();
   return {
-    canvas,
-    /**
-     * @param {Uint8Array<ArrayBuffer>} newValues
-     * @param {number[]} shape
-     */
-    paint(newValues, shape) {
-      values = newValues;
-      [rows, columns] = shape;
-      draw2();
-    },
-    recolour() {
-      colours = null;
-      draw2();
-    },
-    /** @param {number} row */
-    frame(row2) {
-      framed = row2;
-      place();
-    },
-    destroy: () => resized.disconnect()
+    clientX: left,
+    clientY: bottom - 12,
+    spoken: true
   };
 }
-function fill(image, values, colours) {
-  const pixels2 = new Uint32Array(image.data.buffer), table = new Uint32Array(colours.buffer, colours.byteOffset, 256);
-  for (let index = 0; index < pixels2.length; index++) pixels2[index] = table[values[index]];
+function isTouch(event) {
+  return event.pointerType === "touch";
 }
-function putInto(canvas, image) {
-  size(canvas, image.width, image.height);
-  contextOf(canvas).putImageData(image, 0, 0);
-}
-function widen(canvas, image, width) {
-  size(canvas, width, image.height);
-  const context = contextOf(canvas);
-  context.clearRect(0, 0, width, image.height);
-  context.imageSmoothingEnabled = width < 3 * image.width;
-  context.drawImage(image, 0, 0, width, image.height);
-}
-function size(canvas, width, height) {
-  if (canvas.width !== width) canvas.width = width;
-  if (canvas.height !== height) canvas.height = height;
+function onKeys(node, actions) {
+  node.addEventListener("keydown", (event) => {
+    if (hasModifier(event) || event.target !== node || !(event.key in actions)) return;
+    actions[event.key](event);
+    event.preventDefault();
+    event.stopPropagation();
+  });
 }
 
 // theme.js
@@ -208,6 +127,166 @@ function pixels(colours) {
   return context.getImageData(0, 0, colours.length, 1).data;
 }
 
+// matrix.js
+var TALLEST_ROW = 18;
+var SHORTEST_ROW = 3;
+function createMatrix(host, { label, palette, height = 330, onHover = () => {
+}, onPick = () => {
+} }) {
+  host.classList.add("kv-matrix");
+  const inner = host.appendChild(element("div", "kv-matrix-inner"));
+  const canvas = inner.appendChild(element("canvas"));
+  const frame = inner.appendChild(element("div", "kv-row"));
+  canvas.tabIndex = 0;
+  canvas.setAttribute("role", "application");
+  canvas.setAttribute("aria-label", `${label}; arrow keys go to its marked cells, Enter picks one`);
+  const painted = element("canvas"), wide = element("canvas");
+  let image = null;
+  let colours = null;
+  let values = new Uint8Array(), rows = 0, columns = 0, rowHeight = TALLEST_ROW, framed = -1;
+  const cross = inner.appendChild(element("div", "kv-cross"));
+  cross.hidden = true;
+  let cursor = null;
+  function draw2() {
+    const width = host.clientWidth;
+    if (!rows || !width) return;
+    colours ??= palette();
+    const scale = window.devicePixelRatio || 1;
+    rowHeight = Math.max(SHORTEST_ROW, Math.min(TALLEST_ROW, Math.floor(height / rows)));
+    canvas.style.height = inner.style.height = `${rows * rowHeight}px`;
+    size(canvas, Math.round(width * scale), rowHeight > SHORTEST_ROW ? Math.round(rows * rowHeight * scale) : rows);
+    if (!image || image.width !== columns || image.height !== rows) image = new ImageData(columns, rows);
+    fill(image, values, colours);
+    putInto(painted, image);
+    widen(wide, painted, canvas.width);
+    const context = contextOf(canvas);
+    context.imageSmoothingEnabled = false;
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(wide, 0, 0, canvas.width, canvas.height);
+    place();
+  }
+  function place() {
+    const top = framed * rowHeight;
+    frame.hidden = framed < 0 || framed >= rows;
+    frame.style.top = `${top}px`;
+    frame.style.height = `${rowHeight}px`;
+    if (top < host.scrollTop) host.scrollTop = top;
+    if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
+  }
+  function cellAt(event) {
+    const box = canvas.getBoundingClientRect();
+    const row2 = Math.floor((event.clientY - box.top) / box.height * rows);
+    const column = Math.floor((event.clientX - box.left) / box.width * columns);
+    return row2 >= 0 && row2 < rows && column >= 0 && column < columns ? [
+      row2,
+      column
+    ] : null;
+  }
+  const move = (down, right) => () => {
+    const [row2, column] = cursor ?? [
+      Math.max(framed, 0),
+      right < 0 ? columns : -1
+    ];
+    const next = Math.max(0, Math.min(rows - 1, row2 + down));
+    let place2 = column + right;
+    if (right) {
+      while (place2 >= 0 && place2 < columns && values[next * columns + place2] === NOTHING) place2 += right;
+    }
+    if (place2 < 0 || place2 >= columns) {
+      if (right) return;
+      place2 = 0;
+    }
+    go([
+      next,
+      place2
+    ]);
+  };
+  function go(cell2) {
+    cursor = cell2;
+    cross.hidden = !cell2;
+    if (!cell2) return;
+    const [row2, column] = cell2, box = canvas.getBoundingClientRect();
+    cross.style.cssText = `left:${100 * (column + 0.5) / columns}%;top:${(row2 + 0.5) * rowHeight}px`;
+    const [x, y] = [
+      (column + 0.5) / columns * box.width,
+      (row2 + 0.5) / rows * box.height
+    ];
+    onHover(cell2, {
+      clientX: box.left + x,
+      clientY: box.top + y,
+      spoken: true
+    });
+  }
+  onKeys(canvas, {
+    ArrowUp: move(-1, 0),
+    ArrowDown: move(1, 0),
+    ArrowLeft: move(0, -1),
+    ArrowRight: move(0, 1),
+    Enter: () => cursor && onPick(...cursor)
+  });
+  canvas.addEventListener("blur", () => {
+    if (cursor) onHover(null, {
+      clientX: 0,
+      clientY: 0
+    });
+    go(null);
+  });
+  canvas.addEventListener("pointermove", (event) => onHover(cellAt(event), event));
+  canvas.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
+  canvas.addEventListener("click", (event) => {
+    const cell2 = cellAt(event);
+    if (!cell2) return;
+    onPick(...cell2);
+    if (isTouch(
+      /** @type {PointerEvent} */
+      event
+    )) onHover(cell2, event);
+  });
+  const resized = new ResizeObserver(draw2);
+  resized.observe(host);
+  return {
+    canvas,
+    /**
+     * @param {Uint8Array<ArrayBuffer>} newValues
+     * @param {number[]} shape
+     */
+    paint(newValues, shape) {
+      values = newValues;
+      [rows, columns] = shape;
+      draw2();
+    },
+    recolour() {
+      colours = null;
+      draw2();
+    },
+    /** @param {number} row */
+    frame(row2) {
+      framed = row2;
+      place();
+    },
+    destroy: () => resized.disconnect()
+  };
+}
+function fill(image, values, colours) {
+  const pixels2 = new Uint32Array(image.data.buffer), table = new Uint32Array(colours.buffer, colours.byteOffset, 256);
+  for (let index = 0; index < pixels2.length; index++) pixels2[index] = table[values[index]];
+}
+function putInto(canvas, image) {
+  size(canvas, image.width, image.height);
+  contextOf(canvas).putImageData(image, 0, 0);
+}
+function widen(canvas, image, width) {
+  size(canvas, width, image.height);
+  const context = contextOf(canvas);
+  context.clearRect(0, 0, width, image.height);
+  context.imageSmoothingEnabled = width < 3 * image.width;
+  context.drawImage(image, 0, 0, width, image.height);
+}
+function size(canvas, width, height) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+}
+
 // strip.js
 var ATTENDED = 1;
 var ORACLE = 2;
@@ -226,7 +305,7 @@ function createStrip(host, options) {
   host.classList.add("kv-strip");
   host.tabIndex = 0;
   host.setAttribute("role", "region");
-  host.setAttribute("aria-label", label);
+  host.setAttribute("aria-label", `${label}; \u2191 and \u2193 read the marked tokens, with Shift all tokens`);
   const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
   const [earlier, later] = [
     "earlier",
@@ -250,6 +329,7 @@ function createStrip(host, options) {
   ];
   let outlinedPositions = [];
   let first = start, revealed = tokens.length;
+  let cursor = -1;
   function build(from) {
     first = Math.max(start, Math.min(from, start + tokens.length - most));
     const until = Math.min(start + tokens.length, first + most);
@@ -334,15 +414,51 @@ function createStrip(host, options) {
       first + indexBelow(host.scrollTop + host.clientHeight)
     ];
   }
+  const move = (by) => ({ shiftKey }) => {
+    const from = cursor >= 0 ? cursor : inSight()[0] - (by > 0 ? 1 : 0);
+    const next = shiftKey ? from + by : marked(from, by);
+    if (next === void 0 || next < start || next >= start + revealed) return;
+    place(next);
+  };
+  function marked(from, by) {
+    const [positions, , marks] = lastPaint;
+    const places = Array.from(positions).filter((position, index) => marks[index] && (position - from) * by > 0);
+    return by > 0 ? places[0] : places.at(-1);
+  }
+  function place(position) {
+    spanAt(cursor)?.removeAttribute("data-cursor");
+    cursor = position;
+    if (cursor < 0) return;
+    const [top, bottom] = inSight();
+    if (cursor <= top || cursor >= bottom) focus(cursor, false);
+    const span = spans[cursor - first];
+    span.dataset.cursor = "";
+    onHover(cursor, pointOf(span));
+  }
+  onKeys(host, {
+    ArrowUp: move(-1),
+    ArrowDown: move(1),
+    Enter: () => cursor >= 0 && onPick(cursor)
+  });
+  host.addEventListener("blur", () => {
+    if (cursor < 0) return;
+    place(-1);
+    onHover(null, pointOf(host));
+  });
   const positionOf = (event) => {
     const { position } = targetOf(event).dataset;
     return position === void 0 ? null : Number(position);
   };
   host.addEventListener("pointerover", (event) => onHover(positionOf(event), event));
-  host.addEventListener("pointerleave", (event) => onHover(null, event));
+  host.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
   host.addEventListener("click", (event) => {
     const position = positionOf(event);
-    if (position !== null) onPick(position);
+    if (position === null) return;
+    onPick(position);
+    if (isTouch(
+      /** @type {PointerEvent} */
+      event
+    )) onHover(position, event);
   });
   let waiting = false;
   host.addEventListener("scroll", () => {
@@ -379,6 +495,11 @@ function classOf(mark) {
 }
 
 // map_colours.js
+var AGREED = 0;
+var WASTED = 1;
+var KEPT = 2;
+var MISSED = 3;
+var MERGED_AWAY = 4;
 var RANGES = {
   light: {
     kept: [
@@ -442,13 +563,20 @@ function mapColours(root2) {
     return number === HUES + 1 ? oklch(within(missed, level)) : "transparent";
   });
 }
-function verdictColours(root2, method, verdicts) {
-  const ranges = rangesOf(root2);
-  return looks((number, level) => {
-    const name = verdicts[number];
-    if (!name) return "transparent";
-    const lightness = within(ranges[name], level);
-    return name === "kept" || name === "missed" ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
+function verdictColours(root2, method) {
+  const { agreed, wasted, kept, missed, merged } = rangesOf(root2);
+  const ranges = [];
+  [ranges[AGREED], ranges[WASTED], ranges[KEPT], ranges[MISSED]] = [
+    agreed,
+    wasted,
+    kept,
+    missed
+  ];
+  ranges[MERGED_AWAY] = merged;
+  return looks((verdict2, level) => {
+    if (!ranges[verdict2]) return "transparent";
+    const lightness = within(ranges[verdict2], level);
+    return verdict2 === KEPT || verdict2 === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
   });
 }
 function rangesOf(root2) {
@@ -836,13 +964,6 @@ function meanOf(values) {
 }
 
 // comparer_column.js
-var VERDICTS = [
-  "agreed",
-  "wasted",
-  "kept",
-  "missed",
-  "merged"
-];
 var ALL_WINDOWS = 4e4;
 var LEAST_WINDOW = 2e3;
 var MAP_HEIGHT = 96;
@@ -890,7 +1011,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
     label: `${method.label}: one row per step, one column per position`,
     height: MAP_HEIGHT,
-    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method"), VERDICTS),
+    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell2, event) {
       if (!cell2 || !slice) return about(null, event);
       const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(slice, cell2));
@@ -1350,12 +1471,20 @@ function createTip(root2) {
   const tip = root2.appendChild(element("div", "kv-tip"));
   tip.setAttribute("role", "tooltip");
   tip.hidden = true;
+  const spoken = root2.appendChild(element("p", "kv-spoken"));
+  spoken.setAttribute("role", "status");
+  document.addEventListener("pointerdown", elsewhere);
+  function elsewhere(event) {
+    if (!root2.isConnected) document.removeEventListener("pointerdown", elsewhere);
+    else if (event.pointerType === "touch") tip.hidden = true;
+  }
   return {
     /**
      * @param {Rows} rows
-     * @param {MouseEvent} event
+     * @param {Pointed} at
      */
-    show(rows, event) {
+    show(rows, at) {
+      if (at.spoken) spoken.textContent = rows.map(([term, value]) => `${term} ${value}`).join(", ");
       tip.replaceChildren();
       for (const [term, value] of rows) {
         tip.append(element("span", "kv-term", term), element("span", "kv-value", value));
@@ -1363,8 +1492,8 @@ function createTip(root2) {
       tip.hidden = false;
       const box = root2.getBoundingClientRect();
       const [x, y] = [
-        event.clientX - box.left,
-        event.clientY - box.top
+        at.clientX - box.left,
+        at.clientY - box.top
       ];
       tip.style.left = `${Math.max(4, Math.min(x + 14, box.width - tip.offsetWidth - 8))}px`;
       const below = y + 18 + tip.offsetHeight < box.height;
@@ -3818,8 +3947,13 @@ async function readBlob(key) {
 
 // stepper_clusters.js
 var FIRST_WORDS = 48;
-function createClusters(host, page, { onHover, onPick }) {
+function createClusters(host, page, { tip, onHover, onPick }) {
   const list = host.appendChild(element("ol", "kv-clusters"));
+  list.tabIndex = 0;
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-label", `${page.group_name}s recalled, best score first; \u2191 and \u2193 read them, Enter goes to one`);
+  let rows = [];
+  let cursor = -1;
   const emptyNote = host.appendChild(element("p", "kv-empty"));
   function item(clusters, index, frame, widest) {
     const group2 = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
@@ -3842,8 +3976,59 @@ function createClusters(host, page, { onHover, onPick }) {
     entry.addEventListener("pointerenter", () => onHover(members));
     entry.addEventListener("pointerleave", () => onHover([]));
     entry.addEventListener("click", () => onPick(members[0]));
-    return entry;
+    entry.setAttribute("role", "option");
+    entry.setAttribute("aria-selected", "false");
+    const about = [
+      [
+        page.group_name,
+        `#${group2}`
+      ],
+      [
+        "score",
+        decimals(clusters.group_scores[index])
+      ],
+      [
+        "share of the attention",
+        share.textContent
+      ],
+      [
+        "tokens",
+        size2.textContent
+      ],
+      [
+        "first words",
+        firstWords(members)
+      ]
+    ];
+    return {
+      node: entry,
+      members,
+      about
+    };
   }
+  function go(place) {
+    if (place >= rows.length) return;
+    for (const [index, { node }] of rows.entries()) {
+      node.toggleAttribute("data-cursor", index === place);
+      node.setAttribute("aria-selected", String(index === place));
+    }
+    cursor = place;
+    if (cursor < 0) {
+      tip.hide();
+      return onHover([]);
+    }
+    rows[cursor].node.scrollIntoView({
+      block: "nearest"
+    });
+    onHover(rows[cursor].members);
+    tip.show(rows[cursor].about, pointOf(rows[cursor].node));
+  }
+  onKeys(list, {
+    ArrowUp: () => go(Math.max(cursor - 1, 0)),
+    ArrowDown: () => go(cursor + 1),
+    Enter: () => cursor >= 0 && onPick(rows[cursor].members[0])
+  });
+  list.addEventListener("blur", () => cursor >= 0 && go(-1));
   const firstWords = (members) => {
     let text = "";
     for (let index = 0; index < members.length && text.length < FIRST_WORDS; index++) {
@@ -3862,7 +4047,10 @@ function createClusters(host, page, { onHover, onPick }) {
     paint(slice, step, frame) {
       const clusters = clustersOf(slice, step);
       const widest = Math.max(1e-9, ...clusters.group_masses);
-      list.replaceChildren(...Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest)));
+      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest));
+      cursor = -1;
+      list.replaceChildren(...rows.map(({ node }) => node));
+      list.hidden = rows.length === 0;
       emptyNote.hidden = clusters.group_ids.length > 0;
       const kinds = `a sink, recent, generated, or attended without ${page.group_name}s`;
       emptyNote.textContent = `Nothing was recalled by score at this step: every attended token is ${kinds}.`;
@@ -4012,6 +4200,7 @@ function createStepper(root2, host) {
   axis.append(element("span", "", "0"), element("span", "", "position"), element("span", "", format(page.tokens.length - 1)));
   mapPanel.after(axis);
   const clusters = createClusters(recalledPanel.panel, page, {
+    tip,
     onHover: (members) => prompt.light(members),
     onPick: (member) => prompt.focus(member)
   });

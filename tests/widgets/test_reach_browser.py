@@ -1,0 +1,132 @@
+"""Texts, maps and lists of the widgets by finger and by keys, and what a screen reader is told."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from kvviz.widgets import BudgetExplorer, DecodeStepper, MethodComparer, view
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.generation.test_explore import made_trace
+from tests.synthetic import recording
+from tests.widgets.test_browser import opened
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
+SPOKEN = ".kv-spoken"
+
+
+@pytest.fixture(scope="module")
+def made():
+    return recording()
+
+
+@pytest.fixture(scope="module")
+def paths(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    DecodeStepper(made, layer=3, head=1, step=2).to_html(folder / "stepper.html")
+    MethodComparer([made, made.replace(method="quest")], layer=3, head=1, step=2).to_html(folder / "comparer.html")
+    BudgetExplorer(made_trace(200), method="quest", budget=96).to_html(folder / "explorer.html")
+    return folder
+
+
+def marked(made, layer=3, head=1, step=2):
+    """The positions with a mark, ascending, and the state of each as bits."""
+    arrays = view.token_arrays(made, layer, head)
+    span = slice(*arrays["offsets"][[step, step + 1]])
+    return dict(zip(arrays["positions"][span].tolist(), arrays["marks"][span].tolist(), strict=True))
+
+
+def tabbed_to(page, selector):
+    """Press Tab until the element has the focus, as a person without a mouse does."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"Tab does not lead to {selector}")
+
+
+def test_keys_read_the_text_token_by_token(browser, paths, made):
+    with opened(browser, paths / "stepper.html") as page:
+        tabbed_to(page, ".kv-prompt .kv-panel")
+        page.keyboard.press("ArrowDown")
+        first = int(page.locator("[data-cursor]").get_attribute("data-position"))
+        tokens = marked(made)
+        assert first in tokens
+        for by, key in ((1, "ArrowDown"), (-1, "ArrowUp")):
+            before = int(page.locator("[data-cursor]").get_attribute("data-position"))
+            page.keyboard.press(key)
+            (wanted,) = [min((p for p in tokens if (p - before) * by > 0), key=lambda p: abs(p - before))]
+            assert page.locator("[data-cursor]").get_attribute("data-position") == str(wanted)
+            expect(page.locator(SPOKEN)).to_contain_text(f"position {wanted}")
+            state = "attended" if tokens[wanted] & view.ATTENDED else "missed: the oracle would attend to it"
+            expect(page.locator(SPOKEN)).to_contain_text(f"state {state}")
+        page.keyboard.press("Shift+ArrowDown")
+        expect(page.locator(SPOKEN)).to_contain_text(f"position {first + 1}")
+        assert page.locator(".kv-step output").inner_text() == "2 / 5"  # these keys are not the step's
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(".kv-step output")).to_have_text("3 / 5")
+        page.keyboard.press("Tab")
+        expect(page.locator("[data-cursor]")).to_have_count(0)
+        expect(page.locator(".kv-tip")).to_be_hidden()
+
+
+def test_keys_read_the_map_and_go_where_they_point(browser, paths):
+    with opened(browser, paths / "stepper.html") as page:
+        tabbed_to(page, ".kv-map canvas")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        spoken = page.locator(SPOKEN).inner_text()
+        assert spoken.startswith("step 2, ")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(SPOKEN)).to_contain_text("step 4, ")
+        assert page.locator(".kv-step output").inner_text() == "2 / 5"
+        page.keyboard.press("Enter")
+        expect(page.locator(".kv-step output")).to_have_text("4 / 5")
+
+
+def test_keys_read_the_recalled_clusters(browser, paths, made):
+    with opened(browser, paths / "stepper.html") as page:
+        tabbed_to(page, ".kv-clusters")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        rows = page.locator(".kv-clusters [role=option]")
+        chosen = rows.nth(1)
+        assert chosen.get_attribute("aria-selected") == "true"
+        number = chosen.locator(".kv-id").inner_text()
+        expect(page.locator(SPOKEN)).to_contain_text(f"cluster {number}, score ")
+        groups, indices = made.groups(2, 3)[1], made.indices(2, 3)[1]
+        members = sorted(indices[groups == int(number[1:])].tolist())
+        lit = page.locator(".kv-prompt [data-lit]").evaluate_all("all => all.map(one => Number(one.dataset.position))")
+        assert lit == members
+        page.keyboard.press("Tab")
+        expect(page.locator("[data-lit]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", ["comparer", "explorer"])
+def test_texts_and_maps_of_other_widgets_are_read_too(browser, paths, name):
+    with opened(browser, paths / f"{name}.html") as page:
+        for place in ("canvas", ".kv-strip"):
+            tabbed_to(page, place)
+            page.keyboard.press("ArrowRight" if place == "canvas" else "ArrowDown")
+            expect(page.locator(SPOKEN)).to_contain_text("attention")
+            expect(page.locator(".kv-tip")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["stepper", "comparer", "explorer"])
+def test_a_tap_on_a_token_shows_its_tip_and_keeps_it(browser, paths, name):
+    context = browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    page.goto((paths / f"{name}.html").as_uri())
+    token = page.locator(".kv-attended[data-position]").first
+    token.tap()
+    tip = page.locator(".kv-tip")
+    expect(tip).to_be_visible()
+    page.wait_for_timeout(600)  # it must not vanish by itself
+    expect(tip).to_be_visible()
+    expect(tip).to_contain_text(f"position{int(token.get_attribute('data-position')):,}")
+    page.locator(".kv-title").first.tap()
+    expect(tip).to_be_hidden()
+    page.locator("canvas").first.tap()
+    expect(tip).to_be_visible()
+    context.close()
