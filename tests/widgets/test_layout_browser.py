@@ -12,22 +12,23 @@ from tests.synthetic import diagnosis
 from tests.widgets.test_browser import opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
+OTHERS = ("quest", "pqcache", "ctkvr", "centroidkv", "snapkv", "streaming_llm")  # one of each colour
 WIDTHS = (1280, 800, 390)
+NAMES = ("stepper", "comparer", "explorer", "inspector", "misses")
 
 
 def widgets():
     made = hostile_recording()
-    other = made.replace(method="quest")
     return {
         "stepper": DecodeStepper(made),
-        "comparer": MethodComparer([made, other]),
+        "comparer": MethodComparer([made, *(made.replace(method=name) for name in OTHERS)]),
         "explorer": BudgetExplorer(made_trace(200), method="quest", budget=96),
         "inspector": ClusterInspector(made_trace(200)),
         "misses": MissInspector(diagnosis()),
     }
 
 
-@pytest.fixture(scope="module", params=["stepper", "comparer", "explorer", "inspector", "misses"])
+@pytest.fixture(scope="module", params=NAMES)
 def path(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / f"{request.param}.html"
     widgets()[request.param].to_html(path)

@@ -23,7 +23,7 @@ export function createAnswers(host, page) {
     const sums = page.control.map(({ logprob }) => total(page.here + logprob)).join(", ");
     if (page.control.length) line(`${heads} at random`, `${right} of ${page.control.length} give the answer · ${sums}`);
   }
-  const changed = line("your changes", "");
+  const changed = line("your changes", "").appendChild(element("span"));
   changed.setAttribute("role", "status");
 
   /**

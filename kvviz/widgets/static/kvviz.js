@@ -3382,7 +3382,7 @@ function createAnswers(host, page) {
     const sums = page.control.map(({ logprob }) => total(page.here + logprob)).join(", ");
     if (page.control.length) line2(`${heads} at random`, `${right} of ${page.control.length} give the answer \xB7 ${sums}`);
   }
-  const changed = line2("your changes", "");
+  const changed = line2("your changes", "").appendChild(element("span"));
   changed.setAttribute("role", "status");
   function line2(name, text) {
     list.append(element("dt", "kv-name", name));

@@ -1,0 +1,29 @@
+"""axe-core finds no serious problem of accessibility in any widget, light or dark."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.widgets.test_browser import opened
+from tests.widgets.test_layout_browser import NAMES, widgets
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_widget_has_a_serious_problem(browser, tmp_path, name, scheme):
+    path = tmp_path / f"{name}.html"
+    widgets()[name].to_html(path)
+    with opened(browser, path, scheme=scheme) as page:
+        page.locator(".kv-menu > summary").first.press("Enter")  # the open menu is checked too
+        found = Axe().run(page).response
+    assert len(found["passes"]) > 10
+    serious = [
+        (problem["id"], problem["help"], [node["html"][:200] for node in problem["nodes"][:3]])
+        for problem in found["violations"]
+        if problem["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
