@@ -10,6 +10,7 @@ from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 from tests.widgets.test_browser import opened
+from tests.widgets.test_layout_browser import NAMES, widgets
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 SPOKEN = ".kv-spoken"
@@ -130,3 +131,62 @@ def test_a_tap_on_a_token_shows_its_tip_and_keeps_it(browser, paths, name):
     page.locator("canvas").first.tap()
     expect(tip).to_be_visible()
     context.close()
+
+
+STATE = """() => document.querySelector("#kvviz-root").innerHTML
+    + [...document.querySelectorAll("select, input")].map((node) => node.value)
+    + [...document.querySelectorAll("*")].map((node) => node.scrollTop)"""
+CONTROLS = "button:enabled:not([tabindex='-1']), select, input, summary, [tabindex='0']"
+KEYS = {"SELECT": ["ArrowDown"], "INPUT": ["ArrowRight"], "BUTTON": ["Enter"], "SUMMARY": ["Enter"]}
+ACTIVE = """() => {
+    const node = document.activeElement;
+    return [node.tagName, node.ariaLabel ?? node.textContent, node.options?.length === 1];
+}"""
+FOCUSED = """() => {
+    const node = document.activeElement;
+    const style = getComputedStyle(node);
+    return [[...document.querySelectorAll(`CONTROLS`)].indexOf(node),
+        style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1];
+}""".replace("CONTROLS", CONTROLS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tab_leads_to_every_control_and_shows_where_it_is(browser, tmp_path, name):
+    path = tmp_path / f"{name}.html"
+    widgets()[name].to_html(path)
+    with opened(browser, path) as page:
+        controls = page.locator(CONTROLS)
+        visible = {number for number in range(controls.count()) if controls.nth(number).is_visible()}
+        reached = set()
+        for _ in range(len(visible) + 5):
+            page.keyboard.press("Tab")
+            number, framed = page.evaluate(FOCUSED)
+            if number >= 0:
+                assert framed, controls.nth(number).evaluate("node => node.outerHTML.slice(0, 200)")
+                reached.add(number)
+        missing = [
+            controls.nth(number).evaluate("node => node.outerHTML.slice(0, 200)") for number in visible - reached
+        ]
+        assert missing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_control_does_something_by_keys_alone(browser, tmp_path, name):
+    path = tmp_path / f"{name}.html"
+    widgets()[name].to_html(path)
+    with opened(browser, path) as page:
+        seen = set()
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            kind, label, alone = page.evaluate(ACTIVE)
+            if kind == "BODY" or (kind, label) in seen or alone or "saves" in label or "copies" in label:
+                continue
+            seen.add((kind, label))
+            before = page.evaluate(STATE)
+            for key in KEYS.get(kind, ["ArrowDown", "ArrowRight"]):
+                page.keyboard.press(key)
+            page.wait_for_timeout(150)
+            assert page.evaluate(STATE) != before, (kind, label)
+            if label.startswith("play"):
+                page.keyboard.press("Enter")
+        assert len(seen) >= 5

@@ -164,7 +164,7 @@ export function createStrip(host, options) {
   /** @param {number} by */
   const move = (by) => (/** @type {KeyboardEvent} */ { shiftKey }) => {
     const from = cursor >= 0 ? cursor : inSight()[0] - (by > 0 ? 1 : 0);
-    const next = shiftKey ? from + by : marked(from, by);
+    const next = shiftKey || painted.size === 0 ? from + by : marked(from, by);
     if (next === undefined || next < start || next >= start + revealed) return;
     place(next);
   };

@@ -416,7 +416,7 @@ function createStrip(host, options) {
   }
   const move = (by) => ({ shiftKey }) => {
     const from = cursor >= 0 ? cursor : inSight()[0] - (by > 0 ? 1 : 0);
-    const next = shiftKey ? from + by : marked(from, by);
+    const next = shiftKey || painted.size === 0 ? from + by : marked(from, by);
     if (next === void 0 || next < start || next >= start + revealed) return;
     place(next);
   };
