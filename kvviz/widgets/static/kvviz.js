@@ -3416,7 +3416,7 @@ function createAnswers(host, page) {
   };
 }
 
-// misses_heads.js
+// head_map.js
 var MOVES2 = {
   ArrowLeft: [
     -1,
@@ -3435,65 +3435,177 @@ var MOVES2 = {
     1
   ]
 };
-function createHeads(host, page, { tip, pick }) {
+function createHeadMap(host, { layers, heads, headName, label, about, pick, tip }) {
+  const nameOf = ({ layer, head }) => `layer ${layer}, ${headName} ${head}`;
+  const keyOf = ({ layer, head }) => String([
+    layer,
+    head
+  ]);
+  let current = {
+    layer: -1,
+    head: -1
+  };
   const table = host.appendChild(element("div", "kv-headmap"));
   table.setAttribute("role", "grid");
-  table.setAttribute("aria-label", "layers and KV heads: the log-probability that restoring each brings back");
-  table.style.setProperty("--kv-layers", String(page.layers.length));
-  const all = page.restored.filter(([, , stage]) => stage === "all");
-  const most = Math.max(1e-9, ...all.map(([, , , gained]) => Math.abs(gained)));
-  const smallest = new Set((page.smallest ?? []).map(String));
+  table.setAttribute("aria-label", label);
+  table.style.setProperty("--kv-layers", String(layers.length));
+  if (heads.length > 12) table.dataset.small = "";
   const cells = /* @__PURE__ */ new Map();
-  for (let head = 0; head < page.heads; head++) {
+  for (const head of heads) {
     const row2 = table.appendChild(element("div", "kv-headrow"));
     row2.setAttribute("role", "row");
-    row2.append(element("span", "kv-headname", String(head)));
-    for (const layer of page.layers) row2.append(cell2(layer, head));
-  }
-  const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
-  axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(1, Math.ceil(page.layers.length / 10));
-  page.layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
-  const said = host.appendChild(element("p", "kv-headsaid"));
-  said.setAttribute("role", "status");
-  function cell2(layer, head) {
-    const gained = gainOf(layer, head), share = Math.sqrt(Math.abs(gained) / most);
-    const node = element("button", "kv-headcell");
-    node.type = "button";
-    node.setAttribute("role", "gridcell");
-    node.setAttribute("aria-label", `layer ${layer}, KV head ${head}: ${nats(gained)}`);
-    node.tabIndex = -1;
-    if (smallest.has(String([
-      layer,
-      head
-    ]))) node.dataset.smallest = "";
-    const mark = node.appendChild(element("span", gained < 0 ? "kv-hollow" : ""));
-    mark.style.width = mark.style.height = `${Math.max(8, 100 * share)}%`;
-    node.addEventListener("click", () => pick({
+    const name = row2.appendChild(element("span", "kv-headname", String(head)));
+    name.setAttribute("role", "rowheader");
+    for (const layer of layers) row2.append(cell2({
       layer,
       head
     }));
-    node.addEventListener("pointerover", (event) => tip.show(about(layer, head), event));
+  }
+  const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
+  axis.setAttribute("aria-hidden", "true");
+  axis.append(element("span", "kv-headname", "layer"));
+  const every = Math.max(1, Math.ceil(layers.length / 10));
+  layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
+  const said = host.appendChild(element("p", "kv-headsaid"));
+  said.setAttribute("role", "status");
+  function cell2(place) {
+    const node = element("button", "kv-headcell");
+    node.type = "button";
+    node.setAttribute("role", "gridcell");
+    node.tabIndex = -1;
+    node.append(element("span"));
+    node.addEventListener("click", () => pick(place));
+    node.addEventListener("pointerover", (event) => tip.show([
+      [
+        "head",
+        nameOf(place)
+      ],
+      ...about(place)
+    ], event));
     node.addEventListener("pointerleave", () => tip.hide());
-    cells.set(String([
-      layer,
-      head
-    ]), node);
+    cells.set(keyOf(place), node);
     return node;
   }
-  function gainOf(layer, head) {
-    return all.find((row2) => row2[0] === layer && row2[1] === head)?.[3] ?? 0;
-  }
-  function about(layer, head) {
+  table.addEventListener("keydown", (event) => {
+    const [right, down] = MOVES2[event.key] ?? [];
+    if (right === void 0 || down === void 0) return;
+    const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
+    event.preventDefault();
+    event.stopPropagation();
+    if (layer === void 0 || head === void 0) return;
+    pick({
+      layer,
+      head
+    });
+    cells.get(keyOf({
+      layer,
+      head
+    }))?.focus();
+  });
+  return {
+    table,
+    /**
+     * Draws a value for each head; below 0 the mark is hollow.
+     *
+     * @param {(head: Head) => number} valueOf
+     * @param {number} most
+     */
+    draw(valueOf, most) {
+      for (const layer of layers) {
+        for (const head of heads) {
+          const node = (
+            /** @type {HTMLButtonElement} */
+            cells.get(keyOf({
+              layer,
+              head
+            }))
+          );
+          const value = valueOf({
+            layer,
+            head
+          }), [, told = ""] = about({
+            layer,
+            head
+          })[0] ?? [];
+          const mark = (
+            /** @type {HTMLElement} */
+            node.firstChild
+          );
+          mark.className = value < 0 ? "kv-hollow" : "";
+          mark.style.width = mark.style.height = `${Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))}%`;
+          node.setAttribute("aria-label", `${nameOf({
+            layer,
+            head
+          })}: ${told}`);
+        }
+      }
+    },
+    /** @param {Head} picked */
+    paint({ layer, head }) {
+      const before = cells.get(keyOf(current));
+      before?.removeAttribute("data-picked");
+      if (before) before.tabIndex = -1;
+      current = {
+        layer,
+        head
+      };
+      const node = cells.get(keyOf(current));
+      if (node) {
+        node.dataset.picked = "";
+        node.tabIndex = 0;
+      }
+      said.textContent = `${nameOf(current)}: ${about(current).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+    },
+    /**
+     * Sets or removes an attribute of each head.
+     *
+     * @param {string} name
+     * @param {(head: Head) => boolean} holds
+     */
+    mark(name, holds) {
+      for (const layer of layers) {
+        for (const head of heads) cells.get(keyOf({
+          layer,
+          head
+        }))?.toggleAttribute(name, holds({
+          layer,
+          head
+        }));
+      }
+    }
+  };
+}
+
+// misses_heads.js
+function createHeads(host, page, { tip, pick }) {
+  const all = page.restored.filter(([, , stage]) => stage === "all");
+  const gainOf = ({ layer, head }) => all.find((row2) => row2[0] === layer && row2[1] === head)?.[3] ?? 0;
+  const map = createHeadMap(host, {
+    layers: page.layers,
+    heads: Array.from({
+      length: page.heads
+    }, (_, head) => head),
+    headName: "KV head",
+    label: "layers and KV heads: the log-probability that restoring each brings back",
+    about,
+    pick,
+    tip
+  });
+  map.draw(gainOf, Math.max(1e-9, ...all.map(([, , , gained]) => Math.abs(gained))));
+  const smallest = new Set((page.smallest ?? []).map(String));
+  map.mark("data-smallest", ({ layer, head }) => smallest.has(String([
+    layer,
+    head
+  ])));
+  function about({ layer, head }) {
     const stages = page.restored.filter(([l, h, stage]) => l === layer && h === head && stage !== "all");
     return [
       [
-        "head",
-        `layer ${layer}, KV head ${head}`
-      ],
-      [
         "restored",
-        `${nats(gainOf(layer, head))} nats`
+        `${nats(gainOf({
+          layer,
+          head
+        }))} nats`
       ],
       ...stages.map(([, , stage, gained]) => (
         /** @type {[string, string]} */
@@ -3504,53 +3616,11 @@ function createHeads(host, page, { tip, pick }) {
       ))
     ];
   }
-  table.addEventListener("keydown", (event) => {
-    const [layers, heads] = MOVES2[event.key] ?? [];
-    if (layers === void 0 || heads === void 0) return;
-    const [layer, head] = current;
-    const at = page.layers.indexOf(layer) + layers, other = head + heads;
-    event.preventDefault();
-    event.stopPropagation();
-    if (!(at in page.layers) || other < 0 || other >= page.heads) return;
-    pick({
-      layer: page.layers[at],
-      head: other
-    });
-    cells.get(String([
-      page.layers[at],
-      other
-    ]))?.focus();
-  });
-  let current = [
-    -1,
-    -1
-  ];
   return {
-    /** @param {Picked} picked */
-    paint({ layer, head }) {
-      const before = cells.get(String(current));
-      before?.removeAttribute("data-picked");
-      if (before) before.tabIndex = -1;
-      current = [
-        layer,
-        head
-      ];
-      const node = cells.get(String(current));
-      if (node) {
-        node.dataset.picked = "";
-        node.tabIndex = 0;
-      }
-      said.textContent = `layer ${layer}, KV head ${head}: ` + about(layer, head).slice(1).map(([name, value]) => `${name} ${value}`).join(" \xB7 ");
-    },
+    paint: map.paint,
     /** @param {Change[]} changes */
     changed(changes) {
-      for (const [name, node] of cells) {
-        const restored = changes.some(({ kind, layer, head }) => kind === "restore" && String([
-          layer,
-          head
-        ]) === name);
-        node.toggleAttribute("data-restored", restored);
-      }
+      map.mark("data-restored", (place) => changes.some(({ kind, layer, head }) => kind === "restore" && layer === place.layer && head === place.head));
     }
   };
 }
