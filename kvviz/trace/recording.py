@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..errors import IncompatibleFileError, InvalidInputError
+from ..errors import IncompatibleFileError, InvalidInputError, UnknownNameError
 from .earlier import GROUP_NAMES
 from .edits import Edit, load_edit
 from .events import LayerEvents
@@ -181,6 +181,25 @@ class Recording:
         if merge < 0:
             return np.full((rows, visible), -1, np.int32)
         return np.repeat(events.members[merge, :, :visible], rows // heads, axis=0)
+
+    def by_head(self, number: str, tokens: Sequence[int] = (), *, steps: int = 8) -> NDArray[np.float64]:
+        """A number of each layer and row, float64 [layers, R]: the mean over at most `steps` steps, evenly spread.
+
+        "recall", "attention_mass", "output_error" (the same in all rows of a layer), or "attention", the share of the
+        exact attention on the positions `tokens`. Raises UnknownNameError for another number.
+        """
+        measures: dict[str, Callable[[int, int], NDArray[Any]]] = {
+            "recall": self.recall,
+            "attention_mass": self.attention_mass,
+            "output_error": lambda step, layer: np.full(
+                len(self.indices(step, layer)), self._at(layer).output_error[step], np.float64
+            ),
+            "attention": lambda step, layer: self.attention(step, layer)[:, list(tokens)].sum(-1, dtype=np.float64),
+        }
+        if number not in measures:
+            raise UnknownNameError("Recording.by_head", number, tuple(measures))
+        some = np.unique(np.linspace(0, self.steps - 1, min(steps, self.steps)).astype(int)).tolist()
+        return np.array([np.mean([measures[number](step, layer) for step in some], axis=0) for layer in self.layers])
 
     def summary(self) -> dict[str, float]:
         """Means over steps, layers and rows, by name; moved_bytes is the sum over steps and layers."""

@@ -12,7 +12,8 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..trace import Recording
-from . import content, static_page, view
+from ..trace.edit_parts import Named
+from . import content, head_maps, static_page, view
 from .live import LiveWidget
 from .page import Embedded, self_contained
 
@@ -25,7 +26,11 @@ class DecodeStepper(LiveWidget):
     The prompt is running text. Attended tokens are tinted (hue: cluster; strength: exact attention); tokens that the
     oracle would attend to are underlined, wasted tokens hatched, missed tokens outlined, sinks and the recent window
     dotted. Next to it is a map of steps × positions; below are the recalled clusters and the text written so far.
-    Arrow keys change the step, Home and End jump to the ends, the space bar plays.
+    Arrow keys change the step, Home and End jump to the ends, the space bar plays. The map of layers × heads, above,
+    shows a number of each head, and picks one.
+
+    `span` names tokens of the prompt, as for `kvviz.pin`: they are marked, the map shows how much each head attends to
+    them, and the widget opens at the head that does most, unless `layer` or `head` say otherwise.
 
     `step` (from 0), `layer` and `head` (row of the recording's arrays: a KV head, or a query head if the method selects
     per query head) are traits: set them from Python, or observe them. So is `token`, the position in the prompt that
@@ -43,13 +48,25 @@ class DecodeStepper(LiveWidget):
     page = traitlets.Dict().tag(sync=True)
     slice = traitlets.Bytes().tag(sync=True)
 
-    def __init__(self, recording: Recording, *, step: int = 0, layer: int | None = None, head: int = 0) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        step: int = 0,
+        layer: int | None = None,
+        head: int | None = None,
+        span: Named | None = None,
+    ) -> None:
         self.recording = content.check(recording)
         self._arrays = lru_cache(CACHED)(lambda number, row: view.row_arrays(recording, number, row))
         content.check_step(recording, step)
-        layer = recording.layers[0] if layer is None else layer
+        positions = head_maps.span_positions("DecodeStepper", span, recording)
+        maps = head_maps.of_recording(recording, positions)
+        first = head_maps.strongest(maps[0], layer) if positions else (recording.layers[0], 0)
+        layer, head = first[0] if layer is None else layer, first[1] if head is None else head
         packed = self._pack(layer, head)
-        super().__init__(step=step, layer=layer, head=head, page=content.describe(recording), slice=packed)
+        page = content.describe(recording) | {"head_maps": maps, "span": list(positions)}
+        super().__init__(step=step, layer=layer, head=head, page=page, slice=packed)
 
     def highlighted(self) -> NDArray[np.int64]:
         """The positions attended at the step, layer and head now shown, int64, ascending."""
@@ -73,7 +90,7 @@ class DecodeStepper(LiveWidget):
     def embedded(self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Embedded:
         """The widget as it is in the page of `to_html`."""
         shown = static_page.Shown(self.step, self.layer, self.head)
-        return static_page.embedded(self.recording, shown, layers, heads)
+        return static_page.embedded(self.recording, shown, layers, heads, self.page)
 
     @traitlets.validate("step")
     def _check_step(self, proposal: Any) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 import traitlets
 
 from ..trace import Recording
-from . import comparer_content, comparer_page, comparer_view, view
+from ..trace.edit_parts import Named
+from . import comparer_content, comparer_page, comparer_view, head_maps, view
 from .live import LiveWidget
 from .page import Embedded, self_contained
 
@@ -33,6 +34,10 @@ class MethodComparer(LiveWidget):
     ("recall", "mass", "attended", "read", "moved", "error"), or its mean ("mean recall"). A step needs no kernel; the
     kernel packs another layer or head and sends it once.
 
+    The map of layers × heads, above, shows how much the methods differ in each head, and picks one. `span` names tokens
+    of the prompt, as for `kvviz.pin`: they are marked, the map shows how much each head attends to them, and the widget
+    opens at the head that does most and at the first of them, unless `layer`, `head` or `token` say otherwise.
+
     Recordings that differ in steps or layers are compared over what they share; a note says so. Raises
     InvalidInputError for no recording, recordings without steps or layers, of different models or prompts or without a
     shared layer, and for a step, layer, head or token that one of them lacks; UnknownNameError for an unknown `sort`.
@@ -53,18 +58,25 @@ class MethodComparer(LiveWidget):
         *,
         step: int = 0,
         layer: int | None = None,
-        head: int = 0,
+        head: int | None = None,
         token: int | None = None,
         sort: str = "given",
+        span: Named | None = None,
     ) -> None:
         self.common = comparer_content.compared(recordings)
         self._columns = lru_cache(CACHED)(self._compared)
-        token = -1 if token is None else token
+        common = self.common
+        positions = head_maps.span_positions("MethodComparer", span, common.recordings[0])
+        maps = head_maps.of_recordings(common.recordings, common.layers, common.heads, positions)
+        first = head_maps.strongest(maps[0], layer) if positions else (common.layers[0], 0)
+        head = first[1] if head is None else head
+        token = (positions[0] if positions else -1) if token is None else token
         self.common.check("step", step)
         self.common.check("token", token)
         comparer_content.check_sort(sort)
-        layer = self.common.layers[0] if layer is None else layer
+        layer = first[0] if layer is None else layer
         page = comparer_content.describe(self.common, [_colours(run) for run in self.common.recordings])
+        page |= {"head_maps": maps, "span": list(positions)}
         slices = self.packed(layer, head)
         super().__init__(step=step, layer=layer, head=head, token=token, sort=sort, page=page, slices=slices)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..trace import Recording
 from . import content, view
@@ -22,9 +22,13 @@ class Shown(NamedTuple):
 
 
 def embedded(
-    recording: Recording, shown: Shown, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None
+    recording: Recording,
+    shown: Shown,
+    layers: Sequence[int] | None,
+    heads: Sequence[int] | None,
+    described: Mapping[str, Any],
 ) -> Embedded:
-    """The stepper for a page.
+    """The stepper for a page, which `described` describes.
 
     `layers` and `heads` are embedded; without `layers`, the one shown and as many others as fit into SIZE_LIMIT.
     Raises InvalidInputError for a layer or head that was not recorded.
@@ -40,7 +44,7 @@ def embedded(
         slices = {layer: _slices(recording, layer, embedded_heads) for layer in chosen}
     else:
         slices = _fitting(recording, shown.layer, embedded_heads)
-    page = content.describe(recording) | {"layers": sorted(slices), "heads": embedded_heads}
+    page = {**described, "layers": sorted(slices), "heads": embedded_heads}
     counts = len(recording.layers), content.rows(recording)
     page["notes"] = content.left_out(sorted(slices), counts[0], embedded_heads, counts[1], "recorded")
     answers = [

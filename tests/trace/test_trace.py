@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import SafetensorError
 
-from kvviz.errors import IncompatibleFileError, InvalidInputError
+from kvviz.errors import IncompatibleFileError, InvalidInputError, UnknownNameError
 from kvviz.trace import Geometry, LayerEvents, Recording, Trace, storage
 from tests import synthetic
 
@@ -252,3 +252,21 @@ def test_unreadable_contents_are_not_written(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         make_trace().save(tmp_path / "missing" / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_by_head_are_means_over_spread_steps():
+    made = synthetic.recording()
+    layers, rows = len(made.layers), len(made.indices(0, made.layers[0]))
+    for name in ("recall", "attention_mass"):
+        own = [[getattr(made, name)(step, layer) for step in (0, made.steps - 1)] for layer in made.layers]
+        np.testing.assert_allclose(made.by_head(name, steps=2), np.mean(own, axis=1))
+    error = made.by_head("output_error")
+    assert error.shape == (layers, rows)
+    np.testing.assert_allclose(
+        error[:, 0], [made.events[layer].output_error.mean() for layer in made.layers], rtol=1e-6
+    )
+    own = [made.events[layer].attention[:, :, 5:9].sum(-1).mean(0) for layer in made.layers]
+    np.testing.assert_allclose(made.by_head("attention", range(5, 9)), own, rtol=1e-5)
+    np.testing.assert_array_equal(made.by_head("attention", ()), np.zeros((layers, rows)))
+    with pytest.raises(UnknownNameError, match=r"Recording\.by_head"):
+        made.by_head("speed")

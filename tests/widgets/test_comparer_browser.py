@@ -144,10 +144,10 @@ def test_many_columns_scroll_sideways_below_their_labels(browser, tmp_path):
         assert last.bounding_box()["x"] > 960
         last.scroll_into_view_if_needed()
         assert last.bounding_box()["x"] < 960
-        assert label.bounding_box() == before
+        assert label.bounding_box()["x"] == before["x"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 960
         controls = page.locator(".kvviz").locator("button:visible, input:visible, select:visible, summary:visible")
-        assert controls.count() == 7
+        assert controls.and_(page.locator(":not(.kv-headcell)")).count() == 8  # and the map of heads
 
 
 def test_one_prompt_scrolls_all_and_a_click_on_the_map_moves_them(browser, tmp_path):
@@ -213,7 +213,7 @@ def test_layers_and_heads_of_the_page_and_a_narrow_window(browser, path):
     with opened(browser, path, width=500) as page:
         page.get_by_label("layer", exact=True).select_option("3")
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=0")
-        page.get_by_label("KV head").select_option("1")
+        page.get_by_label("KV head", exact=True).select_option("1")
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
         assert attended(page, 1) == in_prompt(runs[1], 0, layer=3, head=1)
         first, second = (page.locator(".kv-column").nth(number).bounding_box() for number in (0, 1))

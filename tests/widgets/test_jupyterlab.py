@@ -135,7 +135,7 @@ def test_the_stepper_works_in_jupyterlab(lab):
     slider.press("ArrowRight")
     expect(stepper.locator(".kv-sheet code")).to_contain_text("step=3, layer=3, head=0")  # and the page follows it
     assert attended(stepper) == recorded(made, 3, layer=3)
-    stepper.get_by_label("KV head").select_option("1")
+    stepper.get_by_label("KV head", exact=True).select_option("1")
     expect(stepper.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
     assert attended(stepper) == recorded(made, 3, layer=3, head=1)
 
@@ -177,7 +177,7 @@ def test_the_comparer_works_in_jupyterlab(lab):
     expect(code).not_to_contain_text("token=100")
     clicked = lab.locator("[data-lit]").evaluate_all(ATTENDED)[0]
     expect(lab.get_by_text(f"token {clicked}", exact=True)).to_be_visible()  # the kernel follows this too
-    lab.get_by_label("KV head").select_option("1")
+    lab.get_by_label("KV head", exact=True).select_option("1")
     expect(code).to_contain_text("layer=3, head=1")
     assert [in_column(lab, 0), in_column(lab, 1)] == [in_prompt(made, 3, 3, 1) for made in runs]
     lab.get_by_label("sort by").select_option("recall")
@@ -216,7 +216,7 @@ def test_the_inspector_works_in_jupyterlab(lab):
     slider.press("ArrowRight")  # the kernel follows the lab, and the page the kernel
     expect(title).to_contain_text("in 9 clusters · l2 · seed 0")
     assert chosen(inspector) == members(trace, 100, n_clusters=9, metric="l2")
-    inspector.get_by_label("KV head").select_option("1")
+    inspector.get_by_label("KV head", exact=True).select_option("1")
     inspector.get_by_label("seed").fill("7")
     inspector.get_by_label("seed").press("Enter")
     expect(title).to_contain_text("in 9 clusters · l2 · seed 7 · layer 2, KV head 1")

@@ -139,14 +139,14 @@ def test_recordings_that_are_empty_or_of_another_model_are_refused():
 def test_invalid_positions_are_refused(value):
     made, trace = recording(), made_trace()
     openings = [
-        lambda: DecodeStepper(made, step=value), lambda: DecodeStepper(made, head=value),
-        lambda: MethodComparer([made], step=value), lambda: MethodComparer([made], head=value),
+        lambda: DecodeStepper(made, step=value), lambda: MethodComparer([made], step=value),
         lambda: ClusterInspector(trace, head=value), lambda: BudgetExplorer(trace, head=value),
         lambda: DecodeStepper(made).to_html(heads=[value]), lambda: MethodComparer([made]).to_html(heads=[value]),
         lambda: DecodeStepper(made).to_html(layers=value if value is not None else 3),
         lambda: MethodComparer([made]).to_html(layers=value if value is not None else 3),
     ]  # fmt: skip
     if value is not None:  # None means the default
+        openings += [lambda: DecodeStepper(made, head=value), lambda: MethodComparer([made], head=value)]
         openings += [lambda: MethodComparer([made], token=value), lambda: ClusterInspector(trace, token=value)]
         openings += [lambda: BudgetExplorer(trace, tokens=value)]
     for opening in openings:

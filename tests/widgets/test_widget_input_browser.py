@@ -30,16 +30,18 @@ FOCUSED = """() => {
     return node === document.body ? null : { role, name: name.trim(), ring };
 }"""
 REACHABLE = """root => [...root.querySelectorAll("button, input, select, summary, [tabindex]")]
-    .filter(node => node.checkVisibility() && !node.disabled).length"""
+    .filter(node => node.checkVisibility() && !node.disabled && node.tabIndex >= 0).length"""
 # Role and name of every control and panel, in Tab order.
 TABS = {
     "DecodeStepper": [
         ("select-one", "layer"), ("select-one", "KV head"), ("summary", "Save"), ("button", "next step (→)"),
-        ("button", "play (space)"), ("range", "decode step"), ("region", "prompt"), ("region", "written so far"),
+        ("button", "play (space)"), ("range", "decode step"), ("select-one", "the number that the map of heads shows"),
+        ("region", "prompt"), ("listbox", "clusters recalled, best score first"), ("region", "written so far"),
     ],
     "MethodComparer": [
         ("select-one", "layer"), ("select-one", "KV head"), ("select-one", "sort by"), ("summary", "Save"),
-        ("button", "next step (→)"), ("range", "decode step"), ("region", "one: prompt"),
+        ("button", "next step (→)"), ("range", "decode step"), ("select-one", "the number that the map of heads shows"),
+        ("application", "one: one row per step, one column per position"), ("region", "one: prompt"),
         ("region", "one: answer"), ("region", "two: prompt"), ("region", "two: answer"),
     ],
     "ClusterInspector": [

@@ -2,6 +2,7 @@ import { createColumn } from "./comparer_column.js";
 import { createComparerControls } from "./comparer_controls.js";
 import { meanOf, NAMES, NUMBERS, ROWS, sortKey } from "./comparer_words.js";
 import { element, hasModifier, targetOf } from "./dom.js";
+import { createHeadPanel } from "./head_panel.js";
 import { bytesOf } from "./host.js";
 import { createLegend, keepKeys, savePicture, stepKeys } from "./panel.js";
 import { pictureOf } from "./picture.js";
@@ -12,6 +13,7 @@ import { createTip } from "./tip.js";
 import { MEANING } from "./words.js";
 
 /** @import { About } from "./comparer_column.js" */
+/** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go, Marks } from "./panel.js" */
 /** @typedef {ReturnType<typeof createColumn>} Column */
@@ -27,6 +29,8 @@ import { MEANING } from "./words.js";
  * @property {ComparedMethod[]} methods
  * @property {boolean} merges
  * @property {string[]} notes
+ * @property {HeadNumbers[]} head_maps
+ * @property {number[]} span
  */
 /**
  * @typedef {object} ComparedMethod
@@ -57,11 +61,12 @@ export function createComparer(root, host) {
   root.classList.add("kvviz", "kv-comparer");
   keepKeys(root);
   const controls = createComparerControls(root, page, { go, pick: ask, sort: order, save });
+  const tip = createTip(root);
+  const heads = createHeadPanel(root, page, { tip, pick: ask });
   const side = root.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
   const curveLabel = labels(side);
-  const tip = createTip(root);
   /** @type {About} */
   const about = (rows, event) => (rows ? tip.show(rows, event) : tip.hide());
   const columns = page.methods.map((method) => createColumn(side, page, method, { go, choose, turn, point, about }));
@@ -74,6 +79,7 @@ export function createComparer(root, host) {
     for (const column of columns) column.paint();
     arrange();
     tip.hide();
+    heads.paint(columns[0].slice.layer, columns[0].slice.head);
     controls.paint(state, columns[0].slice);
   }
 

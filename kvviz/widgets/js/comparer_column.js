@@ -88,6 +88,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const panel = promptCell.appendChild(element("div", "kv-panel"));
   const prompt = createStrip(panel, {
     tokens: page.prompt,
+    span: page.span,
     label: `${method.label}: prompt`,
     most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
     onTurn: turn,

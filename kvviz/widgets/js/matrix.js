@@ -28,7 +28,8 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   const frame = inner.appendChild(element("div", "kv-row"));
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application"); // a picture that arrow keys walk through, and a text that says where
-  canvas.setAttribute("aria-label", `${label}; arrow keys go to its marked cells, Enter picks one`);
+  canvas.setAttribute("aria-label", label);
+  canvas.setAttribute("aria-description", "arrow keys go to the marked cells, Enter picks one");
   const painted = element("canvas"), wide = element("canvas");
   // Reused for the next matrix: a new image takes 16 MB for 2048², and the browser pauses to collect the old ones.
   /** @type {ImageData | null} */

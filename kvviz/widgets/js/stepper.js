@@ -1,4 +1,5 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
+import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
 import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
@@ -10,6 +11,7 @@ import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { aboutToken, MEANING } from "./words.js";
 
+/** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go, Marks } from "./panel.js" */
 /** @import { Clusters, Frame, Slice } from "./slice.js" */
@@ -39,6 +41,8 @@ import { aboutToken, MEANING } from "./words.js";
  * @property {string} group_name
  * @property {boolean} merges
  * @property {string[]} notes
+ * @property {HeadNumbers[]} head_maps
+ * @property {number[]} span
  */
 
 const STEP_MS = 700; // while playing
@@ -63,13 +67,14 @@ export function createStepper(root, host) {
   keepKeys(root);
   const controls = createControls(root, page, { go, toggle, pick: ask, save });
 
+  const tip = createTip(root);
+  const heads = createHeadPanel(root, page, { tip, pick: ask });
   const grid = root.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
   const { panel: mapPanel } = titledPanel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
   const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
   root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
-  const tip = createTip(root);
 
   /** @type {OnHover} */
   const about = (position, event) => {
@@ -78,6 +83,7 @@ export function createStepper(root, host) {
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
+    span: page.span,
     label: "prompt",
     onHover: about,
     onPick: (token) => host.tell({ token }),
@@ -142,6 +148,7 @@ export function createStepper(root, host) {
     recalledPanel.heading.textContent = page.merges
       ? "centroids whose tokens have the most attention (bar: exact attention)"
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    heads.paint(slice.layer, slice.head);
     controls.paint(now, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -209,7 +216,7 @@ export function createStepper(root, host) {
     delete root.dataset.busy;
     paint(slice);
     // A notebook has to attach the root first.
-    if (opening) requestAnimationFrame(() => frame && prompt.focus(strongest(frame), false));
+    if (opening) requestAnimationFrame(() => frame && prompt.focus(page.span[0] ?? strongest(frame), false));
   }
   host.on("slice", show);
   host.on("step", () => go(0, host.get("step")));

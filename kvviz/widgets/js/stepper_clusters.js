@@ -25,8 +25,9 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
   list.setAttribute("role", "listbox");
   list.setAttribute(
     "aria-label",
-    `${page.group_name}s recalled, best score first; ↑ and ↓ read them, Enter goes to one`,
+    `${page.group_name}s recalled, best score first`,
   );
+  list.setAttribute("aria-description", "↑ and ↓ read them, Enter goes to one");
   /** @type {Row[]} */
   let rows = [];
   let cursor = -1;

@@ -22,6 +22,7 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing dire
  * @param {object} options
  * @param {string[]} options.tokens
  * @param {number} [options.start]
+ * @param {number[]} [options.span] positions that are marked, whatever the step
  * @param {string} options.label
  * @param {number} [options.most]
  * @param {OnHover} [options.onHover]
@@ -30,12 +31,22 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing dire
  * @param {((direction: number) => void) | null} [options.onTurn]
  */
 export function createStrip(host, options) {
-  const { tokens, start = 0, label, onHover = () => {}, onPick = () => {}, onScroll = () => {}, onTurn } = options;
+  const {
+    tokens,
+    start = 0,
+    span: marks = [],
+    label,
+    onHover = () => {},
+    onPick = () => {},
+    onScroll = () => {},
+    onTurn,
+  } = options;
   const most = 2 * Math.ceil((options.most ?? WINDOW) / 2);
   host.classList.add("kv-strip");
   host.tabIndex = 0;
   host.setAttribute("role", "region");
-  host.setAttribute("aria-label", `${label}; ↑ and ↓ read the marked tokens, with Shift all tokens`);
+  host.setAttribute("aria-label", label);
+  host.setAttribute("aria-description", "↑ and ↓ read the marked tokens, with Shift all tokens; Enter picks one");
   const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
   const [earlier, later] = ["earlier", "later"].map((name, later) => {
     const button = note.appendChild(element("button", "", name));
@@ -56,6 +67,7 @@ export function createStrip(host, options) {
   let lastPaint = [[], [], []];
   /** @type {number[]} */
   let outlinedPositions = [];
+  const asked = new Set(marks);
   let first = start, revealed = tokens.length;
   let cursor = -1; // the position that keys went to
 
@@ -69,6 +81,7 @@ export function createStrip(host, options) {
       const text = tokens[position - start], span = element("span", "", text);
       span.dataset.position = String(position);
       if (BIDI_CONTROL.test(text)) span.dataset.bidi = "";
+      if (asked.has(position)) span.dataset.span = "";
       spans.push(span);
     }
     lines.replaceChildren(...spans);

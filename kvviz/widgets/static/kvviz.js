@@ -139,7 +139,8 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   const frame = inner.appendChild(element("div", "kv-row"));
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
-  canvas.setAttribute("aria-label", `${label}; arrow keys go to its marked cells, Enter picks one`);
+  canvas.setAttribute("aria-label", label);
+  canvas.setAttribute("aria-description", "arrow keys go to the marked cells, Enter picks one");
   const painted = element("canvas"), wide = element("canvas");
   let image = null;
   let colours = null;
@@ -297,7 +298,7 @@ var MERGED = 32;
 var WINDOW = 2e4;
 var BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/;
 function createStrip(host, options) {
-  const { tokens, start = 0, label, onHover = () => {
+  const { tokens, start = 0, span: marks = [], label, onHover = () => {
   }, onPick = () => {
   }, onScroll = () => {
   }, onTurn } = options;
@@ -305,7 +306,8 @@ function createStrip(host, options) {
   host.classList.add("kv-strip");
   host.tabIndex = 0;
   host.setAttribute("role", "region");
-  host.setAttribute("aria-label", `${label}; \u2191 and \u2193 read the marked tokens, with Shift all tokens`);
+  host.setAttribute("aria-label", label);
+  host.setAttribute("aria-description", "\u2191 and \u2193 read the marked tokens, with Shift all tokens; Enter picks one");
   const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
   const [earlier, later] = [
     "earlier",
@@ -328,6 +330,7 @@ function createStrip(host, options) {
     []
   ];
   let outlinedPositions = [];
+  const asked = new Set(marks);
   let first = start, revealed = tokens.length;
   let cursor = -1;
   function build(from) {
@@ -339,6 +342,7 @@ function createStrip(host, options) {
       const text = tokens[position - start], span = element("span", "", text);
       span.dataset.position = String(position);
       if (BIDI_CONTROL.test(text)) span.dataset.bidi = "";
+      if (asked.has(position)) span.dataset.span = "";
       spans.push(span);
     }
     lines.replaceChildren(...spans);
@@ -354,18 +358,18 @@ function createStrip(host, options) {
     host.scrollTop = 0;
   }
   const spanAt = (position) => spans[position - first];
-  function paint(positions, looks2, marks) {
+  function paint(positions, looks2, marks2) {
     lastPaint = [
       positions,
       looks2,
-      marks
+      marks2
     ];
     const before = painted;
     painted = /* @__PURE__ */ new Set();
     for (let index = 0; index < positions.length; index++) {
       const span = spanAt(positions[index]);
       if (!span) continue;
-      dress(span, looks2[index], marks[index]);
+      dress(span, looks2[index], marks2[index]);
       painted.add(span);
     }
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
@@ -421,8 +425,8 @@ function createStrip(host, options) {
     place(next);
   };
   function marked(from, by) {
-    const [positions, , marks] = lastPaint;
-    const places = Array.from(positions).filter((position, index) => marks[index] && (position - from) * by > 0);
+    const [positions, , marks2] = lastPaint;
+    const places = Array.from(positions).filter((position, index) => marks2[index] && (position - from) * by > 0);
     return by > 0 ? places[0] : places.at(-1);
   }
   function place(position) {
@@ -810,6 +814,7 @@ var MEANING = {
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
   map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
+  heads: "a number of each head; the area of a mark is its share of the largest; pick a head by a click or by the arrow keys",
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
@@ -1036,6 +1041,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
   const panel = promptCell.appendChild(element("div", "kv-panel"));
   const prompt = createStrip(panel, {
     tokens: page.prompt,
+    span: page.span,
     label: `${method.label}: prompt`,
     most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
     onTurn: turn,
@@ -1424,6 +1430,230 @@ function group(label, sorts, mean) {
   return options;
 }
 
+// head_map.js
+var MOVES = {
+  ArrowLeft: [
+    -1,
+    0
+  ],
+  ArrowRight: [
+    1,
+    0
+  ],
+  ArrowUp: [
+    0,
+    -1
+  ],
+  ArrowDown: [
+    0,
+    1
+  ]
+};
+function createHeadMap(host, { layers, heads, headName, label, about, pick, tip }) {
+  const nameOf = ({ layer, head }) => `layer ${layer}, ${headName} ${head}`;
+  const keyOf = ({ layer, head }) => String([
+    layer,
+    head
+  ]);
+  let current = {
+    layer: -1,
+    head: -1
+  };
+  const table = host.appendChild(element("div", "kv-headmap"));
+  table.setAttribute("role", "grid");
+  table.setAttribute("aria-label", label);
+  table.style.setProperty("--kv-layers", String(layers.length));
+  if (heads.length > 12) table.dataset.small = "";
+  const cells = /* @__PURE__ */ new Map();
+  for (const head of heads) {
+    const row2 = table.appendChild(element("div", "kv-headrow"));
+    row2.setAttribute("role", "row");
+    const name = row2.appendChild(element("span", "kv-headname", String(head)));
+    name.setAttribute("role", "rowheader");
+    for (const layer of layers) row2.append(cell2({
+      layer,
+      head
+    }));
+  }
+  const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
+  axis.setAttribute("aria-hidden", "true");
+  axis.append(element("span", "kv-headname", "layer"));
+  const every = Math.max(1, Math.ceil(layers.length / 10));
+  layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
+  const said = host.appendChild(element("p", "kv-headsaid"));
+  said.setAttribute("role", "status");
+  function cell2(place) {
+    const node = element("button", "kv-headcell");
+    node.type = "button";
+    node.setAttribute("role", "gridcell");
+    node.tabIndex = -1;
+    node.append(element("span"));
+    node.addEventListener("click", () => pick(place));
+    node.addEventListener("pointerover", (event) => tip.show([
+      [
+        "head",
+        nameOf(place)
+      ],
+      ...about(place)
+    ], event));
+    node.addEventListener("pointerleave", () => tip.hide());
+    cells.set(keyOf(place), node);
+    return node;
+  }
+  table.addEventListener("keydown", (event) => {
+    const [right, down] = MOVES[event.key] ?? [];
+    if (right === void 0 || down === void 0) return;
+    const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
+    event.preventDefault();
+    event.stopPropagation();
+    if (layer === void 0 || head === void 0) return;
+    pick({
+      layer,
+      head
+    });
+    cells.get(keyOf({
+      layer,
+      head
+    }))?.focus();
+  });
+  return {
+    table,
+    /**
+     * Draws a value for each head; below 0 the mark is hollow.
+     *
+     * @param {(head: Head) => number} valueOf
+     * @param {number} most
+     */
+    draw(valueOf, most) {
+      for (const layer of layers) {
+        for (const head of heads) {
+          const node = (
+            /** @type {HTMLButtonElement} */
+            cells.get(keyOf({
+              layer,
+              head
+            }))
+          );
+          const value = valueOf({
+            layer,
+            head
+          }), [, told = ""] = about({
+            layer,
+            head
+          })[0] ?? [];
+          const mark = (
+            /** @type {HTMLElement} */
+            node.firstChild
+          );
+          mark.className = value < 0 ? "kv-hollow" : "";
+          mark.style.width = mark.style.height = `${Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))}%`;
+          node.setAttribute("aria-label", `${nameOf({
+            layer,
+            head
+          })}: ${told}`);
+        }
+      }
+    },
+    /** @param {Head} picked */
+    paint({ layer, head }) {
+      const before = cells.get(keyOf(current));
+      before?.removeAttribute("data-picked");
+      if (before) before.tabIndex = -1;
+      current = {
+        layer,
+        head
+      };
+      const node = cells.get(keyOf(current));
+      if (node) {
+        node.dataset.picked = "";
+        node.tabIndex = 0;
+      }
+      said.textContent = `${nameOf(current)}: ${about(current).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+    },
+    /**
+     * Sets or removes an attribute of each head.
+     *
+     * @param {string} name
+     * @param {(head: Head) => boolean} holds
+     */
+    mark(name, holds) {
+      for (const layer of layers) {
+        for (const head of heads) cells.get(keyOf({
+          layer,
+          head
+        }))?.toggleAttribute(name, holds({
+          layer,
+          head
+        }));
+      }
+    }
+  };
+}
+
+// head_panel.js
+function createHeadPanel(root2, page, { tip, pick }) {
+  const section2 = root2.appendChild(element("section", "kv-heads"));
+  const title = section2.appendChild(element("h3", "", `layers \xD7 ${page.head_name}s: `));
+  title.title = MEANING.heads;
+  const select = title.appendChild(element("select", "kv-headmeasure"));
+  select.setAttribute("aria-label", "the number that the map of heads shows");
+  for (const { label } of page.head_maps) select.append(new Option(label));
+  const note = title.appendChild(element("span", "kv-headnote"));
+  let shown = page.head_maps[0];
+  const valueOf = (numbers, { layer, head }) => numbers.values[layer]?.[head] ?? 0;
+  const map = createHeadMap(section2, {
+    layers: page.layers,
+    heads: page.heads,
+    headName: page.head_name,
+    label: "map of the heads, which picks one",
+    about: (place2) => {
+      const others = page.head_maps.filter((numbers) => numbers !== shown);
+      return [
+        shown,
+        ...others
+      ].map((numbers) => [
+        numbers.label,
+        valueOf(numbers, place2).toFixed(3)
+      ]);
+    },
+    pick: ({ layer, head }) => pick(layer, head),
+    tip
+  });
+  function draw2() {
+    shown = page.head_maps[select.selectedIndex] ?? shown;
+    const all = page.layers.flatMap((layer) => page.heads.map((head) => valueOf(shown, {
+      layer,
+      head
+    })));
+    const most = Math.max(1e-9, ...all);
+    map.draw((place2) => valueOf(shown, place2), most);
+    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+  }
+  let place = {
+    layer: -1,
+    head: -1
+  };
+  select.addEventListener("change", () => {
+    draw2();
+    map.paint(place);
+  });
+  draw2();
+  return {
+    /**
+     * @param {number} layer
+     * @param {number} head
+     */
+    paint(layer, head) {
+      place = {
+        layer,
+        head
+      };
+      map.paint(place);
+    }
+  };
+}
+
 // host.js
 function createHost(model) {
   const listeners = [];
@@ -1522,11 +1752,15 @@ function createComparer(root2, host) {
     sort: order,
     save
   });
+  const tip = createTip(root2);
+  const heads = createHeadPanel(root2, page, {
+    tip,
+    pick: ask
+  });
   const side = root2.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
   const curveLabel = labels(side);
-  const tip = createTip(root2);
   const about = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
   const columns = page.methods.map((method) => createColumn(side, page, method, {
     go,
@@ -1543,6 +1777,7 @@ function createComparer(root2, host) {
     for (const column of columns) column.paint();
     arrange();
     tip.hide();
+    heads.paint(columns[0].slice.layer, columns[0].slice.head);
     controls.paint(state, columns[0].slice);
   }
   function arrange() {
@@ -3079,7 +3314,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
 }
 
 // inspector.js
-var MOVES = {
+var MOVES2 = {
   ArrowLeft: [
     -1
   ],
@@ -3269,7 +3504,7 @@ function createInspector(root2, host) {
     return savePicture(controls.menu, root2, host.css, name, map.above);
   }
   root2.addEventListener("keydown", (event) => {
-    const target = targetOf(event), move = MOVES[event.key];
+    const target = targetOf(event), move = MOVES2[event.key];
     if (hasModifier(event) || target.tagName === "SELECT" || target.matches("[type=number]")) return;
     if (move) controls.step(...move);
     else if (event.key === "Escape" && token >= 0 && !controls.menu.menu.open) choose(-1);
@@ -3412,166 +3647,6 @@ function createAnswers(host, page) {
         result.answered ? "the answer is back" : ""
       ].filter(Boolean).join(" \xB7 ");
       changed.textContent = `${names}: ${numbers}`;
-    }
-  };
-}
-
-// head_map.js
-var MOVES2 = {
-  ArrowLeft: [
-    -1,
-    0
-  ],
-  ArrowRight: [
-    1,
-    0
-  ],
-  ArrowUp: [
-    0,
-    -1
-  ],
-  ArrowDown: [
-    0,
-    1
-  ]
-};
-function createHeadMap(host, { layers, heads, headName, label, about, pick, tip }) {
-  const nameOf = ({ layer, head }) => `layer ${layer}, ${headName} ${head}`;
-  const keyOf = ({ layer, head }) => String([
-    layer,
-    head
-  ]);
-  let current = {
-    layer: -1,
-    head: -1
-  };
-  const table = host.appendChild(element("div", "kv-headmap"));
-  table.setAttribute("role", "grid");
-  table.setAttribute("aria-label", label);
-  table.style.setProperty("--kv-layers", String(layers.length));
-  if (heads.length > 12) table.dataset.small = "";
-  const cells = /* @__PURE__ */ new Map();
-  for (const head of heads) {
-    const row2 = table.appendChild(element("div", "kv-headrow"));
-    row2.setAttribute("role", "row");
-    const name = row2.appendChild(element("span", "kv-headname", String(head)));
-    name.setAttribute("role", "rowheader");
-    for (const layer of layers) row2.append(cell2({
-      layer,
-      head
-    }));
-  }
-  const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
-  axis.setAttribute("aria-hidden", "true");
-  axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(1, Math.ceil(layers.length / 10));
-  layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
-  const said = host.appendChild(element("p", "kv-headsaid"));
-  said.setAttribute("role", "status");
-  function cell2(place) {
-    const node = element("button", "kv-headcell");
-    node.type = "button";
-    node.setAttribute("role", "gridcell");
-    node.tabIndex = -1;
-    node.append(element("span"));
-    node.addEventListener("click", () => pick(place));
-    node.addEventListener("pointerover", (event) => tip.show([
-      [
-        "head",
-        nameOf(place)
-      ],
-      ...about(place)
-    ], event));
-    node.addEventListener("pointerleave", () => tip.hide());
-    cells.set(keyOf(place), node);
-    return node;
-  }
-  table.addEventListener("keydown", (event) => {
-    const [right, down] = MOVES2[event.key] ?? [];
-    if (right === void 0 || down === void 0) return;
-    const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
-    event.preventDefault();
-    event.stopPropagation();
-    if (layer === void 0 || head === void 0) return;
-    pick({
-      layer,
-      head
-    });
-    cells.get(keyOf({
-      layer,
-      head
-    }))?.focus();
-  });
-  return {
-    table,
-    /**
-     * Draws a value for each head; below 0 the mark is hollow.
-     *
-     * @param {(head: Head) => number} valueOf
-     * @param {number} most
-     */
-    draw(valueOf, most) {
-      for (const layer of layers) {
-        for (const head of heads) {
-          const node = (
-            /** @type {HTMLButtonElement} */
-            cells.get(keyOf({
-              layer,
-              head
-            }))
-          );
-          const value = valueOf({
-            layer,
-            head
-          }), [, told = ""] = about({
-            layer,
-            head
-          })[0] ?? [];
-          const mark = (
-            /** @type {HTMLElement} */
-            node.firstChild
-          );
-          mark.className = value < 0 ? "kv-hollow" : "";
-          mark.style.width = mark.style.height = `${Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))}%`;
-          node.setAttribute("aria-label", `${nameOf({
-            layer,
-            head
-          })}: ${told}`);
-        }
-      }
-    },
-    /** @param {Head} picked */
-    paint({ layer, head }) {
-      const before = cells.get(keyOf(current));
-      before?.removeAttribute("data-picked");
-      if (before) before.tabIndex = -1;
-      current = {
-        layer,
-        head
-      };
-      const node = cells.get(keyOf(current));
-      if (node) {
-        node.dataset.picked = "";
-        node.tabIndex = 0;
-      }
-      said.textContent = `${nameOf(current)}: ${about(current).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
-    },
-    /**
-     * Sets or removes an attribute of each head.
-     *
-     * @param {string} name
-     * @param {(head: Head) => boolean} holds
-     */
-    mark(name, holds) {
-      for (const layer of layers) {
-        for (const head of heads) cells.get(keyOf({
-          layer,
-          head
-        }))?.toggleAttribute(name, holds({
-          layer,
-          head
-        }));
-      }
     }
   };
 }
@@ -4021,7 +4096,8 @@ function createClusters(host, page, { tip, onHover, onPick }) {
   const list = host.appendChild(element("ol", "kv-clusters"));
   list.tabIndex = 0;
   list.setAttribute("role", "listbox");
-  list.setAttribute("aria-label", `${page.group_name}s recalled, best score first; \u2191 and \u2193 read them, Enter goes to one`);
+  list.setAttribute("aria-label", `${page.group_name}s recalled, best score first`);
+  list.setAttribute("aria-description", "\u2191 and \u2193 read them, Enter goes to one");
   let rows = [];
   let cursor = -1;
   const emptyNote = host.appendChild(element("p", "kv-empty"));
@@ -4210,19 +4286,24 @@ function createStepper(root2, host) {
     pick: ask,
     save
   });
+  const tip = createTip(root2);
+  const heads = createHeadPanel(root2, page, {
+    tip,
+    pick: ask
+  });
   const grid = root2.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
   const { panel: mapPanel } = titledPanel(grid, "steps \u2193 \xD7 positions \u2192", "kv-map", MEANING.map);
   const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
   root2.append(legend2(page), ...page.notes.map((note) => element("p", "kv-note", note)));
-  const tip = createTip(root2);
   const about = (position, event) => {
     if (position === null || !frame || !slice) tip.hide();
     else tip.show(aboutToken(page, slice, frame, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
+    span: page.span,
     label: "prompt",
     onHover: about,
     onPick: (token) => host.tell({
@@ -4288,6 +4369,7 @@ function createStepper(root2, host) {
     map.frame(now);
     const recalled = clusters.paint(slice2, now, frame);
     recalledPanel.heading.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    heads.paint(slice2.layer, slice2.head);
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -4347,7 +4429,7 @@ function createStepper(root2, host) {
     map.paint(slice.map_looks, slice.shapes.map_looks);
     delete root2.dataset.busy;
     paint(slice);
-    if (opening) requestAnimationFrame(() => frame && prompt.focus(strongest(frame), false));
+    if (opening) requestAnimationFrame(() => frame && prompt.focus(page.span[0] ?? strongest(frame), false));
   }
   host.on("slice", show);
   host.on("step", () => go(0, host.get("step")));

@@ -1,0 +1,89 @@
+"""The map of layers × heads: its numbers, where widgets open, and how it picks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from kvviz.errors import InvalidInputError
+from kvviz.widgets import DecodeStepper, MethodComparer
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.synthetic import recording
+from tests.widgets.test_browser import opened
+
+browser_test = pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
+SPAN = range(40, 44)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return recording(layers=(2, 3, 5))
+
+
+def attention(made):
+    """The mean attention on the span over all steps, by layer and head."""
+    weights = {layer: made.events[layer].attention[:, :, list(SPAN)].sum(-1).mean(0) for layer in made.layers}
+    return {(layer, head): row[head] for layer, row in weights.items() for head in range(len(row))}
+
+
+def test_a_stepper_with_a_span_opens_at_the_head_that_asks_for_it(made):
+    numbers = attention(made)
+    stepper = DecodeStepper(made, span=SPAN)
+    assert (stepper.layer, stepper.head) == max(numbers, key=numbers.__getitem__)
+    first = stepper.page["head_maps"][0]
+    assert first["label"] == "attention on “word40 word4 … 2 word43”"
+    for (layer, head), weight in numbers.items():
+        assert first["values"][str(layer)][head] == pytest.approx(weight, abs=1e-4)
+    of_layer = {head: numbers[3, head] for head in range(2)}
+    assert DecodeStepper(made, span=SPAN, layer=3).head == max(of_layer, key=of_layer.__getitem__)
+    given = DecodeStepper(made, span="word41", layer=2, head=1)
+    assert (given.layer, given.head, given.page["span"]) == (2, 1, [41])
+    plain = DecodeStepper(made)
+    assert (plain.layer, plain.head, plain.page["span"]) == (2, 0, [])
+    with pytest.raises(InvalidInputError, match="DecodeStepper: span: tokens: got 'nowhere'"):
+        DecodeStepper(made, span="nowhere")
+    with pytest.raises(InvalidInputError, match="layer of a DecodeStepper: got 4"):
+        DecodeStepper(made, span=SPAN, layer=4)
+
+
+def test_a_comparer_shows_where_the_methods_differ(made):
+    other = recording(layers=(2, 5), seed=4).replace(method="quest", tokens=made.tokens, token_ids=made.token_ids)
+    comparer = MethodComparer([made, other], span=SPAN)
+    numbers = {place: weight for place, weight in attention(made).items() if place[0] != 3}
+    assert (comparer.layer, comparer.head) == max(numbers, key=numbers.__getitem__)
+    assert comparer.token == SPAN[0]
+    maps = {entry["label"]: entry["values"] for entry in comparer.page["head_maps"]}
+    for layer, head in numbers:
+        means = [np.mean([run.recall(step, layer)[head] for step in range(run.steps)]) for run in (made, other)]
+        assert maps["recall: the best method less the worst"][str(layer)][head] == pytest.approx(
+            np.ptp(means), abs=1e-4
+        )
+
+
+@pytest.mark.browser
+@browser_test
+def test_the_map_picks_a_head_and_shows_another_number(browser, made, tmp_path):
+    path = tmp_path / "stepper.html"
+    DecodeStepper(made, span=SPAN, layer=2, head=0).to_html(path)
+    numbers = attention(made)
+    with opened(browser, path) as page:
+        cell = page.locator(".kv-headcell")
+        assert cell.count() == 6
+        picked = page.locator(".kv-headcell[data-picked]")
+        assert picked.get_attribute("aria-label").startswith("layer 2, KV head 0: ")
+        sizes = {
+            (layer, head): cell.nth(3 * head + made.layers.index(layer)).locator("span").bounding_box()["width"]
+            for layer, head in numbers
+        }
+        assert max(sizes, key=sizes.__getitem__) == max(numbers, key=numbers.__getitem__)
+        cell.nth(4).click()
+        expect(page.get_by_label("layer", exact=True)).to_have_value("3")
+        expect(page.get_by_label("KV head", exact=True)).to_have_value("1")
+        picked.press("ArrowRight")
+        expect(page.get_by_label("layer", exact=True)).to_have_value("5")
+        expect(page.locator(".kv-headsaid")).to_contain_text("layer 5, KV head 1: attention on")
+        page.get_by_label("the number that the map of heads shows").select_option("recall")
+        expect(page.locator(".kv-headsaid")).to_contain_text("layer 5, KV head 1: recall")
+        marked = page.locator(".kv-prompt [data-span]").evaluate_all("all => all.map(one => +one.dataset.position)")
+        assert marked == list(SPAN)
