@@ -134,7 +134,7 @@ def test_hover_shows_token_position_cluster_score_and_weight(browser, hostile):
             f"{made.attention_mass(0, 2)[0]:.2f}",
             str(len(recorded(made, 0))),
         ]
-        untitled = page.locator(".kv-number, output, .kv-share, .kv-size, .kv-id").evaluate_all(
+        untitled = page.locator(".kv-number, output, .kv-share, .kv-size, .kv-id, .kv-rank, .kv-score").evaluate_all(
             "nodes => nodes.filter(node => !node.closest('[title]')).length"
         )
         assert untitled == 0

@@ -95,7 +95,7 @@ def test_keys_read_the_recalled_clusters(browser, paths, made):
         chosen = rows.nth(1)
         assert chosen.get_attribute("aria-selected") == "true"
         number = chosen.locator(".kv-id").inner_text()
-        expect(page.locator(SPOKEN)).to_contain_text(f"cluster {number}, score ")
+        expect(page.locator(SPOKEN)).to_contain_text(f"cluster {number}, rank 2 of those recalled, score ")
         groups, indices = made.groups(2, 3)[1], made.indices(2, 3)[1]
         members = sorted(indices[groups == int(number[1:])].tolist())
         lit = page.locator(".kv-prompt [data-lit]").evaluate_all("all => all.map(one => Number(one.dataset.position))")
@@ -163,3 +163,35 @@ def test_every_control_does_something_by_keys_alone(browser, tmp_path, name):
             if label.startswith("play"):
                 page.keyboard.press("Enter")
         assert len(seen) >= 5
+
+
+def test_recalled_clusters_say_score_rank_and_where_the_budget_cut(browser, tmp_path):
+    made = recording(budget=30, steps=12)
+    groups, scores, indices = (
+        [of_step(step, 3)[1] for step in range(12)] for of_step in (made.groups, made.scores, made.indices)
+    )
+    whole = {int(group): max((groups[step] == group).sum() for step in range(12)) for group in range(8)}
+    DecodeStepper(made, layer=3, head=1).to_html(tmp_path / "page.html")
+    cuts = []
+    with opened(browser, tmp_path / "page.html") as page:
+        rows, scales = page.locator(".kv-clusters li"), []
+        for step in range(12):
+            numbers = sorted(
+                {int(group) for group in groups[step] if group >= 0},
+                key=lambda one: -scores[step][groups[step] == one].max(),
+            )
+            assert rows.locator(".kv-id").all_inner_texts() == [f"#{number}" for number in numbers]
+            assert rows.locator(".kv-rank").all_inner_texts() == [f"{place + 1}." for place in range(len(numbers))]
+            shown = [float(text) for text in rows.locator(".kv-score").all_inner_texts()]
+            assert shown == pytest.approx([scores[step][groups[step] == one].max() for one in numbers], rel=5e-3)
+            count, known = int((groups[step] == numbers[-1]).sum()), int(whole[numbers[-1]])
+            size = f"{count} of ≥ {known}, cut" if known > count else f"{count} tokens"
+            assert rows.last.locator(".kv-size").inner_text() == size
+            assert page.locator(".kv-clusters [data-cut]").count() == (known > count)
+            cuts.append(known > count)
+            mass = made.attention(step, 3)[1][indices[step][groups[step] == numbers[0]]].sum()
+            if mass > 0.05:
+                scales.append(rows.first.locator(".kv-bar > span").bounding_box()["width"] / mass)
+            page.locator(".kv-prompt .kv-panel").press("ArrowRight")
+    assert any(cuts)
+    assert max(scales) == pytest.approx(min(scales), rel=0.1)

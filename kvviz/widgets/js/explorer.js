@@ -98,7 +98,9 @@ export function createExplorer(root, host) {
     onPick: (row, column) => slice && strip.focus(positionAt(slice, [row, column])),
   });
   const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
-  textPanel.after(createLegend(marks, `hue: ${page.group_name} · strength: attention`, MEANING.tint));
+  textPanel.after(
+    createLegend(marks, `hue: ${page.group_name} (24, then they repeat) · strength: attention`, MEANING.tint),
+  );
   const strip = createStrip(textPanel, { tokens: page.tokens, label: "text with the attended tokens", onHover: about });
   const unwatch = watchTheme(root, () => {
     root.style.setProperty("--kv-method", root.dataset.theme === "dark" ? page.colours.dark : page.colours.light);

@@ -254,5 +254,5 @@ function legend(page) {
   if (page.merges) marks.splice(3, 0, ["kv-merged", "merged", MEANING.merged]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} · strength: attention`, tint);
+  return createLegend(marks, `hue: ${page.group_name} (24, then they repeat) · strength: attention`, tint);
 }

@@ -47,8 +47,11 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
     const fill = bar.appendChild(element("span"));
     fill.style.width = `${(100 * clusters.group_masses[index]) / widest}%`;
     fill.style.background = colourOf(clusters.group_hues[index]);
-    const id = element("span", "kv-id", `#${group}`);
-    entry.prepend(id);
+    const score = element("span", "kv-score", page.merges ? "" : decimals(clusters.group_scores[index]));
+    const rank = element("span", "kv-rank", `${index + 1}.`), id = element("span", "kv-id", `#${group}`);
+    entry.prepend(rank, id, score);
+    rank.title = page.merges ? "rank by the attention on its tokens" : "rank by score at this step";
+    score.title = `score: ${MEANING.score}`;
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size = entry.appendChild(
       element("span", "kv-size", `${format(count)} ${known > count ? `of ≥ ${format(known)}` : "tokens"}`),
@@ -59,8 +62,13 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
       : page.merges
       ? "tokens whose mean is this centroid"
       : `tokens of this ${page.group_name} that were attended at this step`;
-    bar.title = share.title = MEANING.share;
-    id.title = `${page.group_name} ${group}, score ${decimals(clusters.group_scores[index])}: ${MEANING.score}`;
+    bar.title = share.title = `${MEANING.share}; the scale of the bars is the same at all steps`;
+    if (known > count && index === clusters.group_ids.length - 1 && !page.merges) {
+      entry.dataset.cut = "";
+      size.textContent = `${format(count)} of ≥ ${format(known)}, cut`;
+      size.title = `the budget ended in this ${page.group_name}: ${size.title}`;
+    }
+    id.title = `${page.group_name} ${group}; ${MEANING.hues}`;
     entry.addEventListener("pointerenter", () => onHover(members));
     entry.addEventListener("pointerleave", () => onHover([]));
     entry.addEventListener("click", () => onPick(members[0]));
@@ -69,6 +77,7 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
     /** @type {Rows} */
     const about = [
       [page.group_name, `#${group}`],
+      ["rank", `${index + 1} of those recalled`],
       ["score", decimals(clusters.group_scores[index])],
       [
         "share of the attention",
@@ -121,7 +130,7 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
      */
     paint(slice, step, frame) {
       const clusters = clustersOf(slice, step);
-      const widest = Math.max(1e-9, ...clusters.group_masses);
+      const widest = slice.group_masses.reduce((most, mass) => Math.max(most, mass), 1e-9); // of all steps
       rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest));
       cursor = -1;
       list.replaceChildren(...rows.map(({ node }) => node));

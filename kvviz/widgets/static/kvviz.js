@@ -818,6 +818,7 @@ var MEANING = {
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
+  hues: "there are 24 hues, which repeat: the number tells two of one hue apart",
   share: "share of the exact attention that falls on these tokens",
   score: "the method ranks by this number, the best first"
 };
@@ -2568,7 +2569,7 @@ function createExplorer(root2, host) {
     ]))
   });
   const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
-  textPanel.after(createLegend(marks, `hue: ${page.group_name} \xB7 strength: attention`, MEANING2.tint));
+  textPanel.after(createLegend(marks, `hue: ${page.group_name} (24, then they repeat) \xB7 strength: attention`, MEANING2.tint));
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     label: "text with the attended tokens",
@@ -4111,14 +4112,22 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     const fill2 = bar.appendChild(element("span"));
     fill2.style.width = `${100 * clusters.group_masses[index] / widest}%`;
     fill2.style.background = colourOf(clusters.group_hues[index]);
-    const id = element("span", "kv-id", `#${group2}`);
-    entry.prepend(id);
+    const score = element("span", "kv-score", page.merges ? "" : decimals(clusters.group_scores[index]));
+    const rank = element("span", "kv-rank", `${index + 1}.`), id = element("span", "kv-id", `#${group2}`);
+    entry.prepend(rank, id, score);
+    rank.title = page.merges ? "rank by the attention on its tokens" : "rank by score at this step";
+    score.title = `score: ${MEANING.score}`;
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size2 = entry.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
     entry.append(element("span", "kv-first", firstWords(members)));
     size2.title = known > count ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended at this step`;
-    bar.title = share.title = MEANING.share;
-    id.title = `${page.group_name} ${group2}, score ${decimals(clusters.group_scores[index])}: ${MEANING.score}`;
+    bar.title = share.title = `${MEANING.share}; the scale of the bars is the same at all steps`;
+    if (known > count && index === clusters.group_ids.length - 1 && !page.merges) {
+      entry.dataset.cut = "";
+      size2.textContent = `${format(count)} of \u2265 ${format(known)}, cut`;
+      size2.title = `the budget ended in this ${page.group_name}: ${size2.title}`;
+    }
+    id.title = `${page.group_name} ${group2}; ${MEANING.hues}`;
     entry.addEventListener("pointerenter", () => onHover(members));
     entry.addEventListener("pointerleave", () => onHover([]));
     entry.addEventListener("click", () => onPick(members[0]));
@@ -4128,6 +4137,10 @@ function createClusters(host, page, { tip, onHover, onPick }) {
       [
         page.group_name,
         `#${group2}`
+      ],
+      [
+        "rank",
+        `${index + 1} of those recalled`
       ],
       [
         "score",
@@ -4192,7 +4205,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
      */
     paint(slice, step, frame) {
       const clusters = clustersOf(slice, step);
-      const widest = Math.max(1e-9, ...clusters.group_masses);
+      const widest = slice.group_masses.reduce((most, mass) => Math.max(most, mass), 1e-9);
       rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest));
       cursor = -1;
       list.replaceChildren(...rows.map(({ node }) => node));
@@ -4478,7 +4491,7 @@ function legend2(page) {
   ]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} \xB7 strength: attention`, tint);
+  return createLegend(marks, `hue: ${page.group_name} (24, then they repeat) \xB7 strength: attention`, tint);
 }
 
 // kvviz.js
