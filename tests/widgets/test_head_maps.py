@@ -87,3 +87,8 @@ def test_the_map_picks_a_head_and_shows_another_number(browser, made, tmp_path):
         expect(page.locator(".kv-headsaid")).to_contain_text("layer 5, KV head 1: recall")
         marked = page.locator(".kv-prompt [data-span]").evaluate_all("all => all.map(one => +one.dataset.position)")
         assert marked == list(SPAN)
+        bar = page.locator(".kv-sight").bounding_box()
+        ends = [box["x"] + 1 - bar["x"] for box in (one.bounding_box() for one in page.locator(".kv-end").all())]
+        assert ends == pytest.approx([bar["width"] * made.prompt_length / len(made.tokens)], abs=1)
+        asked = [one.bounding_box()["x"] + 1 - bar["x"] for one in page.locator(".kv-asked").all()]
+        assert asked == pytest.approx([bar["width"] * (place + 0.5) / len(made.tokens) for place in SPAN], abs=1)

@@ -4358,10 +4358,11 @@ function createStepper(root2, host) {
     }
   });
   const sightBar = element("div", "kv-sight");
-  sightBar.title = "the visible part of the prompt";
+  sightBar.title = "the visible part of the prompt, the end of the prompt, and the marked tokens";
+  sightBar.append(placed("kv-end", page.prompt_length, "the end of the prompt"), ...page.span.map((position) => placed("kv-asked", position + 0.5, "a marked token")));
   mapPanel.before(sightBar);
   const axis = element("div", "kv-axis");
-  axis.append(element("span", "", "0"), element("span", "", "position"), element("span", "", format(page.tokens.length - 1)));
+  axis.append(element("span", "", "0"), element("span", "", `position; steps 0 to ${format(page.steps - 1)} from top to bottom`), element("span", "", format(page.tokens.length - 1)));
   mapPanel.after(axis);
   const clusters = createClusters(recalledPanel.panel, page, {
     tip,
@@ -4414,6 +4415,12 @@ function createStepper(root2, host) {
       layer,
       head
     });
+  }
+  function placed(name, position, meaning) {
+    const mark = element("span", name);
+    mark.style.left = `${100 * position / page.tokens.length}%`;
+    mark.title = meaning;
+    return mark;
   }
   function sight() {
     const [from, until] = prompt.inSight();
