@@ -138,7 +138,8 @@ def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = Fa
         client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1, store_history=False)
     notebook.cells.pop()
     for cell in notebook.cells:
-        cell.get("outputs", [])[:] = [output for output in cell.get("outputs", []) if not is_progress_bar(output)]
+        if "outputs" in cell:
+            cell.outputs = [output for output in without_snapshots(cell.outputs, folder) if not is_progress_bar(output)]
     return int(Path(folder, "peak_bytes").read_text())
 
 
@@ -165,6 +166,17 @@ def is_progress_bar(output: nbformat.NotebookNode) -> bool:
     """Whether an output is a tqdm bar, which a saved notebook would show empty."""
     data = output.get("data", {})
     return WIDGET_VIEW in data and re.match(r".*\d+%\|", data.get("text/plain", "")) is not None
+
+
+def without_snapshots(outputs: list[nbformat.NotebookNode], folder: str) -> list[nbformat.NotebookNode]:
+    """The outputs without the snapshots of widgets that have a page in `folder`, which shows more."""
+    kept, page_before = [], False
+    for output in outputs:
+        data = output.get("data", {})
+        if not (page_before and "data-kvviz-snapshot=" in data.get("text/html", "")):
+            kept.append(output)
+        page_before = WIDGET_VIEW in data and Path(folder, f"{data[WIDGET_VIEW]['model_id']}.html").exists()
+    return kept
 
 
 def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> None:

@@ -4140,7 +4140,10 @@ if (data && style && root && !root.hasChildNodes()) {
 }
 var kvviz_default = {
   /** @param {{ model: Model, el: HTMLElement }} context */
-  render: ({ model, el }) => draw(model, el.appendChild(element("div")))
+  render({ model, el }) {
+    el.dataset.kvvizLive = model.get("_kvviz_key");
+    return draw(model, el.appendChild(element("div")));
+  }
 };
 export {
   kvviz_default as default
