@@ -9,6 +9,7 @@ import { frameOf, unpack } from "./slice.js";
 import { SINK } from "./strip.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { createWait } from "./wait.js";
 import { MEANING } from "./words.js";
 
 /** @import { About } from "./comparer_column.js" */
@@ -57,6 +58,7 @@ export function createComparer(root, host) {
   root.classList.add("kvviz", "kv-comparer");
   keepKeys(root);
   const controls = createComparerControls(root, page, { go, pick: ask, sort: order, save });
+  const wait = createWait(root, paint);
   const side = root.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
@@ -121,6 +123,7 @@ export function createComparer(root, host) {
    * @param {number} head
    */
   function ask(layer, head) {
+    wait.begin();
     root.dataset.busy = "";
     host.tell({ layer, head });
   }
@@ -190,7 +193,7 @@ export function createComparer(root, host) {
     const slices = host.get("slices");
     columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
     columns.forEach((column) => column.describe());
-    delete root.dataset.busy;
+    wait.end();
     drawCurves();
     paint();
     if (opening) requestAnimationFrame(open); // a notebook attaches the root first
@@ -202,6 +205,7 @@ export function createComparer(root, host) {
   host.on("token", () => host.get("token") !== state.token && choose(host.get("token")));
   show();
   return () => {
+    wait.close();
     unwatch();
     columns.forEach((column) => column.destroy());
   };

@@ -7,6 +7,7 @@ import { createControls } from "./stepper_controls.js";
 import { ATTENDED, createStrip } from "./strip.js";
 import { mapColours, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { createWait } from "./wait.js";
 import { aboutToken, MEANING } from "./words.js";
 
 /** @import { View } from "./host.js" */
@@ -61,6 +62,7 @@ export function createStepper(root, host) {
   root.classList.add("kvviz", "kv-stepper");
   keepKeys(root);
   const controls = createControls(root, page, { go, toggle, pick: ask, save });
+  const wait = createWait(root, () => slice && paint(slice));
 
   const grid = root.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
@@ -173,6 +175,7 @@ export function createStepper(root, host) {
    * @param {number} head
    */
   function ask(layer, head) {
+    wait.begin();
     root.dataset.busy = "";
     host.tell({ layer, head });
   }
@@ -204,7 +207,7 @@ export function createStepper(root, host) {
     const opening = slice === null;
     slice = /** @type {StepperSlice} */ (unpack(host.bytes("slice")));
     map.paint(slice.map_looks, slice.shapes.map_looks); // reads the layout, so it comes before any change
-    delete root.dataset.busy;
+    wait.end();
     paint(slice);
     // A notebook has to attach the root first.
     if (opening) requestAnimationFrame(() => frame && prompt.focus(strongest(frame), false));
@@ -214,6 +217,7 @@ export function createStepper(root, host) {
   show();
   return () => {
     stop();
+    wait.close();
     unwatch();
     resized.disconnect();
     map.destroy();
