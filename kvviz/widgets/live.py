@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from typing import Any
 
@@ -30,6 +31,12 @@ class LiveWidget(AnyWidget):
     _css = assets.STYLE
     _kvviz_view = traitlets.Unicode().tag(sync=True)
     _kvviz_key = traitlets.Unicode().tag(sync=True)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__:  # traitlets' __new__ takes anything, and hides the signature from help and site
+            _, *parameters = inspect.signature(cls.__init__).parameters.values()
+            cls.__signature__ = inspect.Signature(parameters)
 
     @traitlets.default("_kvviz_key")
     def _new_key(self) -> str:

@@ -84,6 +84,12 @@ def test_every_public_name_is_in_the_reference(site):
     assert modules <= set(pages.MODULES)
 
 
+def test_widgets_have_their_signatures_in_the_reference(site):
+    text = re.sub(r"\s+", " ", text_of(site / "reference" / "kvviz.widgets.html"))
+    assert "class BudgetExplorer( trace: Trace, *, method: str = 'clusterkv', budget: float | None = None" in text
+    assert "args: t.Any" not in text
+
+
 def test_docstrings_are_rendered(site):
     page = (site / "reference" / "kvviz.metrics.html").read_text()
     assert "`" not in text_of(site / "reference" / "kvviz.metrics.html")
