@@ -43,8 +43,11 @@ class LiveWidget(AnyWidget):
         return uuid.uuid4().hex
 
     def snapshot(self) -> Snapshot:
-        """What the widget shows now, as a picture and words: `snapshot().picture()` is SVG. Each widget defines it."""
-        raise NotImplementedError(f"{type(self).__name__}.snapshot")
+        """What the widget shows now, as a picture and words: `snapshot().picture()` is SVG.
+
+        Each widget of kvviz defines it; that of other subclasses has only the widget's name.
+        """
+        return Snapshot(type(self).__name__, "")
 
     def __repr__(self) -> str:
         return f"<kvviz.widgets.{type(self).__name__}>"  # viewers without widgets print it above the snapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,6 +146,7 @@ def matrix(values: Array, colours: Array | None, label: str) -> Snapshot:
     return Snapshot(label, f"{values.shape[0]:,} rows × {values.shape[1]:,} columns", [], [Cells("", shown, height=9)])
 
 
+@lru_cache(256)
 def look_colour(look: int) -> str | None:
     """`#rrggbb` of a look on a white ground; None for no look. Tokens of no group and missed tokens are grey."""
     from ..plots.theme import hue_color, oklch  # loads plotly

@@ -12,7 +12,7 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
-from kvviz import metrics
+from kvviz import metrics, widgets
 from kvviz.widgets import (
     BudgetExplorer,
     CanvasMatrix,
@@ -23,6 +23,7 @@ from kvviz.widgets import (
     TokenStrip,
     view,
 )
+from kvviz.widgets.live import LiveWidget
 from tests.generation.test_explore import made_trace
 from tests.generation.test_explore_clusters import made_trace as clustered_trace
 from tests.synthetic import diagnosis, recording
@@ -91,6 +92,21 @@ def test_a_cell_shows_the_widget_and_then_a_small_safe_picture_with_words(name):
     assert page.find("img").get("alt") == words
     assert "Run the cell again" in page.find("figcaption").text
     assert page.get("data-kvviz-snapshot") == widget._kvviz_key
+
+
+def test_every_widget_has_a_snapshot_of_its_own():
+    made = {type(make()) for make in WIDGETS.values()}
+    assert {widget.__name__ for widget in made} == set(widgets.__all__)
+    assert LiveWidget.snapshot not in {widget.snapshot for widget in made}
+
+
+def test_a_subclass_elsewhere_still_shows():
+    class Elsewhere(LiveWidget):
+        """A widget of another package."""
+
+    live, still = shown_in_cell(Elsewhere())
+    assert VIEW in live
+    assert "Elsewhere" in still["text/plain"]
 
 
 def test_two_widgets_have_different_keys():
