@@ -30,7 +30,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "notebooks")]
 
-import pages  # noqa: E402  # not in a package: found by the line above
+import frames  # noqa: E402  # not in a package: found by the line above
+import pages  # noqa: E402  # likewise
 import references  # noqa: E402  # likewise
 import run as notebooks  # noqa: E402  # likewise
 
@@ -97,6 +98,7 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str]) -> dict[str, int]:
     (source / "notebooks").mkdir()
     (extra / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
     (extra / "widgets").mkdir()
+    pages.front(extra / "widgets" / "front.html")
     with ProcessPoolExecutor(AT_ONCE) as pool:
         runs = dict(zip(to_run, pool.map(partial(live, widgets=extra / "widgets"), to_run), strict=True))
     for name in NAMES:
@@ -123,8 +125,9 @@ def live(name: str, widgets: Path) -> tuple[nbformat.NotebookNode, int]:
 
     def framed(page: Path) -> str:
         target = widgets / f"{name}-{len(list(widgets.glob(f'{name}-*'))) + 1}.html"
-        target.write_text(pages.framed(page.read_text(encoding="utf-8")), encoding="utf-8")
-        return pages.frame(target)
+        text = page.read_text(encoding="utf-8")
+        target.write_text(frames.framed(text), encoding="utf-8")
+        return frames.frame(text, f"../widgets/{target.name}")
 
     with tempfile.TemporaryDirectory() as folder:
         try:

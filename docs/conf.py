@@ -31,7 +31,7 @@ html_theme = "furo"
 html_title = f"kvviz {version}"
 html_static_path = ["static"]
 html_extra_path = [os.environ["KVVIZ_SITE_EXTRA"]]
-html_css_files = ["site.css"]
+html_css_files = ["site.css", "frames.css"]
 html_js_files = [("frames.js", {"defer": "defer"})]
 html_show_sourcelink = html_copy_source = False
 html_show_search_summary = False  # it fetches pages, which browsers do not allow for pages opened from disk

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import importlib
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +15,12 @@ import kvviz
 from kvviz.methods import Method
 
 DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent / "notebooks"))
+
+import frames  # noqa: E402  # not in a package: found by the line above
+
+RECORDED = DOCS.parent / "data" / "recordings" / "needle-clusterkv-400-clusters.safetensors"
+FIRST_DIGIT = "7"  # of the number that was asked for, 7463
 MEASURED = DOCS.parent / "data" / "benchmarks" / "methods.md"
 PAPERS = {"arXiv": "https://arxiv.org/abs/{}", "OpenReview": "https://openreview.net/forum?id={}"}
 # Public modules, in addition to the names of kvviz itself.
@@ -143,17 +149,12 @@ def _directive(value: object) -> str:
     return "autofunction" if callable(value) and hasattr(value, "__qualname__") else "autodata"
 
 
-def framed(page: str) -> str:
-    """A widget's page, with a script that sends its height to the outer page and uses the outer page's theme."""
-    script = (DOCS / "static" / "framed.js").read_text(encoding="utf-8")
-    return page.replace("</body>", f'<script type="module">\n{script}</script>\n</body>', 1)
-
-
-def frame(page: Path) -> str:
-    """The <iframe> of a widget's page, with its title, for a page in a subfolder."""
-    title = re.search("<title>(.*?)</title>", page.read_text(encoding="utf-8"), re.DOTALL)
-    name = html.escape(html.unescape(title[1] if title else page.stem))
-    return f'<iframe class="kvviz-frame" src="../widgets/{page.name}" loading="lazy" title="{name}"></iframe>'
+def front(path: Path) -> None:
+    """Write the widget of the first page: a recorded run at the step that writes the number's first digit."""
+    run = kvviz.Recording.load(RECORDED)
+    step = run.next_tokens.index(FIRST_DIGIT)
+    page = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step).to_html()
+    _write(path, frames.framed(page))
 
 
 def _code(text: str) -> str:

@@ -13,7 +13,6 @@ some notebooks, the picture of the first widget is also saved for the README.
 from __future__ import annotations
 
 import argparse
-import html
 import json
 import os
 import re
@@ -30,6 +29,10 @@ from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 from tqdm import tqdm
 from traitlets.config import Config
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import frames  # next to this file
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 25 s can take over 600 s
@@ -59,8 +62,32 @@ _peak = _peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys
 pathlib.Path({folder!r}, "peak_bytes").write_text(str(_peak[0]))
 """
 
-# nbconvert's page without the scripts that it would fetch from other hosts.
+# nbconvert's page without the scripts that it would fetch from other hosts, with the first widget at the top and the
+# code folded. The page is light in every system, as its figures are, and tells the frames so.
 PAGE = """{%- extends 'lab/index.html.j2' -%}
+{%- block extra_css -%}
+<style>
+:root { color-scheme: light; }
+.kvviz-front { padding: 0 var(--jp-notebook-padding, 10px); }
+.jp-InputArea > details { flex: 1 1 auto; min-width: 0; }
+.jp-InputArea > details > summary {
+  cursor: pointer; color: var(--jp-content-font-color2); font: 13px/28px var(--jp-content-font-family);
+}
+{{ nb.metadata.kvviz["frames.css"] }}
+</style>
+{%- endblock -%}
+{%- block body_header -%}
+{{ super() | replace("<body", '<body data-theme="light"') }}
+<div class="jp-RenderedHTMLCommon kvviz-front">
+<h1>{{ nb.metadata.title | escape }}</h1>
+{{ nb.metadata.kvviz.front }}
+</div>
+{%- endblock -%}
+{%- block body_footer -%}
+<script type="module">{{ nb.metadata.kvviz["frames.js"] }}</script>
+{{ super() }}
+{%- endblock -%}
+{%- block input -%}<details><summary>Code</summary>{{ super() }}</details>{%- endblock -%}
 {%- block html_head_js -%}{%- endblock -%}
 {%- block html_head_js_mathjax -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}
@@ -138,7 +165,8 @@ def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = Fa
         client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1, store_history=False)
     notebook.cells.pop()
     for cell in notebook.cells:
-        cell.get("outputs", [])[:] = [output for output in cell.get("outputs", []) if not is_progress_bar(output)]
+        if "outputs" in cell:
+            cell.outputs = [output for output in without_snapshots(cell.outputs, folder) if not is_progress_bar(output)]
     return int(Path(folder, "peak_bytes").read_text())
 
 
@@ -167,6 +195,17 @@ def is_progress_bar(output: nbformat.NotebookNode) -> bool:
     return WIDGET_VIEW in data and re.match(r".*\d+%\|", data.get("text/plain", "")) is not None
 
 
+def without_snapshots(outputs: list[nbformat.NotebookNode], folder: str) -> list[nbformat.NotebookNode]:
+    """The outputs without the snapshots of widgets that have a page in `folder`, which shows more."""
+    kept, page_before = [], False
+    for output in outputs:
+        data = output.get("data", {})
+        if not (page_before and "data-kvviz-snapshot=" in data.get("text/html", "")):
+            kept.append(output)
+        page_before = WIDGET_VIEW in data and Path(folder, f"{data[WIDGET_VIEW]['model_id']}.html").exists()
+    return kept
+
+
 def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> None:
     """Replace figures by PNGs, add PNGs to widgets, and save the first widget's PNG if the README shows it."""
     import pictures  # next to this file; needs a browser, so only with --inplace
@@ -182,8 +221,11 @@ def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> No
 
 def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:
     """One self-contained HTML page: kvviz's widgets work, figures zoom, other widgets show their picture."""
-    notebook = without_kernel(notebook, folder, framed_inline, plotly_script=True)
-    notebook.metadata.title = title
+    notebook = without_kernel(
+        notebook, folder, lambda path: frames.frame(path.read_text(encoding="utf-8")), plotly_script=True
+    )
+    notebook.metadata.title = take_title(notebook) or title
+    notebook.metadata.kvviz = frames.outer_parts() | {"front": take_first_frame(notebook)}
     body, _ = HTMLExporter(raw_template=PAGE).from_notebook_node(notebook)
     return str(body)
 
@@ -210,10 +252,23 @@ def without_kernel(
     return notebook
 
 
-def framed_inline(path: Path) -> str:
-    """An HTML frame with the content of the page at `path`."""
-    content = html.escape(path.read_text(encoding="utf-8"))
-    return f'<iframe srcdoc="{content}" style="width: 100%; height: 52rem; border: 0"></iframe>'
+def take_title(notebook: nbformat.NotebookNode) -> str:
+    """Remove the heading with which the notebook begins, and return it; "" if there is none."""
+    heading, _, rest = notebook.cells[0].source.partition("\n")
+    if notebook.cells[0].cell_type != "markdown" or not heading.startswith("# "):
+        return ""
+    notebook.cells[0].source = rest.lstrip("\n")
+    return str(heading.removeprefix("# ").strip())
+
+
+def take_first_frame(notebook: nbformat.NotebookNode) -> str:
+    """Replace the first widget's frame by a link to the top of the page, and return it; "" if there is none."""
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output):
+        found = output.data.get("text/html", "")
+        if found.startswith('<iframe class="kvviz-frame"'):
+            output.data["text/html"] = '<p><a href="#">This widget is at the top of the page.</a></p>'
+            return str(found)
+    return ""
 
 
 def result_table(notebook: nbformat.NotebookNode) -> str:

@@ -22,6 +22,7 @@ from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
 from ..offload.kvstore import KVStore, resolve_store
 from ..trace import Ledger, Recording
+from ..trace.cards import card, layers_text
 from ..trace.edits import Edit
 from ..trace.timeline import Timeline
 
@@ -57,6 +58,23 @@ class Generation:
     ledger: Ledger
     recording: Recording | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        recording, times = self.recording, self.timings
+        recorded: dict[str, str] = {}
+        if recording is not None:
+            recorded = {
+                "method": f"{recording.title}, budget {recording.budget:,}", "model": recording.model,
+                "prompt": f"{recording.prompt_length:,} tokens",
+                "layers": layers_text(recording.layers, recording.geometry.n_layers),
+            }  # fmt: skip
+        look = ("kvviz.widgets.DecodeStepper(out.recording)", "what each step attended to")
+        again = ("kvviz.generate(…, record=True)", "keep what each step attends to")
+        return card("Generation", "the result of a generation", {
+            "text": self.text, **recorded, "length": f"{len(self.token_ids):,} new tokens",
+            "times": f"{times.ttft_s:.2f} s to the first token, {times.tpot_s:.3f} s per token after it",
+            "attended per KV head": f"{self.ledger.attended:,.0f} tokens at the last step",
+        }, [look if recording is not None else again, ("out.ledger", "where tokens and bytes are")])  # fmt: skip
 
 
 @torch.no_grad()

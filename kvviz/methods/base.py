@@ -15,6 +15,7 @@ from ..errors import InvalidInputError
 from ..offload.arena import StepCache
 from ..offload.block_cache import BlockCache
 from ..registry import Registry
+from ..trace.cards import card
 from ..trace.styles import Style, declare
 from .fields import check_budget, check_fields, one_of, whole
 from .ranking import Ranking
@@ -100,6 +101,13 @@ class Method(ABC, Generic[S]):
     def config(self) -> dict[str, Any]:
         """The fields and their values as plain data, which JSON can store; `create(name, **config)` is this method."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        fields = {name: repr(value) for name, value in self.config.items()}
+        return card(type(self).__name__, f"{self.title}, {self.kind}, {self.paper}", fields, [
+            ("kvviz.generate(lm, prompt, method, record=True)", "generate with it, and keep what it attends to"),
+            ("kvviz.replay(trace, method)", "what it selects on a trace, without a model"),
+        ])  # fmt: skip
 
     @property
     def reserved(self) -> int:

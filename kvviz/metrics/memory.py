@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InvalidInputError
 
+_PREFIXES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
 
 def kv_bytes(
     n_layers: int,
@@ -82,3 +84,13 @@ def _whole(name: str, count: ArrayLike, least: int) -> NDArray[Any]:
     if not (np.isfinite(numbers) & (numbers >= least) & (numbers == np.floor(numbers))).all():
         raise InvalidInputError(f"kv_bytes: {name}", count, f"whole numbers >= {least}")
     return numbers.astype(np.int64)
+
+
+def bytes_text(size: float) -> str:
+    """A number of bytes as text, in the largest binary unit that is not larger.
+
+    >>> bytes_text(17179869184)
+    '16 GiB'
+    """
+    unit, symbol = next(((unit, symbol) for unit, symbol in _PREFIXES if size >= unit), _PREFIXES[-1])
+    return f"{size / unit:.4g} {symbol}"

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from plotly.colors import sample_colorscale
 
 from ..errors import InvalidInputError
-from ..metrics.memory import kv_bytes
+from ..metrics.memory import bytes_text, kv_bytes
 from .axes import log_ticks, run_title, size_axis
 from .labels import escape, heading, set_title
 from .panels import name_panel, stack
@@ -26,7 +26,6 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
 _POLICIES = {"lru": ("solid", "circle"), "lfu": ("dot", "square-open")}
 _UNKNOWN_POLICY = ("dashdot", "diamond")  # one that kvviz does not have
-_PREFIXES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 class Shape(Protocol):
@@ -163,16 +162,6 @@ def kv_memory(
     parts = ["Keys and values of all layers", f"{bytes_per_value} bytes per value", link.label if link else ""]
     set_title(figure, heading(title, parts))
     return figure
-
-
-def bytes_text(size: float) -> str:
-    """A number of bytes as text, in the largest binary unit that is not larger.
-
-    >>> bytes_text(17179869184)
-    '16 GiB'
-    """
-    unit, symbol = next(((unit, symbol) for unit, symbol in _PREFIXES if size >= unit), _PREFIXES[-1])
-    return f"{size / unit:.4g} {symbol}"
 
 
 def _by_steps(rows: pd.DataFrame, style_in: Callable[[str], dict[str, str]]) -> list[go.Scatter]:

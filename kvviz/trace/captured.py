@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IncompatibleFileError, InvalidInputError
+from ..metrics.memory import bytes_text
+from .cards import card, layers_text
 from .geometry import Geometry, check_layers, load_geometry
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 
@@ -61,6 +63,19 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def _repr_html_(self) -> str:
+        shape = self.geometry
+        arrays = (array for part in (self.queries, self.keys, self.values) for array in part.values())
+        return card("Trace", "queries, keys and values of one prefill", {
+            "model": self.model, "length": f"{len(self):,} tokens", "layers": layers_text(self.layers, shape.n_layers),
+            "heads": f"{shape.n_heads} query heads, {shape.n_kv_heads} KV heads, of {shape.head_dim} numbers",
+            "size": bytes_text(sum(array.nbytes for array in arrays)), "text": "".join(self.tokens[:80]),
+        }, [
+            ('kvviz.replay(trace, "clusterkv", budget=256)', "what a method would have selected"),
+            ("kvviz.widgets.ClusterInspector(trace)", "the clusters of a head's keys"),
+            ("kvviz.widgets.BudgetExplorer(trace)", "a method's sliders"),
+        ])  # fmt: skip
 
     def check_layer(self, layer: int) -> int:
         """`layer`, if it was captured. Raises InvalidInputError otherwise."""

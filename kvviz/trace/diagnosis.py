@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import IncompatibleFileError
+from .cards import card, layers_text
 from .geometry import Geometry, load_geometry
 from .outcomes import EVERYTHING, OUTCOMES, VERDICTS
 from .score import Score
@@ -116,6 +117,22 @@ class Diagnosis:
     def description(self) -> str:
         """Method, budget, model and prompt length, for titles."""
         return f"{self.method_name} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
+
+    def _repr_html_(self) -> str:
+        restored = "even all heads do not" if self.smallest is None else ", ".join(
+            f"layer {layer} head {head}" for layer, head in self.smallest
+        )  # fmt: skip
+        return card("Diagnosis", "where a method lost what an answer needs", {
+            "method": f"{self.title}, budget {self.budget:,}", "model": self.model,
+            "length": f"{self.prompt_length:,} tokens", "layers": layers_text(self.layers, self.geometry.n_layers),
+            "size": f"{len(self.evidence)} evidence tokens, {len(self.losses):,} losses", "answer": self.answer,
+            "log-probability": f"{self.full.total:.2f} with full attention, {self.method.total:.2f} with the method",
+            "heads that bring it back": restored,
+        }, [
+            ("kvviz.widgets.MissInspector(diagnosis)", "each token's way through the method"),
+            ("kvviz.plots.loss_by_head(diagnosis)", "the heads that matter, as a map"),
+            ("diagnosis.evidence", "the tokens that the answer needs"),
+        ])  # fmt: skip
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from ..metrics.memory import bytes_text
+from .cards import card
+
 
 @dataclass(frozen=True)
 class Ledger:
@@ -55,3 +58,15 @@ class Ledger:
     def attended(self) -> float:
         """Tokens attended to per KV head."""
         return self.sinks + self.recent + self.selected + self.merged + self.generated
+
+    def _repr_html_(self) -> str:
+        parts = {name: getattr(self, name) for name in ("sinks", "recent", "selected", "merged", "generated")}
+        spent = ", ".join(f"{count:,.0f} {name}" for name, count in parts.items() if count)
+        kept = ", ".join(f"{bytes_text(size)} on {tier}" for tier, size in self.kept_bytes.items())
+        return card("Ledger", "how a cache spent its tokens and bytes", {
+            "attended per KV head": f"{self.attended:,.0f} tokens: {spent}" if spent else "0 tokens",
+            "keys and values": kept, "metadata": bytes_text(self.metadata_bytes),
+            "moved between tiers": bytes_text(self.moved_bytes),
+            "read to select, each step": bytes_text(self.extra_bytes),
+            "hit rate": "" if math.isnan(self.hit_rate) else f"{self.hit_rate:.2f}",
+        }, [('kvviz.plots.budget_ledger({"name": ledger})', "the parts as bars, beside other ledgers")])  # fmt: skip

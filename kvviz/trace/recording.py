@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from .. import metrics
 from ..errors import IncompatibleFileError, InvalidInputError, UnknownNameError
+from ..metrics.memory import bytes_text
+from .cards import card, layers_text
 from .earlier import GROUP_NAMES
 from .edits import Edit, load_edit
 from .events import LayerEvents
@@ -95,6 +97,19 @@ class Recording:
     def description(self) -> str:
         """Method, budget, model and prompt length, for titles."""
         return f"{self.method} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
+
+    def _repr_html_(self) -> str:
+        arrays = [array for events in self.events.values() for array in events.arrays().values()]
+        return card("Recording", "what a method attended to at each decode step", {
+            "method": f"{self.title}, budget {self.budget:,}", "model": self.model,
+            "length": f"{self.prompt_length:,} tokens, then {self.steps:,} steps",
+            "layers": layers_text(self.layers, self.geometry.n_layers),
+            "size": bytes_text(sum(array.nbytes for array in arrays)), "answer": self.answer,
+        }, [
+            ("kvviz.widgets.DecodeStepper(recording)", "each step, in the text"),
+            ("recording.summary()", "means of recall, attention mass and error"),
+            ("kvviz.widgets.MethodComparer([recording, …])", "beside recordings of the same prompt"),
+        ])  # fmt: skip
 
     def visible(self, step: int) -> int:
         """Number of tokens that a step can see, including the one it feeds."""

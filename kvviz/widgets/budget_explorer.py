@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError, KVVizError
 from ..trace import Trace
-from . import content, explorer_budgets, explorer_data, explorer_page
+from . import content, explorer_budgets, explorer_data, explorer_page, snapshot_content
 from .exploration import Exploration, Place
 from .live import LiveWidget
+from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ..generation.explore import Explored
@@ -117,6 +118,12 @@ class BudgetExplorer(LiveWidget):
         with self.hold_sync(), self.hold_trait_notifications():
             for name, value in changes.items():
                 setattr(self, name, value)
+
+    def snapshot(self) -> Snapshot:
+        """The selection now shown, as a picture and words."""
+        explored, place = self.explored, self._place()
+        arrays = explorer_data.arrays(explored, self.head)
+        return snapshot_content.explorer(explored, arrays, self._exploration.numbers(place), self.page)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained HTML page of the layer and head now shown; also written to `path`, atomically.

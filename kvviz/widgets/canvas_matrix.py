@@ -7,7 +7,9 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
+from . import snapshot_content
 from .live import LiveWidget
+from .snapshot import Snapshot
 
 
 class CanvasMatrix(LiveWidget):
@@ -36,6 +38,12 @@ class CanvasMatrix(LiveWidget):
         _check(matrix)
         super().__init__(label=label, shape=list(matrix.shape), values=matrix.tobytes(),
                          colours=b"" if colours is None else colours.tobytes())  # fmt: skip
+
+    def snapshot(self) -> Snapshot:
+        """The matrix now shown, as a picture and words."""
+        values = np.frombuffer(self.values, np.uint8).reshape(self.shape)
+        colours = np.frombuffer(self.colours, np.uint8).reshape(256, 4) if self.colours else None
+        return snapshot_content.matrix(values, colours, self.label)
 
     def paint(self, matrix: NDArray[np.uint8]) -> None:
         """Show another matrix, uint8 [rows, columns]; raises InvalidInputError for another dtype or shape."""

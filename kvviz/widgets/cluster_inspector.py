@@ -11,9 +11,10 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..trace import Recording, Trace
-from . import inspector_page
+from . import inspector_page, snapshot_content
 from .inspector_content import Settings, Source, describe, opening_token, pack_clusters, pack_places
 from .live import LiveWidget
+from .snapshot import Snapshot
 
 
 class ClusterInspector(LiveWidget):
@@ -80,6 +81,10 @@ class ClusterInspector(LiveWidget):
         """The positions of the tokens in the picked cluster, int64, ascending."""
         labels = self.source.clusters(self.settings).labels
         return np.flatnonzero(labels == self.cluster) if self.cluster >= 0 else np.zeros(0, np.int64)
+
+    def snapshot(self) -> Snapshot:
+        """The clusters now shown, with the picked one, as a picture and words."""
+        return snapshot_content.inspector(self.source, self.settings, self.token)
 
     def to_html(
         self, path: str | os.PathLike[str] | None = None, *, n_clusters: Sequence[int] | None = None

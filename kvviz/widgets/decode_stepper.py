@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ..trace import Recording
 from ..trace.edit_parts import Named
-from . import content, head_maps, static_page, view
+from . import content, head_maps, snapshot_content, static_page, view
 from .live import LiveWidget
 from .page import Embedded, self_contained
+from .snapshot import Snapshot
 
 CACHED = 12  # pairs of layer and head; 64 steps over 8,192 tokens take about 1 MB per head
 
@@ -72,6 +73,11 @@ class DecodeStepper(LiveWidget):
         """The positions attended at the step, layer and head now shown, int64, ascending."""
         indices = self.recording.indices(self.step, self.layer)[self.head]
         return np.asarray(indices[indices >= 0])
+
+    def snapshot(self) -> Snapshot:
+        """The step, layer and head now shown, as a picture and words."""
+        arrays = self._arrays(self.layer, self.head)
+        return snapshot_content.stepper(self.recording, arrays, self.layer, self.head, self.step)
 
     def to_html(
         self,

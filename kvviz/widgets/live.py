@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import uuid
+from typing import Any
+
 import traitlets
 
 from ..errors import MissingDependencyError
 from . import assets
+from .snapshot import Snapshot
 
 try:
     from anywidget import AnyWidget
@@ -16,9 +21,43 @@ except ImportError as error:
 class LiveWidget(AnyWidget):
     """A widget that is drawn by one of the views in js/kvviz.js.
 
+    A cell shows it as two outputs: the widget, and its snapshot, which is hidden beside the widget. A notebook that is
+    opened again, or on a page without a kernel, shows the snapshot.
+
     With ANYWIDGET_HMR=1 it is drawn again whenever the bundle changes (`make js-watch`).
     """
 
     _esm = assets.SCRIPT
     _css = assets.STYLE
     _kvviz_view = traitlets.Unicode().tag(sync=True)
+    _kvviz_key = traitlets.Unicode().tag(sync=True)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__:  # traitlets' __new__ takes anything, and hides the signature from help and site
+            _, *parameters = inspect.signature(cls.__init__).parameters.values()
+            cls.__signature__ = inspect.Signature(parameters)
+
+    @traitlets.default("_kvviz_key")
+    def _new_key(self) -> str:
+        return uuid.uuid4().hex
+
+    def snapshot(self) -> Snapshot:
+        """What the widget shows now, as a picture and words: `snapshot().picture()` is SVG.
+
+        Each widget of kvviz defines it; that of other subclasses has only the widget's name.
+        """
+        return Snapshot(type(self).__name__, "")
+
+    def __repr__(self) -> str:
+        return f"<kvviz.widgets.{type(self).__name__}>"  # viewers without widgets print it above the snapshot
+
+    def _ipython_display_(self, **_: Any) -> None:
+        """Show the widget, then its snapshot; IPython calls this in place of `_repr_mimebundle_`."""
+        from IPython.display import display
+
+        described = self._repr_mimebundle_()
+        if described is not None:
+            data, metadata = described
+            display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
+        display(self.snapshot().bundle(self._kvviz_key), raw=True)  # type: ignore[no-untyped-call]

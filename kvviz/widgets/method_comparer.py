@@ -11,9 +11,10 @@ import traitlets
 
 from ..trace import Recording
 from ..trace.edit_parts import Named
-from . import comparer_content, comparer_page, comparer_view, head_maps, view
+from . import comparer_content, comparer_page, comparer_view, head_maps, snapshot_content, view
 from .live import LiveWidget
 from .page import Embedded, self_contained
+from .snapshot import Snapshot
 
 CACHED = 12  # pairs of layer and head; 64 steps over 8,192 tokens take about 1 MB per method
 
@@ -87,6 +88,11 @@ class MethodComparer(LiveWidget):
         """
         columns = self._columns(self.common.check("layer", layer), self.common.check("head", head))
         return [view.pack(arrays, layer, head) for arrays in columns]
+
+    def snapshot(self) -> Snapshot:
+        """The step, layer and head now shown, as a picture and words."""
+        place = {"step": self.step, "layer": self.layer, "head": self.head}
+        return snapshot_content.comparer(self.common, self._columns(self.layer, self.head), self.page, place)
 
     def to_html(
         self,

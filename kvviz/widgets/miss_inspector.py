@@ -10,11 +10,12 @@ import traitlets
 
 from ..errors import InvalidInputError
 from ..trace.diagnosis import Diagnosis
-from . import content, misses_content
+from . import content, misses_content, snapshot_content
 from .decode_stepper import DecodeStepper
 from .live import LiveWidget
 from .method_comparer import MethodComparer
 from .page import Embedded, blob, self_contained
+from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ..models import LanguageModel
@@ -91,6 +92,11 @@ class MissInspector(LiveWidget):
         widget.observe(moved, ["step", "layer", "head", "token"])
         for name in ("step", "layer", "head", "token"):
             moved({"name": name, "new": getattr(widget, name)})
+
+    def snapshot(self) -> Snapshot:
+        """The evidence, the heads and what is picked now, as a picture and words."""
+        place = {name: getattr(self, name) for name in ("layer", "head", "position", "step")}
+        return snapshot_content.misses(self.diagnosis, self.page, place)
 
     def to_html(
         self, path: str | os.PathLike[str] | None = None, *, beside: DecodeStepper | MethodComparer | None = None

@@ -9,8 +9,9 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
-from . import view
+from . import snapshot_content, view
 from .live import LiveWidget
+from .snapshot import Snapshot
 
 
 class TokenStrip(LiveWidget):
@@ -37,6 +38,11 @@ class TokenStrip(LiveWidget):
         plain = np.zeros(len(tokens), np.uint8)
         looks = plain + view.NOTHING
         super().__init__(tokens=list(tokens), label=label, looks=looks.tobytes(), marks=plain.tobytes())
+
+    def snapshot(self) -> Snapshot:
+        """The text with its looks and marks, as a picture and words."""
+        looks, marks = (np.frombuffer(values, np.uint8) for values in (self.looks, self.marks))
+        return snapshot_content.strip(self.tokens, self.label, looks, marks, self.focus)
 
     def paint(self, looks: NDArray[np.uint8], marks: NDArray[np.uint8]) -> None:
         """Set the look and the mark of every token, uint8 [L] each.

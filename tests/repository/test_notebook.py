@@ -9,15 +9,18 @@ import ast
 import json
 import os
 import re
+import runpy
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 DECIMAL = re.compile(r"(?<![\d.])\d{1,3}\.\d+(?![\d.])")  # not an arXiv number or a version
 ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
 
@@ -69,6 +72,23 @@ def test_decimals_in_prose_about_the_committed_run_are_in_its_outputs(path):
 def texts(output):
     """The text of an output."""
     return "".join(output.get("text", ())), "".join(output.get("data", {}).get("text/plain", ()))
+
+
+def test_a_run_keeps_the_snapshots_of_widgets_without_a_page_only(tmp_path):
+    """The others get a picture of their page, or the page itself, which show more."""
+    sources = [
+        "from kvviz.widgets import DecodeStepper; from tests.synthetic import recording; DecodeStepper(recording())",
+        "from kvviz.widgets import TokenStrip; TokenStrip(['a', ' b'], label='alone')",
+    ]
+    cells = [
+        nbformat.v4.new_code_cell(f"import sys; sys.path.insert(0, {str(ROOT)!r}); {source}") for source in sources
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    runpy.run_path(str(ROOT / "notebooks" / "run.py"))["execute"](notebook, str(tmp_path))
+    view = "application/vnd.jupyter.widget-view+json"
+    assert [[sorted(output.data) for output in cell.outputs] for cell in notebook.cells] == [
+        [[view, "text/plain"]], [[view, "text/plain"], ["image/svg+xml", "text/html", "text/plain"]],
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

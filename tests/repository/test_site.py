@@ -84,6 +84,12 @@ def test_every_public_name_is_in_the_reference(site):
     assert modules <= set(pages.MODULES)
 
 
+def test_widgets_have_their_signatures_in_the_reference(site):
+    text = re.sub(r"\s+", " ", text_of(site / "reference" / "kvviz.widgets.html"))
+    assert "class BudgetExplorer( trace: Trace, *, method: str = 'clusterkv', budget: float | None = None" in text
+    assert "args: t.Any" not in text
+
+
 def test_docstrings_are_rendered(site):
     page = (site / "reference" / "kvviz.metrics.html").read_text()
     assert "`" not in text_of(site / "reference" / "kvviz.metrics.html")
@@ -104,6 +110,30 @@ def test_the_check_finds_fetched_and_missing_files(tmp_path):
     for target in ("gone.html", "a.png", "/b.png"):
         assert f"page.html: refers to what is missing: {target}" in problems
     assert "people.example" not in problems
+
+
+@pytest.mark.browser
+@NEEDS_BROWSER
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_is_a_live_widget_and_code_is_folded_below(site, browser, scheme):
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme, offline=True)
+    page = context.new_page()
+    page.goto((site / "index.html").as_uri())
+    frame = page.locator("iframe.kvviz-frame").first
+    widget = frame.content_frame.locator(".kv-stepper")
+    expect(widget).to_have_attribute("data-theme", scheme)
+    expect(widget.locator(".kv-next")).to_have_text("7")  # the first digit of the number that was asked for
+    assert frame.bounding_box()["y"] < 200
+    slider = widget.get_by_role("slider", name="decode step")
+    step = int(slider.input_value())
+    slider.press("ArrowRight")
+    expect(slider).to_have_value(str(step + 1))
+    expect(widget.locator(".kv-next")).to_have_text("4")
+    code = page.get_by_text("lm = kvviz.load()")
+    expect(code).to_be_hidden()
+    page.locator("summary", has_text="Show the code").click()
+    expect(code).to_be_visible()
+    context.close()
 
 
 @pytest.mark.browser
@@ -130,10 +160,11 @@ def test_the_notebook_lives_from_disk_without_a_network(site, browser):
     inner = widget.locator("#kvviz-root")
     expect(frame).to_have_attribute("style", re.compile("height"))
     assert abs(frame.bounding_box()["height"] - inner.bounding_box()["height"]) <= 4
-    expect(inner).to_have_attribute("data-theme", "light")
+    drawn = inner.locator(".kvviz")
+    expect(drawn).to_have_attribute("data-theme", "light")
     while page.locator("body").get_attribute("data-theme") != "dark":
         page.locator(".theme-toggle:visible").first.click()
-    expect(inner).to_have_attribute("data-theme", "dark")
+    expect(drawn).to_have_attribute("data-theme", "dark")
     # All figures use the one script of the site.
     assert page.locator(".plotly-graph-div .main-svg").count() >= 3
     assert page.locator('script[src$="plotly.min.js"]').count() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from kvviz import metrics, replay
+from kvviz import metrics, replay, widgets
 from kvviz.errors import InvalidInputError
 from kvviz.trace.hues import HUES, UNCHOSEN, hue
 from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, view
@@ -35,6 +36,14 @@ def kept_recording():
             groups[step, head, chosen[:-10]], scores[step, head, chosen[:-10]] = early % 8, 1.0
         events[layer] = type(old)(**{**vars(old), "indices": indices, "groups": groups, "scores": scores})
     return made.replace(events=events, config={"sinks": 4})
+
+
+@pytest.mark.parametrize("name", widgets.__all__)
+def test_help_and_the_site_show_what_a_widget_takes(name):
+    widget = getattr(widgets, name)
+    parameters = list(inspect.signature(widget.__init__).parameters.values())[1:]  # without self
+    assert list(inspect.signature(widget).parameters.values()) == parameters
+    assert parameters[0].name not in ("args", "kwargs")
 
 
 def test_the_packed_arrays_equal_the_recording():

@@ -10,6 +10,7 @@ import { frameOf, unpack } from "./slice.js";
 import { SINK } from "./strip.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { createWait } from "./wait.js";
 import { MEANING } from "./words.js";
 
 /** @import { About } from "./comparer_column.js" */
@@ -61,6 +62,7 @@ export function createComparer(root, host) {
   root.classList.add("kvviz", "kv-comparer");
   keepKeys(root);
   const controls = createComparerControls(root, page, { go, pick: ask, sort: order, save });
+  const wait = createWait(root, paint);
   const tip = createTip(root);
   const heads = createHeadPanel(root, page, { tip, pick: ask });
   const side = root.appendChild(element("div", "kv-columns"));
@@ -127,6 +129,7 @@ export function createComparer(root, host) {
    * @param {number} head
    */
   function ask(layer, head) {
+    wait.begin();
     root.dataset.busy = "";
     host.tell({ layer, head });
   }
@@ -196,7 +199,7 @@ export function createComparer(root, host) {
     const slices = host.get("slices");
     columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
     columns.forEach((column) => column.describe());
-    delete root.dataset.busy;
+    wait.end();
     drawCurves();
     paint();
     if (opening) requestAnimationFrame(open); // a notebook attaches the root first
@@ -208,6 +211,7 @@ export function createComparer(root, host) {
   host.on("token", () => host.get("token") !== state.token && choose(host.get("token")));
   show();
   return () => {
+    wait.close();
     unwatch();
     columns.forEach((column) => column.destroy());
   };

@@ -11,6 +11,7 @@ import { createStrip } from "./strip.js";
 import { mapColours } from "./map_colours.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { createWait } from "./wait.js";
 import { aboutToken } from "./words.js";
 
 /** @import { Part } from "./explorer_ledger.js" */
@@ -71,6 +72,12 @@ export function createExplorer(root, host) {
   root.classList.add("kvviz", "kv-explorer");
   keepKeys(root);
   const controls = createExplorerControls(root, page, { change, measured: paintCurve, save });
+  const wait = createWait(root, () => {
+    questions.forget();
+    place = placeOf(numbers);
+    controls.set(place);
+  });
+  controls.grid.before(wait.words);
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = ["where the tokens went", "which tokens they are"].map((title) =>
     `${title}, at step ${page.steps - 1}`
@@ -112,6 +119,7 @@ export function createExplorer(root, host) {
     if (!place) return;
     place = { ...place, ...changes, settings: { ...place.settings, ...changes.settings } };
     controls.set(place);
+    wait.begin();
     root.dataset.busy = "";
     questions.ask(place);
   }
@@ -141,12 +149,12 @@ export function createExplorer(root, host) {
   function show() {
     /** @type {ExplorerNumbers} */
     const answer = host.get("numbers");
-    delete root.dataset.busy;
+    wait.end();
     controls.refuse(answer.refusal);
     if (answer.refusal) return;
     const opening = slice === null;
     numbers = answer;
-    place = { budget: answer.budget, layer: answer.layer, head: answer.head, settings: { ...answer.settings } };
+    place = placeOf(answer);
     slice = /** @type {Slice} */ (unpack(host.bytes("slice")));
     frame = frameOf(slice, 0);
     strip.paint(frame.positions, frame.looks, frame.marks);
@@ -162,10 +170,19 @@ export function createExplorer(root, host) {
   const questions = createQuestions(host, { show, grown: curve.points });
   return () => {
     questions.close();
+    wait.close();
     unwatch();
     map.destroy();
     curve.destroy();
   };
+}
+
+/**
+ * @param {ExplorerNumbers} numbers
+ * @returns {Place}
+ */
+function placeOf({ budget, layer, head, settings }) {
+  return { budget, layer, head, settings: { ...settings } };
 }
 
 /**

@@ -57,6 +57,10 @@ export function createQuestions(host, { show, grown }) {
       if (underWay) queued = place;
       else request(place);
     },
+    /** Give up what is under way: there was no answer. */
+    forget() {
+      underWay = queued = null;
+    },
     close: () => clearTimeout(timer),
   };
 }

@@ -8,6 +8,7 @@ import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, GENERATED, ORACLE, SINK } from "./strip.js";
 import { HUES, LEVELS, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { createWait } from "./wait.js";
 import { decimals, visible } from "./words.js";
 
 /** @import { View } from "./host.js" */
@@ -77,6 +78,10 @@ export function createInspector(root, host) {
   root.classList.add("kvviz", "kv-inspector");
   keepKeys(root);
   const controls = createInspectorControls(root, page, { change: ask, save });
+  const wait = createWait(root, () => {
+    endWait();
+    paint();
+  });
   const grid = root.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", MEANING.map);
   const right = section(grid, "prompt", "kv-prompt", MEANING.text);
@@ -176,6 +181,7 @@ export function createInspector(root, host) {
     }
     if (same(next, settings())) return;
     requested = next;
+    wait.begin();
     slowTimer = setTimeout(() => {
       root.dataset.busy = "";
       status.textContent = `clustering ${format(page.tokens.length)} tokens …`;
@@ -183,17 +189,20 @@ export function createInspector(root, host) {
     host.tell(next);
   }
 
+  function endWait() {
+    clearTimeout(slowTimer);
+    status.textContent = "";
+    requested = queued = null;
+  }
+
   function show() {
     const opening = !clusters;
     if (placesChanged) places = unpack(host.bytes("places"));
     clusters = unpack(host.bytes("clusters"));
     placesChanged = false;
-    clearTimeout(slowTimer);
-    delete root.dataset.busy;
-    status.textContent = "";
-    requested = null;
     const next = queued;
-    queued = null;
+    wait.end();
+    endWait();
     const [across, up] = new TextDecoder().decode(places.titles).split("\n");
     axes.replaceChildren(element("span", "", `→ ${across}`), element("span", "", `↑ ${up}`));
     map.show(places, clusters, clusterOf(token));
@@ -225,6 +234,7 @@ export function createInspector(root, host) {
   show();
   return () => {
     clearTimeout(slowTimer);
+    wait.close();
     unwatch();
     map.destroy();
   };

@@ -57,5 +57,8 @@ if (data && style && root && !root.hasChildNodes()) {
 
 export default {
   /** @param {{ model: Model, el: HTMLElement }} context */
-  render: ({ model, el }) => draw(model, el.appendChild(element("div"))),
+  render({ model, el }) {
+    el.dataset.kvvizLive = model.get("_kvviz_key"); // hides the snapshot that the same cell shows
+    return draw(model, el.appendChild(element("div")));
+  },
 };

@@ -8,6 +8,7 @@ import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, ORACLE } from "./strip.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { createWait } from "./wait.js";
 import { quoted, visible } from "./words.js";
 
 /** @import { View } from "./host.js" */
@@ -50,6 +51,8 @@ import { quoted, visible } from "./words.js";
  *   group_cut: Int32Array }} Losses
  */
 
+const DECODED_MS = 30_000; // the first change prefills the prompt
+
 /**
  * Why a method missed: evidence in the text, a map of heads, a token's way through one head's choice, and answers.
  *
@@ -87,6 +90,10 @@ export function createMisses(root, host) {
   button(buttons, "Drop", MEANING.drop, () => change({ kind: "drop", position: picked().position }));
   const reset = button(buttons, "Reset", MEANING.reset, () => tellChanges([]));
 
+  /** @type {Change[]} */
+  let requested = host.get("changes");
+  let painted = requested;
+  const wait = createWait(root, () => (requested = painted), DECODED_MS);
   const grid = root.appendChild(element("div", "kv-grid"));
   const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING.evidence);
   const heads = titledPanel(grid, "layers × KV heads: what restoring one brings back", "kv-heads", MEANING.heads);
@@ -135,7 +142,7 @@ export function createMisses(root, host) {
   /** @param {Change} made */
   function change(made) {
     /** @type {Change[]} */
-    const before = page.live ? host.get("changes") : [];
+    const before = page.live ? requested : [];
     const others = before.filter((other) => place(other) !== place(made));
     const again = before.some((other) => place(other) === place(made) && other.kind === made.kind);
     tellChanges(again ? others : [...others, made]);
@@ -143,7 +150,11 @@ export function createMisses(root, host) {
 
   /** @param {Change[]} changes */
   function tellChanges(changes) {
-    if (page.live) root.dataset.busy = "";
+    requested = changes;
+    if (page.live) {
+      wait.begin();
+      root.dataset.busy = "";
+    }
     host.tell({ changes });
     if (!page.live) paintAnswers();
   }
@@ -160,8 +171,8 @@ export function createMisses(root, host) {
   }
 
   function paintAnswers() {
-    delete root.dataset.busy;
-    const changes = host.get("changes");
+    wait.end();
+    const changes = requested = painted = host.get("changes");
     reset.disabled = changes.length === 0;
     shown.paint(changes, page.live ? host.get("result") : stored(page, changes));
     map.changed(changes);
@@ -193,7 +204,10 @@ export function createMisses(root, host) {
   show();
   paintAnswers();
   requestAnimationFrame(() => strip.focus(picked().position, false));
-  return unwatch;
+  return () => {
+    wait.close();
+    unwatch();
+  };
 }
 
 /**

@@ -9,6 +9,7 @@ import { ATTENDED, createStrip } from "./strip.js";
 import { mapColours } from "./map_colours.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { createWait } from "./wait.js";
 import { aboutToken, MEANING } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
@@ -66,6 +67,7 @@ export function createStepper(root, host) {
   root.classList.add("kvviz", "kv-stepper");
   keepKeys(root);
   const controls = createControls(root, page, { go, toggle, pick: ask, save });
+  const wait = createWait(root, () => slice && paint(slice));
 
   const tip = createTip(root);
   const heads = createHeadPanel(root, page, { tip, pick: ask });
@@ -186,6 +188,7 @@ export function createStepper(root, host) {
    * @param {number} head
    */
   function ask(layer, head) {
+    wait.begin();
     root.dataset.busy = "";
     host.tell({ layer, head });
   }
@@ -231,7 +234,7 @@ export function createStepper(root, host) {
     const opening = slice === null;
     slice = /** @type {StepperSlice} */ (unpack(host.bytes("slice")));
     map.paint(slice.map_looks, slice.shapes.map_looks); // reads the layout, so it comes before any change
-    delete root.dataset.busy;
+    wait.end();
     paint(slice);
     // A notebook has to attach the root first.
     if (opening) requestAnimationFrame(() => frame && prompt.focus(page.span[0] ?? strongest(frame), false));
@@ -241,6 +244,7 @@ export function createStepper(root, host) {
   show();
   return () => {
     stop();
+    wait.close();
     unwatch();
     resized.disconnect();
     map.destroy();

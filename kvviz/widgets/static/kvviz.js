@@ -1736,6 +1736,32 @@ function createTip(root2) {
   };
 }
 
+// wait.js
+var PATIENCE_MS = 8e3;
+function createWait(root2, back, patience = PATIENCE_MS) {
+  const words = root2.appendChild(element("p", "kv-silent"));
+  words.setAttribute("role", "status");
+  let timer;
+  function end() {
+    clearTimeout(timer);
+    delete root2.dataset.busy;
+    words.textContent = "";
+  }
+  return {
+    words,
+    begin() {
+      end();
+      timer = setTimeout(() => {
+        end();
+        back();
+        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. The widget still shows what it showed before. If the kernel has stopped, run the cell again.`;
+      }, patience);
+    },
+    end,
+    close: () => clearTimeout(timer)
+  };
+}
+
 // comparer.js
 function createComparer(root2, host) {
   const page = host.get("page");
@@ -1753,6 +1779,7 @@ function createComparer(root2, host) {
     sort: order,
     save
   });
+  const wait = createWait(root2, paint);
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
@@ -1820,6 +1847,7 @@ function createComparer(root2, host) {
     });
   }
   function ask(layer, head) {
+    wait.begin();
     root2.dataset.busy = "";
     host.tell({
       layer,
@@ -1877,7 +1905,7 @@ function createComparer(root2, host) {
     const slices = host.get("slices");
     columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
     columns.forEach((column) => column.describe());
-    delete root2.dataset.busy;
+    wait.end();
     drawCurves();
     paint();
     if (opening) requestAnimationFrame(open);
@@ -1888,6 +1916,7 @@ function createComparer(root2, host) {
   host.on("token", () => host.get("token") !== state.token && choose(host.get("token")));
   show();
   return () => {
+    wait.close();
     unwatch();
     columns.forEach((column) => column.destroy());
   };
@@ -2509,6 +2538,10 @@ function createQuestions(host, { show, grown }) {
       if (underWay) queued = place;
       else request(place);
     },
+    /** Give up what is under way: there was no answer. */
+    forget() {
+      underWay = queued = null;
+    },
     close: () => clearTimeout(timer)
   };
 }
@@ -2535,6 +2568,12 @@ function createExplorer(root2, host) {
     measured: paintCurve,
     save
   });
+  const wait = createWait(root2, () => {
+    questions.forget();
+    place = placeOf(numbers);
+    controls.set(place);
+  });
+  controls.grid.before(wait.words);
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = [
     "where the tokens went",
@@ -2590,6 +2629,7 @@ function createExplorer(root2, host) {
       }
     };
     controls.set(place);
+    wait.begin();
     root2.dataset.busy = "";
     questions.ask(place);
   }
@@ -2612,19 +2652,12 @@ function createExplorer(root2, host) {
   });
   function show() {
     const answer = host.get("numbers");
-    delete root2.dataset.busy;
+    wait.end();
     controls.refuse(answer.refusal);
     if (answer.refusal) return;
     const opening = slice === null;
     numbers = answer;
-    place = {
-      budget: answer.budget,
-      layer: answer.layer,
-      head: answer.head,
-      settings: {
-        ...answer.settings
-      }
-    };
+    place = placeOf(answer);
     slice = /** @type {Slice} */
     unpack(host.bytes("slice"));
     frame = frameOf(slice, 0);
@@ -2642,9 +2675,20 @@ function createExplorer(root2, host) {
   });
   return () => {
     questions.close();
+    wait.close();
     unwatch();
     map.destroy();
     curve.destroy();
+  };
+}
+function placeOf({ budget, layer, head, settings }) {
+  return {
+    budget,
+    layer,
+    head,
+    settings: {
+      ...settings
+    }
   };
 }
 function heaviest2(frame) {
@@ -3350,6 +3394,10 @@ function createInspector(root2, host) {
     change: ask,
     save
   });
+  const wait = createWait(root2, () => {
+    endWait();
+    paint();
+  });
   const grid = root2.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", MEANING3.map);
   const right = section(grid, "prompt", "kv-prompt", MEANING3.text);
@@ -3475,23 +3523,26 @@ function createInspector(root2, host) {
     }
     if (same(next, settings())) return;
     requested = next;
+    wait.begin();
     slowTimer = setTimeout(() => {
       root2.dataset.busy = "";
       status.textContent = `clustering ${format(page.tokens.length)} tokens \u2026`;
     }, SLOW_MS);
     host.tell(next);
   }
+  function endWait() {
+    clearTimeout(slowTimer);
+    status.textContent = "";
+    requested = queued = null;
+  }
   function show() {
     const opening = !clusters;
     if (placesChanged) places = unpack(host.bytes("places"));
     clusters = unpack(host.bytes("clusters"));
     placesChanged = false;
-    clearTimeout(slowTimer);
-    delete root2.dataset.busy;
-    status.textContent = "";
-    requested = null;
     const next = queued;
-    queued = null;
+    wait.end();
+    endWait();
     const [across, up] = new TextDecoder().decode(places.titles).split("\n");
     axes2.replaceChildren(element("span", "", `\u2192 ${across}`), element("span", "", `\u2191 ${up}`));
     map.show(places, clusters, clusterOf(token));
@@ -3519,6 +3570,7 @@ function createInspector(root2, host) {
   show();
   return () => {
     clearTimeout(slowTimer);
+    wait.close();
     unwatch();
     map.destroy();
   };
@@ -3838,6 +3890,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
 }
 
 // misses.js
+var DECODED_MS = 3e4;
 function createMisses(root2, host) {
   const page = host.get("page");
   const losses = (
@@ -3879,6 +3932,9 @@ function createMisses(root2, host) {
     position: picked().position
   }));
   const reset = button(buttons, "Reset", MEANING4.reset, () => tellChanges([]));
+  let requested = host.get("changes");
+  let painted = requested;
+  const wait = createWait(root2, () => requested = painted, DECODED_MS);
   const grid = root2.appendChild(element("div", "kv-grid"));
   const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING4.evidence);
   const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back", "kv-heads", MEANING4.heads);
@@ -3942,7 +3998,7 @@ function createMisses(root2, host) {
     show();
   }
   function change(made) {
-    const before = page.live ? host.get("changes") : [];
+    const before = page.live ? requested : [];
     const others = before.filter((other) => place(other) !== place(made));
     const again = before.some((other) => place(other) === place(made) && other.kind === made.kind);
     tellChanges(again ? others : [
@@ -3951,7 +4007,11 @@ function createMisses(root2, host) {
     ]);
   }
   function tellChanges(changes) {
-    if (page.live) root2.dataset.busy = "";
+    requested = changes;
+    if (page.live) {
+      wait.begin();
+      root2.dataset.busy = "";
+    }
     host.tell({
       changes
     });
@@ -3966,8 +4026,8 @@ function createMisses(root2, host) {
     return savePicture(menu, root2, host.css, name, null);
   }
   function paintAnswers() {
-    delete root2.dataset.busy;
-    const changes = host.get("changes");
+    wait.end();
+    const changes = requested = painted = host.get("changes");
     reset.disabled = changes.length === 0;
     shown.paint(changes, page.live ? host.get("result") : stored(page, changes));
     map.changed(changes);
@@ -4009,7 +4069,10 @@ function createMisses(root2, host) {
   show();
   paintAnswers();
   requestAnimationFrame(() => strip.focus(picked().position, false));
-  return unwatch;
+  return () => {
+    wait.close();
+    unwatch();
+  };
 }
 function stored(page, [change]) {
   if (!change) return {};
@@ -4299,6 +4362,7 @@ function createStepper(root2, host) {
     pick: ask,
     save
   });
+  const wait = createWait(root2, () => slice && paint(slice));
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
@@ -4410,6 +4474,7 @@ function createStepper(root2, host) {
     controls.playing(false);
   }
   function ask(layer, head) {
+    wait.begin();
     root2.dataset.busy = "";
     host.tell({
       layer,
@@ -4447,7 +4512,7 @@ function createStepper(root2, host) {
     slice = /** @type {StepperSlice} */
     unpack(host.bytes("slice"));
     map.paint(slice.map_looks, slice.shapes.map_looks);
-    delete root2.dataset.busy;
+    wait.end();
     paint(slice);
     if (opening) requestAnimationFrame(() => frame && prompt.focus(page.span[0] ?? strongest(frame), false));
   }
@@ -4456,6 +4521,7 @@ function createStepper(root2, host) {
   show();
   return () => {
     stop();
+    wait.close();
     unwatch();
     resized.disconnect();
     map.destroy();
@@ -4530,7 +4596,10 @@ if (data && style && root && !root.hasChildNodes()) {
 }
 var kvviz_default = {
   /** @param {{ model: Model, el: HTMLElement }} context */
-  render: ({ model, el }) => draw(model, el.appendChild(element("div")))
+  render({ model, el }) {
+    el.dataset.kvvizLive = model.get("_kvviz_key");
+    return draw(model, el.appendChild(element("div")));
+  }
 };
 export {
   kvviz_default as default
