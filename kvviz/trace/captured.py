@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import metrics
 from ..errors import IncompatibleFileError, InvalidInputError
 from ..metrics.memory import bytes_text
 from .cards import card, layers_text
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .recording import Recording
 
 Array = NDArray[Any]
+Group = Literal["mean", "each"]
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,23 @@ class Trace:
         if not np.array_equal(self.token_ids[:tokens], recording.token_ids[:tokens]):
             got = f"one of another text (in its first {tokens:,} tokens; the trace has {len(self):,})"
             raise InvalidInputError(operation, got, "one whose text the trace begins with: capture the same prompt")
+
+    def by_head(self, tokens: Sequence[int] = (), *, best: int = 0, group: Group = "mean") -> NDArray[np.float64]:
+        """The share of the last token's exact attention on some tokens, by layer and head, float64 [layers, H or Q].
+
+        On the positions `tokens`, or on the `best` tokens with the largest weights, whichever they are. `group` as in
+        `metrics.attention_weights`.
+        """
+        last = np.array([len(self) - 1])
+        shares = []
+        for layer in self.layers:
+            weights = metrics.attention_weights(
+                self.queries[layer], self.keys[layer], last, scale=self.scale, softcap=self.softcap, group=group
+            )[:, 0]  # [H or Q, L]
+            if best:
+                weights = np.partition(weights, max(len(self) - best, 0), axis=-1)[:, max(len(self) - best, 0) :]
+            shares.append((weights if best else weights[:, list(tokens)]).sum(-1, dtype=np.float64))
+        return np.array(shares)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the trace to one safetensors file, whole or not at all; returns its path."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInputError, KVVizError
 from ..trace import Trace
-from . import content, explorer_budgets, explorer_data, explorer_page, snapshot_content
+from ..trace.edit_parts import Named
+from . import content, explorer_budgets, explorer_data, explorer_page, head_maps, snapshot_content
 from .exploration import Exploration, Place
 from .live import LiveWidget
 from .snapshot import Snapshot
@@ -28,6 +29,10 @@ LONGEST = 8_192  # tokens explored by default: a change then takes about a secon
 
 class BudgetExplorer(LiveWidget):
     """A widget that runs `method` on one layer of `trace`, again for every change of the budget or a field.
+
+    The map of layers × heads, above, shows how much the last token attends to the best tokens at this budget, and picks
+    a head. `span` names tokens of the text, as for `kvviz.pin`: they are marked, the map shows how much each head
+    attends to them, and the widget opens at the head that does most, unless `layer` or `head` say otherwise.
 
     Three linked panels show the attention mass against the budget, with the oracle's curve above; where the tokens
     went; and which tokens they are. The last eight tokens of the trace act as the decode steps; the two lower panels
@@ -56,7 +61,8 @@ class BudgetExplorer(LiveWidget):
 
     def __init__(
         self, trace: Trace, *, method: str = "clusterkv", budget: float | None = None,
-        layer: int | None = None, head: int = 0, tokens: int | None = None, **fields: Any,
+        layer: int | None = None, head: int | None = None, tokens: int | None = None, span: Named | None = None,
+        **fields: Any,
     ) -> None:  # fmt: skip
         from ..generation.explore import Explorer
 
@@ -74,9 +80,16 @@ class BudgetExplorer(LiveWidget):
         stops = self.explorer.budgets(method, explorer_budgets.budgets(self.explorer.prompt_length), **fields)
         requested = self._default_budget(stops) if budget is None else budget
         layers = self.explorer.layers(method, **{**fields, "budget": requested})
+        positions = head_maps.span_positions("BudgetExplorer", span, explored_trace.tokens)
+        asked = layer
         if layer is None:  # if the method selects in no layer, `explored` raises the error that says what to do
             layer = layers[len(layers) // 2] if layers else trace.layers[-1]
-        explored = self._exploration.explored(Place(requested, layer, head, {}))
+        explored = self._exploration.explored(Place(requested, layer, head or 0, {}))
+        maps = head_maps.of_trace(explored_trace, layers, len(explored.indices), positions, explored.recording.budget)
+        if positions and (asked is None or head is None):
+            first = head_maps.strongest(maps[0], asked)
+            layer, head = first[0], first[1] if head is None else head
+            explored = self._exploration.explored(Place(requested, layer, head, {}))
         budget = explored.recording.budget  # in tokens, even if a share was requested
         stops = sorted({*stops, budget})
         sliders = self.explorer.sliders(explored.method)
@@ -84,8 +97,8 @@ class BudgetExplorer(LiveWidget):
         self._exploration.fixed = {name: value for name, value in fields.items() if name not in settings}
         self._curve_budgets = explorer_budgets.curve_budgets(stops)
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
-        page["notes"] = _notes(len(explored_trace), len(trace))
-        super().__init__(budget=budget, layer=int(layer), head=int(head), settings=settings, page=page)
+        page |= {"notes": _notes(len(explored_trace), len(trace)), "head_maps": maps, "span": list(positions)}
+        super().__init__(budget=budget, layer=int(layer), head=int(head or 0), settings=settings, page=page)
         self._publish()
         self.observe(self._changed, ["budget", "layer", "head", "settings"])
         self.on_msg(self._heard)

@@ -11,7 +11,8 @@ import traitlets
 from numpy.typing import NDArray
 
 from ..trace import Recording, Trace
-from . import inspector_page, snapshot_content
+from ..trace.edit_parts import Named
+from . import head_maps, inspector_page, snapshot_content
 from .inspector_content import Settings, Source, describe, opening_token, pack_clusters, pack_places
 from .live import LiveWidget
 from .snapshot import Snapshot
@@ -33,6 +34,10 @@ class ClusterInspector(LiveWidget):
     (-1: none), so that it survives a new clustering. Every change clusters again with ClusterKV's code, in 16 to 160 ms
     for 4,096 tokens and up to 400 clusters on one core (AMD EPYC, SmolLM2-135M).
 
+    The map of layers × heads, above, shows how much the last token attends to the best tokens, and picks a head. `span`
+    names tokens of the prompt, as for `kvviz.pin`: they are marked, the map shows how much each head attends to them,
+    and the widget opens at the head that does most and at the first of them, unless other arguments say otherwise.
+
     Raises InvalidInputError for a trace too short to cluster, a recording of another text, or a value out of range;
     UnknownNameError for an unknown metric.
 
@@ -51,19 +56,31 @@ class ClusterInspector(LiveWidget):
     clusters = traitlets.Bytes().tag(sync=True)
 
     def __init__(
-        self, trace: Trace, *, layer: int | None = None, head: int = 0, n_clusters: int | None = None,
+        self, trace: Trace, *, layer: int | None = None, head: int | None = None, n_clusters: int | None = None,
         metric: str = "cosine", seed: int = 0, token: int | None = None, queries: int = 32, budget: int | float = 256,
-        recording: Recording | None = None,
+        recording: Recording | None = None, span: Named | None = None,
     ) -> None:  # fmt: skip
         self.source = source = Source(trace, queries, budget, recording)
+        positions = head_maps.span_positions("ClusterInspector", span, trace.tokens[: source.prompt])
+        best = budget if isinstance(budget, int) else max(int(budget * source.prompt), 1)
+        place = (trace, trace.layers, trace.geometry.n_kv_heads, positions, best)
+        if positions:
+            maps = head_maps.of_trace(*place)
+            first = head_maps.strongest(maps[0], layer)
+            layer, head = first[0] if layer is None else layer, first[1] if head is None else head
+            token = positions[0] if token is None else token
+        head = 0 if head is None else head
         settings = Settings(
             source.check_layer(source.first_layer() if layer is None else layer), source.check_head(head),
             source.check_count(source.default if n_clusters is None else n_clusters),
             source.check_metric(metric), source.check_seed(seed),
         )  # fmt: skip
         token = opening_token(source.clusters(settings)) if token is None else source.check_token(token)
+        if not positions:  # after the clustering, whose errors name the layer
+            maps = head_maps.of_trace(*place)
         super().__init__(
-            **vars(settings), token=token, page=describe(source, settings.n_clusters),
+            **vars(settings), token=token,
+            page=describe(source, settings.n_clusters) | {"head_maps": maps, "span": list(positions)},
             places=pack_places(source, settings.layer, settings.head), clusters=pack_clusters(source, settings),
         )  # fmt: skip
 
@@ -110,5 +127,5 @@ class ClusterInspector(LiveWidget):
             if change["name"] in ("layer", "head"):
                 self.places = pack_places(self.source, self.layer, self.head)
             if self.n_clusters > len(self.page["counts"]):
-                self.page = describe(self.source, self.n_clusters)
+                self.page = {**self.page, **describe(self.source, self.n_clusters)}
             self.clusters = pack_clusters(self.source, self.settings)

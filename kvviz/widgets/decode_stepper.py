@@ -61,7 +61,7 @@ class DecodeStepper(LiveWidget):
         self.recording = content.check(recording)
         self._arrays = lru_cache(CACHED)(lambda number, row: view.row_arrays(recording, number, row))
         content.check_step(recording, step)
-        positions = head_maps.span_positions("DecodeStepper", span, recording)
+        positions = head_maps.span_positions("DecodeStepper", span, recording.tokens[: recording.prompt_length])
         maps = head_maps.of_recording(recording, positions)
         first = head_maps.strongest(maps[0], layer) if positions else (recording.layers[0], 0)
         layer, head = first[0] if layer is None else layer, first[1] if head is None else head

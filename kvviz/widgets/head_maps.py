@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace import Recording
+from ..trace import Recording, Trace
 from ..trace.edit_parts import Named
 from ..trace.text_positions import token_positions
 
@@ -18,16 +18,14 @@ MEASURES = {"attention_mass": "mass", "recall": "recall", "output_error": "error
 Map = dict[str, Any]
 
 
-def span_positions(operation: str, span: Named | None, recording: Recording) -> tuple[int, ...]:
-    """The positions in the prompt that `span` names; none for None. Raises as `kvviz.pin` does."""
-    if span is None:
-        return ()
-    return token_positions(f"{operation}: span", span, recording.tokens[: recording.prompt_length])
+def span_positions(operation: str, span: Named | None, tokens: Sequence[str]) -> tuple[int, ...]:
+    """The positions in a prompt that `span` names; none for None. Raises as `kvviz.pin` does."""
+    return () if span is None else token_positions(f"{operation}: span", span, tokens)
 
 
 def of_recording(recording: Recording, span: Sequence[int]) -> list[Map]:
     """The maps of a recording, [layers, rows] each; the attention on the span comes first if there is one."""
-    maps = [_map(label, recording.by_head(name, steps=STEPS), recording) for name, label in MEASURES.items()]
+    maps = [_of_steps(label, recording.by_head(name, steps=STEPS), recording) for name, label in MEASURES.items()]
     return [*_of_span(recording, span, 1), *maps]
 
 
@@ -36,8 +34,20 @@ def of_recordings(recordings: Sequence[Recording], layers: Sequence[int], heads:
     maps = []
     for name, label in MEASURES.items():
         values = np.stack([_shared(run, run.by_head(name, steps=STEPS), layers, heads) for run in recordings])
-        maps.append(_map(f"{label}: the best method less the worst", np.ptp(values, axis=0), recordings[0], layers))
+        maps.append(
+            _of_steps(f"{label}: the best method less the worst", np.ptp(values, axis=0), recordings[0], layers)
+        )
     return [*_of_span(recordings[0], span, heads, layers), *maps]
+
+
+def of_trace(trace: Trace, layers: Sequence[int], heads: int, span: Sequence[int], budget: int) -> list[Map]:
+    """The maps of a trace's last query: attention on the span if there is one, and on the `budget` best tokens."""
+    group: Literal["mean", "each"] = "mean" if heads == trace.geometry.n_kv_heads else "each"
+    rows = [trace.layers.index(layer) for layer in layers]
+    shares = {f"attention on the {budget:,} best tokens": trace.by_head(best=budget, group=group)[rows]}
+    if span:
+        shares = {f"attention on {_named(trace.tokens, span)}": trace.by_head(span, group=group)[rows], **shares}
+    return [_map(label, values, layers, "at the last token") for label, values in shares.items()]
 
 
 def strongest(values: Map, layer: int | None = None) -> tuple[int, int]:
@@ -55,7 +65,7 @@ def _of_span(recording: Recording, span: Sequence[int], heads: int, layers: Sequ
     values = recording.by_head("attention", span, steps=STEPS)
     if layers is not None:
         values = _shared(recording, values, layers, heads)
-    return [_map(f"attention on {_named(recording, span)}", values, recording, layers)]
+    return [_of_steps(f"attention on {_named(recording.tokens, span)}", values, recording, layers)]
 
 
 def _shared(recording: Recording, values: NDArray[np.float64], layers: Sequence[int], heads: int) -> NDArray[Any]:
@@ -64,18 +74,19 @@ def _shared(recording: Recording, values: NDArray[np.float64], layers: Sequence[
     return values[rows][:, :: values.shape[1] // heads]
 
 
-def _named(recording: Recording, span: Sequence[int]) -> str:
-    text = "".join(recording.tokens[position] for position in span).strip()
+def _named(tokens: Sequence[str], span: Sequence[int]) -> str:
+    text = "".join(tokens[position] for position in span).strip()
     return f"“{text}”" if len(text) <= 24 else f"“{text[:12]} … {text[-8:]}”"
 
 
-def _map(label: str, values: NDArray[np.float64], recording: Recording, layers: Sequence[int] | None = None) -> Map:
+def _of_steps(
+    label: str, values: NDArray[np.float64], recording: Recording, layers: Sequence[int] | None = None
+) -> Map:
     steps = min(STEPS, recording.steps)
-    return {
-        "label": label,
-        "about": f"mean over {steps} of {recording.steps} steps" if steps < recording.steps else "mean over the steps",
-        "values": {
-            str(layer): [round(float(value), 4) for value in row]
-            for layer, row in zip(recording.layers if layers is None else layers, values, strict=True)
-        },
-    }
+    about = f"mean over {steps} of {recording.steps} steps" if steps < recording.steps else "mean over the steps"
+    return _map(label, values, recording.layers if layers is None else layers, about)
+
+
+def _map(label: str, values: NDArray[np.float64], layers: Sequence[int], about: str) -> Map:
+    rows = {str(layer): [round(float(value), 4) for value in row] for layer, row in zip(layers, values, strict=True)}
+    return {"label": label, "about": about, "values": rows}

@@ -24,7 +24,7 @@ def to_html(
     ladder = [count for number, count in enumerate(ladder) if sum(ladder[: number + 1]) * source.prompt <= LONG_WORK]
     chosen = ladder if n_clusters is None else [source.check_count(count) for count in n_clusters]
     counts = sorted({settings.n_clusters, *chosen})
-    page = describe(source, settings.n_clusters) | {"counts": counts, "fixed": True}
+    page = describe(source, settings.n_clusters) | {"counts": counts, "fixed": True, "head_maps": [], "span": []}
     page["notes"] = [
         f"This page holds C = {', '.join(f'{count:,}' for count in counts)} for layer {settings.layer}, KV head "
         f"{settings.head}, metric {settings.metric}, seed {settings.seed}; to_html(n_clusters=[…]) embeds others."

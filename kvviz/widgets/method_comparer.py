@@ -67,7 +67,8 @@ class MethodComparer(LiveWidget):
         self.common = comparer_content.compared(recordings)
         self._columns = lru_cache(CACHED)(self._compared)
         common = self.common
-        positions = head_maps.span_positions("MethodComparer", span, common.recordings[0])
+        prompt = common.recordings[0].tokens[: common.recordings[0].prompt_length]
+        positions = head_maps.span_positions("MethodComparer", span, prompt)
         maps = head_maps.of_recordings(common.recordings, common.layers, common.heads, positions)
         first = head_maps.strongest(maps[0], layer) if positions else (common.layers[0], 0)
         head = first[1] if head is None else head

@@ -7,10 +7,11 @@ import pytest
 from playwright.sync_api import expect
 
 from kvviz.errors import InvalidInputError
-from kvviz.widgets import DecodeStepper, MethodComparer
+from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.synthetic import recording
 from tests.widgets.test_browser import opened
+from tests.widgets.test_widget_input import made_trace
 
 browser_test = pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
 SPAN = range(40, 44)
@@ -92,3 +93,45 @@ def test_the_map_picks_a_head_and_shows_another_number(browser, made, tmp_path):
         assert ends == pytest.approx([bar["width"] * made.prompt_length / len(made.tokens)], abs=1)
         asked = [one.bounding_box()["x"] + 1 - bar["x"] for one in page.locator(".kv-asked").all()]
         assert asked == pytest.approx([bar["width"] * (place + 0.5) / len(made.tokens) for place in SPAN], abs=1)
+
+
+def exact_attention(trace, layer):
+    """Softmax weights of the last token's queries, [Q, L], one head at a time."""
+    queries, keys = trace.queries[layer].astype(np.float64), trace.keys[layer].astype(np.float64)
+    group = len(queries) // len(keys)
+    logits = np.stack([keys[head // group] @ query[-1] for head, query in enumerate(queries)])
+    weights = np.exp(logits / np.sqrt(queries.shape[-1]) - logits.max() / np.sqrt(queries.shape[-1]))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def test_numbers_of_a_trace_by_head():
+    trace = made_trace(200, layers=(2, 3))
+    for row, layer in enumerate(trace.layers):
+        weights = exact_attention(trace, layer)  # [4, L]
+        on_span, best = weights[:, list(SPAN)].sum(-1), np.sort(weights, axis=-1)[:, -20:].sum(-1)
+        np.testing.assert_allclose(trace.by_head(SPAN, group="each")[row], on_span, rtol=1e-4)
+        np.testing.assert_allclose(trace.by_head(best=20, group="each")[row], best, rtol=1e-4)
+        np.testing.assert_allclose(trace.by_head(SPAN)[row], on_span.reshape(2, 2).mean(-1), rtol=1e-4)
+    np.testing.assert_allclose(trace.by_head(best=500), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("widget", [BudgetExplorer, ClusterInspector])
+def test_widgets_of_a_trace_open_at_the_head_that_asks_for_the_span(widget):
+    trace = made_trace(200, layers=(2, 3))
+    fields = {"method": "quest", "dense_layers": 0} if widget is BudgetExplorer else {}
+    shares = {
+        (layer, head): share
+        for layer in trace.layers
+        for head, share in enumerate(exact_attention(trace, layer)[:, list(SPAN)].sum(-1).reshape(2, 2).mean(-1))
+    }
+    opened_at = widget(trace, span=SPAN, **fields)
+    assert (opened_at.layer, opened_at.head) == max(shares, key=shares.__getitem__)
+    maps = opened_at.page["head_maps"]
+    assert [entry["label"].split(" ")[0:2] for entry in maps] == [["attention", "on"]] * 2
+    for (layer, head), share in shares.items():
+        assert maps[0]["values"][str(layer)][head] == pytest.approx(share, abs=1e-4)
+    assert widget(trace, span=SPAN, layer=2, **fields).layer == 2
+    assert widget(trace, span=SPAN, head=0, **fields).head == 0
+    assert opened_at.page["span"] == list(SPAN)
+    with pytest.raises(InvalidInputError, match=f"{widget.__name__}: span: tokens"):
+        widget(trace, span="nowhere", **fields)

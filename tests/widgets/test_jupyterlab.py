@@ -216,7 +216,8 @@ def test_the_inspector_works_in_jupyterlab(lab):
     slider.press("ArrowRight")  # the kernel follows the lab, and the page the kernel
     expect(title).to_contain_text("in 9 clusters · l2 · seed 0")
     assert chosen(inspector) == members(trace, 100, n_clusters=9, metric="l2")
-    inspector.get_by_label("KV head", exact=True).select_option("1")
+    inspector.locator('.kv-headcell[aria-label^="layer 2, KV head 1:"]').click()
+    expect(inspector.get_by_label("KV head", exact=True)).to_have_value("1")
     inspector.get_by_label("seed").fill("7")
     inspector.get_by_label("seed").press("Enter")
     expect(title).to_contain_text("in 9 clusters · l2 · seed 7 · layer 2, KV head 1")

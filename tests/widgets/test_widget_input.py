@@ -140,12 +140,12 @@ def test_invalid_positions_are_refused(value):
     made, trace = recording(), made_trace()
     openings = [
         lambda: DecodeStepper(made, step=value), lambda: MethodComparer([made], step=value),
-        lambda: ClusterInspector(trace, head=value), lambda: BudgetExplorer(trace, head=value),
         lambda: DecodeStepper(made).to_html(heads=[value]), lambda: MethodComparer([made]).to_html(heads=[value]),
         lambda: DecodeStepper(made).to_html(layers=value if value is not None else 3),
         lambda: MethodComparer([made]).to_html(layers=value if value is not None else 3),
     ]  # fmt: skip
     if value is not None:  # None means the default
+        openings += [lambda: ClusterInspector(trace, head=value), lambda: BudgetExplorer(trace, head=value)]
         openings += [lambda: DecodeStepper(made, head=value), lambda: MethodComparer([made], head=value)]
         openings += [lambda: MethodComparer([made], token=value), lambda: ClusterInspector(trace, token=value)]
         openings += [lambda: BudgetExplorer(trace, tokens=value)]

@@ -4,6 +4,7 @@ import { createCurve } from "./explorer_curve.js";
 import { createLedger } from "./explorer_ledger.js";
 import { createQuestions } from "./explorer_questions.js";
 import { KEY, MEANING } from "./explorer_words.js";
+import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
 import { createLegend, keepKeys, savePicture, titledPanel } from "./panel.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
@@ -16,6 +17,7 @@ import { aboutToken } from "./words.js";
 
 /** @import { Part } from "./explorer_ledger.js" */
 /** @import { MeasureName } from "./explorer_words.js" */
+/** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
@@ -38,6 +40,8 @@ import { aboutToken } from "./words.js";
  * @property {string} group_name
  * @property {boolean} merges
  * @property {string[]} notes
+ * @property {HeadNumbers[]} head_maps
+ * @property {number[]} span
  */
 /** @typedef {{ budget: number, layer: number, head: number, settings: Record<string, number> }} Place */
 /** @typedef {Record<Part | "merged_tokens", number>} Parts */
@@ -78,6 +82,10 @@ export function createExplorer(root, host) {
     controls.set(place);
   });
   controls.grid.before(wait.words);
+  const tip = createTip(root);
+  const above = element("div");
+  controls.grid.before(above);
+  const heads = createHeadPanel(above, page, { tip, pick: (layer, head) => change({ layer, head }) });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = ["where the tokens went", "which tokens they are"].map((title) =>
     `${title}, at step ${page.steps - 1}`
@@ -86,7 +94,6 @@ export function createExplorer(root, host) {
   const { panel: ledgerPanel } = titledPanel(right, ledgerTitle, "kv-explorer-ledger", MEANING.ledger);
   const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING.text);
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
-  const tip = createTip(root);
 
   const curve = createCurve(curvePanel.panel, page, { tip, pick: (budget) => change({ budget }) });
   const ledger = createLedger(ledgerPanel);
@@ -108,7 +115,12 @@ export function createExplorer(root, host) {
   textPanel.after(
     createLegend(marks, `hue: ${page.group_name} (24, then they repeat) · strength: attention`, MEANING.tint),
   );
-  const strip = createStrip(textPanel, { tokens: page.tokens, label: "text with the attended tokens", onHover: about });
+  const strip = createStrip(textPanel, {
+    tokens: page.tokens,
+    span: page.span,
+    label: "text with the attended tokens",
+    onHover: about,
+  });
   const unwatch = watchTheme(root, () => {
     root.style.setProperty("--kv-method", root.dataset.theme === "dark" ? page.colours.dark : page.colours.light);
     map.recolour();
@@ -161,6 +173,7 @@ export function createExplorer(root, host) {
     map.paint(slice.map_looks, slice.shapes.map_looks);
     ledger.paint(answer);
     controls.paint(answer);
+    heads.paint(answer.layer, answer.head);
     paintCurve();
     tip.hide();
     // A notebook has to attach the root first.

@@ -15,7 +15,8 @@ import { MEANING } from "./words.js";
  * @param {{ tip: Tip, pick: (layer: number, head: number) => void }} options
  */
 export function createHeadPanel(root, page, { tip, pick }) {
-  const section = root.appendChild(element("section", "kv-heads"));
+  if (page.head_maps.length === 0 || page.layers.length * page.heads.length < 2) return { paint() {} }; // nothing to pick
+  const section = root.appendChild(element("section", "kv-headpanel"));
   const title = section.appendChild(element("h3", "", `layers × ${page.head_name}s: `));
   title.title = MEANING.heads;
   const select = title.appendChild(element("select", "kv-headmeasure"));

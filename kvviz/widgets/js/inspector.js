@@ -1,4 +1,5 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
+import { createHeadPanel } from "./head_panel.js";
 import { createInspectorControls } from "./inspector_controls.js";
 import { createDetails, takenOf } from "./inspector_details.js";
 import { createKeyMap } from "./inspector_map.js";
@@ -11,6 +12,7 @@ import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
 import { decimals, visible } from "./words.js";
 
+/** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Key } from "./inspector_map.js" */
 /** @import { Unpacked } from "./slice.js" */
@@ -45,6 +47,8 @@ import { decimals, visible } from "./words.js";
  * @property {number[]} counts
  * @property {boolean} fixed
  * @property {string[]} notes
+ * @property {HeadNumbers[]} head_maps
+ * @property {number[]} span
  */
 /** @typedef {{ n_clusters: number, metric: string, seed: number, layer: number, head: number }} Settings */
 
@@ -82,12 +86,16 @@ export function createInspector(root, host) {
     endWait();
     paint();
   });
+  const tip = createTip(root);
+  const heads = createHeadPanel(root, { ...page, head_name: "KV head" }, {
+    tip,
+    pick: (layer, head) => ask({ layer, head }),
+  });
   const grid = root.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", MEANING.map);
   const right = section(grid, "prompt", "kv-prompt", MEANING.text);
   const about = grid.appendChild(element("section", "kv-details"));
   root.append(mapLegend(), ...page.notes.map((note) => element("p", "kv-note", note)));
-  const tip = createTip(root);
 
   const map = createKeyMap(left.appendChild(element("div")), root, {
     onHover(key, event) {
@@ -107,6 +115,7 @@ export function createInspector(root, host) {
   status.setAttribute("role", "status");
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
+    span: page.span,
     label: "prompt",
     onHover(position, event) {
       map.hover(position);
@@ -156,6 +165,7 @@ export function createInspector(root, host) {
     paintText();
     details.paint(clusters, token);
     controls.paint(settings(), token, waiting);
+    heads.paint(clusters.layer, clusters.head);
     tip.hide();
   }
 

@@ -1593,7 +1593,11 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
 
 // head_panel.js
 function createHeadPanel(root2, page, { tip, pick }) {
-  const section2 = root2.appendChild(element("section", "kv-heads"));
+  if (page.head_maps.length === 0 || page.layers.length * page.heads.length < 2) return {
+    paint() {
+    }
+  };
+  const section2 = root2.appendChild(element("section", "kv-headpanel"));
   const title = section2.appendChild(element("h3", "", `layers \xD7 ${page.head_name}s: `));
   title.title = MEANING.heads;
   const select = title.appendChild(element("select", "kv-headmeasure"));
@@ -2574,6 +2578,16 @@ function createExplorer(root2, host) {
     controls.set(place);
   });
   controls.grid.before(wait.words);
+  const tip = createTip(root2);
+  const above = element("div");
+  controls.grid.before(above);
+  const heads = createHeadPanel(above, page, {
+    tip,
+    pick: (layer, head) => change({
+      layer,
+      head
+    })
+  });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = [
     "where the tokens went",
@@ -2583,7 +2597,6 @@ function createExplorer(root2, host) {
   const { panel: ledgerPanel } = titledPanel(right, ledgerTitle, "kv-explorer-ledger", MEANING2.ledger);
   const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING2.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
-  const tip = createTip(root2);
   const curve = createCurve2(curvePanel.panel, page, {
     tip,
     pick: (budget) => change({
@@ -2611,6 +2624,7 @@ function createExplorer(root2, host) {
   textPanel.after(createLegend(marks, `hue: ${page.group_name} (24, then they repeat) \xB7 strength: attention`, MEANING2.tint));
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
+    span: page.span,
     label: "text with the attended tokens",
     onHover: about
   });
@@ -2665,6 +2679,7 @@ function createExplorer(root2, host) {
     map.paint(slice.map_looks, slice.shapes.map_looks);
     ledger.paint(answer);
     controls.paint(answer);
+    heads.paint(answer.layer, answer.head);
     paintCurve();
     tip.hide();
     if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest2(frame), false));
@@ -3398,12 +3413,22 @@ function createInspector(root2, host) {
     endWait();
     paint();
   });
+  const tip = createTip(root2);
+  const heads = createHeadPanel(root2, {
+    ...page,
+    head_name: "KV head"
+  }, {
+    tip,
+    pick: (layer, head) => ask({
+      layer,
+      head
+    })
+  });
   const grid = root2.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", MEANING3.map);
   const right = section(grid, "prompt", "kv-prompt", MEANING3.text);
   const about = grid.appendChild(element("section", "kv-details"));
   root2.append(mapLegend(), ...page.notes.map((note) => element("p", "kv-note", note)));
-  const tip = createTip(root2);
   const map = createKeyMap(left.appendChild(element("div")), root2, {
     onHover(key, event) {
       strip.light(key && key.token >= 0 ? [
@@ -3422,6 +3447,7 @@ function createInspector(root2, host) {
   status.setAttribute("role", "status");
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
+    span: page.span,
     label: "prompt",
     onHover(position, event) {
       map.hover(position);
@@ -3501,6 +3527,7 @@ function createInspector(root2, host) {
     paintText();
     details.paint(clusters, token);
     controls.paint(settings(), token, waiting);
+    heads.paint(clusters.layer, clusters.head);
     tip.hide();
   }
   function choose(position, scroll = true) {
