@@ -57,7 +57,7 @@ def comparer(
         rows.append([label, *numbers, f"{int(column['attended'][step]):,}", f"{column['error'][step]:.3f}"])
         strips.append((label, _verdicts(column["map_looks"][step], method["light"])))
     where = f"layer {place['layer']} · {page['head_name']} {place['head']} · step {step} of {common.steps - 1}"
-    title = "tokens by position: full colour agreed, pale wasted, grey missed"
+    title = "tokens by position: full colour agreed, pale wasted, dark missed"
     return Snapshot(page["description"], where, [], [Table(rows), Cells(title, strips)])
 
 
@@ -186,7 +186,7 @@ def _verdicts(looks: Array, colour: str) -> list[str | None]:
 
     shades: dict[int, str] = {
         Verdict.WASTED: translucent(colour, 0.3),
-        Verdict.MISSED: "#b4bac2",
+        Verdict.MISSED: "#33393f",
         Verdict.KEPT: "#dcdfe4",
     }
     return [None if look == view.NOTHING else shades.get(look // view.LEVELS, colour) for look in _pooled(looks)]
