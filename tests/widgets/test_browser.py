@@ -154,7 +154,7 @@ def test_layer_and_head_pickers_and_the_map(browser, hostile):
         assert attended(page) == recorded(made, 4, layer=3, head=1)
         assert canvas.evaluate(COLOURS) > 20
         controls = page.locator(".kvviz").locator("button:visible, input:visible, select:visible, summary:visible")
-        assert controls.and_(page.locator(":not(.kv-headcell)")).count() == 8  # and the map of heads
+        assert controls.and_(page.locator(":not(.kv-headcell)")).count() == 9  # and the map of heads
 
 
 def test_agreed_missed_and_wasted_differ_in_greyscale(browser, hostile):

@@ -4,6 +4,7 @@ import { createMatrix } from "./matrix.js";
 import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createClusters } from "./stepper_clusters.js";
+import { createFollow } from "./stepper_follow.js";
 import { createControls } from "./stepper_controls.js";
 import { ATTENDED, createStrip } from "./strip.js";
 import { mapColours } from "./map_colours.js";
@@ -72,7 +73,8 @@ export function createStepper(root, host) {
   const tip = createTip(root);
   const heads = createHeadPanel(root, page, { tip, pick: ask });
   const grid = root.appendChild(element("div", "kv-grid"));
-  const { panel: promptPanel } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const follow = createFollow(heading, page, () => prompt);
   const { panel: mapPanel } = titledPanel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
   const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
@@ -88,7 +90,7 @@ export function createStepper(root, host) {
     span: page.span,
     label: "prompt",
     onHover: about,
-    onPick: (token) => host.tell({ token }),
+    onPick: (token) => host.tell({ token: follow.pick(token) }),
     onScroll: sight,
   });
   const written = createStrip(writtenPanel, {
@@ -133,13 +135,13 @@ export function createStepper(root, host) {
   mapPanel.after(axis);
   const clusters = createClusters(recalledPanel.panel, page, {
     tip,
-    onHover: (members) => prompt.light(members),
+    onHover: (members) => members.length ? prompt.light(members) : follow.light(),
     onPick: (member) => prompt.focus(member),
   });
   const unwatch = watchTheme(root, map.recolour);
 
   /** @param {StepperSlice} slice */
-  function paint(slice) {
+  function paint(slice, opening = false) {
     frame = frameOf(slice, now);
     const { positions, looks, marks } = frame;
     prompt.paint(positions, looks, marks);
@@ -154,6 +156,7 @@ export function createStepper(root, host) {
     recalledPanel.heading.textContent = page.merges
       ? "centroids whose tokens have the most attention (bar: exact attention)"
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    follow.paint(slice, frame, opening);
     heads.paint(slice.layer, slice.head);
     controls.paint(now, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
@@ -235,9 +238,9 @@ export function createStepper(root, host) {
     slice = /** @type {StepperSlice} */ (unpack(host.bytes("slice")));
     map.paint(slice.map_looks, slice.shapes.map_looks); // reads the layout, so it comes before any change
     wait.end();
-    paint(slice);
+    paint(slice, opening);
     // A notebook has to attach the root first.
-    if (opening) requestAnimationFrame(() => frame && prompt.focus(page.span[0] ?? strongest(frame), false));
+    if (opening) requestAnimationFrame(() => frame && prompt.focus(follow.opening(), false));
   }
   host.on("slice", show);
   host.on("step", () => go(0, host.get("step")));
@@ -249,19 +252,6 @@ export function createStepper(root, host) {
     resized.disconnect();
     map.destroy();
   };
-}
-
-/**
- * Where the text opens: the recalled token with the most attention.
- *
- * @param {Frame} frame
- */
-function strongest(frame) {
-  let best = -1;
-  for (let index = 0; index < frame.groups.length; index++) {
-    if (frame.groups[index] >= 0 && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
-  }
-  return best < 0 ? 0 : frame.positions[best];
 }
 
 /** @param {StepperPage} page */

@@ -20,6 +20,7 @@ export const MEANING = {
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
   map:
     "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
+  follow: "where the text moves when the step, layer or head changes; click a token to pick it",
   heads:
     "a number of each head; the area of a mark is its share of the largest; pick a head by a click or by the arrow keys",
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",

@@ -586,8 +586,8 @@ function verdictColours(root2, method) {
 function rangesOf(root2) {
   return RANGES[root2.closest(".kvviz")?.getAttribute("data-theme") === "dark" ? "dark" : "light"];
 }
-function within([faintest, strongest2], level) {
-  return faintest + level / (LEVELS - 1) * (strongest2 - faintest);
+function within([faintest, strongest], level) {
+  return faintest + level / (LEVELS - 1) * (strongest - faintest);
 }
 function oklch(lightness, chroma = 0, hue = 0) {
   return `oklch(${lightness} ${chroma} ${hue})`;
@@ -814,6 +814,7 @@ var MEANING = {
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
   map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
+  follow: "where the text moves when the step, layer or head changes; click a token to pick it",
   heads: "a number of each head; the area of a mark is its share of the largest; pick a head by a click or by the arrow keys",
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
@@ -4308,6 +4309,99 @@ function createClusters(host, page, { tip, onHover, onPick }) {
   };
 }
 
+// stepper_follow.js
+function createFollow(heading, page, strip) {
+  const label = heading.appendChild(element("label", "kv-follow", "follows "));
+  label.title = MEANING.follow;
+  const select = label.appendChild(element("select", "kv-headmeasure"));
+  select.setAttribute("aria-label", "the token that the text follows");
+  if (page.span.length) select.append(new Option("the marked tokens", "span"));
+  select.append(new Option("the strongest token", "strongest"), new Option("the missed token", "missed"), new Option("the picked token", "picked"), new Option("nothing", "nothing"));
+  const line2 = element("p", "kv-note kv-picked");
+  heading.after(line2);
+  line2.hidden = true;
+  let picked = -1;
+  let shown = null;
+  function target() {
+    if (!shown) return -1;
+    const { frame } = shown;
+    if (select.value === "span") return page.span[0];
+    if (select.value === "picked") return picked;
+    if (select.value === "missed") return heaviest3(frame, (index) => !(frame.marks[index] & (ATTENDED | MERGED)));
+    return select.value === "nothing" ? -1 : heaviest3(frame, (index) => frame.groups[index] >= 0);
+  }
+  function move() {
+    const position = target(), [top, bottom] = strip().inSight();
+    if (position >= 0 && position < page.prompt_length && (position <= top || position >= bottom - 1)) {
+      strip().focus(position, false);
+    }
+  }
+  function tell() {
+    line2.hidden = picked < 0 || !shown;
+    strip().light(picked < 0 ? [] : [
+      picked
+    ]);
+    if (!shown || picked < 0) return;
+    const counts = {
+      agreed: 0,
+      wasted: 0,
+      merged: 0,
+      missed: 0
+    };
+    for (let step = 0; step < page.steps; step++) {
+      const frame = frameOf(shown.slice, step), index = indexOf(frame, picked);
+      const mark = index < 0 ? 0 : frame.marks[index];
+      if (mark & ATTENDED) counts[mark & ORACLE ? "agreed" : "wasted"]++;
+      else if (mark & MERGED) counts.merged++;
+      else if (mark) counts.missed++;
+    }
+    const found = Object.entries(counts).filter(([, count]) => count).map(([name, count]) => `${name} in ${count}`);
+    line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in this head`;
+  }
+  select.addEventListener("change", () => {
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+    move();
+  });
+  return {
+    /**
+     * Outlines a token over all steps; picked again, it is let go.
+     *
+     * @param {number} position
+     */
+    pick(position) {
+      picked = picked === position ? -1 : position;
+      tell();
+      return picked;
+    },
+    /** Outlines the picked token again, after others were outlined. */
+    light: () => strip().light(picked < 0 ? [] : [
+      picked
+    ]),
+    /**
+     * @param {StepperSlice} slice
+     * @param {Frame} frame
+     * @param {boolean} stay
+     */
+    paint(slice, frame, stay) {
+      shown = {
+        slice,
+        frame
+      };
+      tell();
+      if (!stay) move();
+    },
+    /** Where the text opens. */
+    opening: () => Math.max(0, target())
+  };
+}
+function heaviest3(frame, counts) {
+  let best = -1;
+  for (let index = 0; index < frame.positions.length; index++) {
+    if (counts(index) && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
+  }
+  return best < 0 ? -1 : frame.positions[best];
+}
+
 // stepper_controls.js
 function createControls(root2, page, { go, toggle, pick, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
@@ -4396,7 +4490,8 @@ function createStepper(root2, host) {
     pick: ask
   });
   const grid = root2.appendChild(element("div", "kv-grid"));
-  const { panel: promptPanel } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const follow2 = createFollow(heading, page, () => prompt);
   const { panel: mapPanel } = titledPanel(grid, "steps \u2193 \xD7 positions \u2192", "kv-map", MEANING.map);
   const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
@@ -4411,7 +4506,7 @@ function createStepper(root2, host) {
     label: "prompt",
     onHover: about,
     onPick: (token) => host.tell({
-      token
+      token: follow2.pick(token)
     }),
     onScroll: sight
   });
@@ -4457,11 +4552,11 @@ function createStepper(root2, host) {
   mapPanel.after(axis);
   const clusters = createClusters(recalledPanel.panel, page, {
     tip,
-    onHover: (members) => prompt.light(members),
+    onHover: (members) => members.length ? prompt.light(members) : follow2.light(),
     onPick: (member) => prompt.focus(member)
   });
   const unwatch = watchTheme(root2, map.recolour);
-  function paint(slice2) {
+  function paint(slice2, opening = false) {
     frame = frameOf(slice2, now);
     const { positions, looks: looks2, marks } = frame;
     prompt.paint(positions, looks2, marks);
@@ -4474,6 +4569,7 @@ function createStepper(root2, host) {
     map.frame(now);
     const recalled = clusters.paint(slice2, now, frame);
     recalledPanel.heading.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    follow2.paint(slice2, frame, opening);
     heads.paint(slice2.layer, slice2.head);
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
@@ -4540,8 +4636,8 @@ function createStepper(root2, host) {
     unpack(host.bytes("slice"));
     map.paint(slice.map_looks, slice.shapes.map_looks);
     wait.end();
-    paint(slice);
-    if (opening) requestAnimationFrame(() => frame && prompt.focus(page.span[0] ?? strongest(frame), false));
+    paint(slice, opening);
+    if (opening) requestAnimationFrame(() => frame && prompt.focus(follow2.opening(), false));
   }
   host.on("slice", show);
   host.on("step", () => go(0, host.get("step")));
@@ -4553,13 +4649,6 @@ function createStepper(root2, host) {
     resized.disconnect();
     map.destroy();
   };
-}
-function strongest(frame) {
-  let best = -1;
-  for (let index = 0; index < frame.groups.length; index++) {
-    if (frame.groups[index] >= 0 && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
-  }
-  return best < 0 ? 0 : frame.positions[best];
 }
 function legend2(page) {
   const marks = [
