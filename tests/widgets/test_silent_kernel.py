@@ -162,7 +162,7 @@ def test_a_killed_kernel_in_jupyterlab(browser, tmp_path):
     with logged, empty_lab(browser, tmp_path) as lab:
         run_cell(lab, TWO)
         stepper, explorer = lab.locator(".kv-stepper"), lab.locator(".kv-explorer")
-        picker, line = stepper.get_by_label("KV head"), stepper.locator(".kv-sheet code")
+        picker, line = stepper.get_by_label("KV head", exact=True), stepper.locator(".kv-sheet code")
         picker.select_option("1")
         expect(line).to_contain_text("head=1")
         slider = explorer.get_by_role("slider", name="budget")
