@@ -13,6 +13,7 @@ import pytest
 
 import kvviz
 from kvviz import plots
+from tests.plots import drawn
 
 GALLERY = Path(__file__).parents[2] / "data" / "gallery"
 
@@ -85,6 +86,15 @@ def test_the_call_on_the_page_draws_the_figure(gallery, figures):
     assert call == "plots.query_overlap(runs.trace('prose'), 14, k=64)"
     again = eval(call, {"plots": plots, "runs": kvviz.open_runs(live=False)})
     assert again.to_json() == figures["query_overlap"].to_json()
+
+
+def test_no_figure_is_cut_at_a_papers_width(figures, tmp_path):
+    cut = {}
+    with drawn.dejavu_only(tmp_path) as browser:
+        for name, figure in figures.items():
+            path = plots.save(figure, tmp_path / f"{name}.svg", width="column")
+            cut[name] = drawn.ink_outside(path, browser)
+    assert {name: sides for name, sides in cut.items() if sides} == {}
 
 
 def test_a_picture_that_is_too_large_is_named(gallery, tmp_path):
