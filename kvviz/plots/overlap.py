@@ -8,10 +8,11 @@ import plotly.graph_objects as go
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Trace
+from .contrast import legible
 from .cosine_similarity import line
 from .labels import heading, set_title
 from .powers import raised
-from .theme import BLUE, PURPLE, SKY, ink, template_name, translucent
+from .theme import BLUE, PURPLE, ink, template_name, translucent
 
 _BOUND_QUERIES = 32  # queries over which a bound is averaged
 
@@ -89,7 +90,9 @@ def _bounds(trace: Trace, layer: int, k: int, pairs: metrics.QueryPairs, dark: b
         ], axis=0)  # fmt: skip
         useful = gaps[bound > 0]
         begins = f"above 0 from {_near_one(useful[-1])}" if len(useful) else "0 everywhere"
-        lines.append(line(1.0 - gaps, bound, f"{name}: {begins}", SKY if dark else BLUE, width=2, dash=dash))
+        lines.append(
+            line(1.0 - gaps, bound, f"{name}: {begins}", legible(BLUE, ink(dark).background), width=2, dash=dash)
+        )
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import struct
@@ -13,7 +14,10 @@ import pytest
 
 import kvviz
 from kvviz import plots
+from kvviz.plots.theme import ink
 from tests.plots import drawn
+from tests.plots.seen import hexadecimal, text_and_lines
+from tests.plots.test_plot_theme import contrast
 
 GALLERY = Path(__file__).parents[2] / "data" / "gallery"
 
@@ -95,6 +99,23 @@ def test_no_figure_is_cut_at_a_papers_width(figures, tmp_path):
             path = plots.save(figure, tmp_path / f"{name}.svg", width="column")
             cut[name] = drawn.ink_outside(path, browser)
     assert {name: sides for name, sides in cut.items() if sides} == {}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_and_lines_have_a_contrast_of_4_5(gallery, dark, monkeypatch):
+    for name in {entry.plot for entry in gallery.ENTRIES.values()}:
+        monkeypatch.setattr(plots, name, functools.partial(getattr(plots, name), dark=dark))
+    page = ink(dark).background
+    runs, seen, faint = kvviz.open_runs(live=False), 0, set()
+    for entry in gallery.ENTRIES.values():
+        if "tsne" not in entry.call:
+            for what, color in text_and_lines(entry.draw(runs)):
+                color = hexadecimal(color)
+                seen += bool(color)
+                if color and contrast(color, page) < 4.5 and color != ink(dark).grid:
+                    faint.add((entry.name, what, color, round(contrast(color, page), 2)))
+    assert seen > 300
+    assert not faint
 
 
 def test_a_picture_that_is_too_large_is_named(gallery, tmp_path):
