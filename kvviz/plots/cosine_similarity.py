@@ -16,6 +16,7 @@ from ..trace import Trace
 from .labels import heading, set_title
 from .panels import ABOVE
 from .theme import MAP, color_bar, ink, legend_entry, ordered_tones, template_name, translucent
+from .themed_figure import Figure
 
 Array = NDArray[Any]
 Source = Trace | Mapping[int, Array]
@@ -55,7 +56,13 @@ def key_similarity(
     maps = {layer: metrics.similarity_map(array[shown], size) for layer, array in keys.items()}
     lowest = min(float(np.floor(10 * np.quantile(np.stack(list(maps.values())), 0.01)) / 10), 0.9)
     figure = make_subplots(
-        len(maps), len(shown), shared_xaxes="all", shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=0.03
+        len(maps),
+        len(shown),
+        figure=Figure(),
+        shared_xaxes="all",
+        shared_yaxes="all",
+        horizontal_spacing=0.03,
+        vertical_spacing=0.03,
     )
     count = min(size, length)
     # Evenly spaced, though blocks may differ by a token: plotly draws uneven cells at the screen's resolution.
@@ -110,7 +117,7 @@ def similarity_by_distance(
     """
     keys, shown, length = _chosen("similarity_by_distance", source, "keys", layers, heads)
     distances = _distances("similarity_by_distance", length, max_distance)
-    figure = go.Figure()
+    figure = Figure()
     for place, (layer, array) in enumerate(keys.items()):
         curve = metrics.similarity_by_distance(array[shown], distances)
         mean = curve.mean.mean(0)
@@ -154,7 +161,7 @@ def query_similarity_by_distance(
     curves = {layer: metrics.similarity_by_distance(array[shown], distances) for layer, array in queries.items()}
     neutral, several = ink(dark), len(curves) > 1
     claim, name = np.full(2, _CLAIM), "CTkvr, within 1,000 tokens"
-    figure = go.Figure(line(distances[[0, -1]], claim, name, neutral.muted, width=1.5, dash="dot", legend=False))
+    figure = Figure(line(distances[[0, -1]], claim, name, neutral.muted, width=1.5, dash="dot", legend=False))
     for place, (layer, curve) in enumerate(curves.items()):
         color = ordered_tones(len(curves), dark)[place]
         if not several:

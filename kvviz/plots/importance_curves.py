@@ -16,6 +16,7 @@ from ..trace import Recording, Trace
 from .labels import escape, heading, set_title
 from .powers import power_of_ten
 from .theme import cluster_line, ink, template_name, translucent
+from .themed_figure import Figure
 
 Array = NDArray[Any]
 STEPS = 64  # as in ClusterKV's fig. 3a; also the default of `kvviz.replay`
@@ -121,7 +122,7 @@ def importance_drift(
     ranks = metrics.token_ranks(weights[:, :older])
     chosen = _chosen(tokens, ranks, top)
     step_numbers = np.arange(count) + (source.steps - count if isinstance(source, Recording) else 0)
-    figure = go.Figure()
+    figure = Figure()
     for index, (position, how) in enumerate(chosen.items()):
         name = f"{how}: " if how else ""
         figure.add_scatter(
@@ -192,7 +193,7 @@ def attention_distribution(
     first, last = ranks or (1, len(overall))
     laws = [metrics.power_law(curve, first=first, last=last) for curve in [overall, *curves]]
     shown = np.unique(np.geomspace(1, len(overall), _MAX_RANKS).round().astype(np.int64))
-    neutral, figure = ink(dark), go.Figure()
+    neutral, figure = ink(dark), Figure()
     exponents = sorted(law.exponent for law in laws[1:])
     exponent_range = f": exponents {exponents[0]:.2f} to {exponents[-1]:.2f}" if len(picked) > 1 else ""
     legend_name = f"one {observed.row_name} ({len(picked)}){exponent_range}"

@@ -21,6 +21,7 @@ from .labels import escape, set_title
 from .panels import name_panel
 from .score_curves import about
 from .theme import MAP, ink, template_name
+from .themed_figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +76,7 @@ def budget_ledger(
     keys = [_key(name, parts, bool(wasted) and row == 0, dark) for row, (name, parts) in enumerate(sets)]
     above = [_LINE * (key.count("<br>") + 1) + 6 for key in keys]
     inside = sum(above) + _BAR * len(entries) * len(sets) + _AXIS * (len(sets) - 1)
-    figure = make_subplots(len(sets), 1)
+    figure = make_subplots(len(sets), 1, figure=Figure())
     top = float(inside)
     for row, ((_, parts), key) in enumerate(zip(sets, keys, strict=True), start=1):
         figure.add_traces(_bars(list(entries), parts, wasted if row == 1 else {}, dark), rows=row, cols=1)

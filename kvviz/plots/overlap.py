@@ -13,6 +13,7 @@ from .cosine_similarity import line
 from .labels import heading, set_title
 from .powers import raised
 from .theme import BLUE, PURPLE, ink, template_name, translucent
+from .themed_figure import Figure
 
 _BOUND_QUERIES = 32  # queries over which a bound is averaged
 
@@ -51,7 +52,7 @@ def query_overlap(
     ends = np.array([sampled.cosine.min(), sampled.cosine.max()])
     chance = float((k / (sampled.first + 1)).mean())
     neutral = ink(dark)
-    figure = go.Figure(go.Scatter(
+    figure = Figure(go.Scatter(
         x=sampled.cosine, y=sampled.overlap, mode="markers", name="pair of queries",
         customdata=np.stack([sampled.head, sampled.first, sampled.second], -1),
         hovertemplate="query head %{customdata[0]}, positions %{customdata[1]:,} and %{customdata[2]:,}<br>"

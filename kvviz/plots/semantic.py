@@ -17,6 +17,7 @@ from .labels import escape, heading, set_title
 from .marks import DECADES, level
 from .projection import PROJECTIONS, project
 from .theme import attention_scale, cluster_color, cluster_line, ink, template_name
+from .themed_figure import Figure
 
 Array = NDArray[Any]
 
@@ -92,7 +93,7 @@ def semantic_space(
     length = float(np.linalg.norm(keys, axis=-1).mean())
     star = scene.query * (length / np.maximum(np.linalg.norm(scene.query, axis=-1, keepdims=True), 1e-30))
     places, axes = project(keys, shown, np.concatenate([scene.centroids, star]), projection, seed)
-    figure = go.Figure(_traces(scene, shown, places, dark))
+    figure = Figure(_traces(scene, shown, places, dark))
     model = source.model if isinstance(source, Trace) else recording.model if recording is not None else ""
     text = heading(title, [
         "Keys in two dimensions" + (", one hue per cluster" if clusters is not None else ""),

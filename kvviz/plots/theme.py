@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 TYPE_SIZE = 13  # pixels, on a screen
+WEIGHTS = tuple(step / 12 for step in range(13))  # of which a cluster's colour has a tone
 MAP = "Cividis"  # colour-blind safe and monotone in lightness
 
 
@@ -149,7 +150,7 @@ def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
 
 def hue_color(step: int, weight: float = 1.0, dark: bool = False) -> str:
     """The `cluster_color` of clusters with this step of the colour circle (`kvviz.trace.hues.hue`)."""
-    weight = min(max(weight, 0.0), 1.0)
+    weight = WEIGHTS[round(min(max(weight, 0.0), 1.0) * (len(WEIGHTS) - 1))]
     lightness = 0.40 + 0.38 * weight if dark else 0.90 - 0.32 * weight
     return oklch(lightness, 0.05 + 0.08 * weight, step * 360.0 / HUES)
 

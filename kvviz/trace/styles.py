@@ -69,6 +69,12 @@ def style_of(name: str, kind: str | None = None) -> Style:
     return Style(*STYLES[name]) if name in STYLES else Style().completed(name, kind)
 
 
+def known_colors() -> set[str]:
+    """The colours of all styles that `style_of` may return, without the neutral ones."""
+    styles = [*_declared.values(), *(Style(*style) for style in STYLES.values())]
+    return {style.color for style in styles if style.color and style.color not in NEUTRAL} | set(_TONES.values())
+
+
 def load_style(values: object, operation: str) -> Style:
     """The style stored in a file or a table's attrs. Raises IncompatibleFileError if the values are no style."""
     wanted = 'an object with "color", "dash" or "symbol"'
