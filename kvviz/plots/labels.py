@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Iterable
 
 from plotly.graph_objects import Figure
@@ -11,6 +12,7 @@ from .text_width import UNITS, text_width
 from .theme import TYPE_SIZE
 
 SEPARATOR = " · "
+_SPACE = re.compile(" (?![^<>]*>)")  # outside of tags
 SCREEN_LINE = 48.0  # em: 624 pixels, which a notebook's column has
 _VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥"})
 
@@ -50,7 +52,7 @@ def wrap(text: str, width: float, anywhere: bool = False, serif: bool = False) -
         if lines and fits(f"{lines[-1]} {part}"):
             lines[-1] += f" {part}"
         else:
-            lines += [part] if fits(part) else _broken(part.split(" "), fits, anywhere)
+            lines += [part] if fits(part) else _broken(_SPACE.split(part), fits, anywhere)
     return "<br>".join(lines)
 
 

@@ -22,18 +22,21 @@ ABOVE = {
 }  # an annotation above a panel, at its left edge  # fmt: skip
 
 
-def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tuple[go.Figure, list[dict[str, int]]]:
+def panels(
+    names: Sequence[str], across: int, height: float, dark: bool, between: float = _BETWEEN
+) -> tuple[go.Figure, list[dict[str, int]]]:
     """A figure with one panel of `height` pixels per name, `across` in a row, and the row and col of each panel.
 
-    Names are escaped text; a panel may have an empty name. Raises InvalidInputError for `across` below 1.
+    `between`: pixels from a panel to the one below. Names are escaped text; a panel may have an empty name. Raises
+    InvalidInputError for `across` below 1.
     """
     if across < 1:
         raise InvalidInputError("panels: across", across, "1 or more panels per row")
     across = min(across, len(names))
     rows = -(-len(names) // across)
-    inside = height * rows + _BETWEEN * (rows - 1)
+    inside = height * rows + between * (rows - 1)
     figure = make_subplots(
-        rows, across, figure=Figure(), horizontal_spacing=_SIDE if across > 1 else 0, vertical_spacing=_BETWEEN / inside
+        rows, across, figure=Figure(), horizontal_spacing=_SIDE if across > 1 else 0, vertical_spacing=between / inside
     )
     figure.update_layout(template=template_name(dark), height=inside + _AROUND, hovermode="closest")
     cells = [{"row": number // across + 1, "col": number % across + 1} for number in range(rows * across)]

@@ -40,8 +40,9 @@ def for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure:
     longer = max(top_margin(title, TYPE) - top_margin("<br>" * (_TITLE_LINES - 1), TYPE), 0.0)
     longer += max(legend - _LEGEND_ROWS * (_LINE * TYPE + _ROW_GAP), 0.0)
     printed = height * PIXELS if height else _height(page) + longer
-    sheet.wrap_axis_titles(page.select_yaxes(), printed - top_margin(title, TYPE, 1) - legend - _X_AXIS * TYPE)
-    printed += sheet.wrap_panel_titles() * (not height)
+    plot = max(printed - top_margin(title, TYPE, 1) - legend - _X_AXIS * TYPE, _X_AXIS * TYPE)
+    sheet.wrap_axis_titles(page.select_yaxes(), plot)
+    printed += sheet.wrap_panel_titles(plot) * (not height)
     sheet.wrap_axis_titles(page.select_xaxes(), sheet.width - sum(sheet.beside()))
     page.update_layout(
         width=sheet.width, height=printed, autosize=False, font_size=TYPE,
@@ -81,7 +82,8 @@ class _Sheet:
         label = max(map(self.measured, labels), default=0.0)
         titles = max((axis.title.text.count("<br>") + 1 for axis in axes if axis.title.text), default=0)
         scaled = any("marker" in trace and trace.marker.showscale for trace in self.page.data)
-        scaled = scaled or any(axis.colorbar.title.text for axis in self.page.select_coloraxes())
+        bars = [axis.colorbar for axis in self.page.select_coloraxes()]
+        scaled = scaled or any(bar.title.text and bar.orientation != "h" for bar in bars)
         return _LEFT + label + (0.8 + _LINE * titles + 0.4 * bool(titles)) * TYPE, _RIGHT + _COLOR_BAR * TYPE * scaled
 
     def wrap_legend(self) -> float:
@@ -103,8 +105,11 @@ class _Sheet:
             used += entry
         return sum(lines * _LINE * TYPE + _ROW_GAP for lines in rows)
 
-    def wrap_panel_titles(self) -> float:
-        """Wrap the titles of panels, and move the panels apart for their lines; returns the pixels that this takes."""
+    def wrap_panel_titles(self, height: float) -> float:
+        """Wrap the titles of panels in a plot of `height` pixels, and move the panels apart for their lines.
+
+        Returns the pixels that this takes.
+        """
         left, right = self.beside()
         plot = self.width - left - right
         starts = {_domain(axis)[0] for axis in self.page.select_xaxes()}
@@ -117,10 +122,10 @@ class _Sheet:
                 (1 - start) * plot + right - _RIGHT if next_start is None else (next_start - start) * plot - TYPE / 2
             )
             if self.measured(note.text) > pixels:
-                note.text = self.wrapped(note.text, pixels)
+                note.text = "<br>".join(self.wrapped(line, pixels) for line in note.text.split("<br>"))
             gained[top] = max(gained.get(top, 0), note.text.count("<br>") - before)
         below = {top: _LINE * TYPE * lines for top, lines in gained.items() if top < 1 - _NEAR}
-        height, longer = _height(self.page), sum(below.values())
+        longer = sum(below.values())
         for axis in self.page.select_yaxes():
             lifted = sum(pixels for top, pixels in below.items() if top < _domain(axis)[1] - _NEAR)
             axis.domain = [min((edge * height + lifted) / (height + longer), 1.0) for edge in _domain(axis)]

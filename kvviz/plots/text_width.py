@@ -27,5 +27,5 @@ def text_width(text: str, serif: bool = False) -> float:
 def _unit_width(unit: str, widths: dict[str, float]) -> float:
     if unit.startswith("<") and len(unit) > 1:
         return 0.0
-    letters = unicodedata.normalize("NFD", html.unescape(unit))  # accents apart from their letters
+    letters = unicodedata.normalize("NFD", html.unescape(unit).replace("\xa0", " "))  # accents apart
     return sum(0.0 if unicodedata.combining(letter) else widths.get(letter, _OTHER) for letter in letters)
