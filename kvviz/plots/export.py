@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,10 @@ def save(
     width: Literal["column", "page"] | float = "column",
     height: float | None = None,
     dpi: int = 300,
+    *,
+    title: bool = True,
+    names: Literal["registry", "paper"] | Mapping[str, str] = "registry",
+    font: str | None = None,
 ) -> Path:
     """Write a figure to `path` (.pdf, .svg or .png) for print; returns the path.
 
@@ -35,7 +40,13 @@ def save(
     screen. Layers that serve only hovering are left out. The file is written completely or not at all, and `fig` is not
     changed.
 
-    Raises InvalidInputError for another suffix, a size outside 0.5 to 100 inches or a `dpi` out of range;
+    For a paper, which has captions: `title=False` leaves the title out, and the figure is as much lower. `names`:
+    "registry" writes methods as they are typed (clusterkv), "paper" as their papers do (ClusterKV); a mapping {registry
+    name: name in print} does so too, with its own names first. `font`: by default a sans-serif one like Arial; "serif"
+    is one like Times; or the name of a font that the machine has, such as "Libertinus Serif".
+
+    Raises InvalidInputError for another suffix, a size outside 0.5 to 100 inches, a `dpi` out of range, an empty font
+    or `names` that are no texts; UnknownNameError for another word as `names`;
     MissingDependencyError without kaleido; KVVizError if kaleido finds no Chromium or Chrome, or the browser fails.
 
     >>> save(go.Figure(), "figure.gif")
@@ -53,7 +64,10 @@ def save(
         raise InvalidInputError("plots.save: height", repr(height), wanted)
     if not 50 <= dpi <= 1200:
         raise InvalidInputError("plots.save: dpi", repr(dpi), "50 to 1,200 dots per inch")
-    image = _render(for_print(fig, inches, height), path.suffix.lower()[1:], dpi)
+    if font is not None and not (isinstance(font, str) and font.strip()):
+        raise InvalidInputError("plots.save: font", repr(font), 'None, "serif", or the name of a font')
+    page = for_print(fig, inches, height, title, names, font)
+    image = _render(page, path.suffix.lower()[1:], dpi)
     with replacing(path) as partial:
         partial.write_bytes(image)
     return path

@@ -11,6 +11,7 @@ from plotly.graph_objects import Figure
 from .text_width import UNITS, text_width
 from .theme import TYPE_SIZE
 
+Measure = Callable[[str], float]  # the width of a text in em
 SEPARATOR = " · "
 _SPACE = re.compile(" (?![^<>]*>)")  # outside of tags
 SCREEN_LINE = 48.0  # em: 624 pixels, which a notebook's column has
@@ -33,8 +34,8 @@ def title(parts: Iterable[str]) -> str:
     return wrap(SEPARATOR.join(escape(part) for part in parts if part), SCREEN_LINE)
 
 
-def wrap(text: str, width: float, anywhere: bool = False, serif: bool = False) -> str:
-    """`text` with new line breaks: at most `width` em per line, as measured by `text_width`.
+def wrap(text: str, width: float, anywhere: bool = False, measure: Measure = text_width) -> str:
+    """`text` with new line breaks: at most `width` em per line, as `measure` says.
 
     Lines break at middle dots; a part that is wider than a line breaks at spaces. A word that is wider than a line
     stays whole, unless `anywhere`.
@@ -44,7 +45,7 @@ def wrap(text: str, width: float, anywhere: bool = False, serif: bool = False) -
     """
 
     def fits(line: str) -> bool:
-        return text_width(line, serif) <= width
+        return measure(line) <= width
 
     lines: list[str] = []
     *parts, last = text.replace(" ·<br>", SEPARATOR).replace("<br>", " ").split(SEPARATOR)

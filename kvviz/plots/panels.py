@@ -23,12 +23,12 @@ ABOVE = {
 
 
 def panels(
-    names: Sequence[str], across: int, height: float, dark: bool, between: float = _BETWEEN
+    names: Sequence[str], across: int, height: float, dark: bool, between: float = _BETWEEN, side: float = _SIDE
 ) -> tuple[go.Figure, list[dict[str, int]]]:
     """A figure with one panel of `height` pixels per name, `across` in a row, and the row and col of each panel.
 
-    `between`: pixels from a panel to the one below. Names are escaped text; a panel may have an empty name. Raises
-    InvalidInputError for `across` below 1.
+    `between`: pixels from a panel to the one below; `side`: share of the width from a panel to the next. Names are
+    escaped text; a panel may have an empty name. Raises InvalidInputError for `across` below 1.
     """
     if across < 1:
         raise InvalidInputError("panels: across", across, "1 or more panels per row")
@@ -36,7 +36,7 @@ def panels(
     rows = -(-len(names) // across)
     inside = height * rows + between * (rows - 1)
     figure = make_subplots(
-        rows, across, figure=Figure(), horizontal_spacing=_SIDE if across > 1 else 0, vertical_spacing=between / inside
+        rows, across, figure=Figure(), horizontal_spacing=side if across > 1 else 0, vertical_spacing=between / inside
     )
     figure.update_layout(template=template_name(dark), height=inside + _AROUND, hovermode="closest")
     cells = [{"row": number // across + 1, "col": number % across + 1} for number in range(rows * across)]

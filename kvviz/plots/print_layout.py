@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import plotly.graph_objects as go
 
 from .labels import title_pad, top_margin, wrap
+from .print_names import named_for_print
 from .text_width import text_width
+from .theme import FONT
+
+SERIF = "Times New Roman, Times, Liberation Serif, Nimbus Roman, DejaVu Serif, serif"
 
 PIXELS = 96  # CSS pixels per inch
 POINTS = 8
@@ -26,28 +30,39 @@ _NEAR = 1e-6  # shares of the plot that differ by less are the same
 _X_AXIS = 4.0  # em below a plot: tick labels and title
 
 
-def for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure:
+def for_print(
+    fig: go.Figure,
+    inches: float,
+    height: float | None = None,
+    title: bool = True,
+    names: str | Mapping[str, str] = "registry",
+    font: str | None = None,
+) -> go.Figure:
     """A copy of the figure at its printed size: 8-point type, texts wrapped to fit, no layers for hovering.
 
-    `height`: inches. By default it follows from the figure's own height, and grows with a title, a legend or panel
-    titles of many lines, so that the plot keeps its size.
+    `height`: inches. By default it follows from the figure's own height, with the lines that its title, its legend and
+    its panel titles take, so that the plot keeps its size. The other arguments as for `save`.
     """
     page = go.Figure(fig)
     page.data = [trace for trace in page.data if (trace.meta or {}) != {"role": "hover"}]
-    sheet = _Sheet(page, inches * PIXELS)
-    title = sheet.wrapped(page.layout.title.text or "", sheet.width - _LEFT - _RIGHT - 0.4 * TYPE)
+    named_for_print(page, names)
+    if not title:
+        page.layout.title.text = ""
+    sheet = _Sheet(page, inches * PIXELS, font)
+    text = sheet.wrapped(page.layout.title.text or "", sheet.width - _LEFT - _RIGHT - 0.4 * TYPE)
     legend = sheet.wrap_legend()
-    longer = max(top_margin(title, TYPE) - top_margin("<br>" * (_TITLE_LINES - 1), TYPE), 0.0)
+    longer = top_margin(text, TYPE) - top_margin("<br>" * (_TITLE_LINES - 1), TYPE)
     longer += max(legend - _LEGEND_ROWS * (_LINE * TYPE + _ROW_GAP), 0.0)
     printed = height * PIXELS if height else _height(page) + longer
-    plot = max(printed - top_margin(title, TYPE, 1) - legend - _X_AXIS * TYPE, _X_AXIS * TYPE)
+    plot = max(printed - top_margin(text, TYPE, 1) - legend - _X_AXIS * TYPE, _X_AXIS * TYPE)
     sheet.wrap_axis_titles(page.select_yaxes(), plot)
     printed += sheet.wrap_panel_titles(plot) * (not height)
-    sheet.wrap_axis_titles(page.select_xaxes(), sheet.width - sum(sheet.beside()))
+    lines = sheet.wrap_axis_titles(page.select_xaxes(), sheet.width - sum(sheet.beside()))
+    printed += (lines - 1) * _LINE * TYPE * (not height)
     page.update_layout(
-        width=sheet.width, height=printed, autosize=False, font_size=TYPE,
-        title={"text": title, "font_size": TYPE, "pad": title_pad(title, TYPE), "x": 0, "xref": "container"},
-        margin={"l": _LEFT, "r": _RIGHT, "t": top_margin(title, TYPE, _lines_above(page)), "b": _BOTTOM},
+        width=sheet.width, height=printed, autosize=False, font={"size": TYPE, "family": sheet.family},
+        title={"text": text, "font_size": TYPE, "pad": title_pad(text, TYPE), "x": 0, "xref": "container"},
+        margin={"l": _LEFT, "r": _RIGHT, "t": top_margin(text, TYPE, _lines_above(page)), "b": _BOTTOM},
         # From the figure's left edge, and without plotly's scroll bar for legends of more than half its height.
         legend={"x": 0, "xref": "container", "maxheight": 1},
     )  # fmt: skip
@@ -63,16 +78,23 @@ def for_print(fig: go.Figure, inches: float, height: float | None) -> go.Figure:
 class _Sheet:
     """The figure and its width in pixels; changes the figure's texts so that they fit."""
 
-    def __init__(self, page: go.Figure, width: float) -> None:
+    def __init__(self, page: go.Figure, width: float, font: str | None) -> None:
         self.page, self.width = page, width
+        self.family = FONT if font is None else SERIF if font == "serif" else f"{font}, {FONT}"
+        # A font of the user's own is measured as the wider of both; most are narrower.
+        self.kinds = (False,) if font is None else (True,) if font == "serif" else (False, True)
+
+    def ems(self, text: str) -> float:
+        """The width of a text in em."""
+        return max(text_width(text, serif) for serif in self.kinds)
 
     def measured(self, text: str) -> float:
         """The width of a text in pixels."""
-        return text_width(text) * TYPE
+        return self.ems(text) * TYPE
 
     def wrapped(self, text: str, pixels: float) -> str:
         """The text in lines of at most so many pixels."""
-        return wrap(text, pixels / TYPE, anywhere=True)
+        return wrap(text, pixels / TYPE, anywhere=True, measure=self.ems)
 
     def beside(self) -> tuple[float, float]:
         """Pixels on the left and on the right of the plot: labels and titles of y axes, a colour bar."""
@@ -131,12 +153,15 @@ class _Sheet:
             axis.domain = [min((edge * height + lifted) / (height + longer), 1.0) for edge in _domain(axis)]
         return sum(gained.values()) * _LINE * TYPE
 
-    def wrap_axis_titles(self, axes: Iterable[Any], plot: float) -> None:
-        """Wrap the titles of axes to their lengths in a plot of so many pixels."""
+    def wrap_axis_titles(self, axes: Iterable[Any], plot: float) -> int:
+        """Wrap the titles of axes to their lengths in a plot of so many pixels; returns the lines of the longest."""
+        lines = 1
         for axis in axes:
             low, high = _domain(axis)
             if axis.title.text:
                 axis.title.text = self.wrapped(axis.title.text, max((high - low) * plot, _SHORTEST * TYPE))
+                lines = max(lines, axis.title.text.count("<br>") + 1)
+        return lines
 
 
 def _height(fig: go.Figure) -> float:

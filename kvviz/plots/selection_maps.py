@@ -92,6 +92,7 @@ def selection_map(
     row_name = f"KV head {head}" if min(rows) == runs[0].geometry.n_kv_heads else f"query head {head}"
     set_title(figure, heading(title, _about(runs, layer, row_name, steps, color)), panel_titles=True)
     figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
+    figure.update_layout(meta={"titles": {run.method: run.title for run in runs}})  # for plots.save
     figure.update_yaxes(showgrid=False)
     figure.update_xaxes(range=[positions[0] - 0.5, positions[1] - 0.5], showgrid=False, tickformat=",")
     pooled = f"position (max-pooled by {grids[0].width})" if grids[0].width > 1 else "position"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_text_is_as_wide_as_the_letters_that_are_seen(serif):
 )  # fmt: skip
 def test_wrapped_lines_fit_and_keep_their_text(parts, width, anywhere, serif):
     text = " · ".join(map(escape, parts))
-    lines = wrap(text, width, anywhere, serif).split("<br>")
+    lines = wrap(text, width, anywhere, functools.partial(text_width, serif=serif)).split("<br>")
     assert "".join("".join(lines).split()) == "".join(text.split())
     for line in lines:
         if anywhere:
