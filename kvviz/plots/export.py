@@ -37,7 +37,8 @@ def save(
     vector graphics. A PDF embeds its fonts; an SVG names them, since plotly writes text as text. Only the cells of a
     heat map (`key_similarity`, `page_fragmentation`) are a bitmap: lossless, one pixel per cell, enlarged without
     smoothing, hence sharp at any size. A PNG has `dpi` dots per inch, 50 to 1,200: 300 for print, 150 for a page on a
-    screen. Layers that serve only hovering are left out. The file is written completely or not at all, and `fig` is not
+    screen. Layers that serve only hovering are left out. A kaleido server that runs already is used;
+    start it with `browser_page()`. The file is written completely or not at all, and `fig` is not
     changed.
 
     For a paper, which has captions: `title=False` leaves the title out, and the figure is as much lower. `names`:
@@ -73,6 +74,19 @@ def save(
     return path
 
 
+def browser_page() -> dict[str, Any]:
+    """Arguments of `kaleido.start_sync_server` for many files from one browser, as `save` uses them for one.
+
+    Without them, a PDF has a border of 0.1 inch, and the figure inside is as much smaller. They also leave out MathJax,
+    which kaleido would fetch. Raises ImportError without kaleido.
+    """
+    from kaleido import PageGenerator
+
+    page = PageGenerator(mathjax=False)
+    page.header = page.header.replace("<head>", "<head><style>@page { margin: 0 } body { margin: 0 }</style>", 1)
+    return {"page_generator": page}
+
+
 def _render(fig: go.Figure, image_format: str, dpi: int) -> bytes:
     operation = f"plots.save as {image_format}"
     try:
@@ -87,7 +101,7 @@ def _render(fig: go.Figure, image_format: str, dpi: int) -> bytes:
     try:
         with warnings.catch_warnings():  # kaleido warns that a running server keeps its options
             warnings.filterwarnings("ignore", message=".*kopts.*", category=UserWarning)
-            image: Any = kaleido.calc_fig_sync(fig.to_dict(), opts=options, kopts={"mathjax": False})  # else from a CDN
+            image: Any = kaleido.calc_fig_sync(fig.to_dict(), opts=options, kopts=browser_page())
     except ChromeNotFoundError as error:
         wanted = "Chromium or Chrome (BROWSER_PATH, or on the PATH): apt-get install chromium, or kaleido_get_chrome"
         raise KVVizError(operation, "no browser that kaleido can drive", wanted) from error

@@ -12,6 +12,7 @@ import matplotlib
 from matplotlib.image import imread
 from playwright.sync_api import Browser, sync_playwright
 
+from kvviz.plots.export import browser_page
 from tests.browser.lab import chromium_arguments
 
 DEJAVU = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -43,7 +44,7 @@ def dejavu_only(folder: Path) -> Iterator[Browser]:
     (folder / "fonts.conf").write_text(CONFIGURATION.format(fonts=fonts, folder=folder))
     before = os.environ.get("FONTCONFIG_FILE")
     os.environ["FONTCONFIG_FILE"] = str(folder / "fonts.conf")
-    kaleido.start_sync_server(silence_warnings=True)
+    kaleido.start_sync_server(silence_warnings=True, **browser_page())
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(**chromium_arguments())

@@ -140,7 +140,15 @@ def test_svg_and_pdf_have_the_same_texts_and_the_font(font, embedded, browser, t
     (page,) = pypdf.PdfReader(plots.save(figure, tmp_path / "figure.pdf", **choices)).pages
     fonts = {str(item.get_object()["/BaseFont"]) for item in page["/Resources"]["/Font"].values()}
     assert all(name.endswith(embedded) for name in fonts), fonts
-    printed = page.extract_text()
+    sizes = set()
+
+    def note(text, matrix, text_matrix, _, size):
+        points = round(abs(matrix[3] * text_matrix[3]) * size, 1)
+        if text.strip() and points:  # pypdf also tells of texts before it has read their size
+            sizes.add(points)
+
+    printed = page.extract_text(visitor_text=note)
+    assert sizes == {8.0}
     for name in ("ClusterKV", "Full attention", "mine"):
         assert name in words
         assert name in printed

@@ -78,6 +78,19 @@ def test_the_page_is_current_and_shows_every_picture(gallery):
         assert struct.unpack(">I", content[16:20])[0] == pytest.approx(inches * gallery.DPI, abs=2)
 
 
+def test_the_page_for_papers_holds_what_is_measured_again(gallery):
+    page = (GALLERY / "print.md").read_text(encoding="utf-8")
+    assert page == gallery.print_page.page(kvviz.open_runs(live=False)), "run: make gallery"
+    calls = [line.split(" | ") for line in page.splitlines() if line.startswith("| `plots.save")]
+    assert len(calls) >= 5
+    for call in calls:
+        assert call[2:4] == ["8 pt", "yes"], call
+        assert call[4].startswith("ClusterKV" if 'names="paper"' in call[0] else "clusterkv")
+    columns = [float(line.rpartition(" | ")[2].rstrip("% |")) for line in page.splitlines() if line.endswith("% |")]
+    assert len(columns) >= 6
+    assert all(abs(share - 100) <= 0.5 for share in columns)
+
+
 def test_every_figure_is_drawn_without_a_model(figures):
     for name, figure in figures.items():
         assert isinstance(figure, go.Figure), name
