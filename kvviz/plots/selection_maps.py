@@ -38,12 +38,14 @@ def selection_map(
     """A map of decode steps × positions: the tokens that each method attends to, compared with the oracle's.
 
     As in ClusterKV (arXiv 2412.03213) fig. 1 and CTkvr fig. 1, drawn from recorded runs. Agreed tokens are filled,
-    missed ones outlined, wasted ones hatched. The oracle selects as many tokens as the method, by exact attention. A
-    merged token of the oracle's agrees if its centroid gives it at least half of its weight.
+    missed ones outlined, wasted ones hatched. Sinks, recent window and generated tokens, which a method always attends
+    to, are dotted unless they agree. The marks are those of the widgets, and differ without colours too. The oracle
+    selects as many tokens as the method, by exact attention. A merged token of the oracle's agrees if its centroid
+    gives it at least half of its weight.
 
     `recordings`: one recording, or several of the same model and prompt, with one panel each and a shared position
     axis. `head` counts key/value heads; if one of several recordings has one row per query head, its panel shows the
-    first query head of the group, and says so. `color`: "agreement" (the three marks), "attention" (attended tokens in
+    first query head of the group, and says so. `color`: "agreement" (the four marks), "attention" (attended tokens in
     cividis, by the logarithm of their exact weight) or "group" (hue by cluster or page, lightness by weight). `steps`
     and `positions` are half-open ranges. More than `columns` positions (at most 512) are pooled: a column then shows
     the most attended of its marked tokens, and the axis says so.
