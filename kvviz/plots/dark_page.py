@@ -17,12 +17,12 @@ from ..trace.hues import HUES
 from ..trace.styles import known_colors
 from .contrast import legible
 from .parts import ORDER, part_marker
-from .theme import DARK, LIGHT, WEIGHTS, cluster_line, hue_color, ordered_tones
+from .theme import DARK, LIGHT, WEIGHTS, area_shades, cluster_line, hue_color, ordered_tones
 
 # Of JupyterLab, of the site's theme, of VS Code; the second list holds where the reader leaves it to the system.
 DARK_PAGES = ('[data-jp-theme-light="false"]', 'body[data-theme="dark"]', ".vscode-dark")
 _SYSTEM = ('body[data-theme="auto"]',)
-_MOST_LINES = 16  # of an ordered set, like layers
+_MOST_LINES, _MOST_AREAS = 16, 8  # of an ordered set, like layers; of a set of bars
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}|rgba?\(\s*\d+,\s*\d+,\s*\d+")
 
 
@@ -35,6 +35,8 @@ def dark_colors() -> dict[str, str]:
     pairs |= {str(part_marker(part)["color"]): str(part_marker(part, dark=True)["color"]) for part in ORDER}
     for step in range(HUES):
         pairs |= {hue_color(step, weight): hue_color(step, weight, dark=True) for weight in WEIGHTS}
+    for count in range(_MOST_AREAS, 0, -1):
+        pairs |= dict(zip(area_shades(count), area_shades(count, dark=True), strict=True))
     pairs |= {cluster_line(cluster): cluster_line(cluster, dark=True) for cluster in range(HUES)}
     return {light.lower(): dark.lower() for light, dark in pairs.items()}
 
@@ -84,6 +86,7 @@ def _rules(light: str, dark: str, inside: str = "") -> list[str]:
         f'.js-plotly-plot {inside}{anything}[style*="{what}: {name}"] {{ {what}: {dark} !important }}'
         for what in ("fill", "stroke")
     ]
+    rules.append(f'.js-plotly-plot tspan[style*="{light}" i] {{ fill: {dark} !important }}')  # a <span> in a text
     if light == LIGHT.background:
         rules.append(f'.js-plotly-plot .main-svg[style*="background: {name}"] {{ background: {dark} !important }}')
     return rules

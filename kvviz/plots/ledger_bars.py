@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from .. import metrics
@@ -20,7 +19,7 @@ from .budgets import runs_title
 from .labels import escape, set_title, wrap
 from .panels import name_panel
 from .score_curves import about
-from .theme import MAP, ink, template_name
+from .theme import area_shades, ink, template_name
 from .themed_figure import Figure
 
 if TYPE_CHECKING:
@@ -176,15 +175,10 @@ def _wasted(run: Recording, entry: Mapping[str, Any]) -> dict[str, float]:
     return means
 
 
-def _shades(count: int, dark: bool) -> list[str]:
-    """Colours of a set's parts: steps of cividis that contrast with the page."""
-    return list(sample_colorscale(MAP, np.linspace(0.3 if dark else 0.1, 0.95, max(count, 2))))[:count]
-
-
 def _key(name: str, parts: Parts, hatched: bool, dark: bool) -> str:
     """What a set of bars counts, and the colours of its parts: a printed column has no room for three legends."""
     drawn = [part for part, values in parts.items() if any(values.values())]
-    signs = [f'<span style="color:{shade}">■</span>' for shade in _shades(len(drawn), dark)]
+    signs = [f'<span style="color:{shade}">■</span>' for shade in area_shades(len(drawn), dark)]
     pairs = [*zip(signs, drawn, strict=True), *([("///", "wasted")] if hatched else [])]
     # Spaces within an entry do not break the line.
     items = [sign + "&nbsp;" + escape(part).replace(" ", "&nbsp;") for sign, part in pairs]
@@ -197,7 +191,7 @@ def _bars(labels: list[str], parts: Parts, wasted: Mapping[str, Mapping[str, flo
         part: np.array([values[label] for label in labels]) for part, values in parts.items() if any(values.values())
     }
     bars = []
-    for (part, values), shade in zip(drawn.items(), _shades(len(drawn), dark), strict=True):
+    for (part, values), shade in zip(drawn.items(), area_shades(len(drawn), dark), strict=True):
         hatched = np.minimum([wasted.get(label, {}).get(part, 0.0) for label in labels], values)
         bars.append(_bar(labels, values - hatched, part, shade, dark))
         if hatched.any():

@@ -184,7 +184,9 @@ def _tick_labels(axis: Any) -> list[str]:
 
 
 def _panel_titles(fig: go.Figure) -> list[Any]:
-    return [note for note in fig.layout.annotations if note.yanchor == "bottom" and note.y == 1]
+    """The annotations above panels; others may refer to the whole plot."""
+    notes = [note for note in fig.layout.annotations if note.yanchor == "bottom" and note.y == 1]
+    return [note for note in notes if "domain" in str(note.xref) and "domain" in str(note.yref)]
 
 
 def _axis_of(fig: go.Figure, reference: str) -> Any:

@@ -192,6 +192,11 @@ def ordered_tones(count: int, dark: bool = False) -> list[str]:
     return [_map(step) for step in (np.linspace(first, last, count) if count > 1 else [(first + last) / 2])]
 
 
+def area_shades(count: int, dark: bool = False) -> list[str]:
+    """`#rrggbb` of `count` areas beside each other: steps of cividis that are seen on the background."""
+    return [_map(step) for step in np.linspace(0.3 if dark else 0.1, 0.95, max(count, 2))][:count]
+
+
 def _map(step: float) -> str:
     """`#rrggbb` of cividis at a step in 0..1."""
     (channels,) = sample_colorscale(MAP, [float(step)], colortype="tuple")

@@ -40,6 +40,7 @@ def figures(dark: bool = False) -> dict[str, go.Figure]:
     found = pd.DataFrame(
         {"method": ["quest", "full"], "length": [512, 512], "depth": [0.1, 0.1], "found": [True, False]}
     )
+    ledger = {"quest": {"sinks": 4, "recent": 3, "selected": 28, "kept_bytes": {"device": 2048, "host": 999}}}
     return {
         name: draw(dark=dark)
         for name, draw in {
@@ -50,6 +51,7 @@ def figures(dark: bool = False) -> dict[str, go.Figure]:
             "layers": functools.partial(plots.similarity_by_distance, make_trace(run)),
             "ordered": functools.partial(plots.ablation, ordered, field="size", metric="recall", series=("rate",)),
             "parts": functools.partial(plots.latency, parts),
+            "areas": functools.partial(plots.budget_ledger, ledger),
             "cells": functools.partial(plots.needle_grid, found),
         }.items()
     }

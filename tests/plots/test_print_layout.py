@@ -66,6 +66,12 @@ def test_a_long_legend_makes_the_figure_higher_and_a_given_height_is_kept():
     assert for_print(plots.recall_by_budget(wordy(), metric="output_error"), 3.3, 3).layout.height == 3 * 96
 
 
+def test_a_note_on_the_whole_plot_is_no_panel_title():
+    figure = go.Figure(go.Scatter(y=[1, 2]))
+    figure.add_annotation(text="a note", xref="paper", yref="paper", x=0, y=1, yanchor="bottom", showarrow=False)
+    assert for_print(figure, 3.3).layout.annotations[0].text == "a note"
+
+
 def test_panels_move_apart_for_titles_of_several_lines():
     run = plot_data.recording()
     figure = plots.selection_map([run, run.replace(method="a_method_with_a_long_name"), run], 2)
