@@ -10,7 +10,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.image import imread
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Playwright
 
 from kvviz.plots.export import browser_page
 from tests.browser.lab import chromium_arguments
@@ -33,7 +33,7 @@ SCROLLS = "svg => [...svg.querySelectorAll('.scrollbar')].some(bar => bar.getAtt
 
 
 @contextmanager
-def dejavu_only(folder: Path) -> Iterator[Browser]:
+def dejavu_only(folder: Path, playwright: Playwright) -> Iterator[Browser]:
     """A browser that knows only DejaVu's fonts; so does that of kaleido, as long as this lasts."""
     import kaleido
 
@@ -46,10 +46,9 @@ def dejavu_only(folder: Path) -> Iterator[Browser]:
     os.environ["FONTCONFIG_FILE"] = str(folder / "fonts.conf")
     kaleido.start_sync_server(silence_warnings=True, **browser_page())
     try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(**chromium_arguments())
-            yield browser
-            browser.close()
+        browser = playwright.chromium.launch(env=dict(os.environ), **chromium_arguments())
+        yield browser
+        browser.close()
     finally:
         kaleido.stop_sync_server(silence_warnings=True)
         os.environ.pop("FONTCONFIG_FILE")

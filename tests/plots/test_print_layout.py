@@ -14,8 +14,8 @@ from tests.plots import drawn, plot_data
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with drawn.dejavu_only(tmp_path_factory.mktemp("dejavu")) as browser:
+def browser(tmp_path_factory, playwright):
+    with drawn.dejavu_only(tmp_path_factory.mktemp("dejavu"), playwright) as browser:
         yield browser
 
 

@@ -23,8 +23,8 @@ from tests.plots.test_plot_theme import texts_of
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with drawn.dejavu_only(tmp_path_factory.mktemp("dejavu")) as browser:
+def browser(tmp_path_factory, playwright):
+    with drawn.dejavu_only(tmp_path_factory.mktemp("dejavu"), playwright) as browser:
         yield browser
 
 

@@ -105,9 +105,9 @@ def test_the_call_on_the_page_draws_the_figure(gallery, figures):
     assert again.to_json() == figures["query_overlap"].to_json()
 
 
-def test_no_figure_is_cut_at_a_papers_width(figures, tmp_path):
+def test_no_figure_is_cut_at_a_papers_width(figures, tmp_path, playwright):
     cut = {}
-    with drawn.dejavu_only(tmp_path) as browser:
+    with drawn.dejavu_only(tmp_path, playwright) as browser:
         for name, figure in figures.items():
             path = plots.save(figure, tmp_path / f"{name}.svg", width="column")
             cut[name] = drawn.ink_outside(path, browser)
