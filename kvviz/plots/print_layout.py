@@ -110,7 +110,8 @@ class _Sheet:
 
     def wrap_legend(self) -> float:
         """Wrap the names in the legend, and return its height in pixels."""
-        named = [trace for trace in self.page.data if trace.showlegend is not False and trace.name]
+        in_legend = [trace for trace in self.page.data if "showlegend" in trace]  # not a table
+        named = [trace for trace in in_legend if trace.showlegend is not False and trace.name]
         if not named or self.page.layout.showlegend is False:
             return 0.0
         for trace in named:

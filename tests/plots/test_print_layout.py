@@ -72,6 +72,11 @@ def test_a_note_on_the_whole_plot_is_no_panel_title():
     assert for_print(figure, 3.3).layout.annotations[0].text == "a note"
 
 
+def test_a_table_has_no_legend():
+    table = go.Figure(go.Table(header={"values": ["method"]}, cells={"values": [["quest"]]}))
+    assert for_print(table, 3.3, names="paper").layout.width == pytest.approx(3.3 * 96)
+
+
 def test_panels_move_apart_for_titles_of_several_lines():
     run = plot_data.recording()
     figure = plots.selection_map([run, run.replace(method="a_method_with_a_long_name"), run], 2)
