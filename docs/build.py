@@ -39,6 +39,7 @@ NAMES = tuple(sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 # Documents of the repository that become pages, at the same paths, so that links between them stay valid.
 DOCUMENTS = (
     "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/gallery/README.md",
+    "data/gallery/print.md",
     "data/benchmarks/README.md", "data/benchmarks/methods.md", "data/agreement/README.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "data" / "papers").glob("*.md")),
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 This takes about a minute.
 
-    python data/gallery/make.py                     all pictures, and README.md
-    python data/gallery/make.py --only kv_memory    one of them, and README.md
+    python data/gallery/make.py                     all pictures, README.md and print.md
+    python data/gallery/make.py --only kv_memory    one of them, and both pages
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import sys
 from pathlib import Path
 
 import kaleido
+import print_page
 from families import ENTRIES, Entry, attention, costs, misses, scores, similarity
 
 import kvviz
 from kvviz import plots
+from kvviz.plots.export import browser_page
 
 HERE = Path(__file__).resolve().parent
-PAGE = "README.md"
+PAGE, PRINT_PAGE = "README.md", "print.md"
 FAMILIES = (similarity, attention, misses, scores, costs)
 DPI = 150  # for a page on a screen
 MOST_BYTES, MOST_BYTES_IN_ALL = 150_000, 3_000_000
@@ -31,7 +33,7 @@ INTRODUCTION = """# Gallery
 The plots of `kvviz.plots`, drawn by `make gallery` from recorded data, without a model or a network. `runs` is
 `kvviz.open_runs(live=False)`, which reads the traces, recordings, diagnoses, timelines and tables of this repository
 (made by `make data` with SmolLM2-135M-Instruct); `benchmarks` reads those of `make bench` (`data/benchmarks/cpu.json`).
-The papers' figures show larger models and longer texts. `plots.save` writes the same figures for print.
+The papers' figures show larger models and longer texts. [Figures for your paper](print.md) says how to print them.
 """
 
 
@@ -43,12 +45,13 @@ def main() -> int:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     runs = kvviz.open_runs(live=False)
-    kaleido.start_sync_server(silence_warnings=True)
+    kaleido.start_sync_server(silence_warnings=True, **browser_page())
     try:
         for name in options.only or ENTRIES:
             entry = ENTRIES[name]
             path = plots.save(entry.draw(runs), options.out / f"{name}.png", width=entry.width, dpi=DPI)
             print(f"{path.name:32} {path.stat().st_size / 1e3:6.0f} kB", flush=True)
+        (options.out / PRINT_PAGE).write_text(print_page.page(runs), encoding="utf-8")
     finally:
         kaleido.stop_sync_server(silence_warnings=True)
     for path in options.out.glob("*.png"):

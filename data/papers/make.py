@@ -26,6 +26,7 @@ from entries import ENTRIES, Entry, Finding, wanted
 from measures import MEASURES
 
 from kvviz import plots
+from kvviz.plots.export import browser_page
 
 HERE = Path(__file__).resolve().parent
 PICTURES = "pictures"
@@ -111,7 +112,7 @@ def measure(name: str) -> None:
 
 def draw(findings: dict[tuple[str, str], Finding], folder: Path) -> None:
     """Save the pictures of these findings: ours, and the paper's numbers in the same style."""
-    kaleido.start_sync_server(silence_warnings=True)
+    kaleido.start_sync_server(silence_warnings=True, **browser_page())
     try:
         for key, finding in findings.items():
             for path, figure in pictures(ENTRIES[key], finding).items():

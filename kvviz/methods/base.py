@@ -90,7 +90,7 @@ class Method(ABC, Generic[S]):
             return
         REGISTRY.register(cls)
         cls.style = cls.__dict__.get("style", Style()).completed(cls.name, getattr(cls, "kind", None))
-        declare(cls.name, cls.style)
+        declare(cls.name, cls.style, getattr(cls, "title", cls.name))
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -39,4 +39,6 @@ from .similarity import topk_overlap as topk_overlap
 from .verdicts import LEAST_SHARE as LEAST_SHARE
 from .verdicts import Verdict as Verdict
 from .verdicts import agreement as agreement
+from .verdicts import always_attended as always_attended
 from .verdicts import wasted_tokens as wasted_tokens
+from .verdicts import window_starts as window_starts

@@ -45,6 +45,31 @@ def agreement(
     return np.asarray(np.select(cases, codes, np.uint8(Verdict.UNMARKED)), np.uint8)
 
 
+def always_attended(unchosen: ArrayLike, *, prompt_length: int, sinks: int) -> NDArray[np.bool_]:
+    """Which tokens are attended to whatever the method ranks: sinks, recent window and generated ones; [..., tokens].
+
+    `unchosen`: attended to without a group and a score. The first `sinks` tokens of these are sinks; a run of them that
+    ends with the prompt is the recent window.
+
+    >>> always_attended([True, False, True, False, True, False], prompt_length=5, sinks=1).tolist()
+    [True, False, False, False, True, True]
+    """
+    kept = np.asarray(unchosen, bool)
+    positions = np.arange(kept.shape[-1])
+    starts = window_starts(kept[..., :prompt_length])[..., None]
+    windows = (positions < min(sinks, prompt_length)) | ((positions >= starts) & (positions < prompt_length))
+    return np.asarray((kept & windows) | (positions >= prompt_length))
+
+
+def window_starts(kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """First position [...] of the recent window: the run of tokens `kept` [..., prompt] that ends with the prompt.
+
+    A method's field `recent` does not always give it: StreamingLLM's window is what the sinks leave of the budget.
+    """
+    run = np.logical_and.accumulate(kept[..., ::-1], axis=-1).sum(-1)
+    return np.asarray(kept.shape[-1] - run)
+
+
 def wasted_tokens(
     selected: NDArray[Any], true: NDArray[Any], *, prompt_length: int, sinks: int, recent: int, heads: int | None = None
 ) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Figures: pure functions from data to a `plotly.graph_objects.Figure`; they show nothing and load no model.
 
-Importing this package registers the plotly templates "kvviz_light" and "kvviz_dark". Every figure accepts `dark=True`.
+Importing this package registers the plotly templates "kvviz_light" and "kvviz_dark". A figure follows the theme of the
+notebook or page that shows it; `dark=True` draws it dark everywhere, for files too.
 """
 
 from __future__ import annotations

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sample_colorscale
 
 from ..errors import InvalidInputError
 from .labels import SEPARATOR, escape, set_title
 from .panels import panels
 from .score_curves import about, curve, error_bars, numbers, rows_of, spread_ticks
-from .theme import MAP, styles_of
+from .theme import ordered_tones, styles_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,8 +127,7 @@ def _style(
         symbols = tuple(symbol for symbol in _SYMBOLS if symbol != style["symbol"])
     else:
         number = lines.index(line)
-        span = (0.35, 1.0) if dark else (0.0, 0.8)  # colours that contrast with the page
-        style = {"color": sample_colorscale(MAP, np.linspace(*span, max(len(lines), 2)))[number]}
+        style = {"color": ordered_tones(max(len(lines), 2), dark)[number]}
     return style | {"dash": dashes[number % len(dashes)], "symbol": symbols[number % len(symbols)]}
 
 

@@ -12,6 +12,7 @@ from ..metrics import Verdict
 from ..trace import Recording
 
 BLANK, AGREED, MISSED, WASTED = Verdict.UNMARKED, Verdict.AGREED, Verdict.MISSED, Verdict.WASTED
+KEPT = Verdict.KEPT
 _STROKES = 96  # across a panel, approximately
 
 
@@ -20,17 +21,18 @@ class Cells:
     """T steps × C columns of `width` tokens each; a cell shows the most attended of its marked tokens.
 
     A token is marked if the method or the oracle selects it: agreed (both), missed (only the oracle), wasted (only the
-    method). A merged token agrees if its centroid gives it at least half of its weight.
+    method, which chose it) or kept (only the method, which always attends to it: sinks, recent window, generated
+    tokens). A merged token agrees if its centroid gives it at least half of its weight.
     """
 
     first_step: int
     start: int  # position of the first column
     width: int  # tokens per column
-    mark: NDArray[np.uint8]  # [T, C] BLANK, AGREED, MISSED or WASTED
+    mark: NDArray[np.uint8]  # [T, C] BLANK, AGREED, MISSED, WASTED or KEPT
     weight: NDArray[np.float32]  # [T, C] exact attention weight of the token shown
     position: NDArray[np.int64]  # [T, C] position of the token shown, -1 in blank cells
     group: NDArray[np.int64]  # [T, C] cluster or page of the token shown, -1 if it has none
-    counts: NDArray[np.int64]  # [T, C, 3] agreed, missed and wasted tokens of the cell
+    counts: NDArray[np.int64]  # [T, C, 4] agreed, missed, wasted and kept tokens of the cell
 
     @property
     def centers(self) -> NDArray[np.floating[Any]]:
@@ -73,7 +75,7 @@ def cells(
     return Cells(
         first_step=first, start=start, width=width, mark=pick(mark), weight=np.maximum(pick(weight), 0.0),
         position=np.where(pick(mark) != BLANK, pick(np.broadcast_to(place, blocks)), -1), group=pick(group),
-        counts=np.stack([(mark == kind).sum(-1) for kind in (AGREED, MISSED, WASTED)], -1),
+        counts=np.stack([(mark == kind).sum(-1) for kind in (AGREED, MISSED, WASTED, KEPT)], -1),
     )  # fmt: skip
 
 
@@ -93,6 +95,12 @@ def rectangles(mask: NDArray[np.bool_], grid: Cells, *, closed: bool) -> tuple[N
     x = np.stack([x0, x1, x1, x0, *closing[0], gap], -1).ravel().astype(np.float32)
     y = np.stack([y0, y0, y1, y1, *closing[1], gap], -1).ravel().astype(np.float32)
     return x, y
+
+
+def middles(mask: NDArray[np.bool_], grid: Cells) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Middles (x, y) of the true cells of `mask` [T, C]."""
+    line, column = np.nonzero(mask)
+    return grid.centers[column].astype(np.float32), (grid.first_step + line).astype(np.float32)
 
 
 def slashes(mask: NDArray[np.bool_], grid: Cells) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from .. import metrics
@@ -16,7 +15,8 @@ from ..errors import InvalidInputError
 from ..trace import Trace
 from .labels import heading, set_title
 from .panels import ABOVE
-from .theme import MAP, color_bar, ink, legend_entry, template_name, translucent
+from .theme import MAP, color_bar, ink, legend_entry, ordered_tones, template_name, translucent
+from .themed_figure import Figure
 
 Array = NDArray[Any]
 Source = Trace | Mapping[int, Array]
@@ -56,7 +56,13 @@ def key_similarity(
     maps = {layer: metrics.similarity_map(array[shown], size) for layer, array in keys.items()}
     lowest = min(float(np.floor(10 * np.quantile(np.stack(list(maps.values())), 0.01)) / 10), 0.9)
     figure = make_subplots(
-        len(maps), len(shown), shared_xaxes="all", shared_yaxes="all", horizontal_spacing=0.03, vertical_spacing=0.03
+        len(maps),
+        len(shown),
+        figure=Figure(),
+        shared_xaxes="all",
+        shared_yaxes="all",
+        horizontal_spacing=0.03,
+        vertical_spacing=0.03,
     )
     count = min(size, length)
     # Evenly spaced, though blocks may differ by a token: plotly draws uneven cells at the screen's resolution.
@@ -111,12 +117,12 @@ def similarity_by_distance(
     """
     keys, shown, length = _chosen("similarity_by_distance", source, "keys", layers, heads)
     distances = _distances("similarity_by_distance", length, max_distance)
-    figure = go.Figure()
+    figure = Figure()
     for place, (layer, array) in enumerate(keys.items()):
         curve = metrics.similarity_by_distance(array[shown], distances)
         mean = curve.mean.mean(0)
         fit = metrics.convex_fit(distances, mean)
-        color = _layer_color(place, len(keys), dark)
+        color = ordered_tones(len(keys), dark)[place]
         if len(keys) == 1:
             figure.add_trace(_band(curve, color))
         name, fitted = f"layer {layer} ± {fit.error:.3f}", f"layer {layer}, convex fit, R² {fit.explained:.3f}"
@@ -155,9 +161,9 @@ def query_similarity_by_distance(
     curves = {layer: metrics.similarity_by_distance(array[shown], distances) for layer, array in queries.items()}
     neutral, several = ink(dark), len(curves) > 1
     claim, name = np.full(2, _CLAIM), "CTkvr, within 1,000 tokens"
-    figure = go.Figure(line(distances[[0, -1]], claim, name, neutral.muted, width=1.5, dash="dot", legend=False))
+    figure = Figure(line(distances[[0, -1]], claim, name, neutral.muted, width=1.5, dash="dot", legend=False))
     for place, (layer, curve) in enumerate(curves.items()):
-        color = _layer_color(place, len(curves), dark)
+        color = ordered_tones(len(curves), dark)[place]
         if not several:
             figure.add_trace(_band(curve, color))
         figure.add_trace(line(distances, curve.mean.mean(0), f"layer {layer}", color, width=1.5 if several else 2.5))
@@ -246,14 +252,6 @@ def _band(curve: metrics.DistanceCurve, color: str) -> go.Scatter:
         mode="lines", line={"width": 0}, fill="toself", fillcolor=translucent(color, 0.18),
         name="10% to 90% of pairs", hoverinfo="skip",
     )  # fmt: skip
-
-
-def _layer_color(place: int, count: int, dark: bool) -> str:
-    """`#rrggbb` from the part of cividis that contrasts with the page; early layers at its dark end."""
-    first, last = (0.3, 1.0) if dark else (0.0, 0.8)
-    at = first + (last - first) * place / (count - 1) if count > 1 else (first + last) / 2
-    red, green, blue = sample_colorscale(MAP, [at], colortype="tuple")[0]
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def _title(title: str | None, what: str, source: Source, length: int, detail: str) -> str:

@@ -12,6 +12,7 @@ from .axes import amounts, log_ticks, one_value, run_title, size_axis, unit_of
 from .labels import escape, set_title
 from .score_curves import check_positive, curve, curve_of, numbers, rows_of
 from .theme import ink, legend_entry, styles_of, template_name
+from .themed_figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ def throughput_by_batch(
     rows = rows.assign(tokens_per_s=table["tokens_per_s"])
     one_value("throughput_by_batch", table, "length")
     best = rows.dropna().groupby("method").agg({"tokens_per_s": "max", "batch": "max"})
-    figure, style = go.Figure(), styles_of(table, dark)
+    figure, style = Figure(), styles_of(table, dark)
     explained = False
     for method in rows["method"].unique():
         means = rows[rows["method"] == method].groupby("batch")["tokens_per_s"].mean()
@@ -82,7 +83,7 @@ def index_build_time(
     for column in ("seconds", "length"):
         check_positive(f"index_build_time: {column}", rows[column], "numbers")
     scale, unit = unit_of(float(rows["seconds"].max()))
-    figure, style = go.Figure(), styles_of(table, dark)
+    figure, style = Figure(), styles_of(table, dark)
     for index in rows["index"].unique():
         means = rows[rows["index"] == index].groupby("length")["seconds"].mean()
         figure.add_traces(_growth(str(index), means, scale, unit, style(str(index))))

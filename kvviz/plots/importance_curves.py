@@ -15,7 +15,8 @@ from ..errors import InvalidInputError
 from ..trace import Recording, Trace
 from .labels import escape, heading, set_title
 from .powers import power_of_ten
-from .theme import cluster_color, ink, template_name, translucent
+from .theme import cluster_line, ink, template_name, translucent
+from .themed_figure import Figure
 
 Array = NDArray[Any]
 STEPS = 64  # as in ClusterKV's fig. 3a; also the default of `kvviz.replay`
@@ -121,13 +122,13 @@ def importance_drift(
     ranks = metrics.token_ranks(weights[:, :older])
     chosen = _chosen(tokens, ranks, top)
     step_numbers = np.arange(count) + (source.steps - count if isinstance(source, Recording) else 0)
-    figure = go.Figure()
+    figure = Figure()
     for index, (position, how) in enumerate(chosen.items()):
         name = f"{how}: " if how else ""
         figure.add_scatter(
             x=step_numbers, y=ranks[:, position] + 1, mode="lines+markers",
             name=f"{name}“{escape(observed.tokens[position])}” ({position:,})",
-            line={"color": cluster_color(index, 1.0, dark), "width": 1.5},
+            line={"color": cluster_line(index, dark), "width": 1.5},
             marker={"symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 4},
             customdata=weights[:, position],
             hovertemplate="%{fullData.name}<br>step %{x}: rank %{y:,}, weight %{customdata:.2g}<extra></extra>",
@@ -192,7 +193,7 @@ def attention_distribution(
     first, last = ranks or (1, len(overall))
     laws = [metrics.power_law(curve, first=first, last=last) for curve in [overall, *curves]]
     shown = np.unique(np.geomspace(1, len(overall), _MAX_RANKS).round().astype(np.int64))
-    neutral, figure = ink(dark), go.Figure()
+    neutral, figure = ink(dark), Figure()
     exponents = sorted(law.exponent for law in laws[1:])
     exponent_range = f": exponents {exponents[0]:.2f} to {exponents[-1]:.2f}" if len(picked) > 1 else ""
     legend_name = f"one {observed.row_name} ({len(picked)}){exponent_range}"
@@ -206,7 +207,7 @@ def attention_distribution(
     hover = "rank %{x:,}: weight %{y:.2g}<extra></extra>"
     figure.add_scatter(
         x=shown, y=overall[shown - 1], mode="lines", name="geometric mean of the heads", hovertemplate=hover,
-        line={"width": 2.5, "color": cluster_color(2, 1.0, dark)},
+        line={"width": 2.5, "color": cluster_line(2, dark)},
     )  # fmt: skip
     law, ends = laws[0], laws[0].at(np.array([first, last]))
     figure.add_scatter(
@@ -219,7 +220,7 @@ def attention_distribution(
         counts = np.median(metrics.tokens_for_mass(weights, share), axis=-1)  # [R]
         figure.add_scatter(
             x=[np.median(counts)] * 2, y=[lowest, 1], mode="lines", name=_holders(share, counts),
-            line={"width": 1.2, "dash": dash, "color": cluster_color(0, 1.0, dark)}, hoverinfo="name",
+            line={"width": 1.2, "dash": dash, "color": cluster_line(0, dark)}, hoverinfo="name",
         )  # fmt: skip
     figure.update_layout(template=template_name(dark), height=460, hovermode="closest")
     set_title(figure, heading(title, ["Attention by rank", *observed.about, f"{weights.shape[1]} steps"]))

@@ -14,7 +14,7 @@ from .axes import log_ticks, size_axis, unit_of
 from .labels import escape, heading, set_title
 from .panels import name_panel, stack
 from .score_curves import curve
-from .theme import cluster_color, ink, legend_entry, template_name, translucent
+from .theme import cluster_line, ink, legend_entry, template_name, translucent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ def iteration_fit(
     drawn: list[list[tuple[int, int, float]]] = []
     for number, (label, model) in enumerate(models.items()):
         look = {
-            "color": cluster_color(3 * number, 1.0, dark),
+            "color": cluster_line(3 * number, dark),
             "dash": _DASHES[number % 4],
             "symbol": _SYMBOLS[number % 4],
         }
@@ -101,7 +101,7 @@ def iteration_fit(
             figure.add_traces(_clustering(model, points, x, (scale, unit), not drawn, dark), rows=1, cols=1)
             drawn.append(points)
     for number, (label, model) in enumerate(models.items()):
-        look = {"color": cluster_color(3 * number, 1.0, dark), "dash": _DASHES[number % 4], "symbol": "circle"}
+        look = {"color": cluster_line(3 * number, dark), "dash": _DASHES[number % 4], "symbol": "circle"}
         name = escape(label) or "one layer's computation"
         figure.add_traces(_chosen(name, model, x, look, number == 0, dark), rows=2, cols=1)
     size_axis(figure, ends if lengths is not None else measured, "length (tokens)")

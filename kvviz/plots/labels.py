@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 
 from plotly.graph_objects import Figure
 
+from .text_width import UNITS, text_width
 from .theme import TYPE_SIZE
 
+Measure = Callable[[str], float]  # the width of a text in em
 SEPARATOR = " · "
+_SPACE = re.compile(" (?![^<>]*>)")  # outside of tags
+SCREEN_LINE = 48.0  # em: 624 pixels, which a notebook's column has
 _VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥"})
 
 
@@ -24,35 +29,61 @@ def escape(text: str) -> str:
     return html.escape(text.translate(_VISIBLE), quote=False).replace("$", "&#36;")
 
 
-def title(parts: Iterable[str], width: int = 90) -> str:
-    """`parts` escaped and joined by middle dots, wrapped between parts into lines of about `width` characters."""
-    return wrap(SEPARATOR.join(escape(part) for part in parts if part), width)
+def title(parts: Iterable[str]) -> str:
+    """`parts` escaped and joined by middle dots, wrapped between parts into lines that fit a screen."""
+    return wrap(SEPARATOR.join(escape(part) for part in parts if part), SCREEN_LINE)
 
 
-def wrap(text: str, width: int) -> str:
-    """`text` with new line breaks, only at middle dots: at most `width` characters per line if possible.
+def wrap(text: str, width: float, anywhere: bool = False, measure: Measure = text_width) -> str:
+    """`text` with new line breaks: at most `width` em per line, as `measure` says.
 
-    >>> wrap("clusterkv · budget 256 · seed 0", 24)
+    Lines break at middle dots; a part that is wider than a line breaks at spaces. A word that is wider than a line
+    stays whole, unless `anywhere`.
+
+    >>> wrap("clusterkv · budget 256 · seed 0", 14)
     'clusterkv · budget 256 ·<br>seed 0'
     """
+
+    def fits(line: str) -> bool:
+        return measure(line) <= width
+
     lines: list[str] = []
-    for part in text.replace(" ·<br>", SEPARATOR).split(SEPARATOR):
-        if lines and len(html.unescape(lines[-1] + SEPARATOR + part)) <= width:
-            lines[-1] += SEPARATOR + part
+    *parts, last = text.replace(" ·<br>", SEPARATOR).replace("<br>", " ").split(SEPARATOR)
+    for part in [*(f"{part} ·" for part in parts), last]:
+        if lines and fits(f"{lines[-1]} {part}"):
+            lines[-1] += f" {part}"
         else:
-            lines.append(part)
-    return " ·<br>".join(lines)
+            lines += [part] if fits(part) else _broken(_SPACE.split(part), fits, anywhere)
+    return "<br>".join(lines)
+
+
+def _broken(words: Iterable[str], fits: Callable[[str], bool], anywhere: bool) -> list[str]:
+    """The words in lines that fit; if `anywhere`, a word that does not fit breaks between letters."""
+    lines: list[str] = []
+    for word in words:
+        if lines and fits(f"{lines[-1]} {word}"):
+            lines[-1] += f" {word}"
+        elif anywhere and not fits(word):
+            lines.append("")
+            for letter in UNITS.findall(word):
+                if not fits(lines[-1] + letter):
+                    lines.append("")
+                lines[-1] += letter
+        else:
+            lines.append(word)
+    return lines
 
 
 def heading(custom: str | None, parts: Iterable[str]) -> str:
     """A figure's title: `custom`, or if it is None, `parts` that say what was run; escaped and wrapped."""
-    return title(parts) if custom is None else wrap(escape(custom), 90)
+    return title(parts) if custom is None else wrap(escape(custom), SCREEN_LINE)
 
 
-def top_margin(text: str, type_size: float, panel_titles: bool = False) -> float:
-    """Pixels above the plot for a title of `text`, and for the line of panel titles below it if there is one."""
+def top_margin(text: str, type_size: float, panel_lines: int = 0) -> float:
+    """Pixels above the plot for a title of `text`, and for the lines of the panel titles below it, if there are any."""
     lines = text.count("<br>") + 1 if text else 0
-    return (1.35 * lines + (1.9 if panel_titles else 0.9)) * type_size
+    panel_titles = 1.0 + 1.35 * (panel_lines - 1) if panel_lines else 0.0
+    return (1.35 * lines + 0.9 + panel_titles) * type_size
 
 
 def title_pad(text: str, type_size: float) -> dict[str, float]:

@@ -15,6 +15,7 @@ from .labels import SEPARATOR, escape, heading, set_title
 from .parts import END_TO_END, in_order, part_marker, part_of
 from .score_curves import curve
 from .theme import ink, styles_of, template_name
+from .themed_figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +135,7 @@ def _bars(costs: list[Cost], dark: bool) -> go.Figure:
     whole = {method: seconds for (method, _), seconds in _whole(costs).items()}
     stacked: dict[str, float] = dict.fromkeys(methods, 0.0)
     scale, unit = unit_of(max(whole.values()))
-    figure = go.Figure()
+    figure = Figure()
     for number, part in enumerate(in_order([cost.part for cost in costs if cost.part != END_TO_END])):
         rows = [cost for cost in costs if cost.part == part]
         for row in rows:
@@ -173,7 +174,7 @@ def _bars(costs: list[Cost], dark: bool) -> go.Figure:
 def _curves(costs: list[Cost], over: str, style_in: Callable[[str], dict[str, str]], dark: bool) -> go.Figure:
     whole = _whole(costs)
     scale, unit = unit_of(max(whole.values()))
-    figure = go.Figure()
+    figure = Figure()
     for method in dict.fromkeys(cost.method for cost in costs):
         places = np.array(sorted(x for name, x in whole if name == method))
         times = np.array([whole[method, x] / scale for x in places])

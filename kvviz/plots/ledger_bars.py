@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Recording
 from .budgets import runs_title
-from .labels import escape, set_title
+from .labels import escape, set_title, wrap
 from .panels import name_panel
 from .score_curves import about
-from .theme import MAP, ink, template_name
+from .theme import area_shades, ink, template_name
+from .themed_figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_BAR, _LINE, _AXIS = 28, 18, 36  # pixels: a method's bar, a line of text above a set of bars, the axis below
-_LETTERS = 44  # per line, in a printed column
+_BAR, _LINE, _AXIS = 18, 18, 36  # pixels: a method's bar, a line of text above a set of bars, the axis below
+_WIDTH = 20.0  # em, beside the names of methods in a printed column
+Parts = Mapping[str, Mapping[str, float]]  # {part: {label: value}}, what one set of bars shows
 _TOKEN_PARTS = ("sinks", "recent", "selected", "merged", "generated")
 _BYTE_COUNTS = ("metadata_bytes", "host_metadata_bytes", "moved_bytes", "prefetched_bytes")
 _SIZES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
@@ -48,7 +49,7 @@ def budget_ledger(
 
     If `recordings` has a recording under a ledger's label, the tokens that the oracle would not select at the last step
     are hatched in the part they belong to (`metrics.wasted_tokens`, mean over the recorded layers). Merged tokens are
-    never hatched, since each stands for several. Bytes moved are drawn only if there are any.
+    never hatched, since each stands for several. Bytes moved are drawn only for the ledgers that have any.
 
     Raises InvalidInputError for no ledger, one without tokens, negative or infinite numbers, and a recording whose
     label no ledger has or that belongs to another run.
@@ -65,26 +66,28 @@ def budget_ledger(
     kept = [sum(entry["kept_bytes"].values()) + entry["metadata_bytes"] for entry in entries.values()]
     largest = max(kept + [entry["moved_bytes"] for entry in entries.values()])
     size, unit = next((pair for pair in _SIZES if largest >= pair[0]), _SIZES[-1])
-    tokens = {part: [entry[part] for entry in entries.values()] for part in _TOKEN_PARTS}
+    tokens = {part: {label: entry[part] for label, entry in entries.items()} for part in _TOKEN_PARTS}
     moved = {
-        part: [entry[name] / size for entry in entries.values()]
+        part: {label: entry[name] / size for label, entry in entries.items()}
         for part, name in (("KV fetched", "moved_bytes"), ("metadata fetched", "prefetched_bytes"))
     }
-    sets = [("tokens attended to per KV head, last step", tokens), (f"{unit} kept, all layers", _kept(entries, size))]
-    sets += [(f"{unit} moved, all layers and steps", moved)] if any(map(any, moved.values())) else []
+    sets = [("tokens per KV head, last step", tokens), (f"{unit} kept, all layers", _kept(entries, size))]
+    sets += [(f"{unit} moved, all layers and steps", moved)] if _labels(entries, moved) else []
+    labels = [_labels(entries, parts) for _, parts in sets]
     keys = [_key(name, parts, bool(wasted) and row == 0, dark) for row, (name, parts) in enumerate(sets)]
     above = [_LINE * (key.count("<br>") + 1) + 6 for key in keys]
-    inside = sum(above) + _BAR * len(entries) * len(sets) + _AXIS * (len(sets) - 1)
-    figure = make_subplots(len(sets), 1)
+    inside = sum(above) + _BAR * sum(map(len, labels)) + _AXIS * (len(sets) - 1)
+    figure = make_subplots(len(sets), 1, figure=Figure())
     top = float(inside)
-    for row, ((_, parts), key) in enumerate(zip(sets, keys, strict=True), start=1):
-        figure.add_traces(_bars(list(entries), parts, wasted if row == 1 else {}, dark), rows=row, cols=1)
+    for row, ((_, parts), key, shown) in enumerate(zip(sets, keys, labels, strict=True), start=1):
+        figure.add_traces(_bars(shown, parts, wasted if row == 1 else {}, dark), rows=row, cols=1)
         top -= above[row - 1]
-        figure.update_yaxes(domain=[max(top - _BAR * len(entries), 0) / inside, top / inside], row=row, col=1)
+        bottom = top - _BAR * len(shown)
+        figure.update_yaxes(domain=[max(bottom, 0) / inside, top / inside], row=row, col=1)
         name_panel(figure, key, row, 1)
-        top -= _BAR * len(entries) + _AXIS
+        top = bottom - _AXIS
     figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", showgrid=False, ticks="")
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", dtick=1)
     figure.update_layout(template=template_name(dark), barmode="stack", bargap=0.3, showlegend=False)
     hatched = "wasted: not selected by the oracle" if wasted else ""
     set_title(figure, _title(ledgers, list((recordings or {}).values()), title, hatched))
@@ -137,15 +140,21 @@ def _entry(label: str, ledger: Any) -> dict[str, Any]:
     return entry | {"kept_bytes": kept}
 
 
-def _kept(entries: Mapping[str, dict[str, Any]], size: int) -> dict[str, list[float]]:
-    """Memory by part, one value per ledger: keys and values on each tier, metadata on the device and in host memory."""
+def _kept(entries: Mapping[str, dict[str, Any]], size: int) -> Parts:
+    """Memory by part and ledger: keys and values on each tier, metadata on the device and in host memory."""
     tiers = dict.fromkeys(tier for entry in entries.values() for tier in entry["kept_bytes"])
     parts = {
-        f"KV on {tier}": [entry["kept_bytes"].get(tier, 0.0) / size for entry in entries.values()] for tier in tiers
+        f"KV on {tier}": {label: entry["kept_bytes"].get(tier, 0.0) / size for label, entry in entries.items()}
+        for tier in tiers
     }
-    device = [(entry["metadata_bytes"] - entry["host_metadata_bytes"]) / size for entry in entries.values()]
-    host = [entry["host_metadata_bytes"] / size for entry in entries.values()]
+    host = {label: entry["host_metadata_bytes"] / size for label, entry in entries.items()}
+    device = {label: entry["metadata_bytes"] / size - host[label] for label, entry in entries.items()}
     return parts | {"metadata on device": device, "metadata on host": host}
+
+
+def _labels(entries: Mapping[str, Any], parts: Parts) -> list[str]:
+    """The ledgers with something to draw in a set of bars."""
+    return [label for label in entries if any(values[label] for values in parts.values())]
 
 
 def _wasted(run: Recording, entry: Mapping[str, Any]) -> dict[str, float]:
@@ -166,32 +175,23 @@ def _wasted(run: Recording, entry: Mapping[str, Any]) -> dict[str, float]:
     return means
 
 
-def _shades(count: int, dark: bool) -> list[str]:
-    """Colours of a set's parts: steps of cividis that contrast with the page."""
-    return list(sample_colorscale(MAP, np.linspace(0.3 if dark else 0.1, 0.95, max(count, 2))))[:count]
-
-
-def _key(name: str, parts: Mapping[str, list[float]], hatched: bool, dark: bool) -> str:
+def _key(name: str, parts: Parts, hatched: bool, dark: bool) -> str:
     """What a set of bars counts, and the colours of its parts: a printed column has no room for three legends."""
-    drawn = [escape(part) for part, values in parts.items() if any(values)]
-    signs = zip([f'<span style="color:{shade}">■</span>' for shade in _shades(len(drawn), dark)], drawn, strict=True)
-    items = [*signs, *([("///", "wasted")] if hatched else [])]
-    lines, width = [name, ""], 0
-    for sign, part in items:
-        width += len(part) + 4
-        if width > _LETTERS:
-            lines, width = [*lines, ""], len(part) + 4
-        lines[-1] += f"{sign} {part}  "
-    return "<br>".join(lines)
+    drawn = [part for part, values in parts.items() if any(values.values())]
+    signs = [f'<span style="color:{shade}">■</span>' for shade in area_shades(len(drawn), dark)]
+    pairs = [*zip(signs, drawn, strict=True), *([("///", "wasted")] if hatched else [])]
+    # Spaces within an entry do not break the line.
+    items = [sign + "&nbsp;" + escape(part).replace(" ", "&nbsp;") for sign, part in pairs]
+    return f"{name}<br>{wrap('  '.join(items), _WIDTH)}"
 
 
-def _bars(
-    labels: list[str], parts: Mapping[str, list[float]], wasted: Mapping[str, Mapping[str, float]], dark: bool
-) -> list[go.Bar]:
+def _bars(labels: list[str], parts: Parts, wasted: Mapping[str, Mapping[str, float]], dark: bool) -> list[go.Bar]:
     """The bars of one set: each part, followed by its wasted tokens, hatched."""
-    drawn = {part: np.array(values) for part, values in parts.items() if any(values)}
+    drawn = {
+        part: np.array([values[label] for label in labels]) for part, values in parts.items() if any(values.values())
+    }
     bars = []
-    for (part, values), shade in zip(drawn.items(), _shades(len(drawn), dark), strict=True):
+    for (part, values), shade in zip(drawn.items(), area_shades(len(drawn), dark), strict=True):
         hatched = np.minimum([wasted.get(label, {}).get(part, 0.0) for label in labels], values)
         bars.append(_bar(labels, values - hatched, part, shade, dark))
         if hatched.any():

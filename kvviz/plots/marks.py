@@ -1,4 +1,4 @@
-"""How cells are drawn: three marks of agreement, attention in cividis, or clusters by hue; hover text and legend."""
+"""How cells are drawn: four marks of agreement, attention in cividis, or clusters by hue; hover text and legend."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from plotly.colors import sample_colorscale
 from ..metrics import Verdict
 from ..trace import Recording
 from ..trace.hues import UNCHOSEN, hue
-from .cells import AGREED, BLANK, MISSED, WASTED, Cells, rectangles, slashes
+from .cells import AGREED, BLANK, KEPT, MISSED, WASTED, Cells, middles, rectangles, slashes
 from .labels import escape
 from .theme import MAP, attention_scale, color_bar_entry, hue_color, ink, legend_entry, recorded_style
 
 DECADES = 4  # attention weights from 1e-4 to 1, on a logarithmic scale
-_NAMES = {AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method"}
+_NAMES = {
+    AGREED: "agreed with the oracle", MISSED: "missed: only the oracle", WASTED: "wasted: only the method",
+    KEPT: "sink, recent or generated: always attended",
+}  # fmt: skip
+_DOT = 2.5  # pixels, smaller than a cell
 _CLEAR = "rgba(0,0,0,0)"
 _TONES, _LEVELS = 4, 12  # of lightness per cluster's hue, of the attention map
 
@@ -34,7 +38,10 @@ def paint(grid: Cells, run: Recording, color: str, dark: bool) -> list[go.Scatte
         return [*(_area(grid, mask, shade) for shade, mask in _shades(grid, color, dark)), missed]
     tone = recorded_style(run, dark)["color"]
     wasted = _lines(*slashes(grid.mark == WASTED, grid), {"width": 1, "color": tone})
-    return [_area(grid, grid.mark == AGREED, tone), wasted, missed]
+    x, y = middles(grid.mark == KEPT, grid)
+    dots = {"size": _DOT, "color": tone, "line": {"width": 0}}
+    kept = go.Scatter(x=x, y=y, mode="markers", marker=dots, hoverinfo="skip", showlegend=False)
+    return [_area(grid, grid.mark == AGREED, tone), wasted, missed, kept]
 
 
 def _area(grid: Cells, mask: NDArray[np.bool_], color: str) -> go.Scatter:
@@ -53,7 +60,7 @@ def _outline(color: str, dark: bool) -> dict[str, Any]:
 
 def _shades(grid: Cells, color: str, dark: bool) -> list[tuple[str, NDArray[np.bool_]]]:
     """Fill colours, each with the mask of the attended cells that it fills."""
-    attended = (grid.mark == AGREED) | (grid.mark == WASTED)
+    attended = np.isin(grid.mark, (AGREED, WASTED, KEPT))
     if color == "attention":
         step = np.rint(level(grid.weight) * (_LEVELS - 1)).astype(int)
         fills = sample_colorscale(MAP, np.linspace(0, 1, _LEVELS))
@@ -74,7 +81,7 @@ def hover(grid: Cells, run: Recording) -> go.Heatmap:
     if grid.width > 1:
         facts.append(grid.counts)
         pooled = f"<br>{grid.width} tokens: %{{customdata[1]}} agreed, %{{customdata[2]}} missed, "
-        pooled += "%{customdata[3]} wasted"
+        pooled += "%{customdata[3]} wasted, %{customdata[4]} always attended"
     cells = zip(grid.position.tolist(), grid.mark.tolist(), grid.group.tolist(), strict=True)
     text = [[_words(run, *cell) for cell in zip(*line, strict=True)] for line in cells]
     numbers = np.concatenate(facts, -1)
@@ -105,6 +112,7 @@ def legend(grids: list[Cells], runs: list[Recording], color: str, prompt_end: bo
         AGREED: {"symbol": "square", "color": tone},
         MISSED: {"symbol": "square-open", "color": _outline(color, dark)["color"], "line": {"width": 1}},
         WASTED: {"symbol": "line-ne-open", "color": tone, "line": {"width": 1.5}},
+        KEPT: {"symbol": "circle", "color": tone, "size": 2 * _DOT},
     }
     explained = symbols if color == "agreement" else [MISSED]
     entries = [_entry(_NAMES[mark], symbols[mark]) for mark in explained if mark in drawn]

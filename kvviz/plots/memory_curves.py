@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
-from plotly.colors import sample_colorscale
 
 from ..errors import InvalidInputError
 from ..metrics.memory import bytes_text, kv_bytes
@@ -17,7 +16,7 @@ from .axes import log_ticks, run_title, size_axis
 from .labels import escape, heading, set_title
 from .panels import name_panel, stack
 from .score_curves import curve, curve_of, numbers, rows_of
-from .theme import MAP, ink, styles_of, template_name
+from .theme import ink, ordered_tones, styles_of, template_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +133,7 @@ def kv_memory(
         got = f"{len(models)} models, lengths {list(lengths)}, batches {list(batches)}"
         raise InvalidInputError("kv_memory", got, "at least one of each, lengths and batches above 0")
     figure = _stacked(2 if link else 1, 220, 30, dark)
-    tones = dict(zip(sorted(batches), _tones(len(batches), dark), strict=True))
+    tones = dict(zip(sorted(batches), ordered_tones(len(batches), dark), strict=True))
     looks = {name: (_DASHES[n % len(_DASHES)], _SYMBOLS[n % len(_SYMBOLS)]) for n, name in enumerate(models)}
     x, sizes = np.array(sorted(lengths), float), []
     for (name, shape), (batch, tone) in itertools.product(models.items(), tones.items()):
@@ -183,7 +182,7 @@ def _by_blocks(rows: pd.DataFrame, dark: bool) -> list[go.Scatter]:
     """One curve per name, policy and capacity over the blocks per step: lightness by capacity, dash by policy."""
     curves = []
     capacities = sorted(rows["capacity_tokens"].unique())
-    tones = dict(zip(capacities, _tones(len(capacities), dark), strict=False))
+    tones = dict(zip(capacities, ordered_tones(len(capacities), dark), strict=False))
     looks = {policy.upper(): _POLICIES.get(policy.lower(), _UNKNOWN_POLICY) for policy in rows["policy"].astype(str)}
     several = rows["cache"].nunique() > 1
     for (name, policy, capacity), curve_rows in rows.groupby(["cache", "policy", "capacity_tokens"], sort=False):
@@ -223,12 +222,6 @@ def _stacked(count: int, height: float, gap: float, dark: bool) -> go.Figure:
     """Panels of `height` pixels below each other, `gap` apart, with room for the title, the axis and the legend."""
     figure, inside = stack([height] * count, gap)
     return figure.update_layout(template=template_name(dark), height=inside + 180, hovermode="closest")
-
-
-def _tones(count: int, dark: bool) -> list[str]:
-    """Steps of cividis that contrast with the page, for ordered values."""
-    ends = (0.4, 1.0) if dark else (0.0, 0.8)
-    return list(sample_colorscale(MAP, np.linspace(*ends, count))) if count > 1 else [sample_colorscale(MAP, [0.4])[0]]
 
 
 def _byte_ticks(sizes: Any) -> dict[str, Any]:

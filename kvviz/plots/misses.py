@@ -13,6 +13,7 @@ from ..trace.outcomes import EVERYTHING
 from .labels import escape, heading, set_title
 from .panels import tiles
 from .theme import MAP, color_bar, ink, style_of_diagnosis, template_name, translucent
+from .themed_figure import Figure
 
 _LINE = 72  # characters
 _COST = 4  # characters that a token's cost needs
@@ -46,7 +47,7 @@ def loss_by_head(
     least = max(_WRITTEN * largest, 0.05)
     text = [[f"{value:.1f}" if abs(value) >= least else "" for value in row] for row in values]
     hover = "layer %{x}, KV head %{customdata[0]}: %{marker.color:+.2f} nats come back"
-    figure = go.Figure(tiles(values, hover, dark, text).update(textfont_size=10))
+    figure = Figure(tiles(values, hover, dark, text).update(textfont_size=10))
     smallest = diagnosis.smallest or ()
     for layer, head in smallest:
         corners = {"x0": layer - 0.5, "x1": layer + 0.5, "y0": head - 0.5, "y1": head + 0.5}
@@ -82,7 +83,7 @@ def loss_stages(diagnosis: Diagnosis, *, title: str | None = None, dark: bool = 
     bars = [diagnosis.full.total, *(change for _, change in causes), diagnosis.method.total]
     measures = ["absolute", *["relative"] * (len(bars) - 2), "total"]
     color = style_of_diagnosis(diagnosis, dark)["color"]
-    figure = go.Figure(
+    figure = Figure(
         go.Waterfall(
             x=names, y=bars, measure=measures, text=[_number(value, 2) for value in bars], textposition="outside",
             textfont={"size": 11}, constraintext="none", cliponaxis=False,
@@ -115,7 +116,7 @@ def evidence(diagnosis: Diagnosis, *, title: str | None = None, dark: bool = Fal
     tinted = [word for word in words if word.position in costs]
     lines = max(word.line for word in words) + 1
     values = np.array([costs[word.position] for word in tinted])
-    figure = go.Figure(
+    figure = Figure(
         go.Bar(
             x=[word.column + word.width / 2 for word in tinted], y=[0.62] * len(tinted),
             base=[word.line - 0.31 for word in tinted], width=[word.width for word in tinted],

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_LENGTHS, _MOST_DEPTHS = 24, 10
+_FEW_LENGTHS = 6  # fit a third of a printed column
+_ROW, _LEAST_HEIGHT, _BETWEEN = 19, 76, 34  # pixels: a depth, a panel, from a panel to the one below
+_SIDE = 0.04  # share of the width between panels, which share their depths
+_SCALE = 30  # pixels for the scale of colours below
 _MOST_WRITTEN = 12  # cells of at most so many samples show their counts
 
 
@@ -28,7 +32,7 @@ def needle_grid(
     *,
     found: str = "found",
     levels: Collection[str] = ("full",),
-    across: int = 2,
+    across: int | None = None,
     title: str | None = None,
     dark: bool = False,
 ) -> go.Figure:
@@ -39,7 +43,8 @@ def needle_grid(
     (booleans or shares: "correct" in `kvviz.compare`'s tables, "score" in those of `kvviz.load_results`). If it has a
     column budget, there is one panel per method and budget; methods in `levels`, and those whose budget is NaN in all
     rows, ignore the budget. Rows without a depth or a share are left out. More than 10 different depths are grouped
-    into tenths. Cells with few samples show their counts; cells without samples stay empty. `across`: panels per row.
+    into tenths. Cells with few samples show their counts; cells without samples stay empty. `across`: panels per
+    row, by default three, or two if there are more than six lengths.
 
     Raises InvalidInputError for missing columns, depths or shares outside 0 to 1, more than 24 lengths, or several
     tasks or placements, if the table has these columns.
@@ -69,10 +74,12 @@ def needle_grid(
     for (method, tokens), samples in cells.items():
         budget_part = [f"budget {budget_text(tokens)}"] if tokens is not None and len(budgets) > 1 else []
         names.append(SEPARATOR.join([escape(method), *budget_part, f"{samples[found].sum():.3g} of {len(samples)}"]))
-    figure, places = panels(names, across, max(26 * len(depths), 110), dark)
+    across = (3 if len(lengths) <= _FEW_LENGTHS else 2) if across is None else across
+    figure, places = panels(names, across, max(_ROW * len(depths), _LEAST_HEIGHT), dark, _BETWEEN, _SIDE)
     for number, (samples, place) in enumerate(zip(cells.values(), places, strict=True)):
         figure.add_trace(_needle_map(samples, found, lengths, depths, dark), **place)
-        figure.update_xaxes(title_text="length (tokens)" if number + across >= len(cells) else None, **place)
+        lowest = number + across >= len(cells)
+        figure.update_xaxes(title_text="length (tokens)" if lowest else None, showticklabels=lowest, **place)
         figure.update_yaxes(showticklabels=place["col"] == 1, **place)
     axes = {"showgrid": False, "ticks": ""}
     figure.update_xaxes(
@@ -82,12 +89,14 @@ def needle_grid(
     figure.update_yaxes(
         tickvals=list(range(len(depths))), ticktext=list(depths.values()), range=[len(depths) - 0.5, -0.5], **axes
     )
-    figure.update_yaxes(title_text="depth of the needle", col=1)
+    figure.update_yaxes(title_text="depth", col=1)
     figure.update_layout(barmode="overlay", coloraxis={
         "colorscale": MAP, "cmin": 0, "cmax": 1,
-        "colorbar": color_bar("share found", xpad=12),
+        "colorbar": color_bar("", orientation="h", x=0.5, len=0.7, yref="container", y=0, yanchor="bottom",
+                              tickvals=[0, 0.5, 1], ticktext=["none found", "half", "all found"]),
     })  # fmt: skip
     one_budget = f"budget {budget_text(budgets.pop())}" if len(budgets) == 1 else ""
+    figure.update_layout(height=figure.layout.height + _SCALE)
     set_title(figure, about(table, title, "Needles found", one_budget), panel_titles=True)
     return figure
 

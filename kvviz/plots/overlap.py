@@ -8,10 +8,12 @@ import plotly.graph_objects as go
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Trace
+from .contrast import legible
 from .cosine_similarity import line
 from .labels import heading, set_title
 from .powers import raised
-from .theme import BLUE, PURPLE, SKY, ink, template_name, translucent
+from .theme import BLUE, PURPLE, ink, template_name, translucent
+from .themed_figure import Figure
 
 _BOUND_QUERIES = 32  # queries over which a bound is averaged
 
@@ -50,7 +52,7 @@ def query_overlap(
     ends = np.array([sampled.cosine.min(), sampled.cosine.max()])
     chance = float((k / (sampled.first + 1)).mean())
     neutral = ink(dark)
-    figure = go.Figure(go.Scatter(
+    figure = Figure(go.Scatter(
         x=sampled.cosine, y=sampled.overlap, mode="markers", name="pair of queries",
         customdata=np.stack([sampled.head, sampled.first, sampled.second], -1),
         hovertemplate="query head %{customdata[0]}, positions %{customdata[1]:,} and %{customdata[2]:,}<br>"
@@ -89,7 +91,9 @@ def _bounds(trace: Trace, layer: int, k: int, pairs: metrics.QueryPairs, dark: b
         ], axis=0)  # fmt: skip
         useful = gaps[bound > 0]
         begins = f"above 0 from {_near_one(useful[-1])}" if len(useful) else "0 everywhere"
-        lines.append(line(1.0 - gaps, bound, f"{name}: {begins}", SKY if dark else BLUE, width=2, dash=dash))
+        lines.append(
+            line(1.0 - gaps, bound, f"{name}: {begins}", legible(BLUE, ink(dark).background), width=2, dash=dash)
+        )
     return lines
 
 

@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 
 from ..errors import InvalidInputError
 from .theme import ink, template_name
+from .themed_figure import Figure
 
 _BETWEEN = 64  # pixels from a panel to the one below: tick labels and the lower panel's name
 _AROUND = 120  # pixels for the title, the lowest axis and the legend
@@ -21,18 +22,21 @@ ABOVE = {
 }  # an annotation above a panel, at its left edge  # fmt: skip
 
 
-def panels(names: Sequence[str], across: int, height: float, dark: bool) -> tuple[go.Figure, list[dict[str, int]]]:
+def panels(
+    names: Sequence[str], across: int, height: float, dark: bool, between: float = _BETWEEN, side: float = _SIDE
+) -> tuple[go.Figure, list[dict[str, int]]]:
     """A figure with one panel of `height` pixels per name, `across` in a row, and the row and col of each panel.
 
-    Names are escaped text; a panel may have an empty name. Raises InvalidInputError for `across` below 1.
+    `between`: pixels from a panel to the one below; `side`: share of the width from a panel to the next. Names are
+    escaped text; a panel may have an empty name. Raises InvalidInputError for `across` below 1.
     """
     if across < 1:
         raise InvalidInputError("panels: across", across, "1 or more panels per row")
     across = min(across, len(names))
     rows = -(-len(names) // across)
-    inside = height * rows + _BETWEEN * (rows - 1)
+    inside = height * rows + between * (rows - 1)
     figure = make_subplots(
-        rows, across, horizontal_spacing=_SIDE if across > 1 else 0, vertical_spacing=_BETWEEN / inside
+        rows, across, figure=Figure(), horizontal_spacing=side if across > 1 else 0, vertical_spacing=between / inside
     )
     figure.update_layout(template=template_name(dark), height=inside + _AROUND, hovermode="closest")
     cells = [{"row": number // across + 1, "col": number % across + 1} for number in range(rows * across)]
@@ -50,7 +54,12 @@ def stack(heights: Sequence[float], gap: float, *, shared_xaxes: bool = False) -
     """A figure of panels below each other, with these heights and gaps in pixels, and their height together."""
     inside = sum(heights) + gap * (len(heights) - 1)
     figure = make_subplots(
-        len(heights), 1, shared_xaxes=shared_xaxes, vertical_spacing=gap / inside, row_heights=list(heights)
+        len(heights),
+        1,
+        figure=Figure(),
+        shared_xaxes=shared_xaxes,
+        vertical_spacing=gap / inside,
+        row_heights=list(heights),
     )
     return figure, inside
 

@@ -12,6 +12,7 @@ from .labels import escape, set_title
 from .score_curves import about, budget_axis, check_positive, curve_of, rows_of
 from .score_curves import band as area
 from .theme import styles_of, template_name
+from .themed_figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +60,7 @@ def recall_by_budget(
         raise UnknownNameError("recall_by_budget: band", str(band), _BANDS)
     rows = rows_of("recall_by_budget", table, ["method", "budget", metric])
     check_positive("recall_by_budget: budget", rows["budget"], "budgets")
-    figure, style_in = go.Figure(), styles_of(table, dark, kinds)
+    figure, style_in = Figure(), styles_of(table, dark, kinds)
     for method in rows["method"].unique():
         groups = rows[rows["method"] == method].groupby("budget")[metric]
         figure.add_traces(_curve(str(method), groups, band, style_in(str(method))))

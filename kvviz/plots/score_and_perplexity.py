@@ -28,6 +28,7 @@ from .score_curves import (
     spread_aside,
 )
 from .theme import styles_of, template_name
+from .themed_figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,7 +153,7 @@ def perplexity_by_length(
     groups = {method: log.groupby(level=0) for method, log in logs.items()}
     log_means = {method: group.mean() for method, group in groups.items()}
     means = {method: np.exp(log if by == "length" else _so_far(log)) for method, log in log_means.items()}
-    figure, style_in = go.Figure(), styles_of(table, dark, kinds)
+    figure, style_in = Figure(), styles_of(table, dark, kinds)
     for method, mean in means.items():
         label = escape(method) + _above_full(means, method, by)
         line = curve_of(label, mean, style_in(method), by + " %{x:,}: %{y:.3f}", markers=by == "length")

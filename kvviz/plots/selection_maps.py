@@ -38,12 +38,14 @@ def selection_map(
     """A map of decode steps × positions: the tokens that each method attends to, compared with the oracle's.
 
     As in ClusterKV (arXiv 2412.03213) fig. 1 and CTkvr fig. 1, drawn from recorded runs. Agreed tokens are filled,
-    missed ones outlined, wasted ones hatched. The oracle selects as many tokens as the method, by exact attention. A
-    merged token of the oracle's agrees if its centroid gives it at least half of its weight.
+    missed ones outlined, wasted ones hatched. Sinks, recent window and generated tokens, which a method always attends
+    to, are dotted unless they agree. The marks are those of the widgets, and differ without colours too. The oracle
+    selects as many tokens as the method, by exact attention. A merged token of the oracle's agrees if its centroid
+    gives it at least half of its weight.
 
     `recordings`: one recording, or several of the same model and prompt, with one panel each and a shared position
     axis. `head` counts key/value heads; if one of several recordings has one row per query head, its panel shows the
-    first query head of the group, and says so. `color`: "agreement" (the three marks), "attention" (attended tokens in
+    first query head of the group, and says so. `color`: "agreement" (the four marks), "attention" (attended tokens in
     cividis, by the logarithm of their exact weight) or "group" (hue by cluster or page, lightness by weight). `steps`
     and `positions` are half-open ranges. More than `columns` positions (at most 512) are pooled: a column then shows
     the most attended of its marked tokens, and the axis says so.
@@ -92,6 +94,7 @@ def selection_map(
     row_name = f"KV head {head}" if min(rows) == runs[0].geometry.n_kv_heads else f"query head {head}"
     set_title(figure, heading(title, _about(runs, layer, row_name, steps, color)), panel_titles=True)
     figure.update_layout(template=template_name(dark), height=figure.layout.margin.t + inside + _BELOW)
+    figure.update_layout(meta={"titles": {run.method: run.title for run in runs}})  # for plots.save
     figure.update_yaxes(showgrid=False)
     figure.update_xaxes(range=[positions[0] - 0.5, positions[1] - 0.5], showgrid=False, tickformat=",")
     pooled = f"position (max-pooled by {grids[0].width})" if grids[0].width > 1 else "position"

@@ -16,7 +16,8 @@ from ..trace import Recording, Trace
 from .labels import escape, heading, set_title
 from .marks import DECADES, level
 from .projection import PROJECTIONS, project
-from .theme import attention_scale, cluster_color, ink, template_name
+from .theme import attention_scale, cluster_color, cluster_line, ink, template_name
+from .themed_figure import Figure
 
 Array = NDArray[Any]
 
@@ -92,7 +93,7 @@ def semantic_space(
     length = float(np.linalg.norm(keys, axis=-1).mean())
     star = scene.query * (length / np.maximum(np.linalg.norm(scene.query, axis=-1, keepdims=True), 1e-30))
     places, axes = project(keys, shown, np.concatenate([scene.centroids, star]), projection, seed)
-    figure = go.Figure(_traces(scene, shown, places, dark))
+    figure = Figure(_traces(scene, shown, places, dark))
     model = source.model if isinstance(source, Trace) else recording.model if recording is not None else ""
     text = heading(title, [
         "Keys in two dimensions" + (", one hue per cluster" if clusters is not None else ""),
@@ -196,7 +197,7 @@ def _traces(scene: _Scene, shown: NDArray[np.int64], places: NDArray[np.float64]
             traces.append(_dots(name, scene, shown[chosen], places[:count][chosen], dark))
     middle = count + len(scene.centroids)
     if len(scene.centroids):
-        ring = [cluster_color(cluster, 1.0, dark) for cluster in range(len(scene.centroids))]
+        ring = [cluster_line(cluster, dark) for cluster in range(len(scene.centroids))]
         traces.append(go.Scatter(
             x=places[count:middle, 0], y=places[count:middle, 1], mode="markers", name="centroid",
             text=[f"centroid {cluster}" for cluster in range(len(ring))], hovertemplate="%{text}<extra></extra>",

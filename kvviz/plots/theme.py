@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
+from plotly.colors import sample_colorscale
 
 from ..trace import Recording
 from ..trace.diagnosis import Diagnosis
 from ..trace.hues import HUES, hue
 from ..trace.styles import NEUTRAL, Style, load_style, style_of
+from .contrast import LEAST, contrast, gamma, legible
 from .powers import power_of_ten
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 FONT = "Inter, Helvetica Neue, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 TYPE_SIZE = 13  # pixels, on a screen
+WEIGHTS = tuple(step / 12 for step in range(13))  # of which a cluster's colour has a tone
 MAP = "Cividis"  # colour-blind safe and monotone in lightness
 
 
@@ -116,11 +120,12 @@ def styles_of(
 
 
 def _drawn(style: Style, dark: bool) -> dict[str, str]:
-    """A complete style, with names of neutral colours replaced by the theme's colours."""
+    """A complete style in a theme: neutral colours by name, others in the tone that is legible on its background."""
     assert style.color is not None
     assert style.dash is not None
     assert style.symbol is not None
-    color = getattr(ink(dark), style.color) if style.color in NEUTRAL else style.color
+    page = ink(dark)
+    color = getattr(page, style.color) if style.color in NEUTRAL else legible(style.color, page.background)
     return {"color": color, "dash": style.dash, "symbol": style.symbol}
 
 
@@ -145,7 +150,7 @@ def cluster_color(cluster: int, weight: float = 1.0, dark: bool = False) -> str:
 
 def hue_color(step: int, weight: float = 1.0, dark: bool = False) -> str:
     """The `cluster_color` of clusters with this step of the colour circle (`kvviz.trace.hues.hue`)."""
-    weight = min(max(weight, 0.0), 1.0)
+    weight = WEIGHTS[round(min(max(weight, 0.0), 1.0) * (len(WEIGHTS) - 1))]
     lightness = 0.40 + 0.38 * weight if dark else 0.90 - 0.32 * weight
     return oklch(lightness, 0.05 + 0.08 * weight, step * 360.0 / HUES)
 
@@ -167,7 +172,35 @@ def oklch(lightness: float, chroma: float, hue: float) -> str:
         -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
         -0.0041960863 * long - 0.7034186147 * medium + 1.7076147010 * short,
     )
-    return "#" + "".join(f"{round(255 * _gamma(min(max(value, 0.0), 1.0))):02x}" for value in linear)
+    return "#" + "".join(f"{round(255 * gamma(min(max(value, 0.0), 1.0))):02x}" for value in linear)
+
+
+def cluster_line(cluster: int, dark: bool = False) -> str:
+    """`#rrggbb` of a line in the hue of a cluster, legible on the theme's background."""
+    return legible(cluster_color(cluster, 1.0, dark), ink(dark).background)
+
+
+def ordered_tones(count: int, dark: bool = False) -> list[str]:
+    """`#rrggbb` of `count` lines for ordered values: steps of the part of cividis that is legible on the background.
+
+    >>> ordered_tones(2)
+    ['#00224e', '#767674']
+    """
+    page = ink(dark).background
+    steps = [step for step in np.linspace(0, 1, 101) if contrast(_map(step), page) >= LEAST]
+    first, last = steps[0], steps[-1]
+    return [_map(step) for step in (np.linspace(first, last, count) if count > 1 else [(first + last) / 2])]
+
+
+def area_shades(count: int, dark: bool = False) -> list[str]:
+    """`#rrggbb` of `count` areas beside each other: steps of cividis that are seen on the background."""
+    return [_map(step) for step in np.linspace(0.3 if dark else 0.1, 0.95, max(count, 2))][:count]
+
+
+def _map(step: float) -> str:
+    """`#rrggbb` of cividis at a step in 0..1."""
+    (channels,) = sample_colorscale(MAP, [float(step)], colortype="tuple")
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in channels)
 
 
 def translucent(color: str, alpha: float) -> str:
@@ -180,10 +213,6 @@ def translucent(color: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha})"
 
 
-def _gamma(value: float) -> float:
-    return float(12.92 * value if value <= 0.0031308 else 1.055 * value ** (1 / 2.4) - 0.055)
-
-
 def _template(colors: Ink) -> Any:
     axis = {
         "gridcolor": colors.grid, "linecolor": colors.muted, "tickcolor": colors.muted, "zeroline": False,
@@ -194,7 +223,7 @@ def _template(colors: Ink) -> Any:
         "font": {"family": FONT, "size": TYPE_SIZE, "color": colors.foreground},
         "paper_bgcolor": colors.background,
         "plot_bgcolor": colors.background,
-        "colorway": [BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY],
+        "colorway": [legible(color, colors.background) for color in (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)],
         "title": {"x": 0, "xref": "paper", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
                   "font": {"size": TYPE_SIZE}},
         "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0, "xanchor": "left",

@@ -20,7 +20,7 @@ MAX_BARS = 4000
 _STREAMS = ("compute", "clustering", "transfer", "host")
 _PIXELS = 1500  # across the window: narrower gaps cannot be seen
 _START = 0.01  # a window that begins before this share of its length is labelled as if it began at 0
-_HEIGHT, _GAP, _AROUND = 92, 30, 150  # pixels: a panel, between two panels, title with axis and legend
+_HEIGHT, _GAP, _AROUND = 92, 36, 150  # pixels: a panel, between two panels, title with axis and legend
 _MOST_PASSES = 12  # for more forward passes, their beginnings are not marked
 
 

@@ -1,4 +1,4 @@
-"""Group names and styles of methods, for data written before recordings and tables stored them.
+"""Group names, styles and titles of methods, for data written before recordings and tables stored them.
 
 The lists are closed: each method now declares its `group_name` and `style`, and its data carry them.
 """
@@ -30,4 +30,26 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "retrieval_attention": (_RETRIEVAL, "longdashdot", "star-open"),
     "squeezed_attention": (_RETRIEVAL, "dash", "cross-open"),
     "minference": (_PREFILL, "solid", "hexagon-open"),
+}
+# For processes that draw without loading the methods.
+TITLES = {
+    "clusterkv": "ClusterKV",
+    "centroidkv": "CentroidKV",
+    "pqcache": "PQCache",
+    "ctkvr": "CTkvr",
+    "quest": "Quest",
+    "streaming_llm": "StreamingLLM",
+    "oracle": "Oracle (exact top tokens)",
+    "full": "Full attention",
+    "h2o": "H2O",
+    "snapkv": "SnapKV",
+    "pyramidkv": "PyramidKV",
+    "infinigen": "InfiniGen",
+    "sparq": "SparQ Attention",
+    "infllm": "InfLLM",
+    "shadowkv": "ShadowKV",
+    "magicpig": "MagicPIG",
+    "retrieval_attention": "RetrievalAttention",
+    "squeezed_attention": "Squeezed Attention",
+    "minference": "MInference",
 }

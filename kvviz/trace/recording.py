@@ -148,12 +148,17 @@ class Recording:
         """The verdict on each visible token, uint8 [R, visible] of `metrics.Verdict`.
 
         Agreed, missed, wasted, or merged away: the centroid of an oracle's token gives it at least half of its weight.
+        Sinks, recent window and generated tokens are never wasted, but kept, since no method chooses them.
         """
         visible = self.visible(step)
         attended, oracle = self.indices(step, layer), self.oracle(step, layer)
         recalled = self.merged_share(step, layer) >= metrics.LEAST_SHARE
+        unchosen = (self.groups(step, layer) < 0) & np.isnan(self.scores(step, layer))
+        kept = metrics.member_mask(np.where(unchosen, attended, -1), visible)
+        sinks = int(self.config.get("sinks", 0))
+        always = metrics.always_attended(kept, prompt_length=self.prompt_length, sinks=sinks)
         masks = (metrics.member_mask(tokens, visible) for tokens in (attended, oracle))
-        return metrics.agreement(*masks, merged=recalled)
+        return metrics.agreement(*masks, always=always, merged=recalled)
 
     def attended_tokens(self, step: int, layer: int) -> NDArray[np.int64]:
         """Number of different tokens that each KV head's query heads attended to, merged centroids included, [H]."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import IncompatibleFileError, InvalidInputError
-from .earlier import STYLES
+from .earlier import STYLES, TITLES
 
 NEUTRAL = ("foreground", "muted")  # colours of the page's theme
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -50,11 +50,18 @@ class Style:
 
 
 _declared: dict[str, Style] = {}
+_titles: dict[str, str] = dict(TITLES)
 
 
-def declare(name: str, style: Style) -> None:
-    """Register the complete style of a method when its class is defined."""
+def declare(name: str, style: Style, title: str) -> None:
+    """Register the complete style of a method, and its name in print, when its class is defined."""
     _declared[name] = style
+    _titles[name] = title
+
+
+def known_titles() -> dict[str, str]:
+    """The name in print of each method by its registry name: those that classes declare, and those of kvviz itself."""
+    return dict(_titles)
 
 
 def style_of(name: str, kind: str | None = None) -> Style:
@@ -67,6 +74,12 @@ def style_of(name: str, kind: str | None = None) -> Style:
     if name in _declared:
         return _declared[name]
     return Style(*STYLES[name]) if name in STYLES else Style().completed(name, kind)
+
+
+def known_colors() -> set[str]:
+    """The colours of all styles that `style_of` may return, without the neutral ones."""
+    styles = [*_declared.values(), *(Style(*style) for style in STYLES.values())]
+    return {style.color for style in styles if style.color and style.color not in NEUTRAL} | set(_TONES.values())
 
 
 def load_style(values: object, operation: str) -> Style:

@@ -141,7 +141,7 @@ def _tokens(recording: Recording, layer: int, row: int, steps: range) -> dict[st
     always[step, positions] = kept
     marks = attended * ATTENDED | of_oracle * ORACLE | (positions >= prompt) * GENERATED | merged * MERGED
     marks |= (kept & (positions < recording.config.get("sinks", 0))) * SINK
-    marks |= (kept & (positions < prompt) & (positions >= _window_starts(always[:, :prompt])[step])) * RECENT
+    marks |= (kept & (positions < prompt) & (positions >= metrics.window_starts(always[:, :prompt])[step])) * RECENT
     looks = np.where(attended | merged, hue(shown_groups) * LEVELS + level(shown_weights), NOTHING)
     return {
         "positions": positions.astype(np.int32), "groups": shown_groups, "scores": shown_scores,
@@ -198,15 +198,6 @@ def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Arr
     counts, masses = np.bincount(centroids[merged]), np.bincount(centroids[merged], weights[merged])
     ids = np.argsort(-masses, kind="stable")[:MOST_CENTROIDS]
     return ids, counts[ids], np.full(len(ids), np.nan), masses[ids]
-
-
-def _window_starts(kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """First position [T] of the recent window: the run of tokens `kept` [T, prompt] that ends with the prompt.
-
-    A method's field `recent` does not always give it: StreamingLLM's window is what the sinks leave of the budget.
-    """
-    run = np.logical_and.accumulate(kept[:, ::-1], axis=1).sum(1)
-    return np.asarray(kept.shape[1] - run)
 
 
 def _map(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvviz import metrics
 from kvviz.metrics import Verdict
@@ -43,5 +45,18 @@ def test_a_recording_agrees_with_its_positions():
         assert verdicts.shape == (2, run.visible(step))
         for row in range(2):
             chosen, best = (set(rows[row].tolist()) - {-1} for rows in (run.indices(step, 3), run.oracle(step, 3)))
-            expected = [verdict(place in chosen, place in best, False, False) for place in range(run.visible(step))]
+            always = {*range(4), *range(run.prompt_length, run.visible(step))}  # sinks and generated tokens
+            places = range(run.visible(step))
+            expected = [verdict(place in chosen, place in best, place in always, False) for place in places]
             assert verdicts[row].tolist() == expected
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 12), st.integers(0, 4))
+def test_tokens_that_are_always_attended_to_are_in_the_windows(unchosen, prompt, sinks):
+    prompt = min(prompt, len(unchosen))
+    expected = []
+    for place, kept in enumerate(unchosen):
+        sink = place < min(sinks, prompt)
+        recent = place < prompt and all(unchosen[place:prompt])
+        expected.append(place >= prompt or (kept and (sink or recent)))
+    assert metrics.always_attended(unchosen, prompt_length=prompt, sinks=sinks).tolist() == expected

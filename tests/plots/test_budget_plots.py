@@ -141,7 +141,7 @@ def test_the_bars_add_up_to_the_ledger(ledgers, recording):
     older = plots.budget_ledger({**ledgers, "clusterkv": before}, recordings={"clusterkv": recording})
     assert sums(older, "x2") == sums(figure, "x2")
     names = [note.text.split("<br>")[0] for note in figure.layout.annotations]
-    assert names == ["tokens attended to per KV head, last step", "MiB kept, all layers",
+    assert names == ["tokens per KV head, last step", "MiB kept, all layers",
                      "MiB moved, all layers and steps"]  # fmt: skip
 
 
@@ -160,6 +160,19 @@ def test_what_the_oracle_leaves_out_is_hatched_in_its_part(ledgers, recording):
     assert hatched == {f"{part}, wasted": pytest.approx([count, 0]) for part, count in expected.items() if count}
     assert "wasted" in figure.layout.annotations[0].text
     assert "wasted" not in "".join(note.text for note in plots.budget_ledger(ledgers).layout.annotations)
+
+
+def test_bars_are_drawn_for_what_a_ledger_has_only(ledgers):
+    figure = plots.budget_ledger(ledgers)
+    labels = {
+        axis: {label for trace in figure.data if trace.xaxis == axis for label in trace.y} for axis in ("x", "x3")
+    }
+    assert labels == {"x": {"clusterkv", "centroidkv"}, "x3": {"clusterkv"}}  # nothing moved for centroidkv
+    eight = {f"method_{number}": ledgers["clusterkv"] for number in range(8)}
+    assert (
+        plots.budget_ledger(eight).layout.height < 24 * 8 * 3 + 200
+    )  # pixels: a bar of 24 at most with what is around
+    assert all(axis.dtick == 1 for axis in plots.budget_ledger(eight).select_yaxes())  # no label is left out
 
 
 def test_ledgers_may_be_mappings_or_a_table(ledgers):

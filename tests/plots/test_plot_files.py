@@ -14,6 +14,7 @@ import pytest
 
 from kvviz import plots
 from kvviz.errors import InvalidInputError, KVVizError, MissingDependencyError
+from kvviz.plots.export import browser_page
 from tests.plots import plot_data
 from tests.plots.plot_data import make_trace
 
@@ -55,7 +56,7 @@ def kaleido_server():
     """One Chromium for all files of this module."""
     import kaleido
 
-    kaleido.start_sync_server(silence_warnings=True)
+    kaleido.start_sync_server(silence_warnings=True, **browser_page())
     yield
     kaleido.stop_sync_server(silence_warnings=True)
 
@@ -159,5 +160,5 @@ def test_a_machine_without_a_browser_gets_a_clear_error(tmp_path, monkeypatch):
             plots.save(go.Figure(), tmp_path / "figure.pdf")
     finally:
         monkeypatch.undo()
-        kaleido.start_sync_server(silence_warnings=True)
+        kaleido.start_sync_server(silence_warnings=True, **browser_page())
     assert list(tmp_path.iterdir()) == []

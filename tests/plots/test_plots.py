@@ -11,7 +11,7 @@ import pytest
 
 from kvviz import plots
 from kvviz.errors import InvalidInputError, UnknownNameError
-from kvviz.plots.cells import AGREED, MISSED, WASTED
+from kvviz.plots.cells import AGREED, KEPT, MISSED, WASTED
 from kvviz.plots.theme import LIGHT
 from tests import synthetic
 from tests.plots import plot_data
@@ -33,7 +33,8 @@ def brute_force(recording, layer, head, step):
     weights = recording.attention(step, layer)[head]
     best = set(sorted(range(len(weights)), key=lambda place: (-weights[place], place))[: len(chosen)])
     marks = dict.fromkeys(chosen & best, AGREED) | dict.fromkeys(best - chosen, MISSED)
-    return marks | dict.fromkeys(chosen - best, WASTED), weights
+    always = {place for place in chosen if place < 4 or place >= 60}  # sinks and generated tokens
+    return marks | dict.fromkeys(chosen - best, WASTED) | dict.fromkeys((chosen - best) & always, KEPT), weights
 
 
 def pieces(trace):
@@ -48,12 +49,14 @@ def pieces(trace):
 def drawn(figure, panel=0, width=1):
     """Mark of each (step, column start), as drawn by the paths of a panel."""
     axis = "x" if panel == 0 else f"x{panel + 1}"
-    filled, strokes, outlined = [
+    filled, strokes, outlined, dots = [
         trace for trace in figure.data if trace.type == "scatter" and trace.xaxis == axis and len(trace.x) != 1
     ]
     assert filled.fill == "toself"
     assert strokes.fill is outlined.fill is None
-    marks = {}
+    assert dots.mode == "markers"
+    columns = [int((x + 0.5) // width) * width for x in dots.x]
+    marks = dict.fromkeys(zip(dots.y.astype(int).tolist(), columns, strict=True), KEPT)
     for trace, mark in ((filled, AGREED), (strokes, WASTED), (outlined, MISSED)):
         for points in pieces(trace):
             xs, ys = zip(*points, strict=True)
@@ -65,7 +68,7 @@ def drawn(figure, panel=0, width=1):
 
 
 @pytest.mark.parametrize("head", [0, 1])
-def test_selection_map_draws_the_three_marks_of_every_token(recording, head):
+def test_selection_map_draws_the_four_marks_of_every_token(recording, head):
     figure = plots.selection_map(recording, 2, head, columns=512)
     expected = {
         (step, place): mark
@@ -73,7 +76,21 @@ def test_selection_map_draws_the_three_marks_of_every_token(recording, head):
         for place, mark in brute_force(recording, 2, head, step)[0].items()
     }
     assert drawn(figure) == expected
-    assert set(expected.values()) == {AGREED, MISSED, WASTED}
+    assert set(expected.values()) == {AGREED, MISSED, WASTED, KEPT}
+
+
+def test_the_legend_explains_each_mark_by_its_shape(recording):
+    for dark in (False, True):
+        figure = plots.selection_map(recording, 2, dark=dark)
+        entries = {
+            trace.name.partition(":")[0]: trace.marker for trace in figure.data if trace.name and trace.mode != "lines"
+        }
+        shapes = {name: (marker.symbol, marker.size) for name, marker in entries.items()}
+        assert shapes == {
+            "agreed with the oracle": ("square", 10), "missed": ("square-open", 10), "wasted": ("line-ne-open", 10),
+            "sink, recent or generated": ("circle", 5),
+        }  # fmt: skip
+        assert len(set(shapes.values())) == 4  # they differ in greyscale
 
 
 def test_a_pooled_map_shows_the_most_attended_marked_token_and_says_so(recording):
@@ -85,7 +102,7 @@ def test_a_pooled_map_shows_the_most_attended_marked_token_and_says_so(recording
         marks, weights = brute_force(recording, 2, 0, step)
         for start in range(0, 68, width):
             inside = [place for place in range(start, start + width) if place in marks]
-            counts = [sum(marks[place] == kind for place in inside) for kind in (AGREED, MISSED, WASTED)]
+            counts = [sum(marks[place] == kind for place in inside) for kind in (AGREED, MISSED, WASTED, KEPT)]
             position, *shown = hover.customdata[step, start // width].tolist()
             assert shown == counts
             if inside:

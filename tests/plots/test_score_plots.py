@@ -180,6 +180,21 @@ def test_needle_grid_counts_the_needles_of_every_cell(needles):
     assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
 
 
+def test_needle_grid_is_compact():
+    rows = [
+        {"method": method, "length": length, "depth": depth / 5, "found": True}
+        for method in ("full", "clusterkv", "pqcache", "ctkvr", "centroidkv", "quest")
+        for length in (500, 1000) for depth in range(6)
+    ]  # fmt: skip
+    figure = plots.needle_grid(pd.DataFrame(rows))
+    rows_of_panels = {axis.domain for axis in figure.select_yaxes()}
+    assert len(rows_of_panels) == 2
+    assert figure.layout.height < 430  # pixels, for two rows of six depths; cells of 19 pixels hold a line of text
+    labelled = [axis.showticklabels for axis in figure.select_xaxes()]
+    assert labelled == [False] * 3 + [True] * 3
+    assert len({axis.domain for axis in plots.needle_grid(pd.DataFrame(rows), across=2).select_yaxes()}) == 3
+
+
 def test_needle_grid_groups_depths_and_puts_one_budget_into_the_title():
     depths = np.linspace(0, 1, 41)
     table = pd.DataFrame({"method": "quest", "budget": 64, "length": 500, "depth": depths, "found": depths < 0.35})

@@ -9,7 +9,7 @@ import pytest
 
 from kvviz import plots
 from kvviz.errors import InvalidInputError
-from kvviz.plots.theme import LIGHT
+from kvviz.plots.theme import LIGHT, cluster_line
 from kvviz.trace import Geometry
 from tests.plots import plot_data
 from tests.plots.plot_data import make_trace
@@ -43,7 +43,7 @@ def test_semantic_space_is_the_pca_of_the_keys(recording):
     assert set(colors[labels == -1]) == {LIGHT.muted}
     for cluster in range(4):
         assert set(colors[labels == cluster]) == {plots.cluster_color(cluster, 0.8)}
-        assert rings.marker.color[cluster] == plots.cluster_color(cluster, 1.0)
+        assert rings.marker.color[cluster] == cluster_line(cluster)
     assert [trace.name for trace in figure.data] == ["token", "centroid", "query"]
     assert (rings.marker.symbol, star.marker.symbol) == ("circle-open", "star")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import struct
@@ -13,6 +14,10 @@ import pytest
 
 import kvviz
 from kvviz import plots
+from kvviz.plots.theme import ink
+from tests.plots import drawn
+from tests.plots.seen import hexadecimal, text_and_lines
+from tests.plots.test_plot_theme import contrast
 
 GALLERY = Path(__file__).parents[2] / "data" / "gallery"
 
@@ -73,6 +78,19 @@ def test_the_page_is_current_and_shows_every_picture(gallery):
         assert struct.unpack(">I", content[16:20])[0] == pytest.approx(inches * gallery.DPI, abs=2)
 
 
+def test_the_page_for_papers_holds_what_is_measured_again(gallery):
+    page = (GALLERY / "print.md").read_text(encoding="utf-8")
+    assert page == gallery.print_page.page(kvviz.open_runs(live=False)), "run: make gallery"
+    calls = [line.split(" | ") for line in page.splitlines() if line.startswith("| `plots.save")]
+    assert len(calls) >= 5
+    for call in calls:
+        assert call[2:4] == ["8 pt", "yes"], call
+        assert call[4].startswith("ClusterKV" if 'names="paper"' in call[0] else "clusterkv")
+    columns = [float(line.rpartition(" | ")[2].rstrip("% |")) for line in page.splitlines() if line.endswith("% |")]
+    assert len(columns) >= 6
+    assert all(abs(share - 100) <= 0.5 for share in columns)
+
+
 def test_every_figure_is_drawn_without_a_model(figures):
     for name, figure in figures.items():
         assert isinstance(figure, go.Figure), name
@@ -85,6 +103,32 @@ def test_the_call_on_the_page_draws_the_figure(gallery, figures):
     assert call == "plots.query_overlap(runs.trace('prose'), 14, k=64)"
     again = eval(call, {"plots": plots, "runs": kvviz.open_runs(live=False)})
     assert again.to_json() == figures["query_overlap"].to_json()
+
+
+def test_no_figure_is_cut_at_a_papers_width(figures, tmp_path, playwright):
+    cut = {}
+    with drawn.dejavu_only(tmp_path, playwright) as browser:
+        for name, figure in figures.items():
+            path = plots.save(figure, tmp_path / f"{name}.svg", width="column")
+            cut[name] = drawn.ink_outside(path, browser)
+    assert {name: sides for name, sides in cut.items() if sides} == {}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_and_lines_have_a_contrast_of_4_5(gallery, dark, monkeypatch):
+    for name in {entry.plot for entry in gallery.ENTRIES.values()}:
+        monkeypatch.setattr(plots, name, functools.partial(getattr(plots, name), dark=dark))
+    page = ink(dark).background
+    runs, seen, faint = kvviz.open_runs(live=False), 0, set()
+    for entry in gallery.ENTRIES.values():
+        if "tsne" not in entry.call:
+            for what, color in text_and_lines(entry.draw(runs)):
+                color = hexadecimal(color)
+                seen += bool(color)
+                if color and contrast(color, page) < 4.5 and color != ink(dark).grid:
+                    faint.add((entry.name, what, color, round(contrast(color, page), 2)))
+    assert seen > 300
+    assert not faint
 
 
 def test_a_picture_that_is_too_large_is_named(gallery, tmp_path):

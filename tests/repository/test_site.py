@@ -165,6 +165,7 @@ def test_the_notebook_lives_from_disk_without_a_network(site, browser):
     while page.locator("body").get_attribute("data-theme") != "dark":
         page.locator(".theme-toggle:visible").first.click()
     expect(drawn).to_have_attribute("data-theme", "dark")
+    expect(page.locator(".plotly-graph-div .main-svg").first).to_have_css("background-color", "rgb(17, 17, 17)")
     # All figures use the one script of the site.
     assert page.locator(".plotly-graph-div .main-svg").count() >= 3
     assert page.locator('script[src$="plotly.min.js"]').count() == 1

@@ -111,7 +111,7 @@ def test_figures_have_its_colour_dash_and_marker(results):
 
 def test_the_explorer_has_its_sliders_group_name_and_colour(folder, results):
     assert results["settings"] == {"width": 4}
-    assert results["explorer"] == {"light": "#AA3377", "dark": "#AA3377"}
+    assert results["explorer"] == {"light": "#AA3377", "dark": "#b4618b"}  # legible on the dark page
     data, slices = embedded((folder / "explorer.html").read_text(encoding="utf-8"))
     (slider,) = data["page"]["sliders"]
     assert slider == {
@@ -130,7 +130,7 @@ def test_the_stepper_has_its_group_name(recordings):
 def test_the_comparer_has_its_group_name_and_colour(recordings):
     page = embedded(MethodComparer(recordings).to_html())[0]["page"]
     stripes, streaming = page["methods"]
-    assert (stripes["group_name"], stripes["light"], stripes["dark"]) == ("stripe", "#AA3377", "#AA3377")
+    assert (stripes["group_name"], stripes["light"], stripes["dark"]) == ("stripe", "#AA3377", "#b4618b")
     assert streaming["light"] == plots.method_style("streaming_llm")["color"]
 
 
