@@ -195,6 +195,12 @@ def is_progress_bar(output: nbformat.NotebookNode) -> bool:
     return WIDGET_VIEW in data and re.match(r".*\d+%\|", data.get("text/plain", "")) is not None
 
 
+def is_style_sheet(output: nbformat.NotebookNode) -> bool:
+    """Whether an output only has the rules by which a figure follows the page's theme, which a picture cannot."""
+    data = output.get("data", {})
+    return set(data) == {"text/html"} and data["text/html"].startswith("<style>")
+
+
 def without_snapshots(outputs: list[nbformat.NotebookNode], folder: str) -> list[nbformat.NotebookNode]:
     """The outputs without the snapshots of widgets that have a page in `folder`, which shows more."""
     kept, page_before = [], False
@@ -214,6 +220,9 @@ def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> No
     views = {index: output.data.get(WIDGET_VIEW) for index, output in enumerate(outputs)}
     pages = {index: folder / f"{view['model_id']}.html" for index, view in views.items() if view}
     shots = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not is_style_sheet(output)]
     if shots and name in README_PICTURES:
         PICTURES.mkdir(exist_ok=True)
         (PICTURES / README_PICTURES[name]).write_bytes(shots[0])

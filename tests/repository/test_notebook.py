@@ -53,6 +53,8 @@ class TestCommitted:
             "no picture for viewers without scripts"
         )
         assert not [output for output in outputs if output.get("name") == "stderr"], "warnings in the saved outputs"
+        pages = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
+        assert not [page for page in pages if page.startswith("<style>")], "rules for a figure that is a picture now"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
