@@ -15,7 +15,7 @@ AGAIN = "The widget as it was when its cell ran. Run the cell again to use it."
 # output holds. So the snapshot is an output of its own, after the widget's. These rules hide it beside a widget that is
 # drawn or loading, and hide the widget's output if that is only JupyterLab's error.
 _STYLE = """
-:root:has([data-kvviz-live="{key}"]) [data-kvviz-snapshot="{key}"],
+:root:has([data-kvviz-live="KEY"]) [data-kvviz-snapshot="KEY"],
 .jp-OutputArea-child:has(> .jp-OutputArea-output.lm-Panel:not(.jupyter-widgets))
   + .jp-OutputArea-child:has([data-kvviz-snapshot]),
 .jp-OutputArea-child:has(> .jp-OutputArea-output.lm-Panel.jupyter-widgets):has(

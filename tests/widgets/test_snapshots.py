@@ -1,4 +1,4 @@
-"""The snapshot that a widget leaves in a saved notebook, against the data it was made from. No browser."""
+"""The snapshot that a widget leaves in a saved notebook, against the data it was made from."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from kvviz.widgets import (
     view,
 )
 from kvviz.widgets.live import LiveWidget
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.generation.test_explore import made_trace
 from tests.generation.test_explore_clusters import made_trace as clustered_trace
 from tests.synthetic import diagnosis, recording
@@ -91,7 +92,9 @@ def test_a_cell_shows_the_widget_and_then_a_small_safe_picture_with_words(name):
     page = ElementTree.fromstring(still["text/html"].replace('max-width: 100%">', 'max-width: 100%"/>'))
     assert page.find("img").get("alt") == words
     assert "Run the cell again" in page.find("figcaption").text
-    assert page.get("data-kvviz-snapshot") == widget._kvviz_key
+    key = widget._kvviz_key
+    assert page.get("data-kvviz-snapshot") == key
+    assert f':root:has([data-kvviz-live="{key}"]) [data-kvviz-snapshot="{key}"]' in page.find("style").text
 
 
 def test_every_widget_has_a_snapshot_of_its_own():
@@ -190,3 +193,15 @@ assert not {"kaleido", "playwright", "torch"} & set(sys.modules), sorted(sys.mod
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
+def test_a_snapshot_is_hidden_beside_its_own_drawn_widget_only(browser):
+    one, two = (DecodeStepper(recording()) for _ in range(2))
+    page = browser.new_page()
+    outputs = "".join(widget.snapshot().bundle(widget._kvviz_key)["text/html"] for widget in (one, two))
+    page.set_content(f'<div data-kvviz-live="{one._kvviz_key}"></div>{outputs}')
+    assert not page.locator(f'[data-kvviz-snapshot="{one._kvviz_key}"]').is_visible()
+    assert page.locator(f'[data-kvviz-snapshot="{two._kvviz_key}"]').is_visible()
+    page.close()
