@@ -15,6 +15,7 @@ import { HUES, LEVELS } from "./theme.js";
  * @typedef {{ cluster: number, token: number }} Key
  */
 
+const LOOK_LEVEL = 3; // of the maps' levels of attention: neither faint nor dark
 const REACH = 9; // CSS pixels: the largest distance from the pointer to a dot that it points at
 const NONE = -1;
 /** @type {Record<string, [right: number, down: number] | undefined>} */
@@ -75,7 +76,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   /** @param {number} cluster */
   function colour(cluster) {
     if (cluster < 0) return muted;
-    const look = 4 * (clusters.hues[cluster] * LEVELS + LEVELS - 1);
+    const look = 4 * (clusters.hues[cluster] * LEVELS + LOOK_LEVEL);
     return `rgb(${colours[look]} ${colours[look + 1]} ${colours[look + 2]})`;
   }
 

@@ -3123,6 +3123,7 @@ function indexOfPlaces(places, width) {
 }
 
 // inspector_map.js
+var LOOK_LEVEL = 3;
 var REACH = 9;
 var NONE = -1;
 var DIRECTIONS = {
@@ -3181,7 +3182,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   }
   function colour(cluster) {
     if (cluster < 0) return muted;
-    const look = 4 * (clusters.hues[cluster] * LEVELS + LEVELS - 1);
+    const look = 4 * (clusters.hues[cluster] * LEVELS + LOOK_LEVEL);
     return `rgb(${colours[look]} ${colours[look + 1]} ${colours[look + 2]})`;
   }
   const ringAt = (toPixel2, cluster) => toPixel2(clusters.rings[2 * cluster], clusters.rings[2 * cluster + 1]);
