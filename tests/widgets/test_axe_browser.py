@@ -12,6 +12,7 @@ from tests.widgets.test_layout_browser import NAMES, widgets
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_widget_has_a_serious_problem(browser, tmp_path, name, scheme):

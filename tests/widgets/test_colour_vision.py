@@ -49,7 +49,7 @@ def closest(meanings):
     return distances[place], place
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def colours(browser):
     """A function that gives a palette of js/map_colours.js, [256, 4] in 0 to 1, on the ground of a theme."""
     page = browser.new_page()

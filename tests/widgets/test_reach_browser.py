@@ -143,6 +143,7 @@ ACTIVE = """() => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_control_does_something_by_keys_alone(browser, tmp_path, name):
     path = tmp_path / f"{name}.html"
