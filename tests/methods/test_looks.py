@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from colour.models import cctf_decoding, cctf_encoding
 
 from kvviz import methods, plots
-from kvviz.plots.theme import LIGHT
+from kvviz.plots.contrast import contrast
+from kvviz.plots.theme import DARK, LIGHT
 from kvviz.trace.earlier import GROUP_NAMES, STYLES
 from kvviz.trace.styles import Style
 
@@ -43,7 +46,22 @@ def test_a_method_keeps_its_group_name_and_style(name):
     assert method.group_name == word
     assert method.style == Style(*look)
     color = {"foreground": LIGHT.foreground, "muted": LIGHT.muted}.get(look[0], look[0])
-    assert list(plots.method_style(name).values()) == [color, *look[1:]]
+    for dark, background in ((False, LIGHT.background), (True, DARK.background)):
+        drawn = plots.method_style(name, dark)
+        assert [drawn["dash"], drawn["symbol"]] == look[1:]
+        assert contrast(drawn["color"], background) >= 4.5
+    drawn = plots.method_style(name)["color"]
+    assert drawn.lower() == (color.lower() if contrast(color, LIGHT.background) >= 4.5 else darker(color))
+
+
+def darker(color):
+    """The lightest tone of a colour, all channels scaled alike in linear light, that can be read on white."""
+    linear = cctf_decoding(np.array([int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]))
+    for level in range(255, 0, -1):
+        tone = "#" + "".join(f"{round(255 * float(channel)):02x}" for channel in cctf_encoding(linear * level / 256))
+        if contrast(tone, "#ffffff") >= 4.5:
+            return tone
+    raise AssertionError(color)
 
 
 def test_styles_for_older_files_equal_those_of_the_classes():
@@ -68,7 +86,7 @@ def test_a_subclass_with_another_name_does_not_inherit_the_style():
     try:
         assert paged.group_name == "page"
         assert paged.style == Style().completed("paged quest", "retrieval") != quest.style
-        assert plots.method_style("paged quest")["color"] == "#7A8CA3"
+        assert plots.method_style("paged quest")["color"] == darker("#7A8CA3")
         assert type("Same", (quest,), {}).style == quest.style  # without another name it is the same method
     finally:
         methods.base.REGISTRY.pop("paged quest")
