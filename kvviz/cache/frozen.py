@@ -68,7 +68,7 @@ class _FrozenLayer(DynamicLayer):
         self, keys: Tensor, values: Tensor, attended: Attended | None, index: int, changes: Sequence[Change]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
-        self._prompt, self._attended, self._changes = (keys[0].float(), values[0].float()), attended, changes
+        self._prompt, self._attended, self._changes = (keys[0], values[0]), attended, changes
         self._choices = [None if change.choices is None else change.choices.get(index) for change in changes]
         self._restored = [sorted(head for layer, head in change.restored if layer == index) for change in changes]
         if attended is None:  # the layer attends to everything
@@ -107,7 +107,7 @@ class _FrozenLayer(DynamicLayer):
         if self._attended is not None and self._attended.merged is not None:
             seen = torch.cat([seen, self._centroid_logits(self._attended, by_head, scale, softcap)], dim=-1)
         weights = seen.softmax(-1).nan_to_num_().unflatten(1, (heads, -1))  # 0 in a step that attends to nothing
-        output = torch.einsum("bhgtn,hnd->bhgtd", weights[..., :prompt], self._prompt[1])
+        output = torch.einsum("bhgtn,hnd->bhgtd", weights[..., :prompt], self._prompt[1].float())
         output += torch.einsum("bhgtn,bhnd->bhgtd", weights[..., prompt : prompt + steps], values.float())
         if self._attended is not None and self._attended.merged is not None:
             centroids = self._attended.merged.values[0].float()
@@ -119,7 +119,7 @@ class _FrozenLayer(DynamicLayer):
 
     def _products(self, by_head: Tensor, keys: Tensor) -> Tensor:
         """Products of queries [B, H, G, T, D] with the prompt's keys and the steps' [B, H, T, D]: [B, H, G, T, N]."""
-        with_prompt = torch.einsum("bhgtd,hnd->bhgtn", by_head, self._prompt[0])
+        with_prompt = torch.einsum("bhgtd,hnd->bhgtn", by_head, self._prompt[0].float())
         return torch.cat([with_prompt, torch.einsum("bhgtd,bhnd->bhgtn", by_head, keys)], dim=-1)
 
     def _seen(self, logits: Tensor, heads: int) -> Tensor:

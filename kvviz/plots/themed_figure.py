@@ -26,5 +26,5 @@ class Figure(go.Figure):  # type: ignore[misc]  # plotly ships no type informati
             return
         if "plotly_mimetype" in pio.renderers.default:  # not in a browser's tab of its own
             rules = {"text/html": f"<style>\n{style_sheet(self)}</style>"}
-            display(rules, raw=True)  # type: ignore[no-untyped-call]
+            display(rules, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
         pio.show(self, config=_CONFIGURATION)

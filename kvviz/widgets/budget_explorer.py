@@ -30,9 +30,10 @@ LONGEST = 8_192  # tokens explored by default: a change then takes about a secon
 class BudgetExplorer(LiveWidget):
     """A widget that runs `method` on one layer of `trace`, again for every change of the budget or a field.
 
-    The map of layers × heads, above, shows how much the last token attends to the best tokens at this budget, and picks
-    a head. `span` names tokens of the text, as for `kvviz.pin`: they are marked, the map shows how much each head
-    attends to them, and the widget opens at the head that does most, unless `layer` or `head` say otherwise.
+    The map of layers × heads, above, shows how much the last token attends to the best tokens, as many as the budget
+    with which the widget opens, and picks a head. `span` names tokens of the text, as for `kvviz.pin`: they are marked,
+    the map shows how much each head attends to them, and the widget opens at the head that does most, unless `layer` or
+    `head` say otherwise.
 
     Three linked panels show the attention mass against the budget, with the oracle's curve above; where the tokens
     went; and which tokens they are. The last eight tokens of the trace act as the decode steps; the two lower panels
@@ -97,7 +98,8 @@ class BudgetExplorer(LiveWidget):
         self._exploration.fixed = {name: value for name, value in fields.items() if name not in settings}
         self._curve_budgets = explorer_budgets.curve_budgets(stops)
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
-        page |= {"notes": _notes(len(explored_trace), len(trace)), "head_maps": maps, "span": list(positions)}
+        notes = [*_notes(len(explored_trace), len(trace)), *head_maps.notes(maps)]
+        page |= {"notes": notes, "head_maps": maps, "span": list(positions)}
         super().__init__(budget=budget, layer=int(layer), head=int(head or 0), settings=settings, page=page)
         self._publish()
         self.observe(self._changed, ["budget", "layer", "head", "settings"])

@@ -62,6 +62,7 @@ class ClusterInspector(LiveWidget):
     ) -> None:  # fmt: skip
         self.source = source = Source(trace, queries, budget, recording)
         positions = head_maps.span_positions("ClusterInspector", span, trace.tokens[: source.prompt])
+        budget = budget if recording is None else recording.budget
         best = budget if isinstance(budget, int) else max(int(budget * source.prompt), 1)
         place = (trace, trace.layers, trace.geometry.n_kv_heads, positions, best)
         if positions:
@@ -78,9 +79,10 @@ class ClusterInspector(LiveWidget):
         token = opening_token(source.clusters(settings)) if token is None else source.check_token(token)
         if not positions:  # after the clustering, whose errors name the layer
             maps = head_maps.of_trace(*place)
+        page = describe(source, settings.n_clusters) | {"head_maps": maps, "span": list(positions)}
+        page["notes"] = [*page["notes"], *head_maps.notes(maps)]
         super().__init__(
-            **vars(settings), token=token,
-            page=describe(source, settings.n_clusters) | {"head_maps": maps, "span": list(positions)},
+            **vars(settings), token=token, page=page,
             places=pack_places(source, settings.layer, settings.head), clusters=pack_clusters(source, settings),
         )  # fmt: skip
 
@@ -127,5 +129,6 @@ class ClusterInspector(LiveWidget):
             if change["name"] in ("layer", "head"):
                 self.places = pack_places(self.source, self.layer, self.head)
             if self.n_clusters > len(self.page["counts"]):
-                self.page = {**self.page, **describe(self.source, self.n_clusters)}
+                kept = {name: self.page[name] for name in ("head_maps", "span", "notes")}
+                self.page = describe(self.source, self.n_clusters) | kept
             self.clusters = pack_clusters(self.source, self.settings)

@@ -13,6 +13,7 @@ from ..trace.edit_parts import Named
 from ..trace.text_positions import token_positions
 
 STEPS = 8  # over which the numbers are averaged: a recording of 8,192 tokens and 30 layers takes 0.3 s
+MOST_KEYS = 500_000  # layers × tokens of a trace: 30 layers of 16,384 tokens take 0.6 s, and all keys are read
 MEASURES = {"attention_mass": "mass", "recall": "recall", "output_error": "error"}
 
 Map = dict[str, Any]
@@ -41,13 +42,25 @@ def of_recordings(recordings: Sequence[Recording], layers: Sequence[int], heads:
 
 
 def of_trace(trace: Trace, layers: Sequence[int], heads: int, span: Sequence[int], budget: int) -> list[Map]:
-    """The maps of a trace's last query: attention on the span if there is one, and on the `budget` best tokens."""
+    """The maps of a trace's last query: attention on the span if there is one, and on the `budget` best tokens.
+
+    None for a long trace without a span; `notes` says so.
+    """
+    if not span and len(layers) * len(trace) > MOST_KEYS:
+        return []
     group: Literal["mean", "each"] = "mean" if heads == trace.geometry.n_kv_heads else "each"
     rows = [trace.layers.index(layer) for layer in layers]
     shares = {f"attention on the {budget:,} best tokens": trace.by_head(best=budget, group=group)[rows]}
     if span:
         shares = {f"attention on {_named(trace.tokens, span)}": trace.by_head(span, group=group)[rows], **shares}
     return [_map(label, values, layers, "at the last token") for label, values in shares.items()]
+
+
+def notes(maps: Sequence[Map]) -> list[str]:
+    """The note on a page without maps; else nothing."""
+    if maps:
+        return []
+    return ["Long trace: the map of layers × heads, which reads the keys of all layers, is drawn only with span=…"]
 
 
 def strongest(values: Map, layer: int | None = None) -> tuple[int, int]:

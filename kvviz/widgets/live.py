@@ -59,5 +59,5 @@ class LiveWidget(AnyWidget):
         described = self._repr_mimebundle_()
         if described is not None:
             data, metadata = described
-            display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
-        display(self.snapshot().bundle(self._kvviz_key), raw=True)  # type: ignore[no-untyped-call]
+            display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
+        display(self.snapshot().bundle(self._kvviz_key), raw=True)  # type: ignore[no-untyped-call]  # likewise

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from kvviz.errors import InvalidInputError
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer
+from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, head_maps
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.synthetic import recording
 from tests.widgets.test_browser import opened
@@ -135,3 +135,15 @@ def test_widgets_of_a_trace_open_at_the_head_that_asks_for_the_span(widget):
     assert opened_at.page["span"] == list(SPAN)
     with pytest.raises(InvalidInputError, match=f"{widget.__name__}: span: tokens"):
         widget(trace, span="nowhere", **fields)
+
+
+@pytest.mark.parametrize("widget", [BudgetExplorer, ClusterInspector])
+def test_a_long_trace_has_no_map_unless_a_span_asks_for_it_and_says_so(widget, monkeypatch):
+    monkeypatch.setattr(head_maps, "MOST_KEYS", 399)
+    trace = made_trace(200, layers=(2, 3))
+    fields = {"method": "quest", "dense_layers": 0} if widget is BudgetExplorer else {}
+    plain, asked = widget(trace, **fields), widget(trace, span=SPAN, **fields)
+    assert plain.page["head_maps"] == []
+    assert any("drawn only with span=" in note for note in plain.page["notes"])
+    assert len(asked.page["head_maps"]) == 2
+    assert not any("span=" in note for note in asked.page["notes"])

@@ -10,7 +10,7 @@ import { createLegend, keepKeys, savePicture, titledPanel } from "./panel.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createStrip } from "./strip.js";
 import { mapColours } from "./map_colours.js";
-import { watchTheme } from "./theme.js";
+import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
 import { aboutToken } from "./words.js";
@@ -113,7 +113,7 @@ export function createExplorer(root, host) {
   });
   const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
   textPanel.after(
-    createLegend(marks, `hue: ${page.group_name} (24, then they repeat) · strength: attention`, MEANING.tint),
+    createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`, MEANING.tint),
   );
   const strip = createStrip(textPanel, {
     tokens: page.tokens,

@@ -8,7 +8,7 @@ import { createFollow } from "./stepper_follow.js";
 import { createControls } from "./stepper_controls.js";
 import { ATTENDED, createStrip } from "./strip.js";
 import { mapColours } from "./map_colours.js";
-import { watchTheme } from "./theme.js";
+import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
 import { aboutToken, MEANING } from "./words.js";
@@ -266,5 +266,5 @@ function legend(page) {
   if (page.merges) marks.splice(3, 0, ["kv-merged", "merged", MEANING.merged]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} (24, then they repeat) · strength: attention`, tint);
+  return createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`, tint);
 }

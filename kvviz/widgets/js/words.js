@@ -1,6 +1,7 @@
 import { format } from "./dom.js";
 import { indexOf, roundedWeight } from "./slice.js";
 import { ATTENDED, GENERATED, MERGED, ORACLE, RECENT, SINK } from "./strip.js";
+import { HUES } from "./theme.js";
 
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { Rows } from "./tip.js" */
@@ -27,7 +28,7 @@ export const MEANING = {
   merged:
     "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
-  hues: "there are 24 hues, which repeat: the number tells two of one hue apart",
+  hues: `there are ${HUES} hues, which repeat: the number tells two of one hue apart`,
   share: "share of the exact attention that falls on these tokens",
   score: "the method ranks by this number, the best first",
 };

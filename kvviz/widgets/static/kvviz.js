@@ -819,7 +819,7 @@ var MEANING = {
   recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
   merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
-  hues: "there are 24 hues, which repeat: the number tells two of one hue apart",
+  hues: `there are ${HUES} hues, which repeat: the number tells two of one hue apart`,
   share: "share of the exact attention that falls on these tokens",
   score: "the method ranks by this number, the best first"
 };
@@ -2622,7 +2622,7 @@ function createExplorer(root2, host) {
     ]))
   });
   const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
-  textPanel.after(createLegend(marks, `hue: ${page.group_name} (24, then they repeat) \xB7 strength: attention`, MEANING2.tint));
+  textPanel.after(createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING2.tint));
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     span: page.span,
@@ -4681,7 +4681,7 @@ function legend2(page) {
   ]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} (24, then they repeat) \xB7 strength: attention`, tint);
+  return createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, tint);
 }
 
 // kvviz.js
