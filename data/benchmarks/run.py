@@ -82,7 +82,15 @@ def machine() -> dict[str, Any]:
 
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     packages = (
-        "torch", "transformers", "scikit-learn", "faiss-cpu", "numpy", "numba", "plotly", "ipywidgets", "anywidget",
+        "torch",
+        "transformers",
+        "scikit-learn",
+        "faiss-cpu",
+        "numpy",
+        "numba",
+        "plotly",
+        "ipywidgets",
+        "anywidget",
     )
     return {
         "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
