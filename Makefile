@@ -104,7 +104,7 @@ $(VENV)/.demo: $(REQUIREMENTS)
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.demo
-	$(VENV)/$(INSTALL) -c requirements/constraints.txt -e ".[lab,export,kernels,ann,evaluate,data,bench,site,dev]"
+	$(VENV)/$(INSTALL) -c requirements/constraints.txt -e ".[lab,export,kernels,cpu,ann,evaluate,data,bench,site,dev]"
 	$(JAVASCRIPT) bundle --quiet kvviz.js > /dev/null || \
 		echo "no npm registry: make js and tests/widgets/test_bundle.py will ask it for Deno's bundler, esbuild" >&2
 	touch $@

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvviz_kernels import (
     Impl,
     gather_attention,
+    gather_weights,
     ivf_lists,
     ivf_union,
     kmeans_assign,
@@ -22,6 +23,7 @@ from kvviz_kernels import (
 __all__ = [
     "Impl",
     "gather_attention",
+    "gather_weights",
     "ivf_lists",
     "ivf_union",
     "kmeans_assign",

@@ -81,7 +81,17 @@ def machine() -> dict[str, Any]:
     from kvviz.models.provenance import hardware, installed
 
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    packages = ("torch", "transformers", "scikit-learn", "faiss-cpu", "numpy", "plotly", "ipywidgets", "anywidget")
+    packages = (
+        "torch",
+        "transformers",
+        "scikit-learn",
+        "faiss-cpu",
+        "numpy",
+        "numba",
+        "plotly",
+        "ipywidgets",
+        "anywidget",
+    )
     return {
         "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
         "threads": torch.get_num_threads(),

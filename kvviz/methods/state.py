@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from kvviz_kernels import gather_weights
 from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..offload.growing import GrowingTensor
 from ..offload.token_cache import TokenCache
-from .attention import attention_weights
-from .selection import Group, reduce_group
+from .selection import Group
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -130,13 +130,11 @@ class TokenState(State):
         weights are moved. Source: CTkvr (arXiv 2512.15550), section 3.2.
         """
         on_host = self.tokens.keys_on_host(positions)
-        if on_host is None:
-            keys, real = self.tokens.take_keys(positions), positions >= 0  # [B, R, S, D]
-        else:
-            keys, real = on_host
+        if on_host is not None:
             queries = self.tokens.to_host(queries)
-        weights = attention_weights(queries, keys, self.layer.scale, self.layer.softcap, visible=real)
-        weights = reduce_group(weights, self.layer.n_kv_heads, group).masked_fill(~real, -1.0)
+        keys, places = self.tokens.keys_at(positions) if on_host is None else on_host
+        layer = self.layer
+        weights = gather_weights(queries, keys, places, scale=layer.scale, group=group, softcap=layer.softcap)
         return weights if on_host is None else self.tokens.to_device(weights, positions.device)
 
 

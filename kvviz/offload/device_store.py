@@ -105,6 +105,10 @@ class DeviceStore(LayerStore):
         """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads some token."""
         return _rows_of(self.key_buffer, self._places(self.slots(positions, rows).clamp(min=0), rows))
 
+    def keys_at(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
+        """The buffer of keys [B, H, N, D], a view, and the slots [B, R, S] of the tokens at `positions` in it."""
+        return self.key_buffer[rows], self.slots(positions, rows)
+
     def slots(self, positions: Tensor, rows: slice = slice(None), *, padded: bool = True) -> Tensor:
         """Slots of the stored tokens at `positions` [B, R, S] of these batch rows, R a multiple of H; -1 pads stay.
 

@@ -163,6 +163,14 @@ class LayerStore(ABC):
         """Keys [B, R, S, D] of these batch rows at `positions` [B, R, S]; a -1 pad reads a token or 0."""
         return self.read(positions, rows)[0]
 
+    def keys_at(self, positions: Tensor, rows: slice = ALL_ROWS) -> tuple[Tensor, Tensor]:
+        """A buffer of keys [B, H or R, N, D], and the places in it of the tokens at `positions` [B, R, S], -1 for pads.
+
+        For kernels that read keys where they are. A store without such a buffer gathers the keys.
+        """
+        places = torch.arange(positions.shape[-1], device=positions.device).expand_as(positions)
+        return self.read_keys(positions, rows), places.masked_fill(positions < 0, -1)
+
     @abstractmethod
     def kept_bytes(self) -> dict[str, int]:
         """Bytes of the memory for keys and values on each tier, spare room included."""

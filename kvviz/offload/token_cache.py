@@ -57,17 +57,17 @@ class TokenCache:
         """Keys [B, R, S, D] at `positions` [B, R, S], R a multiple of H; a -1 pad reads a token or 0."""
         return self._store.read_keys(self._absolute(positions), self._rows)
 
-    def keys_on_host(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The keys of `take_keys` in host memory, and whether each is a token's and no pad's, bool [B, R, S].
+    def keys_at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """A buffer of keys [B, H or R, N, D], and the places in it of the tokens at `positions` [B, R, S], -1 for pads.
 
-        Only the positions are moved there. None unless a lower tier has all these keys.
+        Nothing is copied if the device holds the keys.
         """
+        return self._store.keys_at(self._absolute(positions), self._rows)
+
+    def keys_on_host(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """As `keys_at`, in host memory; only the positions are moved there. None unless a lower tier has all keys."""
         on_host = self._store.on_host(self._absolute(positions), self._rows)
-        if on_host is None:
-            return None
-        rows, width = on_host.keys[0, 0], on_host.keys.shape[-1]  # the same rows for every head
-        keys = rows.index_select(0, on_host.slots.clamp(min=0).flatten()).view(*positions.shape, width)
-        return keys, on_host.slots >= 0
+        return None if on_host is None else (on_host.keys, on_host.slots)
 
     def to_host(self, tensor: Tensor) -> Tensor:
         """The tensor in host memory; its bytes count as moved if the layer's store offloads tokens."""

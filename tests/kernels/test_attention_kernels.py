@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
-from kvviz_kernels import gather_attention
+from kvviz_kernels import gather_attention, gather_weights
 
-from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_impl, normal
+from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_form, each_impl, each_on_cpu, normal
 
+HEADS_AND_GROUPS = pytest.mark.parametrize(
+    ("heads", "kv_heads", "group"), [(6, 2, "max"), (6, 2, "mean"), (4, 1, "sum"), (6, 3, "each")]
+)
 RATIOS = pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (9, 3), (8, 1)], ids=["MHA", "GQA", "MQA"])
 
 
@@ -63,7 +67,7 @@ def check(queries, keys, values, indices, impl, *, padded=True, **options):
     return result[0]
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("slots", LENGTHS)
 @RATIOS
 def test_attention_at_odd_lengths_and_all_ratios(slots, heads, kv_heads, impl, device):
@@ -72,7 +76,7 @@ def test_attention_at_odd_lengths_and_all_ratios(slots, heads, kv_heads, impl, d
     check(queries, keys, values, indices, impl, scale=24**-0.5, padded=False)
 
 
-@each_impl
+@each_form
 def test_attention_over_all_tokens_is_torch_attention(impl, device):
     queries, keys, values = attention_inputs(2, 8, 2, 100, 64, device)
     all_tokens = torch.arange(100, device=device).expand(2, 2, 100)
@@ -82,7 +86,7 @@ def test_attention_over_all_tokens_is_torch_attention(impl, device):
     torch.testing.assert_close(output, expected[:, :, 0], **TOLERANCE)
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("group", ["shared", "each"])
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_attention_with_pads_bias_and_softcap(softcap, group, impl, device):
@@ -98,7 +102,7 @@ def test_attention_with_pads_bias_and_softcap(softcap, group, impl, device):
     check(queries * 4, keys, values, indices, impl, scale=0.3, softcap=softcap)
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("layout", ["apart", "one row", "pool"])
 def test_rows_without_tokens_give_zero_and_pads_are_never_read(layout, impl, device):
     queries, keys, values = attention_inputs(1, 6, 3, 80, 16, device)
@@ -124,7 +128,7 @@ def test_rows_without_tokens_give_zero_and_pads_are_never_read(layout, impl, dev
         assert (lse == -math.inf).all()
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize(
     "layout",
     ["capacity", "tokens first", "odd strides", "one row", "one row a token", "values behind", "different", "pool"],
@@ -154,6 +158,10 @@ def test_attention_reads_any_strides(layout, impl, device):
     for rows in (3, 6):
         indices = choose(2, rows, 100, 37).to(device)
         indices[:, :, 3] = -1
+        if (layout, impl) == ("odd strides", "compiled"):
+            with pytest.raises(ValueError, match="on the CPU, stride 1 in the last dimension"):
+                check(queries, keys, values, indices, impl, scale=0.25)
+            impl = "auto"
         check(queries, keys, values, indices, impl, scale=0.25)
 
 
@@ -183,3 +191,38 @@ def test_errors_of_wrong_heads():
         gather_attention(normal(1, 9, 16), keys, keys, picks[:, :2], scale=1.0)
     with pytest.raises(ValueError, match="got 8 query heads; wanted a multiple of the 3 key/value heads"):
         gather_attention(normal(1, 8, 16), keys, keys, picks, scale=1.0)
+
+
+@each_on_cpu
+@HEADS_AND_GROUPS
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("slots", [1, 130, 700])
+def test_weights_are_the_softmax_over_the_selected_tokens(slots, softcap, heads, kv_heads, group, impl):
+    queries, keys, _ = attention_inputs(2, heads, kv_heads, 1003, 24, "cpu")
+    rows = heads if group == "each" else kv_heads
+    indices = choose(2, rows, 1003, slots)
+    indices[0, 0, slots // 2 :] = -1  # a row with pads, or of pads only
+    weights = gather_weights(queries, keys, indices, scale=0.2, group=group, softcap=softcap, impl=impl)
+    assert weights.dtype == torch.float32
+    for b, row in itertools.product(range(2), range(rows)):
+        real = indices[b, row] >= 0
+        head, members = row * kv_heads // rows, slice(row * heads // rows, (row + 1) * heads // rows)
+        logits = queries[b, members].double() @ keys[b, head, indices[b, row][real]].double().T * 0.2
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        expected = torch.full((slots,), -1.0, dtype=torch.float64)
+        by_query = logits.softmax(-1)
+        expected[real] = getattr(by_query, "amax" if group in ("max", "each") else group)(0)
+        torch.testing.assert_close(weights[b, row].double(), expected, rtol=2e-5, atol=1e-9)
+
+
+def test_weights_of_keys_in_half_precision_and_errors():
+    queries, keys, _ = attention_inputs(1, 4, 2, 100, 16, "cpu")
+    indices = choose(1, 2, 100, 30)
+    half = gather_weights(queries.half(), keys.half(), indices, scale=0.25, group="max")
+    expected = gather_weights(queries.half().float(), keys.half().float(), indices, scale=0.25, group="max")
+    torch.testing.assert_close(half, expected)
+    with pytest.raises(ValueError, match="got indices with 2 rows; wanted 4 rows for group='each'"):
+        gather_weights(queries, keys, indices, scale=0.25, group="each")
+    with pytest.raises(ValueError, match="got impl='fused', which it does not have"):
+        gather_weights(queries, keys, indices, scale=0.25, group="max", impl="fused")

@@ -11,7 +11,7 @@ import torch
 from kvviz_kernels import ivf_lists, ivf_union
 from kvviz_kernels.inverted_file import best_first, naive
 
-from tests.kernels.kernel_cases import each_device, each_impl, normal
+from tests.kernels.kernel_cases import each_device, each_form, each_impl, normal
 
 interpreted = pytest.mark.skipif(
     not kvviz_kernels.has_triton() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter"
@@ -40,7 +40,7 @@ def check_union(entries: torch.Tensor, length: int, impl: str, width: int | None
 
 
 @pytest.mark.slow
-@each_impl
+@each_form
 @pytest.mark.parametrize(
     ("entries", "length"),
     [(0, 5), (1, 1), (7, 31), (40, 32), (40, 33), (63, 64), (100, 1000), (1000, 100), (1500, 40_000)],
@@ -51,14 +51,14 @@ def test_unions_agree_with_numpy(entries, length, impl, device):
         check_union(torch.tensor(lists, dtype=dtype, device=device), length, impl)
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("width", [1, 20, 300, 1200])
 def test_unions_of_a_given_width(width, impl, device):
     lists = torch.from_numpy(np.random.default_rng(1).integers(-1, 200, (3, 300))).to(device)
     check_union(lists, 200, impl, width=width)
 
 
-@each_impl
+@each_form
 def test_rows_with_no_token_one_token_and_all_tokens(impl, device):
     lists = torch.full((4, 128), -1)
     lists[1] = 127

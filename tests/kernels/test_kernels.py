@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import kvviz_kernels
 import pytest
 import torch
-from kvviz_kernels import kmeans_assign, kmeans_update
+from kvviz_kernels import kmeans_assign, kmeans_update, take_best
 
 from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_impl, normal
 
@@ -120,8 +121,10 @@ def test_parts_for_tensor_cores_add_up_to_float32():
 
 def test_errors_of_bad_arguments(monkeypatch):
     keys = normal(1, 3, 10, 16)
-    with pytest.raises(ValueError, match="got impl='fast'; wanted 'auto', 'naive' or 'fused'"):
+    with pytest.raises(ValueError, match="got impl='fast'; wanted 'auto', 'naive', 'compiled' or 'fused'"):
         kmeans_assign(keys, keys, impl="fast")
+    with pytest.raises(ValueError, match="got impl='compiled', which it does not have"):
+        kmeans_assign(keys, keys, impl="compiled")
     with pytest.raises(ValueError, match="got metric='dot'; wanted one of cosine, ip, l2"):
         kmeans_assign(keys, keys, metric="dot")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -130,6 +133,11 @@ def test_errors_of_bad_arguments(monkeypatch):
     monkeypatch.setattr(kvviz_kernels.dispatch, "has_triton", lambda: False)
     with pytest.raises(ImportError, match="kvviz\\[kernels\\]"):
         kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="fused")
+    with pytest.raises(ValueError, match=r"got impl='compiled' for torch\.float16 on cpu"):
+        take_best(keys[0].half(), 1, impl="compiled")
+    monkeypatch.setattr(kvviz_kernels.dispatch, "has_numba", lambda: False)
+    with pytest.raises(ImportError, match="kvviz\\[cpu\\]"):
+        take_best(keys[0], 1, impl="compiled")
 
 
 def test_auto_logs_its_choice_once(caplog):
@@ -138,4 +146,36 @@ def test_auto_logs_its_choice_once(caplog):
     with caplog.at_level(logging.INFO, "kvviz_kernels"):
         for _ in range(2):
             kmeans_assign(keys, keys)
-    assert [record.getMessage() for record in caplog.records] == ["kmeans_assign: naive on cpu"]
+            take_best(keys[None], 1)
+    form = "compiled" if kvviz_kernels.has_numba() else "naive"
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["kmeans_assign: naive on cpu", f"take_best: {form} on cpu"]
+
+
+@pytest.mark.skipif(not kvviz_kernels.has_numba(), reason="Numba is not installed (extra: cpu)")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_uses_the_naive_form():
+    """There Numba would end the process, since GNU OpenMP's threads did not survive the fork."""
+    scores = normal(1, 2, 300)
+    expected = take_best(scores, 20, impl="compiled")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(take_best(scores, 20), expected) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not kvviz_kernels.has_numba(), reason="Numba is not installed (extra: cpu)")
+def test_compiled_results_do_not_depend_on_the_number_of_threads():
+    queries, keys, values = normal(2, 6, 32), normal(2, 3, 2000, 32, seed=1), normal(2, 3, 2000, 32, seed=2)
+    indices = torch.arange(0, 2000, 2).expand(2, 3, -1)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, threads, threads + 1):
+            torch.set_num_threads(count)
+            output, lse = kvviz_kernels.gather_attention(queries, keys, values, indices, scale=0.2, impl="compiled")
+            weights = kvviz_kernels.gather_weights(queries, keys, indices, scale=0.2, group="max", impl="compiled")
+            results.append((output, lse, weights))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import kvviz_kernels
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from kvviz_kernels.selection import (
     take_clusters,
 )
 
-from tests.kernels.kernel_cases import each_impl, normal
+from tests.kernels.kernel_cases import each_form, each_impl, each_on_cpu, normal
 
 HEADS = pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (6, 2), (4, 1)], ids=["MHA", "GQA", "MQA"])
 GROUPS = ("mean", "max", "sum", "each")
@@ -107,7 +108,7 @@ def reduced(scores, group):
     return getattr(scores, group)(2)
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("length", [1, 63, 100, 1000])
 @pytest.mark.parametrize("kind", [normal, few_values])
 def test_the_best_scores_agree_with_a_stable_sort(kind, length, impl, device):
@@ -197,7 +198,7 @@ def pq_by_hand(queries, centroids, codes, group, scale, softcap):
     return reduced(scores, group)
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(("scale", "softcap"), [(None, None), (0.5, None), (0.5, 2.0)])
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_quantised_tokens_are_scored_by_their_centroids(
     np.testing.assert_allclose(scores.cpu(), expected, rtol=2e-5, atol=1e-5 if scale is None else 1e-9)
 
 
-@each_impl
+@each_form
 def test_long_codes_strided_codes_and_many_splits(impl, device):
     queries = normal(1, 4, 16)
     for length, parts, count in ((5000, 2, 20), (3000, 2, 300)):  # several runs of tokens; codes of two bytes
@@ -232,7 +233,10 @@ def test_long_codes_strided_codes_and_many_splits(impl, device):
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_scores_by_pairs_equal_those_by_tokens(group, scale, monkeypatch):
-    """With few pairs of codes the naive form scores pairs, with the same result whether or not counts are given."""
+    """With few pairs of codes the naive form scores pairs, with the same result whether or not counts are given.
+
+    The compiled form scores pairs if counts are given.
+    """
     queries = normal(2, 6, 16)
     centroids, codes = quantised(2, 2, 900, 2, 16, 16)
     assert pairs_pay(centroids, codes)
@@ -247,15 +251,22 @@ def test_scores_by_pairs_equal_those_by_tokens(group, scale, monkeypatch):
     monkeypatch.setattr(quantized, "pairs_pay", lambda *_: False)
     by_tokens = pq_scores(queries, centroids, codes, group=group, scale=scale, impl="naive")
     assert torch.equal(by_pairs, with_counts)
-    torch.testing.assert_close(by_pairs, by_tokens, rtol=2e-5, atol=1e-6 if scale is None else 1e-9)
+    tolerance = {"rtol": 2e-5, "atol": 1e-6 if scale is None else 1e-9}
+    torch.testing.assert_close(by_pairs, by_tokens, **tolerance)
+    if kvviz_kernels.has_numba():
+        compiled = pq_scores(queries, centroids, codes, group=group, scale=scale, counts=counts, impl="compiled")
+        torch.testing.assert_close(compiled, by_tokens, **tolerance)
 
 
-def test_weights_far_below_the_best_pair_of_codes():
+@each_on_cpu
+def test_weights_far_below_the_best_pair_of_codes(impl):
     """No token has the best entries of both parts; a shift by their sum would leave only zeros."""
     centroids = torch.zeros(1, 1, 2, 2, 1)
     centroids[0, 0, :, 1] = 200.0
     codes = torch.tensor([[0, 1], [1, 0], [0, 0]], dtype=torch.uint8).repeat(2, 1)[None, None]
-    weights = pq_scores(torch.ones(1, 1, 2), centroids, codes, group="mean", scale=1.0, impl="naive")
+    counts = torch.zeros(1, 1, 2, 2)
+    count_pairs(counts, pair_cells(codes, 2))
+    weights = pq_scores(torch.ones(1, 1, 2), centroids, codes, group="mean", scale=1.0, counts=counts, impl=impl)
     torch.testing.assert_close(weights[0, 0], torch.tensor([0.25, 0.25, 0.0] * 2))
 
 

@@ -4,9 +4,9 @@
 reduce. `beyond_weights` is what selecting and attending cost beyond it, as a share of what full attention costs beyond
 it; it says more about a method than the ratio of whole steps, which depends on the model. It is also measured at
 shorter lengths, in the first dtype. The share of selecting includes `extend` and `select`. On a CPU float32 (kvviz's
-default) and bfloat16 (the
-model's published dtype) are measured. Since exact attention may be slow in bfloat16 on a CPU, times are also compared
-with the fastest `full` of all dtypes.
+default) and bfloat16 (the model's published dtype) are measured, and float32 with plain torch's kernels instead of the
+compiled ones. Since exact attention may be slow in bfloat16 on a CPU, times are also compared with the fastest `full`
+of all dtypes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from typing import Any
+from unittest.mock import patch
 
 from .end_to_end import synchronize
 from .inputs import MODEL, PROMPT_TOKENS, SYSTEMS, prose
@@ -45,6 +46,7 @@ def run() -> dict[str, Any]:
     by_dtype = {str(dtype).removeprefix("torch."): _measured(device, dtype, longest) for dtype in dtypes}
     by_length = {str(tokens): _measured(device, dtypes[0], tokens)["beyond_weights"] for tokens in LENGTHS}
     by_length[str(longest)] = next(iter(by_dtype.values()))["beyond_weights"]
+    plain = {} if cuda else {"beyond_weights_plain_torch": _with_plain_torch(device, dtypes[0], longest)}
     fastest = min(numbers["ms_a_token"]["full"] for numbers in by_dtype.values())
     for numbers in by_dtype.values():
         numbers["ratio_to_fastest_full"] = {name: ms / fastest for name, ms in numbers["ms_a_token"].items()}
@@ -55,7 +57,17 @@ def run() -> dict[str, Any]:
         "turns": TURNS,
         "dtypes": by_dtype,
         "beyond_weights_by_length": by_length,
+        **plain,
     }
+
+
+def _with_plain_torch(device: str, dtype: Any, tokens: int) -> dict[str, float]:
+    """`beyond_weights` as without Numba, from steps of their own."""
+    from kvviz_kernels import dispatch
+
+    with patch.object(dispatch, "has_numba", lambda: False):
+        beyond_weights: dict[str, float] = _measured(device, dtype, tokens)["beyond_weights"]
+    return beyond_weights
 
 
 def _measured(device: str, dtype: Any, tokens: int) -> dict[str, Any]:
@@ -145,6 +157,9 @@ def lines(part: dict[str, Any]) -> list[list[str]]:
             what = f"selecting and attending then, beyond the model's other work, as a share of `full`'s, {dtype}"
             found_lines.append([what, _numbers(found["beyond_weights"])])
         found_lines.append([f"selecting tokens, as a share of such a step, {dtype}", _numbers(found["choosing_share"])])
+    if "beyond_weights_plain_torch" in part:
+        what = "the same share, float32, with plain torch's kernels instead of the compiled ones (`kvviz[cpu]`)"
+        found_lines.append([what, _numbers(part["beyond_weights_plain_torch"])])
     for tokens, shares in part.get("beyond_weights_by_length", {}).items():
         found_lines.append([f"the same share beyond the other work, after {int(tokens):,} tokens", _numbers(shares)])
     return found_lines

@@ -1,4 +1,4 @@
-"""Attention over selected tokens, and merging of partial attention."""
+"""Attention over selected tokens, their softmax weights, and merging of partial attention."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..dispatch import Impl, use_fused
+from ..dispatch import Impl, form, use_fused
+from ..selection.shared import Group, check_group
 from . import naive
 
-__all__ = ["gather_attention", "merge_attention"]
+__all__ = ["gather_attention", "gather_weights", "merge_attention"]
 
 
 def gather_attention(
@@ -51,11 +52,51 @@ def gather_attention(
         wanted = f"{kv_heads} (key/value) or {query_heads} (query)"
         raise ValueError(f"gather_attention: got indices for {rows} heads; wanted {wanted}")
     options: dict[str, Any] = {"scale": scale, "bias": bias, "softcap": softcap, "padded": padded}
-    if use_fused("gather_attention", impl, queries):
+    chosen = form("gather_attention", impl, queries, keys, values, dense=True)
+    if chosen == "fused":
         from . import fused
 
         return fused.gather_attention(queries, keys, values, indices, **options)
+    if chosen == "compiled":
+        from . import compiled
+
+        return compiled.gather_attention(queries, keys, values, indices, **options)
     return naive.gather_attention(queries, keys, values, indices, **options)
+
+
+def gather_weights(
+    queries: Tensor,
+    keys: Tensor,
+    indices: Tensor,
+    *,
+    scale: float,
+    group: Group,
+    softcap: float | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
+    """Softmax weights of selected tokens among themselves, float32 [B, R, S], reduced over the group; -1 for padding.
+
+    queries [B, Q, D]; keys [B, H, N, D], with any strides; indices int64 [B, R, S]: positions in [0, N), or -1 for
+    padding. Each query's weights over the tokens of its row add up to 1, before `group` reduces them: "mean", "max" or
+    "sum" over the query heads of a KV head (R = H), or "each" (R = Q). softcap: as in `gather_attention`. Computed in
+    float32. It has no fused form; "auto" is naive on a GPU. No gradients. Raises ValueError for another `group`, R that
+    does not match it, H that does not divide Q, or impl="fused".
+
+    Source: the reranking of CTkvr (arXiv 2512.15550), section 3.2.
+    """
+    check_group("gather_weights", group, queries.shape[1], keys.shape[1])
+    rows = queries.shape[1] if group == "each" else keys.shape[1]
+    if indices.shape[1] != rows:
+        wanted = f"{rows} rows for group={group!r}"
+        raise ValueError(f"gather_weights: got indices with {indices.shape[1]} rows; wanted {wanted}")
+    if impl == "fused":
+        raise ValueError("gather_weights: got impl='fused', which it does not have; wanted 'auto', 'naive', 'compiled'")
+    options: dict[str, Any] = {"scale": scale, "group": group, "softcap": softcap}
+    if form("gather_weights", impl, queries, keys, dense=True) == "compiled":
+        from . import compiled
+
+        return compiled.gather_weights(queries, keys, indices, **options)
+    return naive.gather_weights(queries, keys, indices, **options)
 
 
 def merge_attention(outputs: list[Tensor], lses: list[Tensor], *, impl: Impl = "auto") -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
+from ..selection.shared import reduce_group
 from ..softcap import softcap_
 
 NEGATIVE_INFINITY = float("-inf")
@@ -48,6 +49,19 @@ def gather_attention(
         output.masked_fill_(empty[..., None], 0.0)
         lse.masked_fill_(empty, NEGATIVE_INFINITY)
     return output.reshape(batch, heads, width).to(queries.dtype), lse.reshape(batch, heads)
+
+
+def gather_weights(
+    queries: Tensor, keys: Tensor, indices: Tensor, *, scale: float, group: str, softcap: float | None = None
+) -> Tensor:
+    """Softmax weights; see `kvviz_kernels.gather_weights`."""
+    rows, pads, width = indices.shape[1], indices < 0, keys.shape[-1]
+    positions = indices.clamp(min=0)  # padding reads a token, of weight 0
+    picked = _pick(keys, positions, _places(keys, positions, width))  # [B, R, S, D]
+    grouped = queries.unflatten(1, (rows, -1)).float()
+    logits = softcap_((grouped @ picked.mT) * scale, softcap)  # [B, R, G, S]
+    weights = logits.masked_fill_(pads[:, :, None], NEGATIVE_INFINITY).softmax(-1).flatten(1, 2)
+    return reduce_group(weights, rows, group).masked_fill(pads, -1.0)
 
 
 def merge_attention(outputs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..dispatch import Impl, use_fused
+from ..dispatch import Impl, form, use_fused
 from . import naive
 from .shared import REDUCTIONS, best_first
 
@@ -64,8 +64,13 @@ def ivf_union(
 
     Tokens are marked in a table of `length` places per row (bits in the fused form). Nothing is sorted.
     """
-    if use_fused("ivf_union", impl, entries):
+    chosen = form("ivf_union", impl, entries, entries)
+    if chosen == "fused":
         from . import fused_union
 
         return fused_union.ivf_union(entries, length, width=width, places=places)
+    if chosen == "compiled":
+        from . import compiled
+
+        return compiled.ivf_union(entries, length, width=width, places=places)
     return naive.ivf_union(entries, length, width=width, places=places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..dispatch import Impl, use_fused
+from ..dispatch import Impl, form, use_fused
 from . import naive
 from .quantized import count_pairs, pair_cells, pairs_pay
 from .shared import GROUPS, Chosen, Group, check_group, group_scores, reduce_group
@@ -82,10 +82,15 @@ def take_best(scores: Tensor, count: int, *, impl: Impl = "auto") -> Tensor:
 
     scores float [B, R, L], not NaN. Ties go to the earlier position; a `count` above L selects all.
     """
-    if use_fused("take_best", impl, scores):
+    chosen = form("take_best", impl, scores, scores)
+    if chosen == "fused":
         from . import fused
 
         return fused.take_best(scores, count)
+    if chosen == "compiled":
+        from . import compiled
+
+        return compiled.take_best(scores, count)
     return naive.take_best(scores, count)
 
 
@@ -125,13 +130,19 @@ def pq_scores(
     query heads of a KV head (R = H), or "each" (R = Q). `softcap` without `scale` has no effect.
 
     counts float32 [B, H, C, C], optional: the number of tokens with each pair of codes, from `count_pairs`. It saves
-    the naive form on the CPU from counting them if m is 2, and does not change the result. Raises ValueError for
+    the naive form on the CPU from counting them if m is 2; with it, the compiled form looks up pairs of codes. It does
+    not change the result. Raises ValueError for
     another `group`, or if H does not divide Q.
     Source: PQCache (arXiv 2407.12820), section 3.1, step 4.
     """
     check_group("pq_scores", group, queries.shape[1], centroids.shape[1])
-    if use_fused("pq_scores", impl, queries):
+    chosen = form("pq_scores", impl, queries, centroids, codes)
+    if chosen == "fused":
         from . import fused
 
         return fused.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap)
+    if chosen == "compiled":
+        from . import compiled
+
+        return compiled.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap, counts=counts)
     return naive.pq_scores(queries, centroids, codes, group=group, scale=scale, softcap=softcap, counts=counts)
