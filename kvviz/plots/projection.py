@@ -1,4 +1,4 @@
-"""Projection of vectors to two dimensions, by PCA or t-SNE: the same seed gives the same map."""
+"""Projection of vectors to two dimensions, by PCA, along a query, or by t-SNE: the same seed gives the same map."""
 
 from __future__ import annotations
 
@@ -38,3 +38,27 @@ def project(
     with threadpool_limits(1):
         layout = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=seed).fit_transform(units)
     return np.asarray(layout, np.float64), ("t-SNE 1 (no unit)", "t-SNE 2 (no unit)")
+
+
+def query_axes(
+    keys: NDArray[Any], query: NDArray[Any]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[float, float]]:
+    """The origin [2] and axes [D, 2] of a map along a query, and the share of variance on each axis.
+
+    A vector x lies at origin + x @ axes. The first axis is the direction of the query [D], so that q·x grows from left
+    to right; the second is the first principal component of what is orthogonal to it, of the keys [L, D]. The mean key
+    lies at 0.
+    """
+    from sklearn.decomposition import PCA
+
+    centred = keys.astype(np.float64) - keys.astype(np.float64).mean(0)
+    first = query.astype(np.float64) / max(float(np.linalg.norm(query)), 1e-30)
+    along = centred @ first
+    rest = centred - along[:, None] * first
+    with np.errstate(invalid="ignore"):  # scikit-learn divides by the variance, 0 for equal keys
+        second = PCA(n_components=1, svd_solver="covariance_eigh").fit(rest).components_[0]
+    second = second - (second @ first) * first  # of keys on one line, any direction would do
+    axes = np.stack([first, second], axis=1)
+    variance = float(centred.var(0).sum())
+    shares = (float(along.var()) / variance, float((rest @ second).var()) / variance) if variance > 0 else (0.0, 0.0)
+    return -(keys.astype(np.float64).mean(0) @ axes), axes, shares

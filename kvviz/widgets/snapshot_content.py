@@ -16,17 +16,18 @@ from ..trace.diagnosis import Diagnosis
 from ..trace.hues import HUES, hue
 from . import content, view
 from .comparer_content import Compared
-from .inspector_content import Settings, Source
+from .inspector_source import Settings, Source
 from .snapshot import Snapshot
-from .snapshot_panels import Cells, Dots, Passage, Table
+from .snapshot_panels import Bars, Cells, Dots, Panel, Passage, Table
 
 if TYPE_CHECKING:
-    from ..generation.explore import Explored
+    from ..generation.explore import Explored, KeyGroups
 
 Array = NDArray[Any]
 COLUMNS = 128  # of a row of cells
 MOST_ROWS, MOST_DOTS = 24, 1500
 TEXT = "{}: attended tokens are tinted, the oracle's underlined"
+MAPS = {"pca": "principal components", "query": "the query's direction", "tsne": "t-SNE"}
 POSITIONS = "attended tokens, from the first position to the last"
 
 
@@ -80,33 +81,51 @@ def explorer(
     return Snapshot(title, place, shown, panels)
 
 
-def inspector(source: Source, settings: Settings, token: int) -> Snapshot:
-    """The clusters of a head's keys, with the one that contains `token`."""
-    clusters, places = source.clusters(settings), source.places(settings.layer, settings.head)
-    shades = hue(clusters.labels)
-    picked = -1 if token < 0 else int(clusters.labels[token])
-    title = f"Keys of {source.trace.model} · {source.prompt:,} tokens in {settings.n_clusters:,} clusters"
-    place = f"layer {settings.layer} · KV head {settings.head} · {settings.metric} · seed {settings.seed}"
+def inspector(source: Source, settings: Settings, picked: int, token: int, projection: str, step: int) -> Snapshot:
+    """The groups of a head's keys, with the one that is picked, and their ranking at a step."""
+    groups, key = source.clusters(settings), source.map_of(settings, projection, step)
+    places, shades = source.places(key), hue(groups.labels)
+    kinds = {"clusters": ("cluster", "clusters"), "pages": ("page", "pages"), "codes": ("code", "codes"),
+             "lists": ("list", "lists of query centroids")}  # fmt: skip
+    kind, kinds_name = kinds[settings.view]
+    title = f"Keys of {source.trace.model} · {source.prompt:,} tokens in {len(groups.sizes):,} {kinds_name}"
+    place = f"layer {settings.layer} · KV head {settings.head} · {settings.metric} · seed {settings.seed} · step {step}"
     numbers = []
     if picked >= 0:
-        recalled, steps = int((clusters.taken[:, picked] > 0).sum()), len(clusters.taken)
+        recalled, steps = int((groups.taken[:, picked] > 0).sum()), len(groups.taken)
         numbers = [
-            ("picked cluster", f"#{picked}"), ("size", f"{clusters.sizes[picked]:,} tokens"),
-            ("spread", f"{clusters.spread[picked]:.3f}"), ("recalled by", f"{recalled} of {steps} steps"),
+            (f"picked {kind}", f"#{picked}"), ("size", f"{groups.sizes[picked]:,} tokens"),
+            ("spread", f"{groups.spread[picked]:.3f}"), ("recalled by", f"{recalled} of {steps} steps"),
         ]  # fmt: skip
+    members = set(groups.members(picked).tolist()) if picked >= 0 else set()
     fills = {
-        position: look_colour(shade * view.LEVELS + (view.LEVELS - 1 if label == picked else 0))
-        for position, (shade, label) in enumerate(zip(shades.tolist(), clusters.labels.tolist(), strict=True))
+        position: look_colour(shade * view.LEVELS + (view.LEVELS - 1 if position in members else 0))
+        for position, shade in enumerate(shades.tolist())
     }
-    few = np.unique(np.linspace(0, len(shades) - 1, min(MOST_DOTS, len(shades))).astype(int))
+    known = np.flatnonzero(~np.isnan(places.points[:, 0]))
+    few = known[np.unique(np.linspace(0, len(known) - 1, min(MOST_DOTS, len(known))).astype(int))]
     colours = [str(look_colour(int(shade) * view.LEVELS + view.LEVELS - 1)) for shade in shades[few]]
-    lined = frozenset(np.flatnonzero(clusters.labels == picked).tolist() if picked >= 0 else ())
-    return Snapshot(title, place, numbers, [
-        Dots("keys by principal components, coloured by cluster; the star is the last query",
-             places.points[few], colours, places.star),
-        Passage("prompt, tinted by cluster; the picked one is underlined", source.trace.tokens[: source.prompt],
-                {at: colour for at, colour in fills.items() if colour}, lined, max(token, 0)),
-    ])  # fmt: skip
+    star = places.stars[min(step, len(places.stars) - 1)] if step < source.ranked or not source.ranked else None
+    about = f"keys by {MAPS[projection]}, coloured by {kind}; the star is the query"
+    panels: list[Panel] = [Dots(about, places.points[few], colours, star)]
+    if step < len(groups.scores):
+        panels.append(_ranking(groups, kinds_name, step))
+    about = f"prompt, tinted by {kind}; the picked one is underlined"
+    tinted = {position: colour for position, colour in fills.items() if colour}
+    tokens = source.trace.tokens[: source.prompt]
+    passage = Passage(about, tokens, tinted, frozenset(members), max(token, 0))
+    return Snapshot(title, place, numbers, [*panels, passage])
+
+
+def _ranking(groups: KeyGroups, kinds: str, step: int) -> Bars:
+    """The scores of the groups at a step, best first; filled are those before the cut, or with recalled tokens."""
+    scores, cut = groups.scores[step], int(groups.cut[step])
+    ranked = np.flatnonzero(~np.isnan(scores) & (groups.sizes > 0))
+    order = ranked[np.argsort(-scores[ranked], kind="stable")]
+    filled = [rank < cut if cut >= 0 else bool(groups.recalled[step, number] > 0) for rank, number in enumerate(order)]
+    colours = [str(look_colour(int(shade) * view.LEVELS + view.LEVELS - 1)) for shade in hue(order)]
+    said = f"{sum(filled):,} of {len(order):,} {kinds} recalled at step {step}"
+    return Bars(f"{kinds} by score at step {step}; filled: recalled", scores[order], colours, filled, said)
 
 
 def misses(diagnosis: Diagnosis, page: Mapping[str, Any], place: Mapping[str, int]) -> Snapshot:

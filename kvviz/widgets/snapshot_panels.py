@@ -1,4 +1,4 @@
-"""Panels of a snapshot, drawn as SVG: running text with tints, rows of coloured cells, dots, and a table."""
+"""Panels of a snapshot, drawn as SVG: running text with tints, rows of coloured cells, dots, bars, and a table."""
 
 from __future__ import annotations
 
@@ -136,6 +136,31 @@ class Dots:
             x, y = place(self.star)
             _text(root, "★", x - 8, y + 6, size=18)
         return top + height
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar per score, best first, in the colour of each, counted from the lowest; those not filled are outlines."""
+
+    title: str
+    scores: NDArray[np.floating]
+    colours: Sequence[str]
+    filled: Sequence[bool]
+    alternative: str = ""
+
+    def draw(self, root: ElementTree.Element, top: float) -> float:
+        """As `Panel.draw`."""
+        top, height = _heading(root, self.title, top), 90
+        width = min(INSIDE / max(len(self.scores), 1), 22)
+        heights = self.scores - self.scores.min(initial=np.inf)
+        heights = 2 + (height - 2) * heights / max(float(heights.max(initial=0)), 1e-12)
+        for rank, (tall, colour, full) in enumerate(zip(heights.tolist(), self.colours, self.filled, strict=True)):
+            left = MARGIN + rank * width
+            bar = _add(root, "rect", x=left, y=top + height - tall, width=width * 0.8, height=tall)
+            bar.set("fill", colour if full else "none")
+            bar.set("stroke", INK if full else colour)
+            bar.set("stroke-width", f"{min(1.0, width / 5):.2f}")
+        return top + height + 4
 
 
 @dataclass(frozen=True)

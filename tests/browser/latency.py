@@ -52,6 +52,7 @@ def measure(
 def _press_all(page: Page, scene: Scene, controls: Iterable[Control], place: str) -> Iterator[dict[str, Any]]:
     for control in controls:
         element = page.locator(control.selector)
+        element.evaluate("node => node.closest('details')?.setAttribute('open', '')")
         changes = tour(element) if control.key is None else repeat(control.key)
         yield _row(scene, control, place, frames(element, islice(changes, control.times)))
 

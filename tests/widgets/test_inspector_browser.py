@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from kvviz.generation.explore import cluster_keys
+from kvviz.generation.explore import cluster_keys, group_keys
 from kvviz.widgets import ClusterInspector
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.recordings import HOSTILE
@@ -59,7 +59,7 @@ def test_the_slider_changes_the_clusters_without_a_kernel(browser, hostile, sche
         expect(page.locator("h2")).to_contain_text("in 10 clusters")
         assert chosen(page) == members(trace, token, n_clusters=10)
         assert below.evaluate(PICTURE) != before
-        page.locator(".kv-prompt .kv-panel").press("ArrowLeft")  # anywhere except on the map
+        slider.press("ArrowLeft")
         expect(page.locator("h2")).to_contain_text("in 8 clusters")
         assert chosen(page) == members(trace, token, n_clusters=8)
         slider.press("End")
@@ -86,8 +86,8 @@ def test_arrow_keys_and_enter_pick_a_cluster_on_the_map(browser, hostile):
         assert chosen(page) == np.flatnonzero(clustering.labels == cluster).tolist()
         assert marks.evaluate(PICTURE) != before
         facts = page.locator(".kv-facts .kv-number").all_inner_texts()
-        assert facts[:3] == [str(clustering.sizes[cluster]), f"{clustering.spread[cluster]:.2f}",
-                             f"{(clustering.taken[:, cluster] > 0).sum()} of 32 steps"]  # fmt: skip
+        assert facts[1:4] == [str(clustering.sizes[cluster]), f"{clustering.spread[cluster]:.2f}",
+                              f"{(clustering.taken[:, cluster] > 0).sum()} of 32 steps"]  # fmt: skip
         heights = page.locator(".kv-stepbar > span").evaluate_all(
             "bars => bars.map(bar => parseFloat(bar.style.height))"
         )
@@ -154,7 +154,7 @@ def test_a_narrow_page_stacks_its_panels(browser, hostile):
 def test_the_screenshot_and_the_call(browser, hostile, tmp_path):
     _, path, token = hostile
     with opened(browser, path) as page:
-        page.locator("summary").press("Enter")
+        page.get_by_text("Save", exact=True).press("Enter")
         call = f'layer=2, head=0, n_clusters=8, metric="cosine", seed=0, token={token}, queries=32, budget=90)'
         expect(page.locator(".kv-sheet code")).to_have_text(f"kvviz.widgets.ClusterInspector(trace, {call}")
         with page.expect_download() as download:
@@ -164,6 +164,228 @@ def test_the_screenshot_and_the_call(browser, hostile, tmp_path):
         data, box = (tmp_path / "saved.png").read_bytes(), page.locator(".kvviz").bounding_box()
         assert int.from_bytes(data[16:20], "big") == round(2 * box["width"])
         assert len(data) > 50_000  # map and text, not an empty picture
+
+
+def bars(page):
+    """Group and state of each bar of the ranking, from the best."""
+    found = page.locator(".kv-rankbar").evaluate_all(
+        "nodes => nodes.map(node => [node.ariaLabel.match(/#(\\d+)/)[1], node.className.split('kv-rank-')[1]])"
+    )
+    return [(int(group), kind) for group, kind in found]
+
+
+def expected_bars(groups, step):
+    scores = np.where(groups.sizes > 0, groups.scores[step], np.nan)
+    order = [int(group) for group in np.argsort(-scores, kind="stable") if not np.isnan(scores[group])]
+    whole, cut = groups.recalled[step] == groups.sizes, groups.cut[step]
+    kinds = ["none" if rank >= cut else "whole" if whole[group] else "part" for rank, group in enumerate(order)]
+    return list(zip(order, kinds, strict=True))
+
+
+def test_query_and_ranking_follow_the_step(browser, hostile):
+    trace, path, token = hostile
+    groups = cluster_keys(trace, 2, 0, n_clusters=8, budget=90)
+    with opened(browser, path) as page:
+        step, marks = page.get_by_role("slider", name="decode step"), page.locator(".kv-keymap canvas").nth(1)
+        heading, number = page.locator(".kv-ranks h3"), step.input_value()
+        assert number == "31"
+        pictures = set()
+        for press, at in (("Home", 0), ("ArrowRight", 1), (None, 2), ("ArrowLeft", 1)):
+            if press is None:
+                page.get_by_role("button", name="next step").click()
+            else:
+                page.locator(".kv-prompt .kv-panel").press(press)  # anywhere except on the map and the bars
+            expect(heading).to_contain_text(f"step {at}: 8 clusters by q·centroid")
+            assert step.input_value() == str(at)
+            assert bars(page) == expected_bars(groups, at)
+            pictures.add(marks.evaluate(PICTURE))
+            rank = [group for group, _ in bars(page)].index(groups.labels[token]) + 1
+            assert f"#{groups.labels[token]} on rank {rank} of 8" in step.get_attribute("aria-valuetext")
+            assert page.locator(".kv-stepbar").nth(at).get_attribute("data-now") is not None
+        assert len(pictures) == 3  # the star is elsewhere at each step
+        expect(page.locator(".kv-sheet code").last).to_contain_text(", step=1, queries=32")
+
+
+def test_the_cut_is_a_line_and_words(browser, hostile):
+    trace, path, _ = hostile
+    groups = cluster_keys(trace, 2, 0, n_clusters=8, budget=90)
+    with opened(browser, path) as page:
+        page.get_by_role("slider", name="decode step").press("Home")
+        kinds, cut = expected_bars(groups, 0), groups.cut[0]
+        (trimmed,) = [group for group, kind in kinds if kind == "part"]
+        assert page.locator(".kv-rankbar[data-cut]").count() == 1
+        assert page.locator(".kv-rankbar").nth(cut - 1).get_attribute("data-cut") is not None
+        expect(page.locator(".kv-rankwords")).to_have_text(
+            f"{cut - 1} of 8 clusters recalled whole, cluster #{trimmed} trimmed to {groups.recalled[0, trimmed]} of "
+            f"{groups.sizes[trimmed]} tokens: the line is where the budget of 90 tokens ends."
+        )
+        look = "node => getComputedStyle(node.querySelector('.kv-rankfill'))"
+        fills = page.locator(".kv-rankbar").evaluate_all(
+            f"nodes => nodes.map({look}).map(style => [style.backgroundColor, style.backgroundImage])"
+        )
+        states = {kind: (colour != "rgba(0, 0, 0, 0)", image != "none")
+                  for (_, kind), (colour, image) in zip(kinds, fills, strict=True)}  # fmt: skip
+        assert states == {"whole": (True, False), "part": (True, True), "none": (False, False)}  # without colour, too
+
+
+def test_bars_are_picked_by_click_and_keys(browser, hostile):
+    trace, path, _ = hostile
+    groups = cluster_keys(trace, 2, 0, n_clusters=8, budget=90)
+    with opened(browser, path) as page:
+        order = [group for group, _ in bars(page)]
+        page.locator(".kv-rankbar").nth(5).click()
+        assert chosen(page) == groups.members(order[5]).tolist()
+        expect(page.locator(".kv-facts .kv-id")).to_have_text(f"#{order[5]}")
+        ranking = page.get_by_role("listbox")
+        ranking.press("ArrowRight")
+        ranking.press("ArrowRight")
+        lit = page.locator(".kv-prompt [data-lit]").evaluate_all(ATTENDED)
+        assert lit == groups.members(order[1]).tolist()
+        expect(page.locator(".kv-spoken")).to_contain_text(f"cluster #{order[1]}, rank 2 of 8, q·centroid")
+        ranking.press("Enter")
+        assert chosen(page) == groups.members(order[1]).tolist()
+        selected = page.locator(".kv-rankbar[aria-selected=true]")
+        expect(selected).to_have_count(1)
+        expect(selected).to_contain_text(f"#{order[1]}")
+
+
+def test_four_hundred_bars_are_one_tab_stop_in_a_panel_that_scrolls(browser, tmp_path):
+    inspector = ClusterInspector(made_trace(900), n_clusters=400)
+    inspector.to_html(tmp_path / "page.html", n_clusters=[])
+    with opened(browser, tmp_path / "page.html") as page:
+        count = page.locator(".kv-rankbar").count()
+        assert count == (inspector.source.clusters(inspector.settings).sizes > 0).sum() > 300
+        assert page.locator(".kv-ranks [tabindex='0']").count() == 1
+        assert page.locator(".kv-rankbar").evaluate_all("bars => Math.min(...bars.map(bar => bar.offsetWidth))") >= 7
+        panel = page.locator(".kv-ranking")
+        page.get_by_role("listbox").press("End")
+        assert panel.evaluate("node => node.scrollLeft") > 500
+        expect(page.locator(".kv-rankbar").last).to_be_in_viewport()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 960
+
+
+def test_the_map_zooms_and_lets_the_page_scroll(browser, hostile):
+    _, path, _ = hostile
+    with opened(browser, path) as page:
+        keymap, below = page.locator(".kv-keymap"), page.locator(".kv-keymap canvas").first
+        whole, before = below.evaluate(PICTURE), chosen(page)
+        page.set_viewport_size({"width": 960, "height": 620})
+        keymap.hover()
+        page.mouse.wheel(0, 120)  # the wheel alone scrolls the page
+        expect(page.locator("h2")).not_to_be_in_viewport()
+        assert below.evaluate(PICTURE) == whole
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -300)
+        page.keyboard.up("Control")
+        expect(keymap).to_have_attribute("data-zoom", "2.72")
+        zoomed = below.evaluate(PICTURE)
+        assert zoomed != whole
+        box = keymap.bounding_box()
+        middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(*middle)
+        page.mouse.down()
+        page.mouse.move(middle[0] - 80, middle[1] - 60, steps=4)
+        page.mouse.up()
+        assert below.evaluate(PICTURE) != zoomed  # moved
+        assert chosen(page) == before  # and nothing picked
+        keymap.press("0")
+        assert below.evaluate(PICTURE) == whole
+        for make in (lambda: keymap.press("+"), lambda: page.get_by_role("button", name="zoom in").click()):
+            make()
+            assert below.evaluate(PICTURE) != whole
+            page.get_by_role("button", name="show all keys").click()
+            assert below.evaluate(PICTURE) == whole
+        expect(page.get_by_role("button", name="zoom out")).to_be_disabled()
+        assert "Ctrl and the wheel" in page.locator(".kv-keys h3").get_attribute("title")
+
+
+def test_text_is_found_across_tokens(browser, tmp_path):
+    words = [f" word{at % 17}" for at in range(300)]
+    words[100:103] = [" Se", "cret", " plan"]
+    words[200:202] = [" secret", "s"]
+    ClusterInspector(made_trace(300, tokens=words), n_clusters=4).to_html(tmp_path / "page.html", n_clusters=[])
+    lit = ".kv-prompt [data-lit]"
+    with opened(browser, tmp_path / "page.html") as page:
+        field, marks = page.get_by_role("searchbox"), page.locator(".kv-keymap canvas").nth(1)
+        said, before = page.locator(".kv-found"), marks.evaluate(PICTURE)
+        assert said.get_attribute("role") == "status"
+        field.fill("secret")
+        expect(said).to_have_text("1 of 2, at position 100")
+        assert page.locator(lit).evaluate_all(ATTENDED) == [100, 101, 200]
+        first = marks.evaluate(PICTURE)
+        assert first != before
+        field.press("Enter")
+        expect(said).to_have_text("2 of 2, at position 200")
+        expect(page.locator("[data-position='200']")).to_be_in_viewport()
+        assert marks.evaluate(PICTURE) != first
+        field.press("Shift+Enter")
+        expect(said).to_have_text("1 of 2, at position 100")
+        page.get_by_role("button", name="next occurrence").click()
+        expect(said).to_have_text("2 of 2, at position 200")
+        field.fill("nowhere")
+        expect(said).to_have_text("not in the prompt")
+        assert page.locator(lit).count() == 0
+        field.press("Escape")
+        assert field.input_value() == ""
+        assert marks.evaluate(PICTURE) == before
+        field.press("ArrowLeft")  # moves the caret, not the step
+        expect(page.locator(".kv-ranks h3")).to_contain_text("step 31:")
+
+
+def test_the_map_along_the_query_follows_the_step_without_a_kernel(browser, hostile):
+    _, path, _ = hostile
+    with opened(browser, path) as page:
+        below, axes = page.locator(".kv-keymap canvas").first, page.locator(".kv-keys .kv-axis").first
+        page.get_by_text("Settings", exact=True).click()
+        picker = page.get_by_label("map", exact=True)
+        assert picker.locator("option").all_inner_texts() == ["PCA", "along the query"]  # t-SNE was not shown
+        picker.select_option("query")
+        expect(axes).to_contain_text("direction of the query at step 31 (")
+        expect(page.locator(".kv-limits")).to_contain_text("From left to right q·k grows")
+        last = below.evaluate(PICTURE)
+        page.get_by_role("slider", name="decode step").press("Home")
+        expect(axes).to_contain_text("direction of the query at step 0 (")
+        assert below.evaluate(PICTURE) != last
+
+
+VIEW_FIELDS = {"pages": {"page_size": 8}, "codes": {"n_bits": 3}, "lists": {"list_ratio": 1.0}}
+
+
+def test_pages_codes_and_lists_are_groups_too(browser, tmp_path):
+    trace = made_trace(400)
+    fields = {name: value for view in VIEW_FIELDS.values() for name, value in view.items()}
+    ClusterInspector(trace, n_clusters=8, fields=fields).to_html(tmp_path / "page.html", n_clusters=[])
+    with opened(browser, tmp_path / "page.html") as page:
+        page.get_by_text("Settings", exact=True).click()
+        for view, title in (
+            ("pages", "in 46 pages"),
+            ("codes", "in 8 codes of part 0 (0 to 1)"),
+            ("lists", "in 23 lists"),
+        ):
+            page.get_by_label("groups", exact=True).select_option(view)
+            expect(page.locator("h2")).to_contain_text(title)
+            page.get_by_role("slider", name="decode step").press("Home")
+            groups = group_keys(trace, 2, 0, view, **VIEW_FIELDS[view])
+            order = [group for group, _ in bars(page)]
+            scores = groups.scores[0]
+            assert sorted(order) == np.flatnonzero(~np.isnan(scores) & (groups.sizes > 0)).tolist()
+            assert (np.diff(scores[order]) <= 0).all()
+            page.locator(".kv-rankbar").nth(2).click()
+            assert chosen(page) == groups.members(order[2]).tolist()
+            expect(page.locator(".kv-facts .kv-id")).to_have_text(f"#{order[2]}")
+            page.get_by_text("Settings", exact=True).click()  # the click on a bar closed it
+        page.get_by_role("slider", name="decode step").press("End")
+        page.get_by_label("groups", exact=True).select_option("lists")
+        expect(page.locator(".kv-rankwords")).to_have_text(
+            "All lists of the prompt were replaced by the queries of earlier steps."
+        )
+        page.get_by_label("groups", exact=True).select_option("codes")
+        page.get_by_label("part", exact=True).select_option("1")
+        expect(page.locator("h2")).to_contain_text("in 8 codes of part 1 (0 to 1)")
+        token = page.locator("[data-position='100']")
+        token.click()
+        labels = group_keys(trace, 2, 0, "codes", part=1, n_bits=3).labels
+        assert chosen(page) == np.flatnonzero(labels == labels[100]).tolist()
 
 
 def test_hovering_keeps_up_with_the_screen(browser, tmp_path):

@@ -218,6 +218,7 @@ def test_the_inspector_works_in_jupyterlab(lab):
     assert chosen(inspector) == members(trace, 100, n_clusters=9, metric="l2")
     inspector.locator('.kv-headcell[aria-label^="layer 2, KV head 1:"]').click()
     expect(inspector.get_by_label("KV head", exact=True)).to_have_value("1")
+    inspector.get_by_text("Settings", exact=True).click()
     inspector.get_by_label("seed").fill("7")
     inspector.get_by_label("seed").press("Enter")
     expect(title).to_contain_text("in 9 clusters · l2 · seed 7 · layer 2, KV head 1")
@@ -232,6 +233,18 @@ def test_the_inspector_works_in_jupyterlab(lab):
     keys.press("Enter")
     expect(lab.get_by_text(re.compile(rf"^token \d+: {len(chosen(inspector))}$"))).to_be_visible()
     assert chosen(inspector) != members(trace, 100, n_clusters=15, metric="l2", head=1, seed=7)
+    inspector.get_by_label("map", exact=True).select_option("query")
+    expect(inspector.locator(".kv-keys .kv-axis").first).to_contain_text("direction of the query at step 31")
+    keys.press("Escape")
+    inspector.locator(".kv-prompt .kv-panel").press("ArrowLeft")  # the kernel sends the map of the step
+    expect(inspector.locator(".kv-keys .kv-axis").first).to_contain_text("direction of the query at step 30")
+    inspector.get_by_label("groups", exact=True).select_option("pages")
+    expect(title).to_contain_text("in 23 pages · layer 2, KV head 1")
+    inspector.get_by_label("page size", exact=True).select_option("32")
+    expect(title).to_contain_text("in 11 pages")
+    inspector.get_by_label("groups", exact=True).select_option("clusters")
+    expect(title).to_contain_text("in 15 clusters")
+    inspector.locator(".kv-rankbar").first.click()  # which closes the settings
     controls = "button:visible, input:visible, select:visible, summary:visible"
     assert inspector.locator(".kv-head, .kv-controls, .kv-facts").locator(controls).count() == 7
     check_themes(lab, ".kv-inspector")

@@ -164,7 +164,9 @@ def test_the_inspectors_snapshot_has_the_picked_cluster():
     assert ("size", f"{len(inspector.members())} tokens") in snapshot.numbers
     assert "l2" in snapshot.place
     assert "in 8 clusters" in snapshot.title
-    assert snapshot.panels[1].lined == set(inspector.members().tolist())
+    assert snapshot.panels[2].lined == set(inspector.members().tolist())
+    cut = int(inspector.source.clusters(inspector.settings).cut[31])
+    assert snapshot.panels[1].filled == [rank < cut for rank in range(8)]
 
 
 def test_the_miss_inspectors_snapshot_has_the_evidence_and_the_answer():

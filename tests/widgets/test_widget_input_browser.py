@@ -45,9 +45,12 @@ TABS = {
         ("region", "one: answer"), ("region", "two: prompt"), ("region", "two: answer"),
     ],
     "ClusterInspector": [
-        ("summary", "Save"), ("range", "number of clusters C"),
-        ("application", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it"),
-        ("region", "prompt"), ("button", "All clusters"),
+        ("summary", "Settings"), ("summary", "Save"), ("button", "previous step (←)"), ("range", "decode step"),
+        ("range", "number of clusters C"),
+        ("application", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it, "
+                        "+ and − zoom, 0 shows all"),
+        ("search", "find text in the prompt"), ("region", "prompt"),
+        ("listbox", "clusters by q·centroid, best first"), ("button", "All clusters"),
     ],
     "BudgetExplorer": [
         ("select-one", "measure"), ("select-one", "layer"), ("select-one", "KV head"), ("summary", "Save"),

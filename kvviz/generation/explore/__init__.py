@@ -6,20 +6,29 @@ Widgets import this room only when they need it, because it loads torch.
 from __future__ import annotations
 
 from ...methods.sliders import Slider as Slider  # for widgets, which see no methods
-from .clusters import METRICS, KeyClusters, cluster_keys, cluster_limits, prompt_length
+from .clusters import METRICS, cluster_keys, cluster_limits
+from .explorer_sliders import sliders_of
+from .group_views import VIEWS, group_keys, prompt_length, ranked_steps, view_method, view_of
+from .key_groups import KeyGroups
 from .retries import retry
 from .selections import Explored, Explorer, Parts, Point, select
 
 __all__ = [
     "METRICS",
+    "VIEWS",
     "Explored",
     "Explorer",
-    "KeyClusters",
+    "KeyGroups",
     "Parts",
     "Point",
     "cluster_keys",
     "cluster_limits",
+    "group_keys",
     "prompt_length",
+    "ranked_steps",
     "retry",
     "select",
+    "sliders_of",
+    "view_method",
+    "view_of",
 ]

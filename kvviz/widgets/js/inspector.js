@@ -1,10 +1,14 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createInspectorControls } from "./inspector_controls.js";
-import { createDetails, takenOf } from "./inspector_details.js";
+import { createDetails } from "./inspector_details.js";
+import { aboutOf, membersOf, pickedOf, projectionOf, starOf, takenOf } from "./inspector_groups.js";
+import { drawMapLegend } from "./inspector_legend.js";
 import { createKeyMap } from "./inspector_map.js";
-import { MEANING, steps } from "./inspector_words.js";
-import { keepKeys, savePicture, section } from "./panel.js";
+import { createRanking } from "./inspector_ranking.js";
+import { createSearch } from "./inspector_search.js";
+import { MEANING, PROJECTIONS, steps, VIEWS } from "./inspector_words.js";
+import { keepKeys, savePicture, section, stepKeys } from "./panel.js";
 import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, GENERATED, ORACLE, SINK } from "./strip.js";
 import { HUES, LEVELS, watchTheme } from "./theme.js";
@@ -12,54 +16,24 @@ import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
 import { decimals, visible } from "./words.js";
 
-/** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
+/** @import { InspectorPage, Settings } from "./inspector_controls.js" */
+/** @import { Clustering, Places } from "./inspector_groups.js" */
 /** @import { Key } from "./inspector_map.js" */
-/** @import { Unpacked } from "./slice.js" */
+/** @import { ProjectionName } from "./inspector_words.js" */
+/** @import { Go } from "./panel.js" */
 /** @import { Rows } from "./tip.js" */
-/** @typedef {Unpacked & { points: Float32Array, star: Float32Array, titles: Uint8Array }} Places */
-/** @typedef {Unpacked & ClusterArrays} Clustering */
-/**
- * @typedef {object} ClusterArrays
- * @property {Int32Array} settings
- * @property {Float32Array} rings
- * @property {Int32Array} labels
- * @property {Uint8Array} hues of each cluster
- * @property {Int32Array} sizes
- * @property {Float32Array} spread
- * @property {Int32Array} central
- * @property {Int32Array} nearest
- * @property {Float32Array} nearest_cosine
- * @property {Int32Array} taken
- */
-/**
- * @typedef {object} InspectorPage
- * @property {string} model
- * @property {string[]} tokens
- * @property {string[]} step_tokens
- * @property {string} steps_by
- * @property {string} call
- * @property {string} call_end
- * @property {number[]} layers
- * @property {number[]} heads
- * @property {string[]} metrics
- * @property {number} default
- * @property {number[]} counts
- * @property {boolean} fixed
- * @property {string[]} notes
- * @property {HeadNumbers[]} head_maps
- * @property {number[]} span
- */
-/** @typedef {{ n_clusters: number, metric: string, seed: number, layer: number, head: number }} Settings */
 
-/** @type {Record<string, [by: number, absolute?: boolean] | undefined>} */
-const MOVES = { ArrowLeft: [-1], ArrowRight: [1], Home: [0, true], End: [Infinity, true] };
+/** @type {ProjectionName[]} */
+const NAMES = ["pca", "query", "tsne"]; // as in kvviz/widgets/inspector_places.py
 const SLOW_MS = 250; // a longer wait for clusters is shown
+const TSNE_PATIENCE_MS = 90_000;
 // Marks of the strip: tinted only; tinted and underlined; dotted.
 const TINTED = ATTENDED | GENERATED, PICKED = TINTED | ORACLE, UNCLUSTERED = ATTENDED | SINK;
 
 /**
- * The clusters of a head's keys. The host clusters again when a setting changes, or holds the clusters for some C.
+ * The groups of a head's keys, and how each step ranks them. The host groups again when a setting changes, or holds the
+ * groups for some settings.
  *
  * @type {View}
  */
@@ -72,20 +46,23 @@ export function createInspector(root, host) {
   let clusters;
   /** @type {number} */
   let token = host.get("token");
+  /** @type {number} */
+  let group = host.get("group");
+  /** @type {number} */
+  let now = host.get("step");
   /** @type {Settings | null} */
   let requested = null;
   /** @type {Settings | null} */
   let queued = null;
   /** @type {number | undefined} */
   let slowTimer;
-  let placesChanged = true;
+  /** @type {number[]} */
+  let found = [];
+  let placesChanged = true, clustersChanged = true;
   root.classList.add("kvviz", "kv-inspector");
   keepKeys(root);
-  const controls = createInspectorControls(root, page, { change: ask, save });
-  const wait = createWait(root, () => {
-    endWait();
-    paint();
-  });
+  const controls = createInspectorControls(root, page, { go, change: ask, save });
+  const wait = createWait(root, giveUp);
   const tip = createTip(root);
   const heads = createHeadPanel(root, { ...page, head_name: "KV head" }, {
     tip,
@@ -94,25 +71,34 @@ export function createInspector(root, host) {
   const grid = root.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", MEANING.map);
   const right = section(grid, "prompt", "kv-prompt", MEANING.text);
+  const ranked = grid.appendChild(element("section", "kv-ranks"));
   const about = grid.appendChild(element("section", "kv-details"));
-  root.append(mapLegend(), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const legend = root.appendChild(element("p", "kv-legend"));
+  root.append(...page.notes.map((note) => element("p", "kv-note", note)));
 
   const map = createKeyMap(left.appendChild(element("div")), root, {
     onHover(key, event) {
-      strip.light(key && key.token >= 0 ? [key.token] : []);
+      light(key && key.token >= 0 ? [key.token] : []);
       if (key) tip.show(keyRows(key), event);
       else tip.hide();
     },
-    onPick: (key) => choose(key.token >= 0 ? key.token : clusters.central[key.cluster]),
+    onPick: (key) => choose(key.token >= 0 ? key.token : clusters.central[key.cluster], key.cluster),
     onCursor(cluster) {
       status.textContent = cluster < 0
         ? ""
-        : `at cluster #${cluster}, ${format(clusters.sizes[cluster])} tokens: Enter picks it`;
+        : `at ${VIEWS[clusters.told.view].one} #${cluster}, ${format(clusters.sizes[cluster])} tokens: Enter picks it`;
     },
   });
   const axes = left.appendChild(element("div", "kv-axis"));
+  const limits = left.appendChild(element("p", "kv-note kv-limits"));
   const status = left.appendChild(element("div", "kv-axis kv-cursor"));
   status.setAttribute("role", "status");
+  createSearch(right, page.tokens, (tokens, at) => {
+    found = tokens;
+    light([]);
+    map.find(tokens, at);
+    if (at >= 0) strip.focus(at);
+  });
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
     span: page.span,
@@ -120,62 +106,105 @@ export function createInspector(root, host) {
     onHover(position, event) {
       map.hover(position);
       if (position === null) tip.hide();
-      else tip.show(keyRows({ cluster: clusters.labels[position], token: position }), event);
+      else tip.show(keyRows({ cluster: pickedOf(clusters, group, position), token: position }), event);
     },
-    onPick: (position) => choose(position, false),
+    onPick: (position) => choose(position, group, false),
+  });
+  const ranking = createRanking(ranked, {
+    tip,
+    onHover: (hovered) => light(hovered === null ? [] : [...membersOf(clusters, hovered)]),
+    onPick: (picked) => choose(clusters.central[picked], picked),
   });
   const details = createDetails(about, page, { goTo: choose, onList: () => choose(-1) });
   const unwatch = watchTheme(root, map.recolour);
 
-  const clusterOf = (/** @type {number} */ position) => (position < 0 ? -1 : clusters.labels[position]);
+  const picked = () => pickedOf(clusters, group, token);
+  const light = (/** @type {number[]} */ tokens) => strip.light([...found, ...tokens]);
 
   /** @returns {Settings} */
   function settings() {
-    const { settings: [n_clusters, metric, seed], layer, head } = clusters;
-    return { n_clusters, metric: page.metrics[metric], seed, layer, head };
+    const { settings: [n_clusters, metric, seed], layer, head, told: { view, part, fields } } = clusters;
+    const projection = NAMES[projectionOf(places)];
+    return { n_clusters, metric: page.metrics[metric], seed, layer, head, view, part, fields, projection };
   }
 
   /** @param {Key} key */
   function keyRows({ cluster, token: position }) {
+    const { one, none } = VIEWS[clusters.told.view];
     /** @type {Rows} */
     const rows = position < 0 ? [] : [["token", visible(page.tokens[position])], ["position", format(position)]];
     if (cluster < 0) {
-      rows.push(["cluster", "none: a sink or recent token"]);
+      rows.push([one, `none: ${none}`]);
       return rows;
     }
-    const taken = takenOf(clusters, cluster);
-    rows.push(["cluster", `#${cluster}`], ["size", `${format(clusters.sizes[cluster])} tokens`]);
+    const taken = takenOf(clusters, cluster), rank = ranking.rankOf(cluster);
+    rows.push([one, `#${cluster}`], ["size", `${format(clusters.sizes[cluster])} tokens`]);
     rows.push(["spread", decimals(clusters.spread[cluster])]);
+    if (rank >= 0) rows.push(["rank at this step", `${format(rank + 1)} of ${format(ranking.count)}`]);
     if (taken.length) rows.push(["recalled by", `${steps(taken)} of ${format(taken.length)} steps`]);
     return rows;
   }
 
   function paintText() {
-    const picked = clusterOf(token), count = clusters.labels.length;
+    const count = clusters.labels.length, members = new Set(membersOf(clusters, picked()));
     const looks = new Uint8Array(count), marks = new Uint8Array(count);
     for (let position = 0; position < count; position++) {
-      const cluster = clusters.labels[position], isPicked = cluster >= 0 && cluster === picked;
+      const cluster = clusters.labels[position], isPicked = members.has(position);
       looks[position] = (cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + (isPicked ? LEVELS - 1 : 0);
       marks[position] = cluster < 0 ? UNCLUSTERED : isPicked ? PICKED : TINTED;
     }
     strip.paint([...clusters.labels.keys()], looks, marks);
   }
 
+  /** What follows the step and the picked group. */
+  function paintPicked() {
+    const cluster = picked(), rank = ranking.rankOf(cluster);
+    ranking.pick(cluster);
+    details.paint(clusters, token, cluster, { step: now, rank, ranked: ranking.count });
+    const place = rank < 0 ? "" : `, #${cluster} on rank ${rank + 1} of ${ranking.count}`;
+    controls.step(now, place);
+  }
+
+  function paintControls(waiting = requested !== null) {
+    controls.paint(settings(), clusters.told, clusters.sizes.length, { token, step: now }, waiting);
+  }
+
   function paint(waiting = requested !== null) {
     paintText();
-    details.paint(clusters, token);
-    controls.paint(settings(), token, waiting);
+    ranking.paint(clusters, now);
+    paintPicked();
+    paintControls(waiting);
     heads.paint(clusters.layer, clusters.head);
     tip.hide();
   }
 
-  /** @param {number} position */
-  function choose(position, scroll = true) {
+  /** @type {Go} */
+  function go(by, to = now) {
+    const step = Math.max(0, Math.min(page.steps - 1, to + by));
+    if (step === now) return;
+    now = step;
+    map.star(starOf(places, now, page.ranked > 0));
+    ranking.paint(clusters, now);
+    paintPicked();
+    paintControls();
+    tip.hide();
+    host.tell({ step });
+  }
+
+  /**
+   * @param {number} position
+   * @param {number} named the group that is meant, if the token is in several
+   */
+  function choose(position, named = -1, scroll = true) {
     token = position;
-    map.pick(clusterOf(token));
-    paint();
+    group = position < 0 ? -1 : pickedOf(clusters, named, position);
+    map.pick(picked());
+    paintText();
+    paintPicked();
+    paintControls();
+    tip.hide();
     if (scroll && token >= 0) strip.focus(token, false);
-    host.tell({ token });
+    host.tell({ token, group });
   }
 
   /**
@@ -184,19 +213,22 @@ export function createInspector(root, host) {
    * @param {Partial<Settings>} change
    */
   function ask(change) {
-    const next = { ...(queued ?? requested ?? settings()), ...change };
+    const before = queued ?? requested ?? settings();
+    const next = { ...before, ...change, fields: { ...before.fields, ...change.fields } };
     if (requested) {
       queued = next;
       return;
     }
-    if (same(next, settings())) return;
+    if (JSON.stringify(next) === JSON.stringify(settings())) return;
     requested = next;
-    wait.begin();
+    const laidOut = next.projection === "tsne";
+    wait.begin(laidOut ? TSNE_PATIENCE_MS : undefined);
     slowTimer = setTimeout(() => {
       root.dataset.busy = "";
-      status.textContent = `clustering ${format(page.tokens.length)} tokens …`;
+      const work = laidOut ? "laying out keys by t-SNE: some seconds" : `grouping ${format(page.tokens.length)} tokens`;
+      status.textContent = `${work} …`;
     }, SLOW_MS);
-    host.tell(next);
+    host.tell({ ...next, fields: { ...host.get("fields"), ...next.fields } });
   }
 
   function endWait() {
@@ -205,42 +237,71 @@ export function createInspector(root, host) {
     requested = queued = null;
   }
 
+  function giveUp() {
+    endWait();
+    paint();
+  }
+
   function show() {
-    const opening = !clusters;
+    const opening = !clusters, next = queued;
     if (placesChanged) places = unpack(host.bytes("places"));
-    clusters = unpack(host.bytes("clusters"));
-    placesChanged = false;
-    const next = queued;
+    if (clustersChanged) {
+      clusters = unpack(host.bytes("clusters"));
+      clusters.told = aboutOf(clusters);
+    }
+    placesChanged = clustersChanged = false;
     wait.end();
     endWait();
     const [across, up] = new TextDecoder().decode(places.titles).split("\n");
     axes.replaceChildren(element("span", "", `→ ${across}`), element("span", "", `↑ ${up}`));
-    map.show(places, clusters, clusterOf(token));
+    limits.textContent = PROJECTIONS[NAMES[projectionOf(places)]].about;
+    drawMapLegend(legend, clusters.told.view, page.ranked > 0);
+    map.show(places, clusters, picked());
+    map.star(starOf(places, now, page.ranked > 0));
     paint(next !== null);
     // A notebook has to attach the root first.
     if (opening && token >= 0) requestAnimationFrame(() => strip.focus(token, false));
     if (next) ask(next);
   }
 
+  /** Values that come together are shown together. */
+  function showSoon() {
+    if (!placesChanged && !clustersChanged) queueMicrotask(() => (placesChanged || clustersChanged) && show());
+  }
+
   function save() {
-    const { layer, head, n_clusters: count } = settings();
-    const name = `cluster-inspector-layer-${layer}-head-${head}-clusters-${count}.png`;
+    const { layer, head, n_clusters: count, view } = settings();
+    const size = view === "clusters" ? `clusters-${count}` : view;
+    const name = `cluster-inspector-layer-${layer}-head-${head}-${size}.png`;
     return savePicture(controls.menu, root, host.css, name, map.above);
   }
 
   root.addEventListener("keydown", (event) => {
-    const target = targetOf(event), move = MOVES[event.key];
-    if (hasModifier(event) || target.tagName === "SELECT" || target.matches("[type=number]")) return;
-    if (move) controls.step(...move); // the slider's keys too: JupyterLab suppresses their effect
+    const target = targetOf(event), move = stepKeys(page.steps)[event.key];
+    const typing = target.matches("select, input:not([type=range])");
+    if (hasModifier(event) || typing) return;
+    // The sliders' keys too: JupyterLab suppresses their effect.
+    if (move && controls.ownsKeys(target)) {
+      const ends = { Home: 0, End: Infinity }[event.key];
+      controls.count(ends ?? move[0], ends !== undefined);
+    } else if (move) go(...move);
     else if (event.key === "Escape" && token >= 0 && !controls.menu.menu.open) choose(-1);
     else return;
     event.preventDefault();
   });
 
   host.on("page", () => controls.counts(host.get("page").counts));
-  host.on("places", () => (placesChanged = true));
-  host.on("clusters", show);
-  host.on("token", () => host.get("token") !== token && choose(host.get("token")));
+  host.on("places", () => {
+    showSoon();
+    placesChanged = true;
+  });
+  host.on("clusters", () => {
+    showSoon();
+    clustersChanged = true;
+  });
+  host.on("step", () => go(0, host.get("step")));
+  host.on("token", () => host.get("token") !== token && choose(host.get("token"), host.get("group")));
+  host.on("group", () => host.get("group") !== group && choose(host.get("token"), host.get("group")));
   show();
   return () => {
     clearTimeout(slowTimer);
@@ -248,32 +309,4 @@ export function createInspector(root, host) {
     unwatch();
     map.destroy();
   };
-}
-
-/**
- * @param {Settings} first
- * @param {Settings} second
- */
-function same(first, second) {
-  return JSON.stringify(first) === JSON.stringify(second);
-}
-
-function mapLegend() {
-  const host = element("p", "kv-legend");
-  const entries = [
-    ["● token", "a key; its hue is that of its cluster, as in the text"],
-    ["○ centroid", "the mean of a cluster's keys"],
-    ["★ last query", "the mean over the KV head's query heads at the last position, scaled to the keys' mean length"],
-  ];
-  for (const [text, meaning] of entries) host.appendChild(element("span", "kv-entry", text)).title = meaning;
-  const samples = [
-    ["kv-attended kv-agreed", "--kv-h:250;--kv-a:1", "in the picked cluster"],
-    ["kv-attended kv-kept", "--kv-c:0;--kv-a:0.4", "in no cluster: a sink or recent token"],
-  ];
-  for (const [mark, style, text] of samples) {
-    const entry = host.appendChild(element("span", "kv-entry"));
-    entry.appendChild(element("span", mark, "text")).style.cssText = style;
-    entry.append(element("span", "", text));
-  }
-  return host;
 }

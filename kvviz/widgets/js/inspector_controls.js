@@ -1,23 +1,64 @@
-import { element, format } from "./dom.js";
-import { MEANING } from "./inspector_words.js";
-import { createSaveMenu, markSelected, picker } from "./panel.js";
+import { element, format, targetOf } from "./dom.js";
+import { countOf, MEANING, PROJECTIONS, VIEWS } from "./inspector_words.js";
+import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { quoted } from "./words.js";
 
-/** @import { InspectorPage, Settings } from "./inspector.js" */
+/** @import { HeadNumbers } from "./head_panel.js" */
+/** @import { About } from "./inspector_groups.js" */
+/** @import { ProjectionName, ViewName } from "./inspector_words.js" */
+/** @import { Go } from "./panel.js" */
+/** @typedef {{ name: string, label: string, values: number[], meaning: string }} FieldSlider */
+/**
+ * @typedef {object} InspectorPage
+ * @property {string} model
+ * @property {string[]} tokens
+ * @property {string[]} step_tokens
+ * @property {number} steps
+ * @property {number} ranked the number of first steps whose queries the trace holds
+ * @property {number} first_step
+ * @property {ViewName} first_view
+ * @property {string} steps_by empty without a recording
+ * @property {string} call
+ * @property {string} call_end
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {string[]} metrics
+ * @property {ViewName[]} views
+ * @property {ProjectionName[]} projections
+ * @property {Record<ViewName, FieldSlider[]>} sliders
+ * @property {number} default
+ * @property {number[]} counts
+ * @property {boolean} fixed
+ * @property {string[]} notes
+ * @property {HeadNumbers[]} head_maps
+ * @property {number[]} span
+ */
+/**
+ * @typedef {{ n_clusters: number, metric: string, seed: number, layer: number, head: number, view: ViewName, part: number,
+ *   fields: Record<string, number>, projection: ProjectionName }} Settings
+ */
+/** @typedef {{ control: HTMLInputElement | HTMLSelectElement, shows: ViewName[], value: (shown: Settings) => unknown }} Field */
+
+/** @type {ViewName[]} */
+const ALL = ["clusters", "pages", "codes", "lists"];
 
 /**
- * Six controls: C, metric, seed, layer, head and menu. A page without a kernel has C and the menu only.
+ * Six controls: previous step, next step, step slider, C (or another view's main field), settings, and menu. Settings
+ * has the rest: groups, layer, head, map, metric, seed, and the other fields of the view's method. A page without a
+ * kernel has those settings that it holds.
  *
  * @param {HTMLElement} root
  * @param {InspectorPage} page
- * @param {{ change: (settings: Partial<Settings>) => void, save: () => void }} options
+ * @param {{ go: Go, change: (settings: Partial<Settings>) => void, save: () => void }} options
  */
-export function createInspectorControls(root, page, { change, save }) {
+export function createInspectorControls(root, page, { go, change, save }) {
   const head = root.appendChild(element("div", "kv-head"));
   const title = head.appendChild(element("h2", "kv-title"));
   const bar = root.appendChild(element("div", "kv-controls"));
+  const stepper = createStepSlider(bar, page.steps, go);
   let counts = page.counts;
 
-  const label = bar.appendChild(element("label", "kv-step"));
+  const label = bar.appendChild(element("label", "kv-step kv-count"));
   label.append(element("span", "", "clusters"));
   label.title = MEANING.count;
   const slider = label.appendChild(element("input"));
@@ -26,13 +67,88 @@ export function createInspectorControls(root, page, { change, save }) {
   const count = label.appendChild(element("output"));
   slider.addEventListener("input", () => setCount(Number(slider.value)));
 
-  /** @type {HTMLSelectElement[]} */
-  const selects = [];
-  /** @type {[control: HTMLInputElement | HTMLSelectElement, name: keyof Settings][]} */
-  const pickers = [];
+  const settings = head.appendChild(element("details", "kv-menu kv-settings"));
+  settings.appendChild(element("summary", "", "Settings")).title = "groups, layer, head, map, metric and seed";
+  const sheet = settings.appendChild(element("div", "kv-sheet"));
+  root.addEventListener("pointerdown", (event) => {
+    if (!settings.contains(targetOf(event))) settings.open = false;
+  });
+  settings.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !settings.open) return;
+    settings.open = false;
+    settings.querySelector("summary")?.focus();
+    event.stopPropagation();
+  });
+
+  /** @type {Field[]} */
+  const fields = [];
+  /** @type {HTMLSelectElement | undefined} */
+  let partPicker;
+  if (page.views.length > 1) {
+    choose(sheet, "groups", page.views.map((view) => [view, VIEWS[view].name]), MEANING.view, ALL, ({ view }) => view, (
+      view,
+    ) => ({ view: /** @type {ViewName} */ (view), part: 0 }));
+  }
   if (!page.fixed) {
-    choice("metric", "metric", page.metrics, (metric) => ({ metric }));
-    const seedLabel = bar.appendChild(element("label", "kv-picker"));
+    choose(
+      sheet,
+      "layer",
+      page.layers,
+      MEANING.layer,
+      ALL,
+      ({ layer }) => layer,
+      (layer) => ({ layer: Number(layer) }),
+    );
+    choose(sheet, "KV head", page.heads, MEANING.head, ALL, (shown) => shown.head, (row) => ({ head: Number(row) }));
+  }
+  if (page.projections.length > 1) {
+    const names = page.projections.map((name) => /** @type {[string, string]} */ ([name, PROJECTIONS[name].name]));
+    choose(sheet, "map", names, MEANING.projection, ALL, ({ projection }) => projection, (projection) => ({
+      projection: /** @type {ProjectionName} */ (projection),
+    }));
+  }
+  if (!page.fixed) {
+    choose(
+      sheet,
+      "metric",
+      page.metrics,
+      MEANING.metric,
+      ["clusters"],
+      ({ metric }) => metric,
+      (metric) => ({ metric }),
+    );
+    addSeed();
+    for (const view of page.views) addFields(view);
+  }
+  if (page.views.includes("codes")) {
+    partPicker = choose(
+      bar,
+      "part",
+      [],
+      MEANING.part,
+      ["codes"],
+      ({ part }) => part,
+      (part) => ({ part: Number(part) }),
+    );
+  }
+
+  /**
+   * @param {HTMLElement} host
+   * @param {string} name
+   * @param {(string | number | [string, string])[]} values
+   * @param {string} meaning
+   * @param {ViewName[]} shows the views that have it
+   * @param {(shown: Settings) => unknown} value
+   * @param {(value: string) => Partial<Settings>} read
+   */
+  function choose(host, name, values, meaning, shows, value, read) {
+    const select = picker(host, name, values, meaning, (chosen) => change(read(chosen)));
+    fields.push({ control: select, shows, value });
+    return select;
+  }
+
+  function addSeed() {
+    const seedLabel = sheet.appendChild(element("label", "kv-picker"));
     seedLabel.title = MEANING.seed;
     seedLabel.append(element("span", "", "seed"));
     const seed = seedLabel.appendChild(element("input", "kv-seed"));
@@ -44,21 +160,21 @@ export function createInspectorControls(root, page, { change, save }) {
     seed.addEventListener("change", setSeed);
     // JupyterLab suppresses the key's effect.
     seed.addEventListener("keydown", (event) => event.key === "Enter" && setSeed());
-    pickers.push([seed, "seed"]);
-    choice("layer", "layer", page.layers, (layer) => ({ layer: Number(layer) }));
-    choice("head", "KV head", page.heads, (head) => ({ head: Number(head) }));
+    fields.push({ control: seed, shows: ALL, value: (shown) => shown.seed });
   }
 
   /**
-   * @param {"metric" | "layer" | "head"} name
-   * @param {string} text
-   * @param {(string | number)[]} values
-   * @param {(value: string) => Partial<Settings>} read
+   * A view's fields: the first beside the step, the others in the settings. Codes have their part beside the step.
+   *
+   * @param {ViewName} view
    */
-  function choice(name, text, values, read) {
-    const select = picker(bar, text, values, MEANING[name], (value) => change(read(value)));
-    selects.push(select);
-    pickers.push([select, name]);
+  function addFields(view) {
+    page.sliders[view].forEach(({ name, label: text, values, meaning }, index) => {
+      const host = index === 0 && view !== "codes" ? bar : sheet;
+      choose(host, text, values, `${name}: ${meaning}`, [view], ({ fields: shown }) => shown[name], (value) => ({
+        fields: { [name]: Number(value) },
+      }));
+    });
   }
 
   /** @param {number} index */
@@ -83,38 +199,62 @@ export function createInspectorControls(root, page, { change, save }) {
 
   return {
     menu,
+    /** Whether the keys of a focused control change C. */
+    ownsKeys: (/** @type {HTMLElement} */ target) => target === slider,
     /** @param {number} by */
-    step: (by, absolute = false) => setCount(absolute ? by : Number(slider.value) + by),
+    count: (by, absolute = false) => setCount(absolute ? by : Number(slider.value) + by),
     /** @param {number[]} values */
     counts(values) {
       counts = values;
       slider.max = String(counts.length - 1);
     },
     /**
+     * @param {number} step
+     * @param {string} about
+     */
+    step(step, about) {
+      stepper.show(step, `, fed ${quoted(page.step_tokens[step] ?? "")}${about}`);
+    },
+    /**
      * `waiting`: another number of clusters is on its way, and the slider stays where the user put it.
      *
      * @param {Settings} shown
-     * @param {number} token
+     * @param {About} about
+     * @param {number} groups
+     * @param {{ token: number, step: number }} picked
      * @param {boolean} waiting
      */
-    paint(shown, token, waiting) {
-      const { n_clusters: clusters, metric, seed, layer, head: row } = shown;
-      const size = `${format(page.tokens.length)} tokens in ${format(clusters)} ${
-        clusters === 1 ? "cluster" : "clusters"
-      }`;
-      const place = `layer ${layer}, KV head ${row}`;
-      const parts = [page.model, size, metric, `seed ${seed}`, place, `recalled by ${page.steps_by}`];
+    paint(shown, about, groups, { token, step }, waiting) {
+      const { n_clusters: clusters, metric, seed, layer, head: row, view, part, projection } = shown;
+      const of = view === "codes" ? ` of part ${part} (0 to ${about.parts - 1})` : "";
+      const size = `${format(page.tokens.length)} tokens in ${countOf(groups, view)}${of}`;
+      const kmeans = view === "clusters" ? [metric, `seed ${seed}`] : view === "codes" ? [`seed ${seed}`] : [];
+      const by = page.steps_by || `${about.method} · budget ${format(about.budget)}`;
+      const parts = [page.model, size, ...kmeans, `layer ${layer}, KV head ${row}`, `recalled by ${by}`];
       title.textContent = parts.join(" · ");
+      label.hidden = view !== "clusters";
       if (!waiting) showCount(counts.indexOf(clusters));
-      for (const [control, name] of pickers) {
-        if (control.type === "number" && control === document.activeElement) continue; // being typed
-        control.value = String(shown[name]);
+      if (partPicker && partPicker.options.length !== about.parts) {
+        partPicker.replaceChildren(...Array.from({ length: about.parts }, (_, at) => new Option(String(at))));
+      }
+      for (const { control, shows, value } of fields) {
+        const holder = control.closest("label");
+        if (holder) holder.hidden = !shows.includes(view);
+        if (!shows.includes(view) || (control.type === "number" && control === document.activeElement)) continue;
+        control.value = String(value(shown));
         control.setAttribute("value", control.value);
       }
-      markSelected(...selects);
-      const fields =
+      markSelected(...fields.map(({ control }) => control).filter((control) => control instanceof HTMLSelectElement));
+      const more = [
+        step === page.first_step ? "" : `, step=${step}`,
+        view === page.first_view ? "" : `, view="${view}"`,
+        view === "codes" && part ? `, part=${part}` : "",
+        view === "clusters" ? "" : `, fields=${JSON.stringify(shown.fields).replace(/([:,])/g, "$1 ")}`,
+        projection === "pca" ? "" : `, projection="${projection}"`,
+      ].join("");
+      const line =
         `layer=${layer}, head=${row}, n_clusters=${clusters}, metric="${metric}", seed=${seed}, token=${token}`;
-      menu.line.textContent = `${page.call}${fields}${page.call_end}`;
+      menu.line.textContent = `${page.call}${line}${more}${page.call_end}`;
     },
   };
 }

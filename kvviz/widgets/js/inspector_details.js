@@ -1,16 +1,19 @@
 import { element, format } from "./dom.js";
-import { frequent, MEANING, steps } from "./inspector_words.js";
+import { membersOf, takenOf } from "./inspector_groups.js";
+import { frequent, MEANING, steps, VIEWS } from "./inspector_words.js";
 import { colourOf } from "./theme.js";
 import { quoted } from "./words.js";
 
-/** @import { Clustering, InspectorPage } from "./inspector.js" */
+/** @import { InspectorPage } from "./inspector_controls.js" */
+/** @import { Clustering } from "./inspector_groups.js" */
+/** @typedef {{ step: number, rank: number, ranked: number }} Shown the step, the picked group's rank, of how many */
 
 /**
  * Below the map and the text: the picked cluster, or the list of all clusters.
  *
  * @param {HTMLElement} host
  * @param {InspectorPage} page
- * @param {{ goTo: (token: number) => void, onList: () => void }} options
+ * @param {{ goTo: (token: number, group: number) => void, onList: () => void }} options
  */
 export function createDetails(host, page, { goTo, onList }) {
   const heading = host.appendChild(element("h3"));
@@ -30,29 +33,32 @@ export function createDetails(host, page, { goTo, onList }) {
     const swatch = button.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     button.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
-    button.addEventListener("click", () => goTo(clusters.central[cluster]));
+    button.addEventListener("click", () => goTo(clusters.central[cluster], cluster));
     return button;
   }
 
   /**
    * @param {Clustering} clusters
    * @param {number} cluster
+   * @param {Shown} shown
    */
-  function details(clusters, cluster) {
-    const members = [...clusters.labels.keys()].filter((token) => clusters.labels[token] === cluster);
+  function details(clusters, cluster, { step, rank, ranked }) {
+    const members = membersOf(clusters, cluster), { one, many } = VIEWS[clusters.told.view];
     const taken = takenOf(clusters, cluster), central = clusters.central[cluster];
     const facts = element("div", "kv-facts");
     const swatch = facts.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
+    const place = rank < 0 ? "not ranked" : `${format(rank + 1)} of ${format(ranked)}`;
+    fact(facts, `rank at step ${format(step)}`, place, MEANING.rank);
     fact(facts, "size", format(members.length), MEANING.size);
     fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING.spread);
     const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
     fact(facts, "recalled by", recalled, MEANING.recalled);
     fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING.central);
-    const list = facts.appendChild(element("button", "", "All clusters"));
+    const list = facts.appendChild(element("button", "", `All ${many}`));
     list.type = "button";
-    list.title = "clears the choice and lists all clusters (Escape)";
+    list.title = `clears the choice and lists all ${many} (Escape)`;
     list.addEventListener("click", onList);
 
     const rows = element("dl", "kv-rows");
@@ -62,11 +68,11 @@ export function createDetails(host, page, { goTo, onList }) {
       const neighbour = clusters.nearest[cluster * width + rank];
       if (neighbour < 0) continue;
       const cosine = clusters.nearest_cosine[cluster * width + rank].toFixed(3);
-      const meaning = `go to cluster ${neighbour}: ${clusters.sizes[neighbour]} tokens, cosine of centroids ${cosine}`;
+      const meaning = `go to ${one} ${neighbour}: ${clusters.sizes[neighbour]} tokens, cosine of centroids ${cosine}`;
       link(nearest, neighbour, cosine, meaning, clusters);
     }
-    if (!nearest.children.length) nearest.append("there is no other cluster");
-    row(rows, "steps", MEANING.steps).append(bars(clusters, cluster, taken));
+    if (!nearest.children.length) nearest.append(`there is no other ${one}`);
+    row(rows, "steps", MEANING.steps).append(bars(clusters, cluster, taken, step));
     return [facts, rows];
   }
 
@@ -74,17 +80,22 @@ export function createDetails(host, page, { goTo, onList }) {
    * @param {Clustering} clusters
    * @param {number} cluster
    * @param {number[]} taken
+   * @param {number} now
    */
-  function bars(clusters, cluster, taken) {
+  function bars(clusters, cluster, taken, now) {
     if (!taken.length) {
       const advice = "pick a recorded layer, or open the inspector without a recording";
       return element("span", "kv-empty", `Layer ${clusters.layer} was not recorded: ${advice}.`);
     }
     const chart = element("div", "kv-steps");
     chart.setAttribute("role", "img");
-    chart.setAttribute("aria-label", `steps that attended to this cluster: ${steps(taken)} of ${taken.length}`);
+    chart.setAttribute(
+      "aria-label",
+      `steps that attended to this ${VIEWS[clusters.told.view].one}: ${steps(taken)} of ${taken.length}`,
+    );
     taken.forEach((count, step) => {
       const bar = chart.appendChild(element("span", "kv-stepbar"));
+      bar.toggleAttribute("data-now", step === now);
       const fed = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${
         format(page.tokens.length + step)
       }`;
@@ -100,15 +111,13 @@ export function createDetails(host, page, { goTo, onList }) {
   function all(clusters) {
     const list = element("ol", "kv-all"), count = clusters.sizes.length;
     const recalled = Array.from({ length: count }, (_, cluster) => steps(takenOf(clusters, cluster)));
-    const members = Array.from({ length: count }, () => /** @type {number[]} */ ([]));
-    clusters.labels.forEach((cluster, token) => cluster >= 0 && members[cluster].push(token));
     const order = [...recalled.keys()].filter((cluster) => clusters.sizes[cluster] > 0);
     order.sort((a, b) => recalled[b] - recalled[a] || clusters.sizes[b] - clusters.sizes[a]);
     for (const cluster of order) {
       const text = `${format(clusters.sizes[cluster])} tokens · ${recalled[cluster]} steps`;
       const item = list.appendChild(element("li"));
       link(item, cluster, text, `${MEANING.size}; ${MEANING.recalled}`, clusters);
-      item.append(element("span", "kv-first", frequent(page.tokens, members[cluster], 4)));
+      item.append(element("span", "kv-first", frequent(page.tokens, membersOf(clusters, cluster), 4)));
     }
     return [list];
   }
@@ -117,30 +126,20 @@ export function createDetails(host, page, { goTo, onList }) {
     /**
      * @param {Clustering} clusters
      * @param {number} token
+     * @param {number} cluster
+     * @param {Shown} shown
      */
-    paint(clusters, token) {
-      const cluster = token < 0 ? -1 : clusters.labels[token], empty = clusters.sizes.filter((size) => !size).length;
+    paint(clusters, token, cluster, shown) {
+      const { one, many, none } = VIEWS[clusters.told.view], empty = clusters.sizes.filter((size) => !size).length;
       const more = empty ? ` (${format(empty)} more are empty)` : "";
       heading.textContent = cluster >= 0
-        ? "the picked cluster"
-        : `all ${format(clusters.sizes.length - empty)} clusters, most often recalled first${more}`;
-      body.replaceChildren(...(cluster >= 0 ? details(clusters, cluster) : all(clusters)));
+        ? `the picked ${one}`
+        : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
+      body.replaceChildren(...(cluster >= 0 ? details(clusters, cluster, shown) : all(clusters)));
       if (token < 0 || cluster >= 0) return;
-      const reason = "is a sink or recent token: always attended, in no cluster.";
-      body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} ${reason}`));
+      body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} is ${none}.`));
     },
   };
-}
-
-/**
- * The number of a cluster's tokens that each step attended to.
- *
- * @param {Clustering} clusters
- * @param {number} cluster
- */
-export function takenOf(clusters, cluster) {
-  const [count, width] = clusters.shapes.taken;
-  return Array.from({ length: count }, (_, step) => clusters.taken[step * width + cluster]);
 }
 
 /**

@@ -1,10 +1,12 @@
-import { contextOf, element, hasModifier } from "./dom.js";
+import { contextOf, element, hasModifier, targetOf } from "./dom.js";
+import { membersOf, ringsOf } from "./inspector_groups.js";
 import { circle, clear, disc, drawStar } from "./inspector_marks.js";
 import { indexOfPlaces, projector } from "./inspector_places.js";
+import { createZoom } from "./inspector_zoom.js";
 import { mapColours } from "./map_colours.js";
 import { HUES, LEVELS } from "./theme.js";
 
-/** @import { Clustering, Places } from "./inspector.js" */
+/** @import { Clustering, Places } from "./inspector_groups.js" */
 /** @import { Context } from "./inspector_marks.js" */
 /** @import { ToPixel } from "./inspector_places.js" */
 /** @import { Palette } from "./matrix.js" */
@@ -23,7 +25,7 @@ const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], A
 
 /**
  * A map of keys: dots for tokens, rings for centroids, a star for the query. It has two canvases, so that a move of the
- * pointer repaints the few marks on top, not the thousands of dots.
+ * pointer repaints the few marks on top, not the thousands of dots. Keys and buttons zoom it, as does the wheel with Ctrl.
  *
  * @param {HTMLElement} host
  * @param {HTMLElement} root
@@ -38,7 +40,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   host.setAttribute("role", "application");
   host.setAttribute(
     "aria-label",
-    "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it",
+    "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it, + and − zoom, 0 shows all",
   );
   const [below, above] = [0, 1].map(() => host.appendChild(element("canvas")));
   /** @type {Clustering} */
@@ -52,9 +54,18 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   /** @type {Float32Array} */
   let points = new Float32Array();
   /** @type {Float32Array} */
-  let star = points;
-  let places = points;
+  let stars = points;
+  /** @type {[x: number, y: number] | null} */
+  let star = null;
+  /** @type {number[]} */
+  let found = [];
+  let foundAt = NONE;
+  let places = points, rings = points;
   let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+
+  const zoom = createZoom(host, () => {
+    if (layOut()) drawBelow();
+  });
 
   function fit() {
     const width = host.clientWidth, height = host.clientHeight, scale = window.devicePixelRatio || 1;
@@ -65,10 +76,16 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
       canvas.style.cssText = `position:absolute;left:0;top:0;width:${width}px;height:${height}px`;
       contextOf(canvas).setTransform(scale, 0, 0, scale, 0, 0);
     }
-    const project = projector(points, star, width, height);
-    toPixel = project;
+    return layOut();
+  }
+
+  function layOut() {
+    const width = host.clientWidth, height = host.clientHeight;
+    if (!width || !points.length || !clusters) return false;
+    const whole = projector(points, stars, width, height);
+    toPixel = (x, y) => zoom.at(whole(x, y));
     places = new Float32Array(points.length);
-    for (let i = 0; i < points.length; i += 2) places.set(project(points[i], points[i + 1]), i);
+    for (let i = 0; i < points.length; i += 2) places.set(toPixel(points[i], points[i + 1]), i);
     index = indexOfPlaces(places, width);
     return true;
   }
@@ -84,7 +101,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
    * @param {ToPixel} toPixel
    * @param {number} cluster
    */
-  const ringAt = (toPixel, cluster) => toPixel(clusters.rings[2 * cluster], clusters.rings[2 * cluster + 1]);
+  const ringAt = (toPixel, cluster) => toPixel(rings[2 * cluster], rings[2 * cluster + 1]);
   const dotSize = () => (places.length > 40000 ? 1.1 : places.length > 8000 ? 1.7 : 2.4);
   const ringSize = () => (clusters.sizes.length > 240 ? 3.5 : clusters.sizes.length > 80 ? 5 : 7);
 
@@ -123,7 +140,11 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
       circle(context, ringAt(toPixel, cursor), ringSize() + 6, ink, 1.5);
       context.setLineDash([]);
     }
-    drawStar(context, toPixel(star[0], star[1]), ink, ground);
+    for (const token of found) {
+      circle(context, [places[2 * token], places[2 * token + 1]], dotSize() + 2.5, ground, 4);
+      circle(context, [places[2 * token], places[2 * token + 1]], dotSize() + 2.5, ink, token === foundAt ? 3 : 1.5);
+    }
+    if (star) drawStar(context, toPixel(...star), ink, ground);
     if (hovered >= 0) circle(context, [places[2 * hovered], places[2 * hovered + 1]], dotSize() + 4, ink, 1.5);
   }
 
@@ -133,8 +154,8 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
     context.strokeStyle = ink;
     context.lineWidth = 1;
     context.beginPath();
-    for (let token = 0; token < clusters.labels.length; token++) {
-      if (clusters.labels[token] === picked) disc(context, places[2 * token], places[2 * token + 1], dotSize() + 1.2);
+    for (const token of membersOf(clusters, picked)) {
+      disc(context, places[2 * token], places[2 * token + 1], dotSize() + 1.2);
     }
     context.fill();
     context.stroke();
@@ -172,6 +193,7 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   }
 
   host.addEventListener("pointermove", (event) => {
+    if (zoom.moved()) return;
     const key = keyAt(event), token = key ? key.token : NONE;
     host.style.cursor = key ? "pointer" : "default";
     onHover(key, event);
@@ -185,23 +207,24 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
     onHover(null, event);
   });
   host.addEventListener("click", (event) => {
-    const key = keyAt(event);
+    const key = zoom.buttons.contains(targetOf(event)) || zoom.moved() ? null : keyAt(event);
     if (key) onPick(key);
   });
   host.addEventListener("keydown", (event) => {
     const direction = DIRECTIONS[event.key];
-    if (hasModifier(event) || !toPixel) return;
+    if (hasModifier(event) || !toPixel || event.target !== host) return;
     if (direction) moveTo(neighbour(toPixel, ...direction));
     else if ((event.key === "Enter" || event.key === " ") && cursor >= 0) onPick({ cluster: cursor, token: NONE });
-    else return;
+    else if (!zoom.press(event.key)) return;
     event.preventDefault();
-    event.stopPropagation(); // elsewhere the arrow keys change C
+    event.stopPropagation(); // elsewhere the arrow keys change the step
   });
   host.addEventListener("blur", () => moveTo(NONE));
 
   /** @param {number} cluster */
   function moveTo(cluster) {
     cursor = cluster;
+    if (cursor >= 0 && toPixel) zoom.reveal(ringAt(toPixel, cursor));
     drawAbove();
     onCursor(cluster);
   }
@@ -238,7 +261,9 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
      */
     show(newPlaces, newClusters, cluster) {
       const moved = newPlaces.points !== points;
-      ({ points, star } = newPlaces);
+      ({ points, stars } = newPlaces);
+      rings = ringsOf(newPlaces, newClusters);
+      if (moved) zoom.reset();
       [clusters, picked, cursor, hovered] = [newClusters, cluster, NONE, NONE];
       if ((moved || !toPixel) && !fit()) return;
       drawBelow();
@@ -247,6 +272,22 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
     pick(cluster) {
       picked = cluster;
       drawBelow();
+    },
+    /** @param {[x: number, y: number] | null} place of the query */
+    star(place) {
+      star = place;
+      drawAbove();
+    },
+    /**
+     * Outlines tokens, one of them strongly.
+     *
+     * @param {number[]} tokens
+     * @param {number} at
+     */
+    find(tokens, at) {
+      [found, foundAt] = [tokens, at];
+      if (at >= 0 && 2 * at < places.length) zoom.reveal([places[2 * at], places[2 * at + 1]]);
+      drawAbove();
     },
     /** @param {number | null} token */
     hover(token) {

@@ -7,19 +7,22 @@ const MARGIN = 18, CELL = 14; // CSS pixels: the margin around the dots, the sid
 /**
  * A function from the coordinates of keys to pixels, with the same scale on both axes.
  *
- * @param {Float32Array} points
- * @param {Float32Array} star
+ * @param {Float32Array} points NaN for those that are not shown
+ * @param {Float32Array} stars
  * @param {number} width
  * @param {number} height
  * @returns {ToPixel}
  */
-export function projector(points, star, width, height) {
-  let [left, right, low, high] = [star[0], star[0], star[1], star[1]];
-  for (let i = 0; i < points.length; i += 2) {
-    left = Math.min(left, points[i]);
-    right = Math.max(right, points[i]);
-    low = Math.min(low, points[i + 1]);
-    high = Math.max(high, points[i + 1]);
+export function projector(points, stars, width, height) {
+  let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
+  for (const places of [points, stars]) {
+    for (let i = 0; i < places.length; i += 2) {
+      if (Number.isNaN(places[i])) continue;
+      left = Math.min(left, places[i]);
+      right = Math.max(right, places[i]);
+      low = Math.min(low, places[i + 1]);
+      high = Math.max(high, places[i + 1]);
+    }
   }
   const unit = Math.min(
     (width - 2 * MARGIN) / Math.max(right - left, 1e-9),

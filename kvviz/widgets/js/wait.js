@@ -9,7 +9,7 @@ export const PATIENCE_MS = 8000;
  * @param {HTMLElement} root gets a line for the words, empty until then
  * @param {() => void} back
  */
-export function createWait(root, back, patience = PATIENCE_MS) {
+export function createWait(root, back, usual = PATIENCE_MS) {
   const words = root.appendChild(element("p", "kv-silent"));
   words.setAttribute("role", "status");
   /** @type {number | undefined} */
@@ -23,7 +23,7 @@ export function createWait(root, back, patience = PATIENCE_MS) {
 
   return {
     words,
-    begin() {
+    begin(patience = usual) {
       end();
       timer = setTimeout(() => {
         end();

@@ -1743,7 +1743,7 @@ function createTip(root2) {
 
 // wait.js
 var PATIENCE_MS = 8e3;
-function createWait(root2, back, patience = PATIENCE_MS) {
+function createWait(root2, back, usual = PATIENCE_MS) {
   const words = root2.appendChild(element("p", "kv-silent"));
   words.setAttribute("role", "status");
   let timer;
@@ -1754,7 +1754,7 @@ function createWait(root2, back, patience = PATIENCE_MS) {
   }
   return {
     words,
-    begin() {
+    begin(patience = usual) {
       end();
       timer = setTimeout(() => {
         end();
@@ -2748,22 +2748,104 @@ function follow(inspector, other, { skipped, group: group2 }) {
 var MEANING3 = {
   count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric: "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
-  seed: "seed: draws the keys from which k-means starts",
+  seed: "seed: draws the keys from which k-means starts, and the layout of t-SNE",
   layer: "layer: the captured layer that is shown",
   head: "KV head: the head of the layer that is shown",
-  map: "every key, placed by its principal components; keys near each other point in similar directions; the star is the last query",
-  text: "the prompt as the model reads it, tinted by cluster; dotted tokens are in no cluster",
-  size: "size: number of tokens in the cluster",
-  spread: "spread: mean cosine of the cluster's keys to its centroid; 1 if all point in the same direction",
-  recalled: "recalled by: number of steps that attended to at least one token of the cluster",
+  view: "groups: how the keys are grouped, by the method that does so",
+  part: "part: PQCache cuts each key into parts and codes each part by its nearest centroid; this is the part shown",
+  projection: "map: how the keys are placed in two dimensions",
+  map: "the keys in two dimensions; what this map keeps and where it misleads is said below it; + and \u2212 zoom, 0 shows all, or Ctrl and the wheel; drag to move. The wheel alone scrolls the page.",
+  text: "the prompt as the model reads it, tinted by group; dotted tokens are in no group",
+  find: "outlines the tokens of every occurrence, in the text and on the map; Enter goes to the next, Shift+Enter back",
+  ranking: "one bar per group, best score first, counted from the lowest one: a softmax depends on differences only; the budget also pays for sinks, recent and generated tokens; a bar is picked by a click, or by \u2190, \u2192 and Enter",
+  size: "size: number of tokens in the group",
+  spread: "spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction",
+  recalled: "recalled by: number of steps that attended to at least one token of the group",
   central: "the token whose key has the largest cosine to the centroid",
-  mostly: "the most frequent texts of the cluster's tokens",
-  nearest: "the clusters whose centroids have the largest cosine to this cluster's centroid",
-  steps: "one bar per step: the share of the cluster's tokens that the step attended to"
+  mostly: "the most frequent texts of the group's tokens",
+  nearest: "the groups whose centroids have the largest cosine to this group's centroid",
+  steps: "one bar per step: the share of the group's tokens that the step attended to; the step shown is framed",
+  rank: "rank: place among the groups by score at this step"
 };
+var VIEWS = {
+  clusters: {
+    name: "clusters (ClusterKV)",
+    one: "cluster",
+    many: "clusters",
+    ring: "centroid: the mean of a cluster's keys",
+    score: "q\xB7centroid",
+    none: "a sink or recent token: always attended, in no cluster"
+  },
+  pages: {
+    name: "pages (Quest)",
+    one: "page",
+    many: "pages",
+    ring: "the mean of a page's keys",
+    score: "upper bound of q\xB7k in the page",
+    none: "after the last full page: always attended, in no page"
+  },
+  codes: {
+    name: "codes (PQCache)",
+    one: "code",
+    many: "codes",
+    ring: "centroid: stands for this part of all keys with its code",
+    score: "q\xB7centroid in this part",
+    none: "a sink: always attended, without codes"
+  },
+  lists: {
+    name: "lists (CTkvr)",
+    one: "list",
+    many: "lists",
+    ring: "query centroid: a query of the prompt, which lists the keys that it attends to most",
+    score: "cosine of the query with the query centroid",
+    none: "in no list: found only as a sink or recent token"
+  }
+};
+var TSNE = 2;
+var PROJECTIONS = {
+  pca: {
+    name: "PCA",
+    about: "PCA keeps the two directions in which the keys differ most. What the other directions hold is not on the map: dots that are near here can be far apart, and near the star does not mean a high score."
+  },
+  query: {
+    name: "along the query",
+    about: "From left to right q\xB7k grows, for the mean query of the step: this order is exact. From top to bottom is the direction in which the keys differ most otherwise. Groups that overlap here can differ in all other directions."
+  },
+  tsne: {
+    name: "t-SNE",
+    about: "t-SNE keeps neighbours: keys that are near here have similar directions. Distances between groups, their sizes and the axes mean nothing. A ring is at the token nearest to its centroid, and the star only among its nearest keys."
+  }
+};
+function countOf(count, view) {
+  return `${format(count)} ${count === 1 ? VIEWS[view].one : VIEWS[view].many}`;
+}
+function rankingWords(ranks, cut2, about, groups) {
+  const { view, budget, parts, probes, title } = about, { one, many } = VIEWS[view];
+  if (groups === 0) return `The prompt is too short for ${many}.`;
+  if (cut2 === void 0) return "The trace holds no query of this step: capture the prompt with the generated text.";
+  const filled = ranks.filter(({ kind }) => kind !== "none").length, total2 = countOf(ranks.length, view);
+  const tokens = `${format(budget)} tokens`;
+  if (view === "codes") {
+    return `${title} ranks single tokens by the sum of their codes' scores over ${parts} ${parts === 1 ? "part" : "parts"}, so that codes have no cut: ${format(filled)} of ${total2} have tokens that are attended to.`;
+  }
+  if (cut2 >= groups) return `The budget of ${tokens} covers all tokens: all ${many} are recalled, without a cut.`;
+  const unranked = groups - ranks.length;
+  if (view === "lists" && ranks.length === 0) {
+    return "All lists of the prompt were replaced by the queries of earlier steps.";
+  }
+  if (view === "lists") {
+    const gone = unranked ? ` ${format(unranked)} were replaced by the queries of earlier steps.` : "";
+    return `The step probes the ${format(probes)} nearest lists, ${format(cut2)} of them of the prompt (left of the line); of their tokens, ranked again by exact attention, it attends to as many as the budget of ${tokens} allows.${gone}`;
+  }
+  const trimmed = ranks.find(({ kind }) => kind === "part");
+  const last = trimmed ? `, ${one} #${trimmed.group} trimmed to ${format(trimmed.recalled)} of ${format(trimmed.size)} tokens` : "";
+  const window2 = unranked ? ` ${countOf(unranked, view)} with sinks or recent tokens ${unranked === 1 ? "is" : "are"} not ranked.` : "";
+  return `${format(filled - (trimmed ? 1 : 0))} of ${total2} recalled whole${last}: the line is where the budget of ${tokens} ends.${window2}`;
+}
 function frequent(tokens, members, most = 6) {
   const counts = /* @__PURE__ */ new Map();
-  for (const position of members) counts.set(tokens[position], (counts.get(tokens[position]) ?? 0) + 1);
+  const positions = Array.from(members).sort((a, b) => a - b);
+  for (const position of positions) counts.set(tokens[position], (counts.get(tokens[position]) ?? 0) + 1);
   const ranked = [
     ...counts
   ].sort(([, a], [, b]) => b - a).slice(0, most);
@@ -2774,12 +2856,19 @@ function steps(taken) {
 }
 
 // inspector_controls.js
-function createInspectorControls(root2, page, { change, save }) {
+var ALL = [
+  "clusters",
+  "pages",
+  "codes",
+  "lists"
+];
+function createInspectorControls(root2, page, { go, change, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
   const title = head.appendChild(element("h2", "kv-title"));
   const bar = root2.appendChild(element("div", "kv-controls"));
+  const stepper = createStepSlider(bar, page.steps, go);
   let counts = page.counts;
-  const label = bar.appendChild(element("label", "kv-step"));
+  const label = bar.appendChild(element("label", "kv-step kv-count"));
   label.append(element("span", "", "clusters"));
   label.title = MEANING3.count;
   const slider = label.appendChild(element("input"));
@@ -2792,13 +2881,82 @@ function createInspectorControls(root2, page, { change, save }) {
   slider.setAttribute("aria-label", "number of clusters C");
   const count = label.appendChild(element("output"));
   slider.addEventListener("input", () => setCount(Number(slider.value)));
-  const selects = [];
-  const pickers = [];
+  const settings = head.appendChild(element("details", "kv-menu kv-settings"));
+  settings.appendChild(element("summary", "", "Settings")).title = "groups, layer, head, map, metric and seed";
+  const sheet = settings.appendChild(element("div", "kv-sheet"));
+  root2.addEventListener("pointerdown", (event) => {
+    if (!settings.contains(targetOf(event))) settings.open = false;
+  });
+  settings.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !settings.open) return;
+    settings.open = false;
+    settings.querySelector("summary")?.focus();
+    event.stopPropagation();
+  });
+  const fields = [];
+  let partPicker;
+  if (page.views.length > 1) {
+    choose(sheet, "groups", page.views.map((view) => [
+      view,
+      VIEWS[view].name
+    ]), MEANING3.view, ALL, ({ view }) => view, (view) => ({
+      view: (
+        /** @type {ViewName} */
+        view
+      ),
+      part: 0
+    }));
+  }
   if (!page.fixed) {
-    choice("metric", "metric", page.metrics, (metric) => ({
+    choose(sheet, "layer", page.layers, MEANING3.layer, ALL, ({ layer }) => layer, (layer) => ({
+      layer: Number(layer)
+    }));
+    choose(sheet, "KV head", page.heads, MEANING3.head, ALL, (shown) => shown.head, (row2) => ({
+      head: Number(row2)
+    }));
+  }
+  if (page.projections.length > 1) {
+    const names = page.projections.map((name) => (
+      /** @type {[string, string]} */
+      [
+        name,
+        PROJECTIONS[name].name
+      ]
+    ));
+    choose(sheet, "map", names, MEANING3.projection, ALL, ({ projection }) => projection, (projection) => ({
+      projection: (
+        /** @type {ProjectionName} */
+        projection
+      )
+    }));
+  }
+  if (!page.fixed) {
+    choose(sheet, "metric", page.metrics, MEANING3.metric, [
+      "clusters"
+    ], ({ metric }) => metric, (metric) => ({
       metric
     }));
-    const seedLabel = bar.appendChild(element("label", "kv-picker"));
+    addSeed();
+    for (const view of page.views) addFields(view);
+  }
+  if (page.views.includes("codes")) {
+    partPicker = choose(bar, "part", [], MEANING3.part, [
+      "codes"
+    ], ({ part }) => part, (part) => ({
+      part: Number(part)
+    }));
+  }
+  function choose(host, name, values, meaning, shows, value, read) {
+    const select = picker(host, name, values, meaning, (chosen) => change(read(chosen)));
+    fields.push({
+      control: select,
+      shows,
+      value
+    });
+    return select;
+  }
+  function addSeed() {
+    const seedLabel = sheet.appendChild(element("label", "kv-picker"));
     seedLabel.title = MEANING3.seed;
     seedLabel.append(element("span", "", "seed"));
     const seed = seedLabel.appendChild(element("input", "kv-seed"));
@@ -2816,24 +2974,23 @@ function createInspectorControls(root2, page, { change, save }) {
     };
     seed.addEventListener("change", setSeed);
     seed.addEventListener("keydown", (event) => event.key === "Enter" && setSeed());
-    pickers.push([
-      seed,
-      "seed"
-    ]);
-    choice("layer", "layer", page.layers, (layer) => ({
-      layer: Number(layer)
-    }));
-    choice("head", "KV head", page.heads, (head2) => ({
-      head: Number(head2)
-    }));
+    fields.push({
+      control: seed,
+      shows: ALL,
+      value: (shown) => shown.seed
+    });
   }
-  function choice(name, text, values, read) {
-    const select = picker(bar, text, values, MEANING3[name], (value) => change(read(value)));
-    selects.push(select);
-    pickers.push([
-      select,
-      name
-    ]);
+  function addFields(view) {
+    page.sliders[view].forEach(({ name, label: text, values, meaning }, index) => {
+      const host = index === 0 && view !== "codes" ? bar : sheet;
+      choose(host, text, values, `${name}: ${meaning}`, [
+        view
+      ], ({ fields: shown }) => shown[name], (value) => ({
+        fields: {
+          [name]: Number(value)
+        }
+      }));
+    });
   }
   function setCount(index) {
     const valid = Math.max(0, Math.min(counts.length - 1, index));
@@ -2854,44 +3011,152 @@ function createInspectorControls(root2, page, { change, save }) {
   const menu = createSaveMenu(head, root2, save);
   return {
     menu,
+    /** Whether the keys of a focused control change C. */
+    ownsKeys: (target) => target === slider,
     /** @param {number} by */
-    step: (by, absolute = false) => setCount(absolute ? by : Number(slider.value) + by),
+    count: (by, absolute = false) => setCount(absolute ? by : Number(slider.value) + by),
     /** @param {number[]} values */
     counts(values) {
       counts = values;
       slider.max = String(counts.length - 1);
     },
     /**
+     * @param {number} step
+     * @param {string} about
+     */
+    step(step, about) {
+      stepper.show(step, `, fed ${quoted(page.step_tokens[step] ?? "")}${about}`);
+    },
+    /**
      * `waiting`: another number of clusters is on its way, and the slider stays where the user put it.
      *
      * @param {Settings} shown
-     * @param {number} token
+     * @param {About} about
+     * @param {number} groups
+     * @param {{ token: number, step: number }} picked
      * @param {boolean} waiting
      */
-    paint(shown, token, waiting) {
-      const { n_clusters: clusters, metric, seed, layer, head: row2 } = shown;
-      const size2 = `${format(page.tokens.length)} tokens in ${format(clusters)} ${clusters === 1 ? "cluster" : "clusters"}`;
-      const place = `layer ${layer}, KV head ${row2}`;
+    paint(shown, about, groups, { token, step }, waiting) {
+      const { n_clusters: clusters, metric, seed, layer, head: row2, view, part, projection } = shown;
+      const of = view === "codes" ? ` of part ${part} (0 to ${about.parts - 1})` : "";
+      const size2 = `${format(page.tokens.length)} tokens in ${countOf(groups, view)}${of}`;
+      const kmeans = view === "clusters" ? [
+        metric,
+        `seed ${seed}`
+      ] : view === "codes" ? [
+        `seed ${seed}`
+      ] : [];
+      const by = page.steps_by || `${about.method} \xB7 budget ${format(about.budget)}`;
       const parts = [
         page.model,
         size2,
-        metric,
-        `seed ${seed}`,
-        place,
-        `recalled by ${page.steps_by}`
+        ...kmeans,
+        `layer ${layer}, KV head ${row2}`,
+        `recalled by ${by}`
       ];
       title.textContent = parts.join(" \xB7 ");
+      label.hidden = view !== "clusters";
       if (!waiting) showCount(counts.indexOf(clusters));
-      for (const [control, name] of pickers) {
-        if (control.type === "number" && control === document.activeElement) continue;
-        control.value = String(shown[name]);
+      if (partPicker && partPicker.options.length !== about.parts) {
+        partPicker.replaceChildren(...Array.from({
+          length: about.parts
+        }, (_, at) => new Option(String(at))));
+      }
+      for (const { control, shows, value } of fields) {
+        const holder = control.closest("label");
+        if (holder) holder.hidden = !shows.includes(view);
+        if (!shows.includes(view) || control.type === "number" && control === document.activeElement) continue;
+        control.value = String(value(shown));
         control.setAttribute("value", control.value);
       }
-      markSelected(...selects);
-      const fields = `layer=${layer}, head=${row2}, n_clusters=${clusters}, metric="${metric}", seed=${seed}, token=${token}`;
-      menu.line.textContent = `${page.call}${fields}${page.call_end}`;
+      markSelected(...fields.map(({ control }) => control).filter((control) => control instanceof HTMLSelectElement));
+      const more = [
+        step === page.first_step ? "" : `, step=${step}`,
+        view === page.first_view ? "" : `, view="${view}"`,
+        view === "codes" && part ? `, part=${part}` : "",
+        view === "clusters" ? "" : `, fields=${JSON.stringify(shown.fields).replace(/([:,])/g, "$1 ")}`,
+        projection === "pca" ? "" : `, projection="${projection}"`
+      ].join("");
+      const line2 = `layer=${layer}, head=${row2}, n_clusters=${clusters}, metric="${metric}", seed=${seed}, token=${token}`;
+      menu.line.textContent = `${page.call}${line2}${more}${page.call_end}`;
     }
   };
+}
+
+// inspector_groups.js
+function aboutOf(clusters) {
+  return JSON.parse(new TextDecoder().decode(clusters.about));
+}
+function membersOf(clusters, group2) {
+  return group2 < 0 ? new Int32Array() : clusters.order.subarray(clusters.offsets[group2], clusters.offsets[group2 + 1]);
+}
+function pickedOf(clusters, group2, token) {
+  if (token < 0) return -1;
+  return group2 < clusters.sizes.length && membersOf(clusters, group2).includes(token) ? group2 : clusters.labels[token];
+}
+function takenOf(clusters, cluster) {
+  const [count, width] = clusters.shapes.taken;
+  return Array.from({
+    length: count
+  }, (_, step) => clusters.taken[step * width + cluster]);
+}
+var projectionOf = (places) => places.map[0];
+function starOf(places, step, known) {
+  const at = known ? step : 0;
+  return 2 * at < places.stars.length ? [
+    places.stars[2 * at],
+    places.stars[2 * at + 1]
+  ] : null;
+}
+function ringsOf(places, clusters) {
+  const { points, origin, axes: axes2 } = places, count = clusters.sizes.length, rings = new Float32Array(2 * count);
+  const width = clusters.shapes.centroids[1], linear = projectionOf(places) !== TSNE;
+  for (let group2 = 0; group2 < count; group2++) {
+    if (linear) {
+      let [x, y] = origin;
+      for (let channel = 0; channel < width; channel++) {
+        const value = clusters.centroids[group2 * width + channel];
+        x += value * axes2[2 * channel];
+        y += value * axes2[2 * channel + 1];
+      }
+      rings.set([
+        x,
+        y
+      ], 2 * group2);
+    } else {
+      const token = membersOf(clusters, group2).find((member) => !Number.isNaN(points[2 * member]));
+      rings.set(token === void 0 ? [
+        NaN,
+        NaN
+      ] : [
+        points[2 * token],
+        points[2 * token + 1]
+      ], 2 * group2);
+    }
+  }
+  return rings;
+}
+function ranksOf(clusters, step) {
+  const [count, width] = clusters.shapes.scores;
+  if (step >= count) return [];
+  const at = (group2) => step * width + group2;
+  const ranked = [
+    ...clusters.sizes.keys()
+  ].filter((group2) => clusters.sizes[group2] > 0 && !Number.isNaN(clusters.scores[at(group2)]));
+  ranked.sort((a, b) => clusters.scores[at(b)] - clusters.scores[at(a)] || clusters.recalled[at(b)] - clusters.recalled[at(a)] || a - b);
+  const cut2 = clusters.cut[step], trims = clusters.told.view === "clusters";
+  return ranked.map((group2, rank) => {
+    const recalled = clusters.recalled[at(group2)], size2 = clusters.sizes[group2], part = recalled < size2;
+    const before = cut2 < 0 ? recalled > 0 : rank < cut2;
+    const kind = !before ? "none" : part && (trims || cut2 < 0) ? "part" : "whole";
+    return {
+      group: group2,
+      score: clusters.scores[at(group2)],
+      recalled,
+      size: size2,
+      kind
+    };
+  });
 }
 
 // inspector_details.js
@@ -2905,54 +3170,55 @@ function createDetails(host, page, { goTo, onList }) {
     const swatch = button2.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     button2.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
-    button2.addEventListener("click", () => goTo(clusters.central[cluster]));
+    button2.addEventListener("click", () => goTo(clusters.central[cluster], cluster));
     return button2;
   }
-  function details(clusters, cluster) {
-    const members = [
-      ...clusters.labels.keys()
-    ].filter((token) => clusters.labels[token] === cluster);
+  function details(clusters, cluster, { step, rank, ranked }) {
+    const members = membersOf(clusters, cluster), { one, many } = VIEWS[clusters.told.view];
     const taken = takenOf(clusters, cluster), central = clusters.central[cluster];
     const facts = element("div", "kv-facts");
     const swatch = facts.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
+    const place = rank < 0 ? "not ranked" : `${format(rank + 1)} of ${format(ranked)}`;
+    fact(facts, `rank at step ${format(step)}`, place, MEANING3.rank);
     fact(facts, "size", format(members.length), MEANING3.size);
     fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING3.spread);
     const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
     fact(facts, "recalled by", recalled, MEANING3.recalled);
     fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING3.central);
-    const list = facts.appendChild(element("button", "", "All clusters"));
+    const list = facts.appendChild(element("button", "", `All ${many}`));
     list.type = "button";
-    list.title = "clears the choice and lists all clusters (Escape)";
+    list.title = `clears the choice and lists all ${many} (Escape)`;
     list.addEventListener("click", onList);
     const rows = element("dl", "kv-rows");
     row(rows, "mostly", MEANING3.mostly).append(frequent(page.tokens, members));
     const nearest = row(rows, "nearest", MEANING3.nearest), width = clusters.shapes.nearest[1];
-    for (let rank = 0; rank < width; rank++) {
-      const neighbour = clusters.nearest[cluster * width + rank];
+    for (let rank2 = 0; rank2 < width; rank2++) {
+      const neighbour = clusters.nearest[cluster * width + rank2];
       if (neighbour < 0) continue;
-      const cosine = clusters.nearest_cosine[cluster * width + rank].toFixed(3);
-      const meaning = `go to cluster ${neighbour}: ${clusters.sizes[neighbour]} tokens, cosine of centroids ${cosine}`;
+      const cosine = clusters.nearest_cosine[cluster * width + rank2].toFixed(3);
+      const meaning = `go to ${one} ${neighbour}: ${clusters.sizes[neighbour]} tokens, cosine of centroids ${cosine}`;
       link(nearest, neighbour, cosine, meaning, clusters);
     }
-    if (!nearest.children.length) nearest.append("there is no other cluster");
-    row(rows, "steps", MEANING3.steps).append(bars(clusters, cluster, taken));
+    if (!nearest.children.length) nearest.append(`there is no other ${one}`);
+    row(rows, "steps", MEANING3.steps).append(bars(clusters, cluster, taken, step));
     return [
       facts,
       rows
     ];
   }
-  function bars(clusters, cluster, taken) {
+  function bars(clusters, cluster, taken, now) {
     if (!taken.length) {
       const advice = "pick a recorded layer, or open the inspector without a recording";
       return element("span", "kv-empty", `Layer ${clusters.layer} was not recorded: ${advice}.`);
     }
     const chart = element("div", "kv-steps");
     chart.setAttribute("role", "img");
-    chart.setAttribute("aria-label", `steps that attended to this cluster: ${steps(taken)} of ${taken.length}`);
+    chart.setAttribute("aria-label", `steps that attended to this ${VIEWS[clusters.told.view].one}: ${steps(taken)} of ${taken.length}`);
     taken.forEach((count, step) => {
       const bar = chart.appendChild(element("span", "kv-stepbar"));
+      bar.toggleAttribute("data-now", step === now);
       const fed = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${format(page.tokens.length + step)}`;
       bar.title = `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`;
       const fill2 = bar.appendChild(element("span"));
@@ -2966,13 +3232,6 @@ function createDetails(host, page, { goTo, onList }) {
     const recalled = Array.from({
       length: count
     }, (_, cluster) => steps(takenOf(clusters, cluster)));
-    const members = Array.from({
-      length: count
-    }, () => (
-      /** @type {number[]} */
-      []
-    ));
-    clusters.labels.forEach((cluster, token) => cluster >= 0 && members[cluster].push(token));
     const order = [
       ...recalled.keys()
     ].filter((cluster) => clusters.sizes[cluster] > 0);
@@ -2981,7 +3240,7 @@ function createDetails(host, page, { goTo, onList }) {
       const text = `${format(clusters.sizes[cluster])} tokens \xB7 ${recalled[cluster]} steps`;
       const item = list.appendChild(element("li"));
       link(item, cluster, text, `${MEANING3.size}; ${MEANING3.recalled}`, clusters);
-      item.append(element("span", "kv-first", frequent(page.tokens, members[cluster], 4)));
+      item.append(element("span", "kv-first", frequent(page.tokens, membersOf(clusters, cluster), 4)));
     }
     return [
       list
@@ -2991,23 +3250,18 @@ function createDetails(host, page, { goTo, onList }) {
     /**
      * @param {Clustering} clusters
      * @param {number} token
+     * @param {number} cluster
+     * @param {Shown} shown
      */
-    paint(clusters, token) {
-      const cluster = token < 0 ? -1 : clusters.labels[token], empty = clusters.sizes.filter((size2) => !size2).length;
+    paint(clusters, token, cluster, shown) {
+      const { one, many, none } = VIEWS[clusters.told.view], empty = clusters.sizes.filter((size2) => !size2).length;
       const more = empty ? ` (${format(empty)} more are empty)` : "";
-      heading.textContent = cluster >= 0 ? "the picked cluster" : `all ${format(clusters.sizes.length - empty)} clusters, most often recalled first${more}`;
-      body.replaceChildren(...cluster >= 0 ? details(clusters, cluster) : all(clusters));
+      heading.textContent = cluster >= 0 ? `the picked ${one}` : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
+      body.replaceChildren(...cluster >= 0 ? details(clusters, cluster, shown) : all(clusters));
       if (token < 0 || cluster >= 0) return;
-      const reason = "is a sink or recent token: always attended, in no cluster.";
-      body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} ${reason}`));
+      body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} is ${none}.`));
     }
   };
-}
-function takenOf(clusters, cluster) {
-  const [count, width] = clusters.shapes.taken;
-  return Array.from({
-    length: count
-  }, (_, step) => clusters.taken[step * width + cluster]);
 }
 function fact(parent, name, text, meaning) {
   const figure3 = parent.appendChild(element("span", "kv-figure"));
@@ -3018,6 +3272,49 @@ function row(rows, name, meaning) {
   const term = rows.appendChild(element("dt", "kv-name", name));
   term.title = meaning;
   return rows.appendChild(element("dd"));
+}
+
+// inspector_legend.js
+function drawMapLegend(host, view, stepped) {
+  const { one, ring } = VIEWS[view], scaled = "scaled to the keys' mean length";
+  const star = stepped ? "query of the step" : "last query";
+  const entries = [
+    [
+      "\u25CF token",
+      `a key; its hue is that of its ${one}, as in the text`
+    ],
+    [
+      "\u25CB centroid",
+      ring
+    ],
+    [
+      `\u2605 ${star}`,
+      `the mean over the KV head's query heads${stepped ? "" : " at the last position"}, ${scaled}`
+    ]
+  ];
+  host.replaceChildren(...entries.map(([text, meaning]) => {
+    const entry = element("span", "kv-entry", text);
+    entry.title = meaning;
+    return entry;
+  }));
+  const samples = [
+    [
+      "kv-attended kv-agreed",
+      "--kv-h:250;--kv-a:1",
+      `in the picked ${one}`
+    ],
+    [
+      "kv-attended kv-kept",
+      "--kv-c:0;--kv-a:0.4",
+      `in no ${one}`
+    ]
+  ];
+  for (const [mark, style2, text] of samples) {
+    const entry = host.appendChild(element("span", "kv-entry"));
+    entry.title = text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text";
+    entry.appendChild(element("span", mark, "text")).style.cssText = style2;
+    entry.append(element("span", "", text));
+  }
 }
 
 // inspector_marks.js
@@ -3055,18 +3352,24 @@ function drawStar(context, [x, y], fill2, edge) {
 // inspector_places.js
 var MARGIN2 = 18;
 var CELL = 14;
-function projector(points, star, width, height) {
+function projector(points, stars, width, height) {
   let [left, right, low, high] = [
-    star[0],
-    star[0],
-    star[1],
-    star[1]
+    Infinity,
+    -Infinity,
+    Infinity,
+    -Infinity
   ];
-  for (let i = 0; i < points.length; i += 2) {
-    left = Math.min(left, points[i]);
-    right = Math.max(right, points[i]);
-    low = Math.min(low, points[i + 1]);
-    high = Math.max(high, points[i + 1]);
+  for (const places of [
+    points,
+    stars
+  ]) {
+    for (let i = 0; i < places.length; i += 2) {
+      if (Number.isNaN(places[i])) continue;
+      left = Math.min(left, places[i]);
+      right = Math.max(right, places[i]);
+      low = Math.min(low, places[i + 1]);
+      high = Math.max(high, places[i + 1]);
+    }
   }
   const unit = Math.min((width - 2 * MARGIN2) / Math.max(right - left, 1e-9), (height - 2 * MARGIN2) / Math.max(high - low, 1e-9));
   const [x0, y0] = [
@@ -3122,6 +3425,125 @@ function indexOfPlaces(places, width) {
   };
 }
 
+// inspector_zoom.js
+var MOST = 40;
+var FACTOR = 1.5;
+var STILL = 4;
+function createZoom(host, changed) {
+  let scale = 1, left = 0, top = 0;
+  let drag = null;
+  let dragged = false;
+  const buttons = host.appendChild(document.createElement("div"));
+  buttons.className = "kv-buttons kv-zoom";
+  button(buttons, "+", "zoom in (+, or Ctrl and the wheel)", () => by(FACTOR));
+  const out = button(buttons, "\u2212", "zoom out (\u2212)", () => by(1 / FACTOR));
+  const all = button(buttons, "\u2922", "show all keys (0)", reset);
+  function update() {
+    const width = host.clientWidth, height = host.clientHeight;
+    left = Math.min(0, Math.max(width * (1 - scale), left));
+    top = Math.min(0, Math.max(height * (1 - scale), top));
+    out.disabled = all.disabled = scale === 1;
+    host.style.touchAction = scale > 1 ? "none" : "";
+    host.dataset.zoom = scale.toFixed(2);
+    changed();
+  }
+  function by(factor, x = host.clientWidth / 2, y = host.clientHeight / 2) {
+    const next = Math.min(MOST, Math.max(1, scale * factor)), grown = next / scale;
+    [left, top, scale] = [
+      x - grown * (x - left),
+      y - grown * (y - top),
+      next
+    ];
+    update();
+  }
+  function reset() {
+    [scale, left, top] = [
+      1,
+      0,
+      0
+    ];
+    update();
+  }
+  host.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const box = host.getBoundingClientRect();
+    by(Math.exp(-event.deltaY / 300), event.clientX - box.left, event.clientY - box.top);
+  }, {
+    passive: false
+  });
+  host.addEventListener("pointerdown", (event) => {
+    dragged = false;
+    const onButton = event.target instanceof Node && buttons.contains(event.target);
+    if (event.button !== 0 || scale === 1 || onButton) return;
+    drag = {
+      x: event.clientX,
+      y: event.clientY,
+      left,
+      top,
+      id: event.pointerId
+    };
+  });
+  host.addEventListener("pointermove", (event) => {
+    if (!drag || event.pointerId !== drag.id) return;
+    const [right, down] = [
+      event.clientX - drag.x,
+      event.clientY - drag.y
+    ];
+    if (!dragged && Math.hypot(right, down) < STILL) return;
+    if (!dragged) host.setPointerCapture(drag.id);
+    dragged = true;
+    [left, top] = [
+      drag.left + right,
+      drag.top + down
+    ];
+    update();
+  });
+  for (const end of [
+    "pointerup",
+    "pointercancel"
+  ]) host.addEventListener(end, () => drag = null);
+  return {
+    buttons,
+    by,
+    reset,
+    update,
+    /** Whether the pointer moved the map since it was pressed: its click picks nothing. */
+    moved: () => dragged,
+    /**
+     * From the place on the whole map to that on the zoomed one, in pixels.
+     *
+     * @type {(place: [x: number, y: number]) => [x: number, y: number]}
+     */
+    at: ([x, y]) => [
+      left + scale * x,
+      top + scale * y
+    ],
+    /**
+     * Moves the map so that a place of the zoomed map is in sight.
+     *
+     * @param {[x: number, y: number]} place
+     */
+    reveal([x, y]) {
+      const width = host.clientWidth, height = host.clientHeight;
+      if (x >= 0 && y >= 0 && x <= width && y <= height) return;
+      [left, top] = [
+        left + width / 2 - x,
+        top + height / 2 - y
+      ];
+      update();
+    },
+    /** @param {string} key */
+    press(key) {
+      if (key === "+" || key === "=") by(FACTOR);
+      else if (key === "-") by(1 / FACTOR);
+      else if (key === "0") reset();
+      else return false;
+      return true;
+    }
+  };
+}
+
 // inspector_map.js
 var LOOK_LEVEL = 3;
 var REACH = 9;
@@ -3148,7 +3570,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   host.classList.add("kv-keymap");
   host.tabIndex = 0;
   host.setAttribute("role", "application");
-  host.setAttribute("aria-label", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it");
+  host.setAttribute("aria-label", "map of the keys: arrow keys move between centroids, Enter picks one, Escape clears it, + and \u2212 zoom, 0 shows all");
   const [below, above] = [
     0,
     1
@@ -3158,9 +3580,15 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   let index;
   let colours;
   let points = new Float32Array();
-  let star = points;
-  let places = points;
+  let stars = points;
+  let star = null;
+  let found = [];
+  let foundAt = NONE;
+  let places = points, rings = points;
   let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+  const zoom = createZoom(host, () => {
+    if (layOut()) drawBelow();
+  });
   function fit() {
     const width = host.clientWidth, height = host.clientHeight, scale = window.devicePixelRatio || 1;
     if (!width || !points.length || !clusters) return false;
@@ -3173,10 +3601,15 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       canvas.style.cssText = `position:absolute;left:0;top:0;width:${width}px;height:${height}px`;
       contextOf(canvas).setTransform(scale, 0, 0, scale, 0, 0);
     }
-    const project = projector(points, star, width, height);
-    toPixel = project;
+    return layOut();
+  }
+  function layOut() {
+    const width = host.clientWidth, height = host.clientHeight;
+    if (!width || !points.length || !clusters) return false;
+    const whole = projector(points, stars, width, height);
+    toPixel = (x, y) => zoom.at(whole(x, y));
     places = new Float32Array(points.length);
-    for (let i = 0; i < points.length; i += 2) places.set(project(points[i], points[i + 1]), i);
+    for (let i = 0; i < points.length; i += 2) places.set(toPixel(points[i], points[i + 1]), i);
     index = indexOfPlaces(places, width);
     return true;
   }
@@ -3185,7 +3618,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     const look = 4 * (clusters.hues[cluster] * LEVELS + LOOK_LEVEL);
     return `rgb(${colours[look]} ${colours[look + 1]} ${colours[look + 2]})`;
   }
-  const ringAt = (toPixel2, cluster) => toPixel2(clusters.rings[2 * cluster], clusters.rings[2 * cluster + 1]);
+  const ringAt = (toPixel2, cluster) => toPixel2(rings[2 * cluster], rings[2 * cluster + 1]);
   const dotSize = () => places.length > 4e4 ? 1.1 : places.length > 8e3 ? 1.7 : 2.4;
   const ringSize = () => clusters.sizes.length > 240 ? 3.5 : clusters.sizes.length > 80 ? 5 : 7;
   function drawBelow() {
@@ -3235,7 +3668,17 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink, 1.5);
       context.setLineDash([]);
     }
-    drawStar(context, toPixel(star[0], star[1]), ink, ground);
+    for (const token of found) {
+      circle2(context, [
+        places[2 * token],
+        places[2 * token + 1]
+      ], dotSize() + 2.5, ground, 4);
+      circle2(context, [
+        places[2 * token],
+        places[2 * token + 1]
+      ], dotSize() + 2.5, ink, token === foundAt ? 3 : 1.5);
+    }
+    if (star) drawStar(context, toPixel(...star), ink, ground);
     if (hovered >= 0) circle2(context, [
       places[2 * hovered],
       places[2 * hovered + 1]
@@ -3246,8 +3689,8 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     context.strokeStyle = ink;
     context.lineWidth = 1;
     context.beginPath();
-    for (let token = 0; token < clusters.labels.length; token++) {
-      if (clusters.labels[token] === picked) disc(context, places[2 * token], places[2 * token + 1], dotSize() + 1.2);
+    for (const token of membersOf(clusters, picked)) {
+      disc(context, places[2 * token], places[2 * token + 1], dotSize() + 1.2);
     }
     context.fill();
     context.stroke();
@@ -3286,6 +3729,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     };
   }
   host.addEventListener("pointermove", (event) => {
+    if (zoom.moved()) return;
     const key = keyAt(event), token = key ? key.token : NONE;
     host.style.cursor = key ? "pointer" : "default";
     onHover(key, event);
@@ -3299,24 +3743,25 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     onHover(null, event);
   });
   host.addEventListener("click", (event) => {
-    const key = keyAt(event);
+    const key = zoom.buttons.contains(targetOf(event)) || zoom.moved() ? null : keyAt(event);
     if (key) onPick(key);
   });
   host.addEventListener("keydown", (event) => {
     const direction = DIRECTIONS[event.key];
-    if (hasModifier(event) || !toPixel) return;
+    if (hasModifier(event) || !toPixel || event.target !== host) return;
     if (direction) moveTo(neighbour(toPixel, ...direction));
     else if ((event.key === "Enter" || event.key === " ") && cursor >= 0) onPick({
       cluster: cursor,
       token: NONE
     });
-    else return;
+    else if (!zoom.press(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
   });
   host.addEventListener("blur", () => moveTo(NONE));
   function moveTo(cluster) {
     cursor = cluster;
+    if (cursor >= 0 && toPixel) zoom.reveal(ringAt(toPixel, cursor));
     drawAbove();
     onCursor(cluster);
   }
@@ -3347,7 +3792,9 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
      */
     show(newPlaces, newClusters, cluster) {
       const moved = newPlaces.points !== points;
-      ({ points, star } = newPlaces);
+      ({ points, stars } = newPlaces);
+      rings = ringsOf(newPlaces, newClusters);
+      if (moved) zoom.reset();
       [clusters, picked, cursor, hovered] = [
         newClusters,
         cluster,
@@ -3362,6 +3809,28 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       picked = cluster;
       drawBelow();
     },
+    /** @param {[x: number, y: number] | null} place of the query */
+    star(place) {
+      star = place;
+      drawAbove();
+    },
+    /**
+     * Outlines tokens, one of them strongly.
+     *
+     * @param {number[]} tokens
+     * @param {number} at
+     */
+    find(tokens, at) {
+      [found, foundAt] = [
+        tokens,
+        at
+      ];
+      if (at >= 0 && 2 * at < places.length) zoom.reveal([
+        places[2 * at],
+        places[2 * at + 1]
+      ]);
+      drawAbove();
+    },
     /** @param {number | null} token */
     hover(token) {
       hovered = token !== null && token < clusters.labels.length ? token : NONE;
@@ -3375,24 +3844,248 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   };
 }
 
-// inspector.js
-var MOVES2 = {
-  ArrowLeft: [
-    -1
-  ],
-  ArrowRight: [
-    1
-  ],
-  Home: [
-    0,
-    true
-  ],
-  End: [
-    Infinity,
-    true
-  ]
+// inspector_ranking.js
+var LABELLED = 34;
+var KINDS = {
+  whole: "recalled",
+  part: "recalled in part",
+  none: "not recalled"
 };
+function createRanking(host, { tip, onHover, onPick }) {
+  const heading = host.appendChild(element("h3"));
+  heading.title = MEANING3.ranking;
+  const words = host.appendChild(element("p", "kv-rankwords"));
+  words.setAttribute("role", "status");
+  const panel = host.appendChild(element("div", "kv-panel kv-ranking"));
+  const list = panel.appendChild(element("div", "kv-rankbars"));
+  list.tabIndex = 0;
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-description", "\u2190 and \u2192 read them, Enter picks one");
+  const legend3 = host.appendChild(element("p", "kv-legend"));
+  let clusters;
+  let ranks = [];
+  let bars = [];
+  let cursor = -1, picked = -1;
+  function about(rank) {
+    const { group: group2, score, recalled, size: size2, kind } = ranks[rank], { one, score: meaning } = VIEWS[clusters.told.view];
+    const rows = [
+      [
+        one,
+        `#${group2}`
+      ],
+      [
+        "rank",
+        `${format(rank + 1)} of ${format(ranks.length)}`
+      ],
+      [
+        meaning,
+        decimals(score)
+      ],
+      [
+        "state",
+        KINDS[kind]
+      ],
+      [
+        "attended to",
+        `${format(recalled)} of ${format(size2)} tokens`
+      ]
+    ];
+    return rows;
+  }
+  function bar(rank, most, least, every) {
+    const { group: group2, score, kind } = ranks[rank], node = element("span", `kv-rankbar kv-rank-${kind}`);
+    node.setAttribute("role", "option");
+    node.setAttribute("aria-label", about(rank).map(([term, value]) => `${term} ${value}`).join(", "));
+    const room = node.appendChild(element("span", "kv-rankroom"));
+    const fill2 = room.appendChild(element("span", "kv-rankfill"));
+    fill2.style.height = `${100 * (score - least) / Math.max(most - least, 1e-9)}%`;
+    fill2.style.setProperty("--kv-own", colourOf(clusters.hues[group2]));
+    const label = rank % every === 0 ? `#${group2}` : "";
+    node.appendChild(element("span", "kv-ranklabel", label)).setAttribute("aria-hidden", "true");
+    node.addEventListener("pointerenter", (event) => {
+      onHover(group2);
+      tip.show(about(rank), event);
+    });
+    node.addEventListener("pointerleave", () => leave());
+    node.addEventListener("click", () => onPick(group2));
+    return node;
+  }
+  function leave() {
+    onHover(null);
+    tip.hide();
+  }
+  function go(rank) {
+    if (rank >= bars.length) return;
+    bars[cursor]?.removeAttribute("data-cursor");
+    cursor = rank;
+    if (cursor < 0) return leave();
+    bars[cursor].dataset.cursor = "";
+    bars[cursor].scrollIntoView({
+      block: "nearest",
+      inline: "nearest"
+    });
+    onHover(ranks[cursor].group);
+    tip.show(about(cursor), pointOf(bars[cursor]));
+  }
+  onKeys(list, {
+    ArrowLeft: () => go(Math.max(cursor - 1, 0)),
+    ArrowRight: () => go(cursor + 1),
+    Home: () => go(0),
+    End: () => go(bars.length - 1),
+    Enter: () => cursor >= 0 && onPick(ranks[cursor].group),
+    " ": () => cursor >= 0 && onPick(ranks[cursor].group)
+  });
+  list.addEventListener("blur", () => cursor >= 0 && go(-1));
+  function mark() {
+    bars.forEach((node, rank) => {
+      const here = ranks[rank].group === picked;
+      node.toggleAttribute("data-picked", here);
+      node.setAttribute("aria-selected", String(here));
+    });
+  }
+  return {
+    /** The rank of a group at the step shown, from 0; -1 if it is not ranked. */
+    rankOf: (group2) => ranks.findIndex((rank) => rank.group === group2),
+    get count() {
+      return ranks.length;
+    },
+    /**
+     * @param {Clustering} shown
+     * @param {number} step
+     */
+    paint(shown, step) {
+      clusters = shown;
+      ranks = ranksOf(clusters, step);
+      const { view } = clusters.told, cut2 = clusters.cut[step];
+      const groups = clusters.sizes.reduce((count, size2) => count + (size2 > 0 ? 1 : 0), 0);
+      words.textContent = rankingWords(ranks, cut2, clusters.told, groups);
+      const [most, least] = [
+        ranks[0]?.score ?? 0,
+        ranks.at(-1)?.score ?? 0
+      ];
+      const width = Math.max(7, panel.clientWidth / Math.max(ranks.length, 1)), every = Math.ceil(LABELLED / width);
+      bars = ranks.map((_, rank) => bar(rank, most, least, every));
+      if (cut2 > 0 && cut2 < bars.length) bars[cut2 - 1].dataset.cut = "";
+      list.replaceChildren(...bars);
+      list.setAttribute("aria-label", `${VIEWS[view].many} by ${VIEWS[view].score}, best first`);
+      panel.hidden = legend3.hidden = bars.length === 0;
+      const scores = bars.length ? `, from ${decimals(least)} at the bottom to ${decimals(most)} at the top` : "";
+      heading.textContent = `step ${format(step)}: ${countOf(ranks.length, view)} by ${VIEWS[view].score}${scores}`;
+      drawLegend(legend3, clusters);
+      cursor = -1;
+    },
+    /** @param {number} group */
+    pick(group2) {
+      picked = group2;
+      mark();
+      const node = bars[ranks.findIndex((rank) => rank.group === group2)];
+      if (node) {
+        const from = node.offsetLeft, until = from + node.offsetWidth;
+        if (from < panel.scrollLeft || until > panel.scrollLeft + panel.clientWidth) {
+          panel.scrollLeft = from - panel.clientWidth / 2;
+        }
+      }
+    }
+  };
+}
+function drawLegend(host, { told: { view } }) {
+  const entries = [
+    [
+      "whole",
+      view === "lists" ? "probed" : view === "codes" ? "all its tokens are attended to" : "recalled whole"
+    ],
+    [
+      "part",
+      view === "codes" ? "some of its tokens are attended to" : "trimmed by the budget"
+    ],
+    [
+      "none",
+      view === "lists" ? "not probed" : "not recalled"
+    ]
+  ];
+  const used = view === "pages" || view === "lists" ? entries.filter(([kind]) => kind !== "part") : entries;
+  host.replaceChildren(...used.map(([kind, text]) => {
+    const entry = element("span", "kv-entry");
+    const sample = entry.appendChild(element("span", `kv-ranksample kv-rank-${kind}`));
+    const fill2 = sample.appendChild(element("span", "kv-rankfill"));
+    fill2.style.setProperty("--kv-own", colourOf(16));
+    entry.append(element("span", "", text));
+    return entry;
+  }));
+}
+
+// inspector_search.js
+function createSearch(host, tokens, onFound) {
+  const row2 = host.appendChild(element("div", "kv-find"));
+  const field = row2.appendChild(element("input"));
+  Object.assign(field, {
+    type: "search",
+    placeholder: "find text",
+    title: MEANING3.find
+  });
+  field.setAttribute("aria-label", "find text in the prompt");
+  const buttons = row2.appendChild(element("span", "kv-buttons"));
+  button(buttons, "\u2039", "previous occurrence (Shift+Enter)", () => go(-1));
+  button(buttons, "\u203A", "next occurrence (Enter)", () => go(1));
+  const said = row2.appendChild(element("span", "kv-found"));
+  said.setAttribute("role", "status");
+  let places = [];
+  let at = 0;
+  function find() {
+    places = field.value ? occurrences(tokens, field.value) : [];
+    at = 0;
+    tell();
+  }
+  function tell() {
+    buttons.hidden = places.length < 2;
+    said.textContent = !field.value ? "" : places.length === 0 ? "not in the prompt" : `${format(at + 1)} of ${format(places.length)}, at position ${format(places[at][0])}`;
+    onFound([
+      ...new Set(places.flat())
+    ], places[at]?.[0] ?? -1);
+  }
+  function go(by) {
+    if (!places.length) return;
+    at = (at + by + places.length) % places.length;
+    tell();
+  }
+  field.addEventListener("input", find);
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape" && field.value) {
+      field.value = "";
+      find();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  buttons.hidden = true;
+}
+function occurrences(tokens, wanted) {
+  const starts = [];
+  let text = "";
+  for (const token of tokens) {
+    starts.push(text.length);
+    text += token.toLowerCase();
+  }
+  const needle = wanted.toLowerCase();
+  const found = [];
+  for (let from = text.indexOf(needle), token = 0; from >= 0; from = text.indexOf(needle, from + needle.length)) {
+    while (token + 1 < starts.length && starts[token + 1] <= from) token++;
+    const members = [];
+    for (let next = token; next < starts.length && starts[next] < from + needle.length; next++) members.push(next);
+    found.push(members);
+  }
+  return found;
+}
+
+// inspector.js
+var NAMES2 = [
+  "pca",
+  "query",
+  "tsne"
+];
 var SLOW_MS = 250;
+var TSNE_PATIENCE_MS = 9e4;
 var TINTED = ATTENDED | GENERATED;
 var PICKED = TINTED | ORACLE;
 var UNCLUSTERED = ATTENDED | SINK;
@@ -3401,20 +4094,21 @@ function createInspector(root2, host) {
   let places;
   let clusters;
   let token = host.get("token");
+  let group2 = host.get("group");
+  let now = host.get("step");
   let requested = null;
   let queued = null;
   let slowTimer;
-  let placesChanged = true;
+  let found = [];
+  let placesChanged = true, clustersChanged = true;
   root2.classList.add("kvviz", "kv-inspector");
   keepKeys(root2);
   const controls = createInspectorControls(root2, page, {
+    go,
     change: ask,
     save
   });
-  const wait = createWait(root2, () => {
-    endWait();
-    paint();
-  });
+  const wait = createWait(root2, giveUp);
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, {
     ...page,
@@ -3429,24 +4123,33 @@ function createInspector(root2, host) {
   const grid = root2.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", MEANING3.map);
   const right = section(grid, "prompt", "kv-prompt", MEANING3.text);
+  const ranked = grid.appendChild(element("section", "kv-ranks"));
   const about = grid.appendChild(element("section", "kv-details"));
-  root2.append(mapLegend(), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const legend3 = root2.appendChild(element("p", "kv-legend"));
+  root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const map = createKeyMap(left.appendChild(element("div")), root2, {
     onHover(key, event) {
-      strip.light(key && key.token >= 0 ? [
+      light(key && key.token >= 0 ? [
         key.token
       ] : []);
       if (key) tip.show(keyRows(key), event);
       else tip.hide();
     },
-    onPick: (key) => choose(key.token >= 0 ? key.token : clusters.central[key.cluster]),
+    onPick: (key) => choose(key.token >= 0 ? key.token : clusters.central[key.cluster], key.cluster),
     onCursor(cluster) {
-      status.textContent = cluster < 0 ? "" : `at cluster #${cluster}, ${format(clusters.sizes[cluster])} tokens: Enter picks it`;
+      status.textContent = cluster < 0 ? "" : `at ${VIEWS[clusters.told.view].one} #${cluster}, ${format(clusters.sizes[cluster])} tokens: Enter picks it`;
     }
   });
   const axes2 = left.appendChild(element("div", "kv-axis"));
+  const limits = left.appendChild(element("p", "kv-note kv-limits"));
   const status = left.appendChild(element("div", "kv-axis kv-cursor"));
   status.setAttribute("role", "status");
+  createSearch(right, page.tokens, (tokens, at) => {
+    found = tokens;
+    light([]);
+    map.find(tokens, at);
+    if (at >= 0) strip.focus(at);
+  });
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
     span: page.span,
@@ -3455,29 +4158,46 @@ function createInspector(root2, host) {
       map.hover(position);
       if (position === null) tip.hide();
       else tip.show(keyRows({
-        cluster: clusters.labels[position],
+        cluster: pickedOf(clusters, group2, position),
         token: position
       }), event);
     },
-    onPick: (position) => choose(position, false)
+    onPick: (position) => choose(position, group2, false)
+  });
+  const ranking = createRanking(ranked, {
+    tip,
+    onHover: (hovered) => light(hovered === null ? [] : [
+      ...membersOf(clusters, hovered)
+    ]),
+    onPick: (picked2) => choose(clusters.central[picked2], picked2)
   });
   const details = createDetails(about, page, {
     goTo: choose,
     onList: () => choose(-1)
   });
   const unwatch = watchTheme(root2, map.recolour);
-  const clusterOf = (position) => position < 0 ? -1 : clusters.labels[position];
+  const picked = () => pickedOf(clusters, group2, token);
+  const light = (tokens) => strip.light([
+    ...found,
+    ...tokens
+  ]);
   function settings() {
-    const { settings: [n_clusters, metric, seed], layer, head } = clusters;
+    const { settings: [n_clusters, metric, seed], layer, head, told: { view, part, fields } } = clusters;
+    const projection = NAMES2[projectionOf(places)];
     return {
       n_clusters,
       metric: page.metrics[metric],
       seed,
       layer,
-      head
+      head,
+      view,
+      part,
+      fields,
+      projection
     };
   }
   function keyRows({ cluster, token: position }) {
+    const { one, none } = VIEWS[clusters.told.view];
     const rows = position < 0 ? [] : [
       [
         "token",
@@ -3490,14 +4210,14 @@ function createInspector(root2, host) {
     ];
     if (cluster < 0) {
       rows.push([
-        "cluster",
-        "none: a sink or recent token"
+        one,
+        `none: ${none}`
       ]);
       return rows;
     }
-    const taken = takenOf(clusters, cluster);
+    const taken = takenOf(clusters, cluster), rank = ranking.rankOf(cluster);
     rows.push([
-      "cluster",
+      one,
       `#${cluster}`
     ], [
       "size",
@@ -3507,6 +4227,10 @@ function createInspector(root2, host) {
       "spread",
       decimals(clusters.spread[cluster])
     ]);
+    if (rank >= 0) rows.push([
+      "rank at this step",
+      `${format(rank + 1)} of ${format(ranking.count)}`
+    ]);
     if (taken.length) rows.push([
       "recalled by",
       `${steps(taken)} of ${format(taken.length)} steps`
@@ -3514,10 +4238,10 @@ function createInspector(root2, host) {
     return rows;
   }
   function paintText() {
-    const picked = clusterOf(token), count = clusters.labels.length;
+    const count = clusters.labels.length, members = new Set(membersOf(clusters, picked()));
     const looks2 = new Uint8Array(count), marks = new Uint8Array(count);
     for (let position = 0; position < count; position++) {
-      const cluster = clusters.labels[position], isPicked = cluster >= 0 && cluster === picked;
+      const cluster = clusters.labels[position], isPicked = members.has(position);
       looks2[position] = (cluster < 0 ? HUES : clusters.hues[cluster]) * LEVELS + (isPicked ? LEVELS - 1 : 0);
       marks[position] = cluster < 0 ? UNCLUSTERED : isPicked ? PICKED : TINTED;
     }
@@ -3525,77 +4249,154 @@ function createInspector(root2, host) {
       ...clusters.labels.keys()
     ], looks2, marks);
   }
+  function paintPicked() {
+    const cluster = picked(), rank = ranking.rankOf(cluster);
+    ranking.pick(cluster);
+    details.paint(clusters, token, cluster, {
+      step: now,
+      rank,
+      ranked: ranking.count
+    });
+    const place = rank < 0 ? "" : `, #${cluster} on rank ${rank + 1} of ${ranking.count}`;
+    controls.step(now, place);
+  }
+  function paintControls(waiting = requested !== null) {
+    controls.paint(settings(), clusters.told, clusters.sizes.length, {
+      token,
+      step: now
+    }, waiting);
+  }
   function paint(waiting = requested !== null) {
     paintText();
-    details.paint(clusters, token);
-    controls.paint(settings(), token, waiting);
+    ranking.paint(clusters, now);
+    paintPicked();
+    paintControls(waiting);
     heads.paint(clusters.layer, clusters.head);
     tip.hide();
   }
-  function choose(position, scroll = true) {
+  function go(by, to = now) {
+    const step = Math.max(0, Math.min(page.steps - 1, to + by));
+    if (step === now) return;
+    now = step;
+    map.star(starOf(places, now, page.ranked > 0));
+    ranking.paint(clusters, now);
+    paintPicked();
+    paintControls();
+    tip.hide();
+    host.tell({
+      step
+    });
+  }
+  function choose(position, named2 = -1, scroll = true) {
     token = position;
-    map.pick(clusterOf(token));
-    paint();
+    group2 = position < 0 ? -1 : pickedOf(clusters, named2, position);
+    map.pick(picked());
+    paintText();
+    paintPicked();
+    paintControls();
+    tip.hide();
     if (scroll && token >= 0) strip.focus(token, false);
     host.tell({
-      token
+      token,
+      group: group2
     });
   }
   function ask(change) {
+    const before = queued ?? requested ?? settings();
     const next = {
-      ...queued ?? requested ?? settings(),
-      ...change
+      ...before,
+      ...change,
+      fields: {
+        ...before.fields,
+        ...change.fields
+      }
     };
     if (requested) {
       queued = next;
       return;
     }
-    if (same(next, settings())) return;
+    if (JSON.stringify(next) === JSON.stringify(settings())) return;
     requested = next;
-    wait.begin();
+    const laidOut = next.projection === "tsne";
+    wait.begin(laidOut ? TSNE_PATIENCE_MS : void 0);
     slowTimer = setTimeout(() => {
       root2.dataset.busy = "";
-      status.textContent = `clustering ${format(page.tokens.length)} tokens \u2026`;
+      const work = laidOut ? "laying out keys by t-SNE: some seconds" : `grouping ${format(page.tokens.length)} tokens`;
+      status.textContent = `${work} \u2026`;
     }, SLOW_MS);
-    host.tell(next);
+    host.tell({
+      ...next,
+      fields: {
+        ...host.get("fields"),
+        ...next.fields
+      }
+    });
   }
   function endWait() {
     clearTimeout(slowTimer);
     status.textContent = "";
     requested = queued = null;
   }
+  function giveUp() {
+    endWait();
+    paint();
+  }
   function show() {
-    const opening = !clusters;
+    const opening = !clusters, next = queued;
     if (placesChanged) places = unpack(host.bytes("places"));
-    clusters = unpack(host.bytes("clusters"));
-    placesChanged = false;
-    const next = queued;
+    if (clustersChanged) {
+      clusters = unpack(host.bytes("clusters"));
+      clusters.told = aboutOf(clusters);
+    }
+    placesChanged = clustersChanged = false;
     wait.end();
     endWait();
     const [across, up] = new TextDecoder().decode(places.titles).split("\n");
     axes2.replaceChildren(element("span", "", `\u2192 ${across}`), element("span", "", `\u2191 ${up}`));
-    map.show(places, clusters, clusterOf(token));
+    limits.textContent = PROJECTIONS[NAMES2[projectionOf(places)]].about;
+    drawMapLegend(legend3, clusters.told.view, page.ranked > 0);
+    map.show(places, clusters, picked());
+    map.star(starOf(places, now, page.ranked > 0));
     paint(next !== null);
     if (opening && token >= 0) requestAnimationFrame(() => strip.focus(token, false));
     if (next) ask(next);
   }
+  function showSoon() {
+    if (!placesChanged && !clustersChanged) queueMicrotask(() => (placesChanged || clustersChanged) && show());
+  }
   function save() {
-    const { layer, head, n_clusters: count } = settings();
-    const name = `cluster-inspector-layer-${layer}-head-${head}-clusters-${count}.png`;
+    const { layer, head, n_clusters: count, view } = settings();
+    const size2 = view === "clusters" ? `clusters-${count}` : view;
+    const name = `cluster-inspector-layer-${layer}-head-${head}-${size2}.png`;
     return savePicture(controls.menu, root2, host.css, name, map.above);
   }
   root2.addEventListener("keydown", (event) => {
-    const target = targetOf(event), move = MOVES2[event.key];
-    if (hasModifier(event) || target.tagName === "SELECT" || target.matches("[type=number]")) return;
-    if (move) controls.step(...move);
+    const target = targetOf(event), move = stepKeys(page.steps)[event.key];
+    const typing = target.matches("select, input:not([type=range])");
+    if (hasModifier(event) || typing) return;
+    if (move && controls.ownsKeys(target)) {
+      const ends = {
+        Home: 0,
+        End: Infinity
+      }[event.key];
+      controls.count(ends ?? move[0], ends !== void 0);
+    } else if (move) go(...move);
     else if (event.key === "Escape" && token >= 0 && !controls.menu.menu.open) choose(-1);
     else return;
     event.preventDefault();
   });
   host.on("page", () => controls.counts(host.get("page").counts));
-  host.on("places", () => placesChanged = true);
-  host.on("clusters", show);
-  host.on("token", () => host.get("token") !== token && choose(host.get("token")));
+  host.on("places", () => {
+    showSoon();
+    placesChanged = true;
+  });
+  host.on("clusters", () => {
+    showSoon();
+    clustersChanged = true;
+  });
+  host.on("step", () => go(0, host.get("step")));
+  host.on("token", () => host.get("token") !== token && choose(host.get("token"), host.get("group")));
+  host.on("group", () => host.get("group") !== group2 && choose(host.get("token"), host.get("group")));
   show();
   return () => {
     clearTimeout(slowTimer);
@@ -3603,45 +4404,6 @@ function createInspector(root2, host) {
     unwatch();
     map.destroy();
   };
-}
-function same(first, second) {
-  return JSON.stringify(first) === JSON.stringify(second);
-}
-function mapLegend() {
-  const host = element("p", "kv-legend");
-  const entries = [
-    [
-      "\u25CF token",
-      "a key; its hue is that of its cluster, as in the text"
-    ],
-    [
-      "\u25CB centroid",
-      "the mean of a cluster's keys"
-    ],
-    [
-      "\u2605 last query",
-      "the mean over the KV head's query heads at the last position, scaled to the keys' mean length"
-    ]
-  ];
-  for (const [text, meaning] of entries) host.appendChild(element("span", "kv-entry", text)).title = meaning;
-  const samples = [
-    [
-      "kv-attended kv-agreed",
-      "--kv-h:250;--kv-a:1",
-      "in the picked cluster"
-    ],
-    [
-      "kv-attended kv-kept",
-      "--kv-c:0;--kv-a:0.4",
-      "in no cluster: a sink or recent token"
-    ]
-  ];
-  for (const [mark, style2, text] of samples) {
-    const entry = host.appendChild(element("span", "kv-entry"));
-    entry.appendChild(element("span", mark, "text")).style.cssText = style2;
-    entry.append(element("span", "", text));
-  }
-  return host;
 }
 
 // misses_words.js
@@ -4129,8 +4891,8 @@ async function pageModel({ state, answers }, css) {
   let current = [];
   async function answer(again = false) {
     const matching = answers.filter(({ when }) => matches(values, when));
-    const same2 = matching.length === current.length && matching.every((each, index) => each === current[index]);
-    if (same2 && !again) return;
+    const same = matching.length === current.length && matching.every((each, index) => each === current[index]);
+    if (same && !again) return;
     current = matching;
     const changes = await withBytes(Object.assign({}, ...matching.map(({ then }) => then)));
     if (current !== matching) return;
@@ -4685,7 +5447,7 @@ function legend2(page) {
 }
 
 // kvviz.js
-var VIEWS = {
+var VIEWS2 = {
   comparer: createComparer,
   explorer: createExplorer,
   inspector: createInspector,
@@ -4696,7 +5458,7 @@ var VIEWS = {
 };
 function draw(model, root2) {
   const host = createHost(model);
-  const close = VIEWS[model.get("_kvviz_view")](root2, host);
+  const close = VIEWS2[model.get("_kvviz_view")](root2, host);
   return () => {
     host.close();
     close();
