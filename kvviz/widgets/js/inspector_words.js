@@ -1,7 +1,8 @@
 import { format } from "./dom.js";
+import { SCOPES } from "./scope.js";
 import { quoted } from "./words.js";
 
-// The meaning of every number of the inspector, shown on hover.
+// The meaning of every number of the inspector, shown on hover, focus and tap. All are of the head that is picked.
 export const MEANING = {
   count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric:
@@ -12,9 +13,11 @@ export const MEANING = {
   map:
     "every key, placed by its principal components; keys near each other point in similar directions; the star is the last query",
   text: "the prompt as the model reads it, tinted by cluster; dotted tokens are in no cluster",
-  size: "size: number of tokens in the cluster",
-  spread: "spread: mean cosine of the cluster's keys to its centroid; 1 if all point in the same direction",
-  recalled: "recalled by: number of steps that attended to at least one token of the cluster",
+  size: `size: number of tokens in the cluster. Of: ${SCOPES.head}`,
+  spread:
+    `spread: mean cosine of the cluster's keys to its centroid; 1 if all point in the same direction. Of: ${SCOPES.head}`,
+  recalled:
+    `recalled by: number of steps that attended to at least one token of the cluster. Of: ${SCOPES.head}, ${SCOPES.steps}`,
   central: "the token whose key has the largest cosine to the centroid",
   mostly: "the most frequent texts of the cluster's tokens",
   nearest: "the clusters whose centroids have the largest cosine to this cluster's centroid",
