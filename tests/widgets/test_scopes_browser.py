@@ -217,3 +217,22 @@ def test_no_words_depend_on_titles_and_they_add_few_stops(browser, tmp_path, nam
     with opened(browser, path) as page:
         assert page.locator(".kvviz [title]").count() == 0
         assert page.locator("[data-terms], h3[tabindex]").count() == most
+
+
+@pytest.mark.browser
+@browser_test
+def test_the_pointer_shows_meanings_but_no_panel_hides_its_tokens_tips(browser, tmp_path):
+    path = tmp_path / "comparer.html"
+    widgets()["comparer"].to_html(path)
+    with opened(browser, path) as page:
+        tip = page.locator(".kv-tip")
+        page.locator(".kv-numbers").first.hover()
+        expect(tip).to_contain_text("recall: share of the oracle's tokens")
+        page.keyboard.press("Escape")
+        expect(tip).to_be_hidden()
+        page.locator(".kv-labels").get_by_text("moved").hover()
+        expect(tip).to_contain_text("Of: this layer")
+        page.locator(".kv-prompt .kv-attended").first.hover()  # its cell has a meaning too
+        expect(tip.locator(".kv-term").first).to_have_text("token")
+        page.locator("h2").hover()
+        expect(tip).to_be_hidden()
