@@ -27,28 +27,29 @@ def column(arrays: Mapping[str, Array], steps: int, prompt_length: int) -> dict[
     """The arrays of a column, from those of `view.token_arrays`, cut to the first `steps` steps.
 
     The lists of all steps are concatenated; `offsets` [steps+1] holds their bounds. `looks` hold only the level of
-    attention. Recall, mass, attended, read, moved and error are [steps] each. `map_positions` and `map_looks`
-    [steps, columns] describe the marked token with the most attention in each column.
+    attention, `cell_looks` are those of the map. Recall, mass, attended, read, moved and error are [steps] each.
+    `map_positions` and `map_looks` [steps, columns] describe the marked token with the most attention in each column.
     """
     offsets = arrays["offsets"][: steps + 1]
     lists = {name: arrays[name][: offsets[-1]] for name in _LISTS}
     attended = np.concatenate([[0], np.cumsum(lists["marks"] & view.ATTENDED > 0)])[offsets]
     numbers = {short: arrays[name][:steps] for name, short in _CURVES.items()} | {"attended": np.diff(attended)}
     levels = view.level(lists["weights"])
-    positions, looks = _map(lists, levels, offsets, prompt_length + steps)
+    cell_looks = (view.verdicts(lists["marks"]) * view.LEVELS + levels).astype(np.uint8)
+    positions, looks = _map(lists, cell_looks, offsets, prompt_length + steps)
     return {
         **lists, **{name: values.astype(np.float64) for name, values in numbers.items()},
-        "offsets": offsets, "looks": levels, "map_positions": positions, "map_looks": looks,
+        "offsets": offsets, "looks": levels, "cell_looks": cell_looks, "map_positions": positions, "map_looks": looks,
     }  # fmt: skip
 
 
 def _map(
-    lists: Mapping[str, Array], levels: Array, offsets: Array, length: int
+    lists: Mapping[str, Array], cell_looks: Array, offsets: Array, length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     steps = len(offsets) - 1
     cells = np.repeat(np.arange(steps), np.diff(offsets)), lists["positions"]
     rank, looks = np.zeros((steps, length), np.float32), np.full((steps, length), view.NOTHING, np.uint8)
     rank[cells] = lists["weights"] + 1  # marked tokens come before all others
-    looks[cells] = view.verdicts(lists["marks"]) * view.LEVELS + levels
+    looks[cells] = cell_looks
     drawn = np.stack([metrics.pool_argmax(row, view.MAP_COLUMNS) for row in rank])
     return drawn.astype(np.int32), np.take_along_axis(looks, drawn, axis=1)

@@ -30,6 +30,11 @@ class DecodeStepper(LiveWidget):
     Arrow keys change the step, Home and End jump to the ends, the space bar plays. The map of layers × heads, above,
     shows a number of each head, and picks one.
 
+    A drag over the map, or a finger that moves sideways, zooms in to these positions, down to single tokens; with the
+    focus on the map, so do + and −, or Shift with ← and → and then Enter, and 0 shows all positions again. Every number
+    says what it is about (this head, this layer), and what it means when it is pointed at, tapped, or reached by ↑ and
+    ↓ in its group.
+
     `span` names tokens of the prompt, as for `kvviz.pin`: they are marked, the map shows how much each head attends to
     them, and the widget opens at the head that does most, unless `layer` or `head` say otherwise.
 

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from ..trace import Recording, Trace
 from ..trace.edit_parts import Named
 from ..trace.text_positions import token_positions
+from .scopes import SCOPE_OF
 
 STEPS = 8  # over which the numbers are averaged: a recording of 8,192 tokens and 30 layers takes 0.3 s
 MOST_KEYS = 500_000  # layers × tokens of a trace: 30 layers of 16,384 tokens take 0.6 s, and all keys are read
 MEASURES = {"attention_mass": "mass", "recall": "recall", "output_error": "error"}
+SHARE = "share"  # of the attention on some tokens; js/words.js says what each measure means
 
 Map = dict[str, Any]
 
@@ -26,7 +28,9 @@ def span_positions(operation: str, span: Named | None, tokens: Sequence[str]) ->
 
 def of_recording(recording: Recording, span: Sequence[int]) -> list[Map]:
     """The maps of a recording, [layers, rows] each; the attention on the span comes first if there is one."""
-    maps = [_of_steps(label, recording.by_head(name, steps=STEPS), recording) for name, label in MEASURES.items()]
+    maps = [
+        _of_steps(label, label, recording.by_head(name, steps=STEPS), recording) for name, label in MEASURES.items()
+    ]
     return [*_of_span(recording, span, 1), *maps]
 
 
@@ -35,9 +39,8 @@ def of_recordings(recordings: Sequence[Recording], layers: Sequence[int], heads:
     maps = []
     for name, label in MEASURES.items():
         values = np.stack([_shared(run, run.by_head(name, steps=STEPS), layers, heads) for run in recordings])
-        maps.append(
-            _of_steps(f"{label}: the best method less the worst", np.ptp(values, axis=0), recordings[0], layers)
-        )
+        title = f"{label}: the best method less the worst"
+        maps.append(_of_steps(title, label, np.ptp(values, axis=0), recordings[0], layers))
     return [*_of_span(recordings[0], span, heads, layers), *maps]
 
 
@@ -53,7 +56,7 @@ def of_trace(trace: Trace, layers: Sequence[int], heads: int, span: Sequence[int
     shares = {f"attention on the {budget:,} best tokens": trace.by_head(best=budget, group=group)[rows]}
     if span:
         shares = {f"attention on {_named(trace.tokens, span)}": trace.by_head(span, group=group)[rows], **shares}
-    return [_map(label, values, layers, "at the last token") for label, values in shares.items()]
+    return [_map(label, SHARE, values, layers, "at the last token") for label, values in shares.items()]
 
 
 def notes(maps: Sequence[Map]) -> list[str]:
@@ -78,7 +81,7 @@ def _of_span(recording: Recording, span: Sequence[int], heads: int, layers: Sequ
     values = recording.by_head("attention", span, steps=STEPS)
     if layers is not None:
         values = _shared(recording, values, layers, heads)
-    return [_of_steps(f"attention on {_named(recording.tokens, span)}", values, recording, layers)]
+    return [_of_steps(f"attention on {_named(recording.tokens, span)}", SHARE, values, recording, layers)]
 
 
 def _shared(recording: Recording, values: NDArray[np.float64], layers: Sequence[int], heads: int) -> NDArray[Any]:
@@ -93,13 +96,18 @@ def _named(tokens: Sequence[str], span: Sequence[int]) -> str:
 
 
 def _of_steps(
-    label: str, values: NDArray[np.float64], recording: Recording, layers: Sequence[int] | None = None
+    label: str,
+    measure: str,
+    values: NDArray[np.float64],
+    recording: Recording,
+    layers: Sequence[int] | None = None,
 ) -> Map:
     steps = min(STEPS, recording.steps)
     about = f"mean over {steps} of {recording.steps} steps" if steps < recording.steps else "mean over the steps"
-    return _map(label, values, recording.layers if layers is None else layers, about)
+    return _map(label, measure, values, recording.layers if layers is None else layers, about)
 
 
-def _map(label: str, values: NDArray[np.float64], layers: Sequence[int], about: str) -> Map:
+def _map(label: str, measure: str, values: NDArray[np.float64], layers: Sequence[int], about: str) -> Map:
     rows = {str(layer): [round(float(value), 4) for value in row] for layer, row in zip(layers, values, strict=True)}
-    return {"label": label, "about": about, "values": rows}
+    scope = SCOPE_OF.get(measure, "head")  # all heads of a layer have the same output error
+    return {"label": label, "about": about, "measure": measure, "scope": scope, "values": rows}

@@ -26,7 +26,8 @@ class MethodComparer(LiveWidget):
     column shows the numbers of the step with their means over the steps, a curve of one number over the steps (the
     current step framed), a map of steps × positions, the prompt with three marks (agreed with the oracle of the same
     size: filled, missed: outlined, wasted: hatched; sinks and the recent window are dotted), and the answer. Arrow keys
-    change the step of all columns, Home and End jump to the ends; all prompts scroll together.
+    change the step of all columns, Home and End jump to the ends; all prompts scroll together. A drag over a map, or
+    the keys of the DecodeStepper's, zooms all maps in to these positions.
 
     `step` (from 0), `layer`, `head` (a KV head; a recording with one row per query head shows the first one of that KV
     head), `token` and `sort` are traits: set them from Python, or observe them. The texts open at the position `token`,

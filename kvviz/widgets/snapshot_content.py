@@ -14,7 +14,7 @@ from ..metrics import Verdict
 from ..trace import Recording
 from ..trace.diagnosis import Diagnosis
 from ..trace.hues import HUES, hue
-from . import content, view
+from . import content, scopes, view
 from .comparer_content import Compared
 from .inspector_source import Settings, Source
 from .snapshot import Snapshot
@@ -36,11 +36,12 @@ def stepper(recording: Recording, arrays: Mapping[str, Array], layer: int, head:
     span = slice(*arrays["offsets"][[step, step + 1]])
     frame = {name: arrays[name][span] for name in ("positions", "looks", "marks", "groups", "weights")}
     head_name = content.describe(recording)["head_name"]
-    numbers = [
-        ("recall", f"{arrays['recall'][step]:.2f}"), ("mass", f"{arrays['mass'][step]:.2f}"),
-        ("attended", f"{np.count_nonzero(frame['marks'] & view.ATTENDED):,}"),
-        *((name, f"{int(arrays[f'{name}_bytes'][step]):,} bytes") for name in ("read", "moved")),
-    ]  # fmt: skip
+    shown = {
+        "recall": f"{arrays['recall'][step]:.2f}", "mass": f"{arrays['mass'][step]:.2f}",
+        "attended": f"{np.count_nonzero(frame['marks'] & view.ATTENDED):,}",
+        **{name: f"{int(arrays[f'{name}_bytes'][step]):,} bytes" for name in ("read", "moved")},
+    }  # fmt: skip
+    numbers = [(scopes.scoped(name, "step"), value) for name, value in shown.items()]
     place = f"layer {layer} · {head_name} {head} · step {step} of {recording.steps - 1}"
     tokens = recording.tokens[: recording.visible(step)]
     return Snapshot(recording.description, place, numbers, _text_and_map(tokens, frame, arrays["map_looks"][step]))
@@ -52,6 +53,7 @@ def comparer(
     """A step of several recordings; `columns` are those of `comparer_view.column`, `place` step, layer and head."""
     step = place["step"]
     rows = [["", "recall", "mass", "attended", "output error"]]
+    about = ["", *(scopes.text(scopes.SCOPE_OF[name]) for name in ("recall", "mass", "attended", "error"))]
     strips = []
     for label, column, method in zip(common.labels, columns, page["methods"], strict=True):
         numbers = [f"{column[name][step]:.2f}" for name in ("recall", "mass")]
@@ -59,7 +61,7 @@ def comparer(
         strips.append((label, _verdicts(column["map_looks"][step], method["light"])))
     where = f"layer {place['layer']} · {page['head_name']} {place['head']} · step {step} of {common.steps - 1}"
     title = "tokens by position: full colour agreed, pale wasted, dark missed"
-    return Snapshot(page["description"], where, [], [Table(rows), Cells(title, strips)])
+    return Snapshot(page["description"], where, [], [Table(rows, about), Cells(title, strips)])
 
 
 def explorer(
@@ -73,9 +75,12 @@ def explorer(
     error = "∞" if numbers["error"] is None else f"{numbers['error']:.3f}"
     attended = sum(count for name, count in numbers["parts"].items() if name not in ("missed", "merged_tokens"))
     shown = [
-        ("recall", f"{numbers['recall']:.3f}"), ("mass", f"{numbers['mass']:.3f}"), ("output error", error),
-        ("attended", f"{attended:,}"), ("metadata", f"{numbers['metadata_bytes']:,} bytes"),
-    ]  # fmt: skip
+        (scopes.scoped("recall", "steps"), f"{numbers['recall']:.3f}"),
+        (scopes.scoped("mass", "steps"), f"{numbers['mass']:.3f}"),
+        (scopes.scoped("error", "steps", label="output error"), error),
+        (scopes.scoped("attended", "last"), f"{attended:,}"),
+        (scopes.scoped("metadata", "last"), f"{numbers['metadata_bytes']:,} bytes"),
+    ]
     place = f"layer {numbers['layer']} · {page['head_name']} {numbers['head']}{settings} · step {page['steps'] - 1}"
     panels = _text_and_map(explored.recording.tokens, arrays, arrays["map_looks"].ravel())
     return Snapshot(title, place, shown, panels)
@@ -134,8 +139,10 @@ def misses(diagnosis: Diagnosis, page: Mapping[str, Any], place: Mapping[str, in
     most = max(float(np.nanmax(np.abs(found))), 1e-9)
     rows = [(f"KV head {head}", [_gain(value, most) for value in found[:, head]]) for head in range(found.shape[1])]
     numbers = [
-        ("log-probability with full attention", f"{page['full']:.2f}"), ("here", f"{page['here']:.2f}"),
-        ("heads that bring the answer back", "none" if page["smallest"] is None else f"{len(page['smallest'])}"),
+        (scopes.scoped("logprob", "answer", label="log-probability with full attention"), f"{page['full']:.2f}"),
+        (scopes.scoped("logprob", "answer", label="here"), f"{page['here']:.2f}"),
+        (f"heads that bring the answer back ({scopes.text('layers')})",
+         "none" if page["smallest"] is None else f"{len(page['smallest'])}"),
     ]  # fmt: skip
     where = "layer {layer} · KV head {head} · evidence at {position} · step {step}".format(**place)
     evidence = {token["position"]: look_colour(token["look"]) for token in page["evidence"]}

@@ -15,6 +15,7 @@ WIDTH, MARGIN = 760, 16  # pixels
 INSIDE = WIDTH - 2 * MARGIN
 CHARACTER, LINE = 7.2, 19  # of 12 px monospace text
 CHARACTERS, LINES = int(INSIDE / CHARACTER), 9  # of running text
+GAP = "    "  # between numbers
 BEFORE = 30  # tokens of the running text before the one at which it opens
 MOST_TOKENS, LONGEST_NAME = 300, 30  # limits the size of the picture
 UNPRINTED = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Mn", "Me")  # categories of Unicode
@@ -165,15 +166,18 @@ class Bars:
 
 @dataclass(frozen=True)
 class Table:
-    """Named rows of numbers; the first row names the columns."""
+    """Named rows of numbers; the first row names the columns, and `about` says what each of them is about."""
 
     rows: Sequence[Sequence[str]] = field(default_factory=list)
+    about: Sequence[str] = ()
     title: str = ""
 
     @property
     def alternative(self) -> str:
         """Each row in words."""
         head, *rows = self.rows
+        if self.about:
+            head = [f"{name} ({about})" for name, about in zip(head, self.about, strict=True)]
         return "; ".join(
             f"{row[0]}: " + ", ".join(f"{name} {value}" for name, value in zip(head[1:], row[1:], strict=True))
             for row in rows
@@ -183,13 +187,15 @@ class Table:
         """As `Panel.draw`."""
         names = INSIDE * 0.4
         step = (INSIDE - names) / max(len(self.rows[0]) - 1, 1)
-        for number, row in enumerate(self.rows):
+        heads = [self.rows[0], *([self.about] if self.about else [])]
+        rows = [*heads, *self.rows[1:]]
+        for number, row in enumerate(rows):
             y = top + 14 + number * LINE
             for column, value in enumerate(row):
                 x = MARGIN if column == 0 else MARGIN + names + column * step
-                cell = _text(root, value, x, y, size=12, fill=MUTED if number == 0 else INK)
+                cell = _text(root, value, x, y, size=12, fill=MUTED if number < len(heads) else INK)
                 cell.set("text-anchor", "end" if column else "start")
-        return top + len(self.rows) * LINE + 4
+        return top + len(rows) * LINE + 4
 
 
 def svg(title: str, place: str, numbers: Sequence[tuple[str, str]], panels: Sequence[Panel], alternative: str) -> str:
@@ -205,7 +211,7 @@ def svg(title: str, place: str, numbers: Sequence[tuple[str, str]], panels: Sequ
     if place:
         _text(root, place, MARGIN, top, size=12, fill=MUTED)
         top += 20
-    for line in _wrapped("    ".join(f"{name} {value}" for name, value in numbers), CHARACTERS):
+    for line in _wrapped(GAP.join(f"{name} {value}" for name, value in numbers), CHARACTERS, GAP):
         _text(root, line, MARGIN, top, size=12)
         top += LINE
     for panel in panels:
@@ -258,12 +264,13 @@ def _runs(colours: Sequence[str | None]) -> Iterator[tuple[str, int, int]]:
         start = place
 
 
-def _wrapped(text: str, characters: int) -> list[str]:
+def _wrapped(text: str, characters: int, gap: str = " ") -> list[str]:
+    """Lines of at most about `characters`, which end at a gap."""
     lines = [""]
-    for part in text.split(" "):
+    for part in text.split(gap):
         if lines[-1] and len(lines[-1]) + len(part) >= characters:
             lines.append("")
-        lines[-1] += f" {part}" if lines[-1] else part
+        lines[-1] += f"{gap}{part}" if lines[-1] else part
     return [line[: 2 * characters] for line in lines if line]
 
 

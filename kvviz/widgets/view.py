@@ -55,17 +55,20 @@ def rounded_weights(weights: Array) -> NDArray[np.uint8]:
 def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> dict[str, Array]:
     """The stepper's arrays by name, for one layer and row (KV head or query head) and the T steps from `first` on.
 
-    They are those of `token_arrays`, a map of steps × columns, the clusters recalled per step, best score first (for
-    merged tokens: the centroids whose tokens have the most attention), with their bounds `group_offsets` [T+1], and the
-    weight of every token unless there are too many. Raises like `token_arrays`.
+    They are those of `token_arrays`, the looks of the same tokens on the map, a map of steps × columns, the clusters
+    recalled per step, best score first (for merged tokens: the centroids whose tokens have the most attention), with
+    their bounds `group_offsets` [T+1], and the weight of every token unless there are too many. Raises like
+    `token_arrays`.
     """
     steps, events, length = range(first, recording.steps), recording.events[layer], len(recording.tokens)
     arrays = token_arrays(recording, layer, row, first)
+    missed = verdicts(arrays["marks"]) == metrics.Verdict.MISSED
+    arrays["cell_looks"] = np.where(missed, MISSED_LOOK + level(arrays["weights"]), arrays["looks"]).astype(np.uint8)
     maps, clusters = [], []
     for block in _blocks(steps, length):
         span = slice(*arrays["offsets"][[block.start - first, block.stop - first]])
         step_of = np.repeat(np.arange(len(block)), np.diff(arrays["offsets"])[block.start - first : block.stop - first])
-        tokens = {name: arrays[name][span] for name in ("positions", "marks", "looks", "weights")}
+        tokens = {name: arrays[name][span] for name in ("positions", "marks", "cell_looks", "weights")}
         maps.append(_map((len(block), length), (step_of, tokens["positions"]), tokens))
         clusters += _clusters(recording, layer, row, block)
     positions, looks = (np.concatenate(column) for column in zip(*maps, strict=True))
@@ -205,12 +208,12 @@ def _map(
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """Token drawn per step and column (attended before missed before others, then by weight), and its look.
 
-    `cells`: step and position of the tokens shown, whose marks, looks and weights are `tokens`; `shape`: T, N.
+    `cells`: step and position of the tokens shown, whose marks, looks and weights are `tokens`; `shape`: T, N. When it
+    zooms in, js/map_zoom.js draws a map of fewer positions from the same arrays.
     """
     rank, look = np.zeros(shape), np.full(shape, NOTHING, np.uint8)
     rank[cells] = tokens["weights"] + 1 + (tokens["marks"] & ATTENDED > 0)
-    missed = verdicts(tokens["marks"]) == metrics.Verdict.MISSED
-    look[cells] = np.where(missed, MISSED_LOOK + level(tokens["weights"]), tokens["looks"])
+    look[cells] = tokens["cell_looks"]
     drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
     return drawn.astype(np.int32), np.take_along_axis(look, drawn, axis=-1)
 

@@ -135,7 +135,7 @@ def test_hover_shows_token_position_cluster_score_and_weight(browser, hostile):
             str(len(recorded(made, 0))),
         ]
         untitled = page.locator(".kv-number, output, .kv-share, .kv-size, .kv-id, .kv-rank, .kv-score").evaluate_all(
-            "nodes => nodes.filter(node => !node.closest('[title]')).length"
+            "nodes => nodes.filter(node => !node.closest('[data-meaning]')).length"
         )
         assert untitled == 0
 

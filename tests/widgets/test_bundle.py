@@ -38,15 +38,16 @@ def test_a_missing_import_is_found(tmp_path):
     assert deno("check", "comparer.js", folder=tmp_path / "js").returncode == 0
     module = tmp_path / "js" / "comparer.js"
     text = module.read_text(encoding="utf-8")
-    module.write_text(text.replace('import { MEANING } from "./words.js";\n', ""), encoding="utf-8")
+    module.write_text(text.replace('import { marksOf } from "./words.js";\n', ""), encoding="utf-8")
     process = deno("check", "comparer.js", folder=module.parent)
     assert process.returncode != 0
-    assert "Cannot find name 'MEANING'" in process.stderr
+    assert "Cannot find name 'marksOf'" in process.stderr
 
 
 @pytest.mark.parametrize(
     ("module", "packed", "names"),
     [
+        ("map_zoom.js", view, ("MAP_COLUMNS",)),
         ("theme.js", view, ("HUES", "LEVELS", "NOTHING")),
         ("strip.js", view, ("ATTENDED", "ORACLE", "SINK", "RECENT", "GENERATED", "MERGED")),
         ("map_colours.js", Verdict, ("AGREED", "WASTED", "KEPT", "MISSED", "MERGED_AWAY")),

@@ -125,7 +125,7 @@ def test_the_screenshot_and_the_meanings(browser, quest, tmp_path):
     _, path = quest
     with opened(browser, path) as page:
         numbers = page.locator("output, .kv-number, .kv-entry b").evaluate_all(
-            "nodes => nodes.filter(node => !node.closest('[title]')).length"
+            "nodes => nodes.filter(node => !node.closest('[data-meaning]')).length"
         )
         assert numbers == 0
         page.locator("summary").click()

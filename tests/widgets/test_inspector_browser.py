@@ -135,7 +135,7 @@ def test_tokens_are_not_markup_and_numbers_are_explained(browser, hostile):
         page.locator("[data-position='0']").hover()
         expect(page.get_by_role("tooltip")).to_contain_text("·<script>alert(1)</script>")
         untitled = page.locator(".kv-number, output, .kv-id").evaluate_all(
-            "nodes => nodes.filter(node => !node.closest('[title]') && !node.closest('.kv-facts')).length"
+            "nodes => nodes.filter(node => !node.closest('[title], [data-meaning], .kv-facts')).length"
         )
         assert untitled == 0
         assert page.locator(".kv-number:not([title] *)").count() == 0

@@ -125,8 +125,10 @@ def test_the_steppers_snapshot_has_the_numbers_and_tokens_of_its_step():
     root, texts = drawn(stepper.snapshot())
     assert made.description in texts
     assert "layer 3 · KV head 1 · step 4 of 5" in texts
-    for number in (f"recall {made.recall(4, 3)[1]:.2f}", f"mass {made.attention_mass(4, 3)[1]:.2f}",
-                   f"attended {len(attended)}", f"read {made.events[3].read_bytes[4]:,} bytes"):  # fmt: skip
+    head, layer = "(this head, this step)", "(this layer, this step)"
+    for number in (f"recall {head} {made.recall(4, 3)[1]:.2f}", f"mass {head} {made.attention_mass(4, 3)[1]:.2f}",
+                   f"attended {head} {len(attended)}",
+                   f"read {layer} {made.events[3].read_bytes[4]:,} bytes"):  # fmt: skip
         assert any(number in text for text in texts)
         assert number in stepper.snapshot().alternative
     shown = tinted(root)
@@ -141,7 +143,9 @@ def test_the_comparers_snapshot_has_a_row_for_each_recording():
     words = MethodComparer(runs, step=3, layer=3, head=1).snapshot().alternative
     for label, run in runs.items():
         recall, mass = run.recall(3, 3)[1], run.attention_mass(3, 3)[1]
-        assert f"{label}: recall {recall:.2f}, mass {mass:.2f}, attended {np.sum(run.indices(3, 3)[1] >= 0)}" in words
+        numbers = [f"recall (this head) {recall:.2f}", f"mass (this head) {mass:.2f}"]
+        attended = f"attended (this head) {np.sum(run.indices(3, 3)[1] >= 0)}"
+        assert f"{label}: {', '.join([*numbers, attended])}, output error (this layer) " in words
 
 
 def test_the_explorers_snapshot_follows_the_budget():
@@ -150,8 +154,8 @@ def test_the_explorers_snapshot_follows_the_budget():
     snapshot, explored = explorer.snapshot(), explorer.explored
     assert "budget 64" in snapshot.title
     assert "KV head 1 · page_size 8" in snapshot.place
-    assert ("recall", f"{explored.recall[1]:.3f}") in snapshot.numbers
-    assert ("attended", str(len(explorer.highlighted()))) in snapshot.numbers
+    assert ("recall (this head, all steps)", f"{explored.recall[1]:.3f}") in snapshot.numbers
+    assert ("attended (this head, last step)", str(len(explorer.highlighted()))) in snapshot.numbers
     shown = tinted(drawn(snapshot)[0])
     assert shown
     assert set(shown) <= set(explorer.highlighted().tolist())
@@ -174,7 +178,7 @@ def test_the_miss_inspectors_snapshot_has_the_evidence_and_the_answer():
     root, texts = drawn(MissInspector(found).snapshot())
     assert tinted(root) == sorted(found.evidence["position"])
     assert any(found.answer in text for text in texts)
-    assert any(f"here {found.method.total:.2f}" in text for text in texts)
+    assert any(f"here (all layers, whole answer) {found.method.total:.2f}" in text for text in texts)
 
 
 def test_a_matrix_keeps_its_spikes():

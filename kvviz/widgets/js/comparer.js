@@ -1,9 +1,11 @@
 import { createColumn } from "./comparer_column.js";
 import { createComparerControls } from "./comparer_controls.js";
-import { meanOf, NAMES, NUMBERS, ROWS, sortKey } from "./comparer_words.js";
+import { createLabels } from "./comparer_labels.js";
+import { meanOf, NAMES, NUMBERS, sortKey } from "./comparer_words.js";
 import { element, hasModifier, targetOf } from "./dom.js";
 import { createHeadPanel } from "./head_panel.js";
 import { bytesOf } from "./host.js";
+import { createRange, createZoom } from "./map_zoom.js";
 import { createLegend, keepKeys, savePicture, stepKeys } from "./panel.js";
 import { pictureOf } from "./picture.js";
 import { frameOf, unpack } from "./slice.js";
@@ -11,12 +13,12 @@ import { SINK } from "./strip.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
-import { MEANING } from "./words.js";
+import { marksOf } from "./words.js";
 
 /** @import { About } from "./comparer_column.js" */
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
-/** @import { Go, Marks } from "./panel.js" */
+/** @import { Go } from "./panel.js" */
 /** @typedef {ReturnType<typeof createColumn>} Column */
 /**
  * @typedef {object} ComparerPage
@@ -68,10 +70,14 @@ export function createComparer(root, host) {
   const side = root.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
-  const curveLabel = labels(side);
+  const labels = createLabels(side);
+  const zoom = createZoom(page.prompt.length + page.steps, () => columns.forEach((column) => column.paintMap()));
+  controls.bar.append(createRange(zoom));
   /** @type {About} */
   const about = (rows, event) => (rows ? tip.show(rows, event) : tip.hide());
-  const columns = page.methods.map((method) => createColumn(side, page, method, { go, choose, turn, point, about }));
+  const columns = page.methods.map((method) =>
+    createColumn(side, page, method, { go, choose, turn, point, about, zoom })
+  );
   root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
   const unwatch = watchTheme(root, () => columns.forEach((column) => column.recolour()));
@@ -80,6 +86,7 @@ export function createComparer(root, host) {
     for (const column of columns) column.place(state.step);
     for (const column of columns) column.paint();
     arrange();
+    labels.paint(columns, state.step);
     tip.hide();
     heads.paint(columns[0].slice.layer, columns[0].slice.head);
     controls.paint(state, columns[0].slice);
@@ -103,7 +110,7 @@ export function createComparer(root, host) {
     const all = columns.map((column) => column.slice[name]);
     const top = NUMBERS[name].share ? 1 : Math.max(1e-12, ...all.flatMap((values) => [...values]));
     columns.forEach((column, index) => column.curve(name, all, index, top));
-    curveLabel(name, `0 to ${NUMBERS[name].share ? 1 : NUMBERS[name].write(top)}`);
+    labels.curve(name, `0 to ${NUMBERS[name].share ? 1 : NUMBERS[name].write(top)}`);
   }
 
   /** @type {Go} */
@@ -260,41 +267,11 @@ function scrollTogether(panels) {
   }
 }
 
-/**
- * The names of the rows, which stay in sight while the columns scroll sideways. Returns what sets the curve's name.
- *
- * @param {HTMLElement} host
- */
-function labels(host) {
-  const list = host.appendChild(element("div", "kv-labels"));
-  list.setAttribute("aria-hidden", "true"); // every cell has its own description
-  list.append(element("span"));
-  for (const name of NAMES) list.appendChild(element("span", "", name)).title = NUMBERS[name].meaning;
-  const curve = list.appendChild(element("span"));
-  curve.title = ROWS.curve;
-  const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
-  list.appendChild(element("span", "", "steps ↓ × positions →")).title = ROWS.map;
-  list.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
-  list.appendChild(element("span", "", "answer")).title = ROWS.answer;
-  return (/** @type {string} */ number, /** @type {string} */ rangeText) => {
-    name.textContent = `${number} over the steps`;
-    range.textContent = rangeText;
-  };
-}
-
 /** @param {ComparerPage} page */
 function legend(page) {
-  /** @type {Marks} */
-  const marks = [
-    ["kv-attended kv-agreed", "agreed", "attended, and the oracle of the same size would attend to it too"],
-    ["kv-missed", "missed", "the oracle would attend to it; the method did not"],
-    ["kv-attended kv-wasted", "wasted", "selected by the method, although the oracle would not attend to it"],
-    ["kv-attended kv-kept", "sink or recent", "always attended, without being selected"],
-  ];
-  if (page.merges) marks.splice(2, 0, ["kv-merged", "merged", MEANING.merged]);
   const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
   return createLegend(
-    marks,
+    marksOf(page.merges),
     "colour: method · strength: attention",
     `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`,
   );

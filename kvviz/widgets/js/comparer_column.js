@@ -1,8 +1,11 @@
 import { createCurve } from "./comparer_curve.js";
 import { meanOf, NAMES, NUMBERS, ROWS } from "./comparer_words.js";
 import { element, format } from "./dom.js";
+import { explain } from "./explain.js";
 import { verdictColours } from "./map_colours.js";
+import { mapOf } from "./map_zoom.js";
 import { createMatrix } from "./matrix.js";
+import { explainNumber, SCOPE_OF, SCOPES } from "./scope.js";
 import { frameOf, positionAt } from "./slice.js";
 import { createStrip } from "./strip.js";
 import { aboutToken } from "./words.js";
@@ -10,7 +13,8 @@ import { aboutToken } from "./words.js";
 /** @import { ComparedMethod, ComparerPage } from "./comparer.js" */
 /** @import { Name } from "./comparer_words.js" */
 /** @import { Go } from "./panel.js" */
-/** @import { Frame, Slice } from "./slice.js" */
+/** @import { Zoom } from "./map_zoom.js" */
+/** @import { Drawn, Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 /** @import { Pointed, Rows } from "./tip.js" */
 /** @typedef {Slice & Record<Name, Float64Array>} ColumnSlice */
@@ -35,8 +39,9 @@ const MAP_HEIGHT = 96; // CSS pixels, unless there are too many steps
  * @param {(direction: number) => void} options.turn
  * @param {(position: number | null) => void} options.point
  * @param {About} options.about
+ * @param {Zoom} options.zoom
  */
-export function createColumn(host, page, method, { go, choose, turn, point, about }) {
+export function createColumn(host, page, method, { go, choose, turn, point, about, zoom }) {
   const column = host.appendChild(element("section", "kv-column"));
   column.setAttribute("aria-label", method.label);
   column.style.setProperty("--kv-light", method.light);
@@ -44,9 +49,11 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const { group_name } = method;
   const text = { tokens: [...page.prompt, ...method.fed], prompt_length: page.prompt.length, group_name };
   const head = column.appendChild(element("div", "kv-name-cell"));
-  head.title = method.about;
+  explain(head, method.about);
   head.append(element("h3", "", method.label));
   const note = head.appendChild(element("span", "kv-mean"));
+  const times = head.appendChild(element("span", "kv-times"));
+  times.append(element("span", "kv-scope", SCOPES.step), element("span", "kv-scope", `mean of ${SCOPES.steps}`));
 
   const numbers = NAMES.map((name) => numberCell(column, name));
   const curveCell = cell(column, "over the steps", ROWS.curve);
@@ -57,12 +64,15 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   });
   /** @type {ColumnSlice} */
   let slice;
+  /** @type {Drawn} what the map shows of the slice */
+  let drawn;
   /** @type {Frame | null} */
   let frame = null;
   let step = 0;
 
   /** @type {(step: number) => Rows} */
-  const numbersAt = (step) => NAMES.map((name) => [name, NUMBERS[name].write(slice[name][step])]);
+  const numbersAt = (step) =>
+    NAMES.map((name) => [`${name} (${SCOPES[SCOPE_OF[name]]})`, NUMBERS[name].write(slice[name][step])]);
   /** @type {OnHover} */
   const describeToken = (position, event) =>
     about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
@@ -71,15 +81,16 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
     label: `${method.label}: one row per step, one column per position`,
     height: MAP_HEIGHT,
+    zoom,
     palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell, event) {
       if (!cell || !slice) return about(null, event);
-      const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(slice, cell));
+      const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(drawn, cell));
       about([["step", format(row)], ...rows], event);
     },
     onPick(row, mapColumn) {
       go(0, row);
-      choose(positionAt(slice, [row, mapColumn]));
+      choose(positionAt(drawn, [row, mapColumn]));
     },
   });
 
@@ -112,10 +123,16 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const fed = /** @type {HTMLElement[]} */ ([...lines.children]);
   fed.forEach((span, index) => span.toggleAttribute("data-question", index < method.question_length));
   const next = lines.appendChild(element("span", "kv-next", method.next_token));
-  next.title = "what the last step predicts";
+  explain(next, "what the last step predicts");
+
+  function paintMap() {
+    drawn = mapOf(slice, zoom, false);
+    map.paint(drawn.map_looks, drawn.shapes.map_looks);
+  }
 
   return {
     element: column,
+    label: method.label,
     panel,
     prompt,
     /**
@@ -138,8 +155,9 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
      */
     show(shown) {
       slice = shown;
-      map.paint(slice.map_looks, slice.shapes.map_looks);
+      paintMap();
     },
+    paintMap,
     describe() {
       const row = slice.head * method.rows_a_head;
       note.textContent = [`budget ${format(method.budget)}`, method.rows_a_head > 1 ? `query head ${row}` : ""].filter(
@@ -195,7 +213,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
 function cell(column, name, meaning) {
   const cell = column.appendChild(element("div", "kv-cell"));
   cell.dataset.name = name;
-  cell.dataset.meaning = meaning;
+  explain(cell, meaning);
   return cell;
 }
 
@@ -204,8 +222,10 @@ function cell(column, name, meaning) {
  * @param {Name} name
  */
 function numberCell(column, name) {
-  const row = cell(column, name, NUMBERS[name].meaning);
-  row.title = `${NUMBERS[name].meaning}; at this step, and the mean over the steps`;
+  const scope = SCOPE_OF[name];
+  const row = cell(column, `${name} (${SCOPES[scope]})`, NUMBERS[name].meaning);
+  row.dataset.scope = scope;
+  explainNumber(row, `${NUMBERS[name].meaning}; left at this step, right the mean over the steps`, scope);
   row.classList.add("kv-numbers");
   row.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
   const now = row.appendChild(element("span", "kv-number")), mean = row.appendChild(element("span", "kv-mean"));

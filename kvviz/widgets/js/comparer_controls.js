@@ -1,5 +1,6 @@
 import { sortMeaning } from "./comparer_words.js";
 import { element } from "./dom.js";
+import { explain } from "./explain.js";
 import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
 
 /** @import { ComparerPage, ComparerState } from "./comparer.js" */
@@ -47,6 +48,7 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
 
   return {
     menu,
+    bar,
     /**
      * @param {ComparerState} state
      * @param {{ layer: number, head: number }} place
@@ -57,7 +59,8 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
       layer.value = String(place.layer);
       row.value = String(place.head);
       order.value = state.sort;
-      order.title = sortMeaning(state.sort);
+      order.setAttribute("aria-description", sortMeaning(state.sort));
+      if (order.parentElement) explain(order.parentElement, `order of the columns: ${sortMeaning(state.sort)}`);
       markSelected(layer, row, order);
       const token = state.token < 0 ? "" : `, token=${state.token}`;
       const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;

@@ -15,11 +15,7 @@ export const NUMBERS = {
   attended: { meaning: MEANING.attended, write: (value) => format(Math.round(value)), more: false },
   read: { meaning: MEANING.read, write: bytes, more: false },
   moved: { meaning: MEANING.moved, write: bytes, more: false },
-  error: {
-    meaning: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
-    write: decimals,
-    more: false,
-  },
+  error: { meaning: MEANING.error, write: decimals, more: false },
 };
 export const NAMES = /** @type {Name[]} */ (Object.keys(NUMBERS));
 
@@ -27,7 +23,7 @@ export const ROWS = {
   curve:
     "this number over all steps: this method in colour, the others faint; the current step is framed; click to go to a step",
   map:
-    "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); strong: agreed, pale: wasted, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
+    "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); strong: agreed, pale: wasted, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token; drag over positions to zoom in, in all columns",
   prompt: "the prompt as the model reads it; all prompts scroll together; point at a token to outline it in all",
   answer:
     "the tokens fed after the prompt (a question in grey, later tokens faint), then the token that the last step predicts; the token that this step feeds is framed",

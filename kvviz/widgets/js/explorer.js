@@ -3,17 +3,19 @@ import { createExplorerControls } from "./explorer_controls.js";
 import { createCurve } from "./explorer_curve.js";
 import { createLedger } from "./explorer_ledger.js";
 import { createQuestions } from "./explorer_questions.js";
-import { KEY, MEANING } from "./explorer_words.js";
+import { MEANING } from "./explorer_words.js";
+import { explain } from "./explain.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
 import { createLegend, keepKeys, savePicture, titledPanel } from "./panel.js";
+import { explainNumber, SCOPE_OF, tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createStrip } from "./strip.js";
 import { mapColours } from "./map_colours.js";
 import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
-import { aboutToken } from "./words.js";
+import { aboutToken, marksOf } from "./words.js";
 
 /** @import { Part } from "./explorer_ledger.js" */
 /** @import { MeasureName } from "./explorer_words.js" */
@@ -91,7 +93,14 @@ export function createExplorer(root, host) {
     `${title}, at step ${page.steps - 1}`
   );
   const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING.curve);
-  const { panel: ledgerPanel } = titledPanel(right, ledgerTitle, "kv-explorer-ledger", MEANING.ledger);
+  curvePanel.heading.tabIndex = 0; // nothing else in this panel takes the focus
+  const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(
+    right,
+    `${ledgerTitle} `,
+    "kv-explorer-ledger",
+    MEANING.ledger,
+  );
+  ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
   const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING.text);
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
 
@@ -103,7 +112,7 @@ export function createExplorer(root, host) {
     else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
   };
   const mapHost = element("div", "kv-explorer-map");
-  mapHost.title = MEANING.map;
+  explain(mapHost, MEANING.map);
   textPanel.before(mapHost);
   const map = createMatrix(mapHost, {
     label: "map of the attended tokens over all positions",
@@ -111,9 +120,12 @@ export function createExplorer(root, host) {
     onHover: (cell, event) => (cell && slice ? about(positionAt(slice, cell), event) : tip.hide()),
     onPick: (row, column) => slice && strip.focus(positionAt(slice, [row, column])),
   });
-  const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
   textPanel.after(
-    createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`, MEANING.tint),
+    createLegend(
+      marksOf(page.merges),
+      `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`,
+      MEANING.tint,
+    ),
   );
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
@@ -137,7 +149,9 @@ export function createExplorer(root, host) {
   }
 
   function paintCurve() {
-    curvePanel.heading.textContent = controls.measure.title;
+    const { name, title } = controls.measure, scopes = SCOPE_OF[name];
+    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scopes, "steps"));
+    explainNumber(curvePanel.heading, `${MEANING[name]}. ${MEANING.curve}`, scopes, "steps");
     curve.paint(controls.measure, numbers);
   }
 

@@ -1,9 +1,12 @@
 import { element, format } from "./dom.js";
-import { MEANING, MEASURES, shortNumber } from "./explorer_words.js";
+import { explain, explainTogether } from "./explain.js";
+import { FIGURES, MEANING, MEASURES, shortNumber } from "./explorer_words.js";
 import { createSaveMenu, markSelected, picker } from "./panel.js";
+import { explainNumber, tagged } from "./scope.js";
 import { bytes } from "./words.js";
 
 /** @import { ExplorerNumbers, ExplorerPage, Place } from "./explorer.js" */
+/** @import { Scope } from "./scope.js" */
 
 /**
  * At most seven controls: budget, two fields of the method, measure, layer, head, and menu.
@@ -32,15 +35,13 @@ export function createExplorerControls(root, page, { change, measured, save }) {
   );
   const refusal = left.appendChild(element("p", "kv-explorer-refusal"));
   refusal.setAttribute("role", "status");
-  const list = left.appendChild(element("div", "kv-explorer-numbers"));
-  const figures = {
-    recall: figure(list, "recall"),
-    mass: figure(list, "mass"),
-    error: figure(list, "error"),
-    attended: figure(list, "attended"),
-    metadata: figure(list, "metadata"),
-    read: figure(list, "read"),
-  };
+  const list = explainTogether(left.appendChild(element("div", "kv-explorer-numbers")), "numbers of this budget");
+  /** @type {Record<string, HTMLElement>} */
+  const figures = {};
+  for (const { scopes, numbers } of FIGURES) {
+    const group = list.appendChild(tagged(element("div", "kv-explorer-scope"), ...scopes));
+    for (const [name, label] of numbers) figures[name] = figure(group, name, label, scopes);
+  }
 
   let measure = MEASURES[0];
   /** @type {[string, string][]} */
@@ -126,12 +127,13 @@ export function createExplorerControls(root, page, { change, measured, save }) {
 function createSlider(host, name, stops, meaning, changed) {
   const values = [...stops];
   const label = host.appendChild(element("label", "kv-explorer-slider"));
-  label.title = meaning;
+  explain(label, meaning);
   label.append(element("span", "", name));
   const count = label.appendChild(element("output"));
   const input = label.appendChild(element("input"));
   Object.assign(input, { type: "range", min: 0, step: 1 });
   input.setAttribute("aria-label", name);
+  input.setAttribute("aria-description", meaning);
   input.addEventListener("input", () => changed(values[Number(input.value)]));
   /** @param {number} by */
   function move(by) {
@@ -155,13 +157,13 @@ function createSlider(host, name, stops, meaning, changed) {
 
 /**
  * @param {HTMLElement} host
- * @param {keyof typeof MEANING} name
+ * @param {string} name
+ * @param {string} label
+ * @param {Scope[]} scopes
  */
-function figure(host, name) {
-  /** @type {Record<string, string | undefined>} */
-  const labels = { error: "output error", read: "read to choose" };
+function figure(host, name, label, scopes) {
   const row = host.appendChild(element("div", "kv-explorer-number"));
-  row.title = MEANING[name];
-  row.append(element("span", "kv-name", labels[name] ?? name));
+  explainNumber(row, MEANING[name], ...scopes);
+  row.append(element("span", "kv-name", label));
   return row.appendChild(element("span", "kv-number"));
 }

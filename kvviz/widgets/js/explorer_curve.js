@@ -1,5 +1,5 @@
 import { format, svgElement } from "./dom.js";
-import { MEANING, shortNumber } from "./explorer_words.js";
+import { shortNumber } from "./explorer_words.js";
 
 /** @import { Curve, ExplorerNumbers, ExplorerPage } from "./explorer.js" */
 /** @import { Measure } from "./explorer_words.js" */
@@ -93,7 +93,6 @@ export function createCurve(host, page, { tip, pick }) {
      */
     paint(measure, numbers) {
       shown = { measure, numbers };
-      host.title = MEANING[measure.name];
       draw();
     },
     /** @param {Curve} newPoints */

@@ -1,4 +1,5 @@
 import { element, format } from "./dom.js";
+import { explain, explainTogether } from "./explain.js";
 import { MEANING } from "./explorer_words.js";
 
 /** @import { ExplorerNumbers } from "./explorer.js" */
@@ -16,7 +17,7 @@ const PART_LABELS = { merged: "centroids", generated: "fed" };
 export function createLedger(host) {
   const bar = host.appendChild(element("div", "kv-explorer-bar"));
   bar.setAttribute("role", "img");
-  const list = host.appendChild(element("p", "kv-legend"));
+  const list = explainTogether(host.appendChild(element("p", "kv-legend")), "where the tokens went");
   return {
     /** @param {ExplorerNumbers} numbers */
     paint({ parts }) {
@@ -25,13 +26,13 @@ export function createLedger(host) {
       bar.replaceChildren(...shown.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
-        segment.title = `${MEANING[name]}: ${format(parts[name])}`;
+        explain(segment, `${MEANING[name]}: ${format(parts[name])}`);
         return segment;
       }));
       bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
       list.replaceChildren(...shown.map((name) => {
         const entry = element("span", "kv-entry");
-        entry.title = MEANING[name];
+        explain(entry, MEANING[name]);
         const share = name === "missed" ? "" : ` (${((100 * parts[name]) / attended).toFixed(1)} %)`;
         const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(

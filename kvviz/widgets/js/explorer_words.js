@@ -1,15 +1,15 @@
-/** @import { Marks } from "./panel.js" */
+import { MEANING as COMMON } from "./words.js";
 
-// The meaning of every number and panel of the explorer, shown on hover.
+/** @import { Scope } from "./scope.js" */
+
+// The meaning of every number and panel of the explorer, shown on hover, focus and tap.
+/** @type {Record<string, string>} */
 export const MEANING = {
   budget:
     "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
-  recall:
-    "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method attends to",
-  mass:
-    "mass: share of the exact attention that falls on the attended tokens, mean over the steps; a merged token counts with the weight that its centroid gives it, up to its own",
-  error:
-    "output error: ‖output − exact‖ / ‖exact‖ of the attention output, including centroids, mean over the steps and the query heads of the layer",
+  recall: `${COMMON.recall}; mean over the steps`,
+  mass: `${COMMON.mass}; mean over the steps`,
+  error: `output ${COMMON.error}, and over the steps`,
   attended:
     "attended: tokens and centroids that this head attends to at the last step, including those fed after the prompt",
   metadata: "metadata: bytes that the method keeps for this layer, all heads, in addition to keys and values",
@@ -32,16 +32,15 @@ export const MEANING = {
 };
 
 /**
- * The marks of the text, by class.
+ * The numbers by what they are about.
  *
- * @type {Marks}
+ * @type {{ scopes: Scope[], numbers: [name: string, label: string][] }[]}
  */
-export const KEY = [
-  ["kv-attended kv-agreed", "agreed"],
-  ["kv-attended kv-wasted", "wasted"],
-  ["kv-missed", "missed"],
-  ["kv-merged", "merged"],
-  ["kv-attended kv-kept", "sink or recent"],
+export const FIGURES = [
+  { scopes: ["head", "steps"], numbers: [["recall", "recall"], ["mass", "mass"]] },
+  { scopes: ["layer", "steps"], numbers: [["error", "output error"]] },
+  { scopes: ["head", "last"], numbers: [["attended", "attended"]] },
+  { scopes: ["layer", "last"], numbers: [["metadata", "metadata"], ["read", "read to choose"]] },
 ];
 
 /** @typedef {"mass" | "recall" | "error"} MeasureName */

@@ -1,10 +1,13 @@
 import { element } from "./dom.js";
+import { explain } from "./explain.js";
 import { createHeadMap } from "./head_map.js";
+import { SCOPES } from "./scope.js";
 import { MEANING } from "./words.js";
 
 /** @import { Head } from "./head_map.js" */
 /** @import { Tip } from "./tip.js" */
-/** @typedef {{ label: string, about: string, values: Record<string, number[]> }} HeadNumbers */
+/** @import { Scope } from "./scope.js" */
+/** @typedef {{ label: string, about: string, measure: string, scope: Scope, values: Record<string, number[]> }} HeadNumbers */
 /** @typedef {{ head_maps: HeadNumbers[], layers: number[], heads: number[], head_name: string }} HeadPage */
 
 /**
@@ -18,7 +21,6 @@ export function createHeadPanel(root, page, { tip, pick }) {
   if (page.head_maps.length === 0 || page.layers.length * page.heads.length < 2) return { paint() {} }; // nothing to pick
   const section = root.appendChild(element("section", "kv-headpanel"));
   const title = section.appendChild(element("h3", "", `layers × ${page.head_name}s: `));
-  title.title = MEANING.heads;
   const select = title.appendChild(element("select", "kv-headmeasure"));
   select.setAttribute("aria-label", "the number that the map of heads shows");
   for (const { label } of page.head_maps) select.append(new Option(label));
@@ -37,7 +39,10 @@ export function createHeadPanel(root, page, { tip, pick }) {
     label: "map of the heads, which picks one",
     about: (place) => {
       const others = page.head_maps.filter((numbers) => numbers !== shown);
-      return [shown, ...others].map((numbers) => [numbers.label, valueOf(numbers, place).toFixed(3)]);
+      return [shown, ...others].map((numbers) => [
+        `${numbers.label} (${SCOPES[numbers.scope]})`,
+        valueOf(numbers, place).toFixed(3),
+      ]);
     },
     pick: ({ layer, head }) => pick(layer, head),
     tip,
@@ -49,6 +54,7 @@ export function createHeadPanel(root, page, { tip, pick }) {
     const most = Math.max(1e-9, ...all);
     map.draw((place) => valueOf(shown, place), most);
     note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
+    explain(title, [MEANING.heads, MEANING[shown.measure]].filter(Boolean).join(". "));
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
   let place = { layer: -1, head: -1 };

@@ -1,11 +1,12 @@
 import { format } from "./dom.js";
+import { SCOPES } from "./scope.js";
 import { quoted } from "./words.js";
 
 /** @import { About, Rank } from "./inspector_groups.js" */
 /** @typedef {"clusters" | "pages" | "codes" | "lists"} ViewName */
 /** @typedef {"pca" | "query" | "tsne"} ProjectionName */
 
-// The meaning of every number of the inspector, shown on hover.
+// The meaning of every number of the inspector, shown on hover, focus and tap. All are of the head that is picked.
 export const MEANING = {
   count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric:
@@ -22,9 +23,11 @@ export const MEANING = {
   find: "outlines the tokens of every occurrence, in the text and on the map; Enter goes to the next, Shift+Enter back",
   ranking:
     "one bar per group, best score first, counted from the lowest one: a softmax depends on differences only; the budget also pays for sinks, recent and generated tokens; a bar is picked by a click, or by ←, → and Enter",
-  size: "size: number of tokens in the group",
-  spread: "spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction",
-  recalled: "recalled by: number of steps that attended to at least one token of the group",
+  size: `size: number of tokens in the group. Of: ${SCOPES.head}`,
+  spread:
+    `spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction. Of: ${SCOPES.head}`,
+  recalled:
+    `recalled by: number of steps that attended to at least one token of the group. Of: ${SCOPES.head}, ${SCOPES.steps}`,
   central: "the token whose key has the largest cosine to the centroid",
   mostly: "the most frequent texts of the group's tokens",
   nearest: "the groups whose centroids have the largest cosine to this group's centroid",

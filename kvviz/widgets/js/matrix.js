@@ -1,9 +1,12 @@
 import { isTouch, onKeys } from "./cursor.js";
 import { contextOf, element } from "./dom.js";
+import { createBrush } from "./matrix_brush.js";
 import { NOTHING } from "./theme.js";
 
+const STRIDES = 32; // of Shift with ← or → over the whole map
 const TALLEST_ROW = 18, SHORTEST_ROW = 3; // CSS pixels
 
+/** @import { Zoom } from "./map_zoom.js" */
 /** @import { Pointed } from "./tip.js" */
 /** @typedef {[row: number, column: number]} Cell */
 /** @typedef {Uint8Array<ArrayBuffer> | Uint8ClampedArray<ArrayBuffer>} Palette */
@@ -12,6 +15,7 @@ const TALLEST_ROW = 18, SHORTEST_ROW = 3; // CSS pixels
  * A uint8 matrix painted with `palette()`, a table of 256 RGBA colours; one row is framed.
  * Nothing is measured or coloured before the host has a width, because a notebook attaches it after this call.
  * With the focus, the keys ← and → go to the marked columns of a row, ↑ and ↓ to other rows; Enter picks the cell.
+ * With a zoom, a drag chooses columns, or Shift with ← and → and then Enter; + and − zoom, 0 and Escape show all.
  *
  * @param {HTMLElement} host
  * @param {object} options
@@ -20,8 +24,12 @@ const TALLEST_ROW = 18, SHORTEST_ROW = 3; // CSS pixels
  * @param {number} [options.height]
  * @param {(cell: Cell | null, at: Pointed) => void} [options.onHover]
  * @param {(row: number, column: number) => void} [options.onPick]
+ * @param {Zoom | null} [options.zoom]
  */
-export function createMatrix(host, { label, palette, height = 330, onHover = () => {}, onPick = () => {} }) {
+export function createMatrix(
+  host,
+  { label, palette, height = 330, onHover = () => {}, onPick = () => {}, zoom = null },
+) {
   host.classList.add("kv-matrix");
   const inner = host.appendChild(element("div", "kv-matrix-inner"));
   const canvas = inner.appendChild(element("canvas"));
@@ -29,7 +37,9 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application"); // a picture that arrow keys walk through, and a text that says where
   canvas.setAttribute("aria-label", label);
-  canvas.setAttribute("aria-description", "arrow keys go to the marked cells, Enter picks one");
+  const keys = "arrow keys go to the marked cells, Enter picks one";
+  const zooms = "plus and minus zoom, Shift with ← or → chooses positions and Enter zooms to them, 0 shows all";
+  canvas.setAttribute("aria-description", zoom ? `${keys}; ${zooms}` : keys);
   const painted = element("canvas"), wide = element("canvas");
   // Reused for the next matrix: a new image takes 16 MB for 2048², and the browser pauses to collect the old ones.
   /** @type {ImageData | null} */
@@ -41,6 +51,27 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
   cross.hidden = true;
   /** @type {Cell | null} */
   let cursor = null;
+  let anchor = -1; // the column from which Shift with ← or → chooses
+  const brush = zoom && createBrush(canvas, inner, {
+    columnAt(event) {
+      const box = canvas.getBoundingClientRect();
+      return Math.max(0, Math.min(columns - 1, Math.floor(((event.clientX - box.left) / box.width) * columns)));
+    },
+    columns: () => columns,
+    choosing: (from, until) => zoom.choosing([zoom.firstOf(from), zoom.firstOf(until)]),
+    chosen,
+    cancelled: () => zoom.choosing(null),
+  });
+
+  /**
+   * @param {number} from
+   * @param {number} until
+   */
+  function chosen(from, until) {
+    anchor = -1;
+    onHover(null, { clientX: 0, clientY: 0 });
+    if (!zoom?.show(zoom.firstOf(from), zoom.firstOf(until))) zoom?.choosing(null);
+  }
 
   function draw() {
     const width = host.clientWidth;
@@ -85,12 +116,15 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
    * @param {number} down
    * @param {number} right
    */
-  const move = (down, right) => () => {
+  const move = (down, right) => (/** @type {KeyboardEvent} */ { shiftKey }) => {
+    if (shiftKey && right && zoom) return choose(right);
+    forget();
     const [row, column] = cursor ?? [Math.max(framed, 0), right < 0 ? columns : -1];
     const next = Math.max(0, Math.min(rows - 1, row + down));
     let place = column + right;
     if (right) { while (place >= 0 && place < columns && values[next * columns + place] === NOTHING) place += right; }
     if (place < 0 || place >= columns) {
+      if (right && zoom && cursor) return at(column, () => zoom.shift(right));
       if (right) return;
       place = 0;
     }
@@ -107,22 +141,74 @@ export function createMatrix(host, { label, palette, height = 330, onHover = () 
     const [x, y] = [((column + 0.5) / columns) * box.width, ((row + 0.5) / rows) * box.height];
     onHover(cell, { clientX: box.left + x, clientY: box.top + y, spoken: true });
   }
+
+  /**
+   * Lets the zoom change; the cursor stays at its position.
+   *
+   * @param {number} column
+   * @param {(position: number) => void} change
+   */
+  function at(column, change) {
+    if (!zoom) return;
+    const position = zoom.firstOf(column);
+    change(position);
+    if (cursor) go([cursor[0], zoom.columnOf(position)]);
+  }
+
+  /** @param {number} direction */
+  function choose(direction) {
+    const [row, column] = cursor ?? [Math.max(framed, 0), 0], stride = Math.max(1, Math.round(columns / STRIDES));
+    if (anchor < 0) anchor = column;
+    go([row, Math.max(0, Math.min(columns - 1, column + direction * stride))]);
+    onHover(null, { clientX: 0, clientY: 0 });
+    brush?.show(anchor, cursor?.[1] ?? anchor);
+  }
+
+  /** Ends choosing without a choice; says whether there was one. */
+  function forget() {
+    const choosing = Boolean(brush?.shown);
+    anchor = -1;
+    brush?.hide();
+    if (choosing) zoom?.choosing(null);
+    return choosing;
+  }
+
+  /** @param {number} factor */
+  const zoomBy = (factor) => () => {
+    forget();
+    at(cursor?.[1] ?? Math.floor(columns / 2), (position) => zoom?.by(factor, position));
+  };
+  const reset = () => at(cursor?.[1] ?? 0, () => zoom?.reset());
   onKeys(canvas, {
     ArrowUp: move(-1, 0),
     ArrowDown: move(1, 0),
     ArrowLeft: move(0, -1),
     ArrowRight: move(0, 1),
-    Enter: () => cursor && onPick(...cursor),
+    Enter() {
+      if (anchor >= 0 && cursor) {
+        const ends = [anchor, cursor[1]];
+        brush?.hide();
+        at(cursor[1], () => chosen(Math.min(...ends), Math.max(...ends) + 1));
+      } else if (cursor) onPick(...cursor);
+    },
+    ...(zoom && {
+      "+": zoomBy(0.5),
+      "=": zoomBy(0.5), // the same key without Shift
+      "-": zoomBy(2),
+      "0": reset,
+      Escape: () => forget() || reset(),
+    }),
   });
   canvas.addEventListener("blur", () => {
+    forget();
     if (cursor) onHover(null, { clientX: 0, clientY: 0 });
     go(null);
   });
-  canvas.addEventListener("pointermove", (event) => onHover(cellAt(event), event));
+  canvas.addEventListener("pointermove", (event) => onHover(brush?.dragging ? null : cellAt(event), event));
   canvas.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
   canvas.addEventListener("click", (event) => {
     const cell = cellAt(event);
-    if (!cell) return;
+    if (!cell || brush?.dragged) return;
     onPick(...cell);
     if (isTouch(/** @type {PointerEvent} */ (event))) onHover(cell, event); // picking may have hidden the tip
   });

@@ -1,9 +1,11 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
+import { explain } from "./explain.js";
 import { createAnswers } from "./misses_answers.js";
 import { createHeads } from "./misses_heads.js";
 import { createJourney } from "./misses_journey.js";
 import { MEANING, nats, total } from "./misses_words.js";
 import { button, createSaveMenu, createStepSlider, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
+import { explainNumber, scopeText, tagged, tagOf } from "./scope.js";
 import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, ORACLE } from "./strip.js";
 import { watchTheme } from "./theme.js";
@@ -76,7 +78,8 @@ export function createMisses(root, host) {
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${
     total(page.here)
   }`;
-  top.append(element("h2", "kv-title", `${page.title} · ${lost}`));
+  const title = top.appendChild(element("h2", "kv-title", `${page.title} · ${lost} `));
+  explainNumber(tagged(title, "layers", "answer"), MEANING.logprob, "layers", "answer");
   const menu = createSaveMenu(top, root, save);
   const bar = root.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({ step: clamp(to ?? picked().step + by) }));
@@ -96,9 +99,10 @@ export function createMisses(root, host) {
   const wait = createWait(root, () => (requested = painted), DECODED_MS);
   const grid = root.appendChild(element("div", "kv-grid"));
   const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING.evidence);
-  const heads = titledPanel(grid, "layers × KV heads: what restoring one brings back", "kv-heads", MEANING.heads);
+  const heads = titledPanel(grid, "layers × KV heads: what restoring one brings back ", "kv-heads", MEANING.heads);
   const journey = titledPanel(grid, "", "kv-journey", MEANING.journey);
-  const answers = titledPanel(grid, "answers", "kv-answers", MEANING.answers);
+  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING.answers);
+  for (const { heading, panel } of [heads, answers]) heading.append(tagOf(panel, "layers", "answer"));
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root);
 
@@ -114,6 +118,7 @@ export function createMisses(root, host) {
           ["position", format(position)],
           ["full attention", token ? `loses ${nats(token.logprob, false)} without it` : "hardly needs it"],
           ...(token ? [/** @type {[string, string]} */ (["pinned", `brings back ${nats(token.pinned)}`])] : []),
+          ["numbers", `of ${scopeText("layers", "answer")}`],
         ], event);}
     },
     onPick: (position) => byPosition.has(position) && pick({ position }),
@@ -183,7 +188,7 @@ export function createMisses(root, host) {
     strip.light([now.position]);
     const about = now.step < page.asked ? "of the question" : "of the answer";
     fed.textContent = `feeds ${quoted(page.fed[now.step])}`;
-    fed.title = `this step feeds a token ${about}`;
+    explain(fed, `this step feeds a token ${about}`);
     slider.show(now.step, `, feeds ${page.fed[now.step]}`);
     map.paint(now);
     way.paint(now);

@@ -1,5 +1,7 @@
 import { element } from "./dom.js";
-import { total } from "./misses_words.js";
+import { explainTogether } from "./explain.js";
+import { MEANING, total } from "./misses_words.js";
+import { explainNumber } from "./scope.js";
 import { quoted } from "./words.js";
 
 /** @import { Change, MissesPage, Result } from "./misses.js" */
@@ -11,7 +13,8 @@ import { quoted } from "./words.js";
  * @param {MissesPage} page
  */
 export function createAnswers(host, page) {
-  const list = host.appendChild(element("dl", "kv-answerlist"));
+  const box = explainTogether(host.appendChild(element("div")), "answers and their log-probabilities");
+  const list = box.appendChild(element("dl", "kv-answerlist"));
   line("full attention", `${quoted(page.answer)} · ${total(page.full)}`);
   line(page.method, `${quoted(page.texts.method)} · ${total(page.here)}`);
   if (page.texts.pinned !== undefined) line("all evidence pinned", quoted(page.texts.pinned));
@@ -32,7 +35,7 @@ export function createAnswers(host, page) {
    */
   function line(name, text) {
     list.append(element("dt", "kv-name", name));
-    return list.appendChild(element("dd", "", text));
+    return list.appendChild(explainNumber(element("dd", "", text), MEANING.logprob, "layers", "answer"));
   }
 
   /** @param {Change} change */

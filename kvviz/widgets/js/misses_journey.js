@@ -1,5 +1,7 @@
 import { element, format } from "./dom.js";
+import { explain, explainTogether } from "./explain.js";
 import { MARK, MEANING, nats, OUTCOME } from "./misses_words.js";
+import { explainNumber, tagOf } from "./scope.js";
 import { decimals, quoted } from "./words.js";
 
 /** @import { Losses, MissesPage, Picked } from "./misses.js" */
@@ -16,14 +18,17 @@ export function createJourney({ heading, panel }, page, losses, { pick }) {
   const steps = panel.appendChild(element("div", "kv-steprow"));
   steps.setAttribute("role", "group");
   steps.setAttribute("aria-label", "steps: where the token was lost");
-  const stages = panel.appendChild(element("ol", "kv-stages"));
-  const waterfall = panel.appendChild(element("ol", "kv-causes"));
-  waterfall.title = "what each cause took from the answer's log-probability, over all heads and steps";
+  const stagesBox = explainTogether(panel.appendChild(element("div")), "stages of the choice");
+  const stages = stagesBox.appendChild(element("ol", "kv-stages"));
+  const causesBox = explainTogether(panel.appendChild(element("div")), "what each cause took");
+  const waterfall = causesBox.appendChild(element("ol", "kv-causes"));
   for (const [name, value] of [["full attention", page.full], ...page.causes, ["here", page.here]]) {
     const item = waterfall.appendChild(element("li"));
     const end = name === "full attention" || name === "here";
     item.append(element("span", "kv-name", String(name)), element("span", "kv-number", nats(Number(value), !end)));
+    explainNumber(item, end ? MEANING.logprob : MEANING.causes, "layers", "answer");
   }
+  waterfall.appendChild(element("li")).append(tagOf(waterfall, "layers", "answer"));
 
   /**
    * @param {Picked} picked
@@ -56,7 +61,8 @@ export function createJourney({ heading, panel }, page, losses, { pick }) {
       node.type = "button";
       node.tabIndex = -1;
       node.dataset.outcome = outcome;
-      node.title = `step ${step}, feeds ${quoted(page.fed[step])}: ${OUTCOME[outcome]}`;
+      const told = `step ${step}, feeds ${quoted(page.fed[step])}: ${OUTCOME[outcome]}`;
+      explain(node, told).setAttribute("aria-label", told);
       if (step >= page.asked) node.dataset.answer = "";
       if (step === picked.step) node.dataset.picked = "";
       node.addEventListener("click", () => pick({ step }));
@@ -105,15 +111,15 @@ export function createJourney({ heading, panel }, page, losses, { pick }) {
     /** @param {Picked} picked */
     paint(picked) {
       const { layer, head, position, step } = picked;
-      heading.textContent = `${quoted(page.tokens[position])} at ${
-        format(position)
-      }, in layer ${layer}, KV head ${head}`;
+      const place = `${quoted(page.tokens[position])} at ${format(position)}, in layer ${layer}, KV head ${head} `;
+      heading.replaceChildren(place, tagOf(stages, "head", "step"));
       paintSteps(picked);
       stages.replaceChildren();
       for (let row = 0; row < page.rows_per_head; row++) {
         const index = indexOf(picked, step, row), outcome = page.outcomes[losses.stage[index]];
         const verdict = stages.appendChild(element("li", "kv-verdict"));
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row}: ` : "";
+        explainNumber(verdict, MEANING.verdict, "head", "step");
         verdict.append(
           element("span", "kv-mark", MARK[outcome]),
           element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`),
@@ -121,10 +127,20 @@ export function createJourney({ heading, panel }, page, losses, { pick }) {
         for (const [state, name, numbers] of linesOf(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
-          item.title = name === "exact attention" ? MEANING.exact : name === "given" ? MEANING.here : "";
+          explainNumber(item, meaningOf(name), "head", "step");
           item.append(element("span", "kv-name", name), element("span", "", numbers));
         }
       }
     },
   };
+}
+
+/**
+ * What a line of the journey means, by its name.
+ *
+ * @param {string} name
+ */
+function meaningOf(name) {
+  const named = { "exact attention": MEANING.exact, given: MEANING.here, "its score": MEANING.score };
+  return named[/** @type {keyof typeof named} */ (name)] ?? MEANING.stage;
 }

@@ -1,4 +1,4 @@
-// The meaning of everything in the miss inspector, shown on hover.
+// The meaning of everything in the miss inspector, shown on hover, focus and tap.
 export const MEANING = {
   evidence:
     "the prompt; tinted are the tokens without which full attention gives the answer a lower log-probability, the more the stronger; click one to follow it",
@@ -6,7 +6,13 @@ export const MEANING = {
     "one column per layer, one row per KV head: the log-probability that comes back if this head alone attends to the oracle's tokens, in one pass in which all other heads keep their choices; framed: the heads that bring the answer back together; hollow: restoring it makes the answer less likely",
   journey:
     "where this head lost the picked token: each stage of the method's choice, with its numbers at this step; the bar has one mark per step",
-  answers: "what is written, and the log-probability of the answer",
+  answers:
+    "what is written, and the log-probability of the answer: the sum over its tokens, in nats; 0 would be certain",
+  logprob: "the log-probability of the answer: the sum over its tokens, in nats; 0 would be certain",
+  score: "the method's score of the token, its rank among the tokens ranked, and the lowest score attended to",
+  stage: "a stage of the method's choice, and what it did with the token",
+  causes: "what each cause took from the answer's log-probability, in nats",
+  verdict: "what became of the token in this head, at this step",
   restore: "let the picked head attend to the oracle's tokens, as many as the method attends to, and decode again",
   pin: "let every head attend to the picked token, on top of the budget, and decode again",
   drop: "let no head attend to the picked token, and decode again",

@@ -1,4 +1,5 @@
 import { element, format, targetOf } from "./dom.js";
+import { explain, explainTogether } from "./explain.js";
 import { download, pictureOf } from "./picture.js";
 import { MEANING } from "./words.js";
 
@@ -30,9 +31,10 @@ export function keepKeys(root) {
 export function picker(host, name, options, meaning, changed) {
   const label = host.appendChild(element("label", "kv-picker"));
   label.append(element("span", "", name));
-  label.title = meaning;
+  explain(label, meaning);
   const select = label.appendChild(element("select"));
   select.setAttribute("aria-label", name);
+  select.setAttribute("aria-description", meaning);
   for (const option of options) {
     const [value, text] = Array.isArray(option) ? option : [String(option), String(option)];
     select.append(new Option(text, value));
@@ -50,8 +52,7 @@ export function picker(host, name, options, meaning, changed) {
 export function button(host, text, meaning, pressed) {
   const node = host.appendChild(element("button", "", text));
   node.type = "button";
-  node.title = meaning;
-  node.setAttribute("aria-label", meaning);
+  explain(node, meaning).setAttribute("aria-label", meaning);
   node.addEventListener("click", () => pressed());
   return node;
 }
@@ -64,7 +65,7 @@ export function button(host, text, meaning, pressed) {
  */
 export function section(host, title, name, meaning) {
   const node = host.appendChild(element("section", name));
-  node.appendChild(element("h3", "", title)).title = meaning;
+  explain(node.appendChild(element("h3", "", title)), meaning);
   return node;
 }
 
@@ -78,7 +79,10 @@ export function section(host, title, name, meaning) {
  */
 export function titledPanel(host, title, name, meaning) {
   const node = section(host, title, name, meaning);
-  return { heading: node.children[0], panel: node.appendChild(element("div", "kv-panel")) };
+  return {
+    heading: /** @type {HTMLElement} */ (node.children[0]),
+    panel: node.appendChild(element("div", "kv-panel")),
+  };
 }
 
 /** @typedef {(by: number, to?: number) => void} Go */
@@ -107,10 +111,11 @@ export function createStepSlider(bar, steps, go) {
   const next = button(buttons, "›", "next step (→)", () => go(1));
   const label = bar.appendChild(element("label", "kv-step"));
   label.append(element("span", "", "step"));
-  label.title = MEANING.step;
+  explain(label, MEANING.step);
   const slider = label.appendChild(element("input"));
   Object.assign(slider, { type: "range", min: 0, max: last, step: 1 });
   slider.setAttribute("aria-label", "decode step");
+  slider.setAttribute("aria-description", MEANING.step);
   slider.addEventListener("input", () => go(0, Number(slider.value)));
   const count = label.appendChild(element("output"));
   count.style.minWidth = `${2 * format(last).length + 3}ch`;
@@ -128,7 +133,7 @@ export function createStepSlider(bar, steps, go) {
   };
 }
 
-/** @typedef {[classes: string, name: string, meaning?: string][]} Marks */
+/** @typedef {[classes: string, name: string, meaning: string][]} Marks */
 
 /**
  * A legend of the marks of a text, with a hint about their colours.
@@ -138,15 +143,15 @@ export function createStepSlider(bar, steps, go) {
  * @param {string} hintMeaning
  */
 export function createLegend(marks, hint, hintMeaning) {
-  const host = element("p", "kv-legend");
-  for (const [mark, text, meaning = ""] of marks) {
+  const host = explainTogether(element("p", "kv-legend"), "legend of the marks");
+  for (const [mark, text, meaning] of marks) {
     const entry = host.appendChild(element("span", "kv-entry"));
     const sample = entry.appendChild(element("span", mark, "text"));
     if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
     entry.append(element("span", "", text));
-    entry.title = meaning;
+    explain(entry, meaning);
   }
-  host.appendChild(element("span", "kv-entry", hint)).title = hintMeaning;
+  explain(host.appendChild(element("span", "kv-entry", hint)), hintMeaning);
   return host;
 }
 
@@ -172,7 +177,10 @@ export function markSelected(...selects) {
  */
 export function createSaveMenu(head, root, save) {
   const menu = head.appendChild(element("details", "kv-menu"));
-  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that opens it";
+  explain(
+    menu.appendChild(element("summary", "", "Save")),
+    "a picture of this panel, or the Python line that opens it",
+  );
   root.addEventListener("pointerdown", (event) => {
     if (!menu.contains(targetOf(event))) menu.open = false;
   });

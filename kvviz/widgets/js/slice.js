@@ -11,8 +11,13 @@
  * @property {Uint8Array} looks
  * @property {Uint8Array} marks
  */
-/** @typedef {{ map_positions: Int32Array, map_looks: Uint8Array<ArrayBuffer> }} Pooled */
-/** @typedef {Unpacked & Frame & Pooled & { offsets: Int32Array, all_weights?: Uint8Array }} Slice */
+/**
+ * A map of steps × columns: the position that each cell draws, and its look.
+ *
+ * @typedef {{ map_positions: Int32Array, map_looks: Uint8Array<ArrayBuffer>, shapes: Record<string, number[]> }} Drawn
+ */
+/** @typedef {{ offsets: Int32Array, all_weights?: Uint8Array, cell_looks: Uint8Array }} Steps */
+/** @typedef {Unpacked & Frame & Drawn & Steps} Slice */
 /**
  * @typedef {object} Clusters
  * @property {Int32Array} group_ids
@@ -93,11 +98,11 @@ export function indexOf(frame, position) {
 /**
  * The position drawn in a cell of the map.
  *
- * @param {Slice} slice
+ * @param {Drawn} map
  * @param {Cell} cell
  */
-export function positionAt(slice, [row, column]) {
-  return slice.map_positions[row * slice.shapes.map_positions[1] + column];
+export function positionAt({ map_positions, shapes }, [row, column]) {
+  return map_positions[row * shapes.map_positions[1] + column];
 }
 
 /**

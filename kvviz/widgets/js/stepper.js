@@ -1,8 +1,12 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
+import { explain } from "./explain.js";
 import { createHeadPanel } from "./head_panel.js";
+import { createZoom, mapOf } from "./map_zoom.js";
 import { createMatrix } from "./matrix.js";
 import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
+import { tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
+import { createAxis } from "./stepper_axis.js";
 import { createClusters } from "./stepper_clusters.js";
 import { createFollow } from "./stepper_follow.js";
 import { createControls } from "./stepper_controls.js";
@@ -11,12 +15,12 @@ import { mapColours } from "./map_colours.js";
 import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
-import { aboutToken, MEANING } from "./words.js";
+import { aboutToken, marksOf, MEANING } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
-/** @import { Go, Marks } from "./panel.js" */
-/** @import { Clusters, Frame, Slice } from "./slice.js" */
+/** @import { Go } from "./panel.js" */
+/** @import { Clusters, Drawn, Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 /** @typedef {Slice & Clusters & StepperNumbers} StepperSlice */
 /**
@@ -61,6 +65,8 @@ export function createStepper(root, host) {
   let now = host.get("step");
   /** @type {StepperSlice | null} */
   let slice = null;
+  /** @type {Drawn} what the map shows of the slice */
+  let drawn;
   /** @type {Frame | null} */
   let frame = null;
   /** @type {number | null} */
@@ -76,7 +82,11 @@ export function createStepper(root, host) {
   const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
   const follow = createFollow(heading, page, () => prompt);
   const { panel: mapPanel } = titledPanel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
-  const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
+  const zoom = createZoom(page.tokens.length, paintMap);
+  const axis = createAxis(mapPanel, page, zoom);
+  const recalledPanel = titledPanel(grid, "", "kv-recalled", MEANING.recalled);
+  const recalledTitle = recalledPanel.heading.appendChild(element("span"));
+  recalledPanel.heading.append(" ", tagOf(recalledPanel.panel, "head", "step"));
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
   root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
 
@@ -91,7 +101,7 @@ export function createStepper(root, host) {
     label: "prompt",
     onHover: about,
     onPick: (token) => host.tell({ token: follow.pick(token) }),
-    onScroll: sight,
+    onScroll: axis.sight,
   });
   const written = createStrip(writtenPanel, {
     tokens: page.tokens.slice(page.prompt_length),
@@ -100,39 +110,26 @@ export function createStepper(root, host) {
     onHover: about,
   });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
-  next.title = "the token that this step predicts";
+  explain(next, MEANING.next);
   writtenPanel.querySelectorAll("[data-position]").forEach((span, index) =>
     span.toggleAttribute("data-question", index < page.question_length)
   );
   const map = createMatrix(mapPanel, {
     label: "map of the attended tokens: one row per step, one column per position",
     palette: () => mapColours(root),
+    zoom,
     onHover(cell, event) {
       if (!cell || !slice) return tip.hide();
-      const [row] = cell, position = positionAt(slice, cell);
+      const [row] = cell, position = positionAt(drawn, cell);
       tip.show([["step", format(row)], ...aboutToken(page, slice, frameOf(slice, row), row, position)], event);
     },
     onPick(row, column) {
       if (!slice) return;
-      const position = positionAt(slice, [row, column]);
+      const position = positionAt(drawn, [row, column]);
       go(0, row);
       (position < page.prompt_length ? prompt : written).focus(position);
     },
   });
-  const sightBar = element("div", "kv-sight");
-  sightBar.title = "the visible part of the prompt, the end of the prompt, and the marked tokens";
-  sightBar.append(
-    placed("kv-end", page.prompt_length, "the end of the prompt"),
-    ...page.span.map((position) => placed("kv-asked", position + 0.5, "a marked token")),
-  );
-  mapPanel.before(sightBar);
-  const axis = element("div", "kv-axis");
-  axis.append(
-    element("span", "", "0"),
-    element("span", "", `position; steps 0 to ${format(page.steps - 1)} from top to bottom`),
-    element("span", "", format(page.tokens.length - 1)),
-  );
-  mapPanel.after(axis);
   const clusters = createClusters(recalledPanel.panel, page, {
     tip,
     onHover: (members) => members.length ? prompt.light(members) : follow.light(),
@@ -153,13 +150,19 @@ export function createStepper(root, host) {
     writtenPanel.scrollTop = writtenPanel.scrollHeight; // keeps the newest token in sight
     map.frame(now);
     const recalled = clusters.paint(slice, now, frame);
-    recalledPanel.heading.textContent = page.merges
+    recalledTitle.textContent = page.merges
       ? "centroids whose tokens have the most attention (bar: exact attention)"
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow.paint(slice, frame, opening);
     heads.paint(slice.layer, slice.head);
     controls.paint(now, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
+  }
+
+  function paintMap() {
+    if (!slice) return;
+    drawn = mapOf(slice, zoom, true);
+    map.paint(drawn.map_looks, drawn.shapes.map_looks);
   }
 
   /** @type {Go} */
@@ -196,26 +199,6 @@ export function createStepper(root, host) {
     host.tell({ layer, head });
   }
 
-  /**
-   * A mark above the map.
-   *
-   * @param {string} name
-   * @param {number} position
-   * @param {string} meaning
-   */
-  function placed(name, position, meaning) {
-    const mark = element("span", name);
-    mark.style.left = `${(100 * position) / page.tokens.length}%`;
-    mark.title = meaning;
-    return mark;
-  }
-
-  function sight() {
-    const [from, until] = prompt.inSight();
-    sightBar.style.setProperty("--from", String(from / page.tokens.length));
-    sightBar.style.setProperty("--until", String(Math.min(until, page.prompt_length) / page.tokens.length));
-  }
-
   function save() {
     const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
     return savePicture(controls.menu, root, host.css, `decode-stepper-${place}.png`, map.canvas);
@@ -229,14 +212,15 @@ export function createStepper(root, host) {
     else return;
     event.preventDefault();
   });
-  const resized = new ResizeObserver(sight);
+  axis.follow(prompt);
+  const resized = new ResizeObserver(axis.sight);
   resized.observe(promptPanel);
   controls.playing(false);
 
   function show() {
     const opening = slice === null;
     slice = /** @type {StepperSlice} */ (unpack(host.bytes("slice")));
-    map.paint(slice.map_looks, slice.shapes.map_looks); // reads the layout, so it comes before any change
+    paintMap(); // reads the layout, so it comes before any change
     wait.end();
     paint(slice, opening);
     // A notebook has to attach the root first.
@@ -256,15 +240,11 @@ export function createStepper(root, host) {
 
 /** @param {StepperPage} page */
 function legend(page) {
-  /** @type {Marks} */
-  const marks = [
-    ["kv-attended kv-agreed", "agreed", "attended, and the oracle would attend to it too"],
-    ["kv-attended kv-wasted", "wasted", "recalled by the method, although the oracle would not attend to it"],
-    ["kv-missed", "missed", "the oracle would attend to it; the method did not"],
-    ["kv-attended kv-kept", "sink or recent", "always attended, without being recalled"],
-  ];
-  if (page.merges) marks.splice(3, 0, ["kv-merged", "merged", MEANING.merged]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`, tint);
+  return createLegend(
+    marksOf(page.merges),
+    `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`,
+    tint,
+  );
 }

@@ -1,5 +1,6 @@
 import { onKeys, pointOf } from "./cursor.js";
 import { element, format } from "./dom.js";
+import { explain } from "./explain.js";
 import { clustersOf } from "./slice.js";
 import { colourOf } from "./theme.js";
 import { decimals, MEANING, named, visible } from "./words.js";
@@ -50,25 +51,26 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
     const score = element("span", "kv-score", page.merges ? "" : decimals(clusters.group_scores[index]));
     const rank = element("span", "kv-rank", `${index + 1}.`), id = element("span", "kv-id", `#${group}`);
     entry.prepend(rank, id, score);
-    rank.title = page.merges ? "rank by the attention on its tokens" : "rank by score at this step";
-    score.title = `score: ${MEANING.score}`;
+    explain(rank, page.merges ? "rank by the attention on its tokens" : "rank by score at this step");
+    explain(score, `score: ${MEANING.score}`);
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size = entry.appendChild(
       element("span", "kv-size", `${format(count)} ${known > count ? `of ≥ ${format(known)}` : "tokens"}`),
     );
     entry.append(element("span", "kv-first", firstWords(members)));
-    size.title = known > count
+    const counted = known > count
       ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}`
       : page.merges
       ? "tokens whose mean is this centroid"
       : `tokens of this ${page.group_name} that were attended at this step`;
-    bar.title = share.title = `${MEANING.share}; the scale of the bars is the same at all steps`;
+    explain(size, counted);
+    for (const node of [bar, share]) explain(node, `${MEANING.share}; the scale of the bars is the same at all steps`);
     if (known > count && index === clusters.group_ids.length - 1 && !page.merges) {
       entry.dataset.cut = "";
       size.textContent = `${format(count)} of ≥ ${format(known)}, cut`;
-      size.title = `the budget ended in this ${page.group_name}: ${size.title}`;
+      explain(size, `the budget ended in this ${page.group_name}: ${counted}`);
     }
-    id.title = `${page.group_name} ${group}; ${MEANING.hues}`;
+    explain(id, `${page.group_name} ${group}; ${MEANING.hues}`);
     entry.addEventListener("pointerenter", () => onHover(members));
     entry.addEventListener("pointerleave", () => onHover([]));
     entry.addEventListener("click", () => onPick(members[0]));

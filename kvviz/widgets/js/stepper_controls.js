@@ -1,5 +1,7 @@
 import { element, format } from "./dom.js";
+import { explain, explainTogether } from "./explain.js";
 import { button, createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { explainNumber, SCOPE_OF, tagged } from "./scope.js";
 import { bytes, MEANING, quoted } from "./words.js";
 
 /** @import { Go } from "./panel.js" */
@@ -37,15 +39,16 @@ export function createControls(root, page, { go, toggle, pick, save }) {
   const bar = root.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
   const play = button(slider.buttons, "▶", "play (space)", toggle);
-  const fed = bar.appendChild(element("span", "kv-fed"));
-  fed.title = MEANING.fed;
-  const stats = bar.appendChild(element("span", "kv-stats"));
+  const stats = explainTogether(bar.appendChild(element("span", "kv-stats")), "numbers of this step");
+  const fed = stats.appendChild(explain(element("span", "kv-fed"), MEANING.fed));
+  const ofHead = stats.appendChild(tagged(element("span", "kv-scoped"), "head", "step"));
+  const ofLayer = stats.appendChild(tagged(element("span", "kv-scoped"), "layer", "step"));
   const figures = {
-    recall: figure(stats, "recall"),
-    mass: figure(stats, "mass"),
-    attended: figure(stats, "attended"),
-    read: figure(stats, "read"),
-    moved: figure(stats, "moved"),
+    recall: figure(ofHead, "recall"),
+    mass: figure(ofHead, "mass"),
+    attended: figure(ofHead, "attended"),
+    read: figure(ofLayer, "read"),
+    moved: figure(ofLayer, "moved"),
   };
 
   const menu = createSaveMenu(head, root, save);
@@ -55,8 +58,8 @@ export function createControls(root, page, { go, toggle, pick, save }) {
     /** @param {boolean} running */
     playing(running) {
       play.textContent = running ? "❚❚" : "▶";
-      play.title = running ? "pause (space)" : "play (space)";
-      play.setAttribute("aria-label", play.title);
+      const meaning = running ? "pause (space)" : "play (space)";
+      explain(play, meaning).setAttribute("aria-label", meaning);
       play.setAttribute("aria-pressed", String(running));
     },
     /**
@@ -87,7 +90,7 @@ export function createControls(root, page, { go, toggle, pick, save }) {
  */
 function figure(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
-  item.title = MEANING[name];
+  explainNumber(item, MEANING[name], SCOPE_OF[name], "step");
   item.append(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
   return {
@@ -95,7 +98,7 @@ function figure(host, name) {
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
-      item.title = `${MEANING[name]}: ${format(count)} bytes`;
+      explainNumber(item, `${MEANING[name]}: ${format(count)} bytes`, SCOPE_OF[name], "step");
     },
   };
 }

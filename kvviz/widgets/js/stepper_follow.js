@@ -1,4 +1,5 @@
 import { element } from "./dom.js";
+import { explain } from "./explain.js";
 import { frameOf, indexOf } from "./slice.js";
 import { ATTENDED, MERGED, ORACLE } from "./strip.js";
 import { MEANING, quoted } from "./words.js";
@@ -16,7 +17,7 @@ import { MEANING, quoted } from "./words.js";
  */
 export function createFollow(heading, page, strip) {
   const label = heading.appendChild(element("label", "kv-follow", "follows "));
-  label.title = MEANING.follow;
+  explain(label, MEANING.follow);
   const select = label.appendChild(element("select", "kv-headmeasure"));
   select.setAttribute("aria-label", "the token that the text follows");
   if (page.span.length) select.append(new Option("the marked tokens", "span"));

@@ -1,5 +1,6 @@
 import { isTouch, onKeys, pointOf } from "./cursor.js";
 import { element, format, targetOf } from "./dom.js";
+import { explain } from "./explain.js";
 import { NOTHING, tintOf } from "./theme.js";
 
 // The bits of a token's mark, packed by kvviz/widgets/view.py.
@@ -51,8 +52,7 @@ export function createStrip(host, options) {
   const [earlier, later] = ["earlier", "later"].map((name, later) => {
     const button = note.appendChild(element("button", "", name));
     button.type = "button";
-    button.title = `show ${name} tokens`;
-    button.setAttribute("aria-label", button.title);
+    explain(button, `show ${name} tokens`).setAttribute("aria-label", `show ${name} tokens`);
     button.addEventListener("click", () => (onTurn ?? turn)(later ? 1 : -1));
     return button;
   });

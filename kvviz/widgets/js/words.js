@@ -1,4 +1,5 @@
 import { format } from "./dom.js";
+import { SCOPES } from "./scope.js";
 import { indexOf, roundedWeight } from "./slice.js";
 import { ATTENDED, GENERATED, MERGED, ORACLE, RECENT, SINK } from "./strip.js";
 import { HUES } from "./theme.js";
@@ -7,7 +8,8 @@ import { HUES } from "./theme.js";
 /** @import { Rows } from "./tip.js" */
 /** @typedef {{ tokens: string[], prompt_length: number, group_name: string }} Text */
 
-// The meaning of every number on the page, shown on hover.
+// The meaning of every number on the page, shown on hover, focus and tap.
+/** @type {Record<string, string>} */
 export const MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
@@ -15,16 +17,19 @@ export const MEANING = {
     "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
   mass:
     "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
+  error: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
   read: "read: bytes of the keys and values that the whole layer attends to at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
   map:
-    "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
+    "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token; drag over positions to zoom in; the bar above it has the visible part of the prompt, the prompt's end and the marked tokens",
+  next: "the token that this step predicts",
   follow: "where the text moves when the step, layer or head changes; click a token to pick it",
   heads:
     "a number of each head; the area of a mark is its share of the largest; pick a head by a click or by the arrow keys",
-  recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
+  recalled:
+    "the clusters recalled at this step, best score first: rank, number, score, bar and share of the exact attention on the attended tokens, how many these are, and their first words",
   merged:
     "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
@@ -32,6 +37,31 @@ export const MEANING = {
   share: "share of the exact attention that falls on these tokens",
   score: "the method ranks by this number, the best first",
 };
+
+/**
+ * The marks of a text, by name: their class, what they mean, and whether only merging methods have them.
+ *
+ * @type {Record<string, [classes: string, meaning: string, merging?: boolean]>}
+ */
+const MARKS = {
+  agreed: ["kv-attended kv-agreed", "attended, and the oracle of the same size would attend to it too"],
+  wasted: ["kv-attended kv-wasted", "selected by the method, although the oracle would not attend to it"],
+  missed: ["kv-missed", "the oracle would attend to it; the method did not"],
+  merged: ["kv-merged", MEANING.merged, true],
+  "sink or recent": ["kv-attended kv-kept", "always attended, without being selected"],
+};
+
+/**
+ * The legend's entries for the marks of a text.
+ *
+ * @param {boolean} merges
+ * @returns {[classes: string, name: string, meaning: string][]}
+ */
+export function marksOf(merges) {
+  return Object.entries(MARKS)
+    .filter(([, [, , merging]]) => merges || !merging)
+    .map(([name, [classes, meaning]]) => [classes, name, `${name === "merged" ? "" : `${name}: `}${meaning}`]);
+}
 
 /**
  * A text with white space, control characters and direction marks made visible, for tooltips.
@@ -114,7 +144,7 @@ export function aboutToken(page, slice, frame, step, position) {
   rows.push(["attention", weightOf(slice, frame, index, step, position)], [
     "state",
     verdict(index < 0 ? 0 : frame.marks[index]),
-  ]);
+  ], ["numbers", `of ${SCOPES.head}, step ${format(step)}`]);
   return rows;
 }
 

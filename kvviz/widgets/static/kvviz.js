@@ -52,6 +52,66 @@ function onKeys(node, actions) {
   });
 }
 
+// matrix_brush.js
+var FIRST_MOVE = 5;
+function createBrush(canvas, inner, { columnAt, columns, choosing, chosen, cancelled }) {
+  const box = inner.appendChild(element("div", "kv-brush"));
+  box.hidden = true;
+  canvas.style.touchAction = "pan-y pinch-zoom";
+  let pressed = null;
+  let dragged = false;
+  function show(one, other) {
+    const from = Math.min(one, other), until = Math.max(one, other) + 1;
+    box.hidden = false;
+    box.style.left = `${100 * from / columns()}%`;
+    box.style.width = `${100 * (until - from) / columns()}%`;
+    choosing(from, until);
+  }
+  function hide() {
+    box.hidden = true;
+    pressed = null;
+  }
+  function cancel() {
+    if (!box.hidden) cancelled();
+    hide();
+  }
+  canvas.addEventListener("pointerdown", (event) => {
+    dragged = false;
+    if (event.isPrimary && event.button === 0) pressed = {
+      x: event.clientX,
+      column: columnAt(event)
+    };
+    else cancel();
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!pressed || !event.isPrimary) return;
+    if (!dragged && Math.abs(event.clientX - pressed.x) < FIRST_MOVE) return;
+    if (!dragged) canvas.setPointerCapture(event.pointerId);
+    dragged = true;
+    show(pressed.column, columnAt(event));
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const start = pressed, end = columnAt(event);
+    hide();
+    if (start && dragged) chosen(Math.min(start.column, end), Math.max(start.column, end) + 1);
+  });
+  canvas.addEventListener("pointercancel", cancel);
+  return {
+    show,
+    hide,
+    get dragging() {
+      return pressed !== null && dragged;
+    },
+    /** Whether the last press was a drag, whose click picks nothing. */
+    get dragged() {
+      return dragged;
+    },
+    get shown() {
+      return !box.hidden;
+    }
+  };
+}
+
 // theme.js
 var HUES = 24;
 var LEVELS = 8;
@@ -128,11 +188,12 @@ function pixels(colours) {
 }
 
 // matrix.js
+var STRIDES = 32;
 var TALLEST_ROW = 18;
 var SHORTEST_ROW = 3;
 function createMatrix(host, { label, palette, height = 330, onHover = () => {
 }, onPick = () => {
-} }) {
+}, zoom = null }) {
   host.classList.add("kv-matrix");
   const inner = host.appendChild(element("div", "kv-matrix-inner"));
   const canvas = inner.appendChild(element("canvas"));
@@ -140,7 +201,9 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", label);
-  canvas.setAttribute("aria-description", "arrow keys go to the marked cells, Enter picks one");
+  const keys = "arrow keys go to the marked cells, Enter picks one";
+  const zooms = "plus and minus zoom, Shift with \u2190 or \u2192 chooses positions and Enter zooms to them, 0 shows all";
+  canvas.setAttribute("aria-description", zoom ? `${keys}; ${zooms}` : keys);
   const painted = element("canvas"), wide = element("canvas");
   let image = null;
   let colours = null;
@@ -148,6 +211,28 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   const cross = inner.appendChild(element("div", "kv-cross"));
   cross.hidden = true;
   let cursor = null;
+  let anchor = -1;
+  const brush = zoom && createBrush(canvas, inner, {
+    columnAt(event) {
+      const box = canvas.getBoundingClientRect();
+      return Math.max(0, Math.min(columns - 1, Math.floor((event.clientX - box.left) / box.width * columns)));
+    },
+    columns: () => columns,
+    choosing: (from, until) => zoom.choosing([
+      zoom.firstOf(from),
+      zoom.firstOf(until)
+    ]),
+    chosen,
+    cancelled: () => zoom.choosing(null)
+  });
+  function chosen(from, until) {
+    anchor = -1;
+    onHover(null, {
+      clientX: 0,
+      clientY: 0
+    });
+    if (!zoom?.show(zoom.firstOf(from), zoom.firstOf(until))) zoom?.choosing(null);
+  }
   function draw2() {
     const width = host.clientWidth;
     if (!rows || !width) return;
@@ -183,7 +268,9 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
       column
     ] : null;
   }
-  const move = (down, right) => () => {
+  const move = (down, right) => ({ shiftKey }) => {
+    if (shiftKey && right && zoom) return choose(right);
+    forget();
     const [row2, column] = cursor ?? [
       Math.max(framed, 0),
       right < 0 ? columns : -1
@@ -194,6 +281,7 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
       while (place2 >= 0 && place2 < columns && values[next * columns + place2] === NOTHING) place2 += right;
     }
     if (place2 < 0 || place2 >= columns) {
+      if (right && zoom && cursor) return at(column, () => zoom.shift(right));
       if (right) return;
       place2 = 0;
     }
@@ -218,25 +306,79 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
       spoken: true
     });
   }
+  function at(column, change) {
+    if (!zoom) return;
+    const position = zoom.firstOf(column);
+    change(position);
+    if (cursor) go([
+      cursor[0],
+      zoom.columnOf(position)
+    ]);
+  }
+  function choose(direction) {
+    const [row2, column] = cursor ?? [
+      Math.max(framed, 0),
+      0
+    ], stride = Math.max(1, Math.round(columns / STRIDES));
+    if (anchor < 0) anchor = column;
+    go([
+      row2,
+      Math.max(0, Math.min(columns - 1, column + direction * stride))
+    ]);
+    onHover(null, {
+      clientX: 0,
+      clientY: 0
+    });
+    brush?.show(anchor, cursor?.[1] ?? anchor);
+  }
+  function forget() {
+    const choosing = Boolean(brush?.shown);
+    anchor = -1;
+    brush?.hide();
+    if (choosing) zoom?.choosing(null);
+    return choosing;
+  }
+  const zoomBy = (factor) => () => {
+    forget();
+    at(cursor?.[1] ?? Math.floor(columns / 2), (position) => zoom?.by(factor, position));
+  };
+  const reset = () => at(cursor?.[1] ?? 0, () => zoom?.reset());
   onKeys(canvas, {
     ArrowUp: move(-1, 0),
     ArrowDown: move(1, 0),
     ArrowLeft: move(0, -1),
     ArrowRight: move(0, 1),
-    Enter: () => cursor && onPick(...cursor)
+    Enter() {
+      if (anchor >= 0 && cursor) {
+        const ends = [
+          anchor,
+          cursor[1]
+        ];
+        brush?.hide();
+        at(cursor[1], () => chosen(Math.min(...ends), Math.max(...ends) + 1));
+      } else if (cursor) onPick(...cursor);
+    },
+    ...zoom && {
+      "+": zoomBy(0.5),
+      "=": zoomBy(0.5),
+      "-": zoomBy(2),
+      "0": reset,
+      Escape: () => forget() || reset()
+    }
   });
   canvas.addEventListener("blur", () => {
+    forget();
     if (cursor) onHover(null, {
       clientX: 0,
       clientY: 0
     });
     go(null);
   });
-  canvas.addEventListener("pointermove", (event) => onHover(cellAt(event), event));
+  canvas.addEventListener("pointermove", (event) => onHover(brush?.dragging ? null : cellAt(event), event));
   canvas.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
   canvas.addEventListener("click", (event) => {
     const cell2 = cellAt(event);
-    if (!cell2) return;
+    if (!cell2 || brush?.dragged) return;
     onPick(...cell2);
     if (isTouch(
       /** @type {PointerEvent} */
@@ -288,6 +430,103 @@ function size(canvas, width, height) {
   if (canvas.height !== height) canvas.height = height;
 }
 
+// explain.js
+var CONTROLS = "button, select, input, summary";
+var PICTURES = "canvas, svg, .kv-strip";
+function explain(node, meaning) {
+  if (meaning) node.dataset.meaning = meaning;
+  else delete node.dataset.meaning;
+  return node;
+}
+function explainTogether(group2, label) {
+  group2.tabIndex = 0;
+  group2.dataset.terms = "";
+  group2.setAttribute("role", "group");
+  group2.setAttribute("aria-label", label);
+  group2.setAttribute("aria-description", "\u2191 and \u2193 say what each of them means");
+  return group2;
+}
+function explainAll(root2, show) {
+  root2.addEventListener("pointerover", (event) => {
+    if (!isTouch(event)) show(termOf(targetOf(event)), event);
+  });
+  root2.addEventListener("pointerleave", (event) => isTouch(event) || show(null));
+  root2.addEventListener("click", (event) => {
+    const target = targetOf(event), term = termOf(target);
+    if (target.closest(CONTROLS)) show(null);
+    else if (term) show(term, event);
+  });
+  root2.addEventListener("focusin", (event) => {
+    const target = targetOf(event);
+    if (!target.matches(":focus-visible")) return;
+    if (target.dataset.terms !== void 0) return walk(target, 0);
+    const term = (
+      /** @type {HTMLElement | null} */
+      target.closest("[data-meaning]")
+    );
+    if (term === target) show(term, pointOf(term), target.matches(CONTROLS) ? "" : saidOf(term));
+    else if (term && target.matches(CONTROLS)) show(term, pointOf(term));
+    else if (entered(target, event.relatedTarget)) {
+      const { left, top } = (term ?? target).getBoundingClientRect();
+      const panel = term ?? headingOf(target);
+      if (panel) show(panel, {
+        clientX: left,
+        clientY: top
+      }, panel.dataset.meaning);
+    }
+  });
+  root2.addEventListener("focusout", (event) => {
+    root2.querySelector("[data-term]")?.removeAttribute("data-term");
+    if (targetOf(event).closest("[data-terms], [data-meaning], section")) show(null);
+  });
+  root2.addEventListener("keydown", (event) => {
+    const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0, group2 = targetOf(event);
+    if (group2.dataset.terms === void 0 && event.key !== "Escape") return show(null);
+    if (!by || hasModifier(event)) return;
+    walk(group2, by);
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  function walk(group2, by) {
+    const terms = (
+      /** @type {HTMLElement[]} */
+      [
+        ...group2.querySelectorAll("[data-meaning]")
+      ].filter((term2) => term2.offsetParent !== null)
+    );
+    const before = terms.findIndex((term2) => term2.dataset.term !== void 0);
+    const term = terms[Math.max(0, Math.min(terms.length - 1, before < 0 ? 0 : before + by))];
+    if (!term) return;
+    terms[before]?.removeAttribute("data-term");
+    term.dataset.term = "";
+    term.scrollIntoView({
+      block: "nearest",
+      inline: "nearest"
+    });
+    show(term, pointOf(term), saidOf(term));
+  }
+}
+function termOf(target) {
+  const node = (
+    /** @type {HTMLElement | null} */
+    target.closest(`[data-meaning], ${PICTURES}`)
+  );
+  return node?.dataset.meaning ? node : null;
+}
+function entered(target, before) {
+  const part = target.closest("[data-meaning], section");
+  return !(before instanceof Node && part?.contains(before));
+}
+function headingOf(target) {
+  return target.closest("section")?.querySelector(":scope > h3[data-meaning]") ?? null;
+}
+function saidOf(term) {
+  const parts = [
+    ...term.childNodes
+  ].map((node) => node.textContent?.trim()).filter(Boolean);
+  return `${term.dataset.said ?? parts.join(" ")}: ${term.dataset.meaning}`;
+}
+
 // strip.js
 var ATTENDED = 1;
 var ORACLE = 2;
@@ -315,8 +554,7 @@ function createStrip(host, options) {
   ].map((name, later2) => {
     const button2 = note.appendChild(element("button", "", name));
     button2.type = "button";
-    button2.title = `show ${name} tokens`;
-    button2.setAttribute("aria-label", button2.title);
+    explain(button2, `show ${name} tokens`).setAttribute("aria-label", `show ${name} tokens`);
     button2.addEventListener("click", () => (onTurn ?? turn)(later2 ? 1 : -1));
     return button2;
   });
@@ -733,6 +971,42 @@ function createCurve(host, { label, onPick, onHover }) {
   };
 }
 
+// scope.js
+var SCOPES = {
+  head: "this head",
+  layer: "this layer",
+  layers: "all layers",
+  step: "this step",
+  steps: "all steps",
+  last: "last step",
+  answer: "whole answer"
+};
+var SCOPE_OF = {
+  recall: "head",
+  mass: "head",
+  attended: "head",
+  read: "layer",
+  moved: "layer",
+  error: "layer",
+  metadata: "layer",
+  choose: "layer",
+  logprob: "layers"
+};
+function scopeText(...scopes) {
+  return scopes.map((scope) => SCOPES[scope]).join(", ");
+}
+function tagged(node, ...scopes) {
+  node.append(tagOf(node, ...scopes));
+  return node;
+}
+function tagOf(node, ...scopes) {
+  node.dataset.scope = scopes.join(" ");
+  return element("span", "kv-scope", scopeText(...scopes));
+}
+function explainNumber(node, meaning, ...scopes) {
+  return explain(node, `${meaning}. Of: ${scopeText(...scopes)}`);
+}
+
 // slice.js
 var TYPES = {
   U8: Uint8Array,
@@ -788,8 +1062,8 @@ function indexOf(frame, position) {
   }
   return -1;
 }
-function positionAt(slice, [row2, column]) {
-  return slice.map_positions[row2 * slice.shapes.map_positions[1] + column];
+function positionAt({ map_positions, shapes }, [row2, column]) {
+  return map_positions[row2 * shapes.map_positions[1] + column];
 }
 function roundedWeight(slice, step, position) {
   if (!slice.all_weights) return null;
@@ -809,20 +1083,52 @@ var MEANING = {
   fed: "the token that this step feeds to the model",
   recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
+  error: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
   read: "read: bytes of the keys and values that the whole layer attends to at this step",
   moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
   prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
-  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
+  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token; drag over positions to zoom in; the bar above it has the visible part of the prompt, the prompt's end and the marked tokens",
+  next: "the token that this step predicts",
   follow: "where the text moves when the step, layer or head changes; click a token to pick it",
   heads: "a number of each head; the area of a mark is its share of the largest; pick a head by a click or by the arrow keys",
-  recalled: "the clusters recalled at this step, best score first; bar: the exact attention on the attended tokens",
+  recalled: "the clusters recalled at this step, best score first: rank, number, score, bar and share of the exact attention on the attended tokens, how many these are, and their first words",
   merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
   written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
   hues: `there are ${HUES} hues, which repeat: the number tells two of one hue apart`,
   share: "share of the exact attention that falls on these tokens",
   score: "the method ranks by this number, the best first"
 };
+var MARKS = {
+  agreed: [
+    "kv-attended kv-agreed",
+    "attended, and the oracle of the same size would attend to it too"
+  ],
+  wasted: [
+    "kv-attended kv-wasted",
+    "selected by the method, although the oracle would not attend to it"
+  ],
+  missed: [
+    "kv-missed",
+    "the oracle would attend to it; the method did not"
+  ],
+  merged: [
+    "kv-merged",
+    MEANING.merged,
+    true
+  ],
+  "sink or recent": [
+    "kv-attended kv-kept",
+    "always attended, without being selected"
+  ]
+};
+function marksOf(merges) {
+  return Object.entries(MARKS).filter(([, [, , merging]]) => merges || !merging).map(([name, [classes, meaning]]) => [
+    classes,
+    name,
+    `${name === "merged" ? "" : `${name}: `}${meaning}`
+  ]);
+}
 function visible(text) {
   const spaces = text.replace(/ /g, "\xB7").replace(/\n/g, "\u21B5").replace(/\t/g, "\u2192").replace(/\r/g, "\u240D");
   return named(spaces);
@@ -892,6 +1198,9 @@ function aboutToken(page, slice, frame, step, position) {
   ], [
     "state",
     verdict(index < 0 ? 0 : frame.marks[index])
+  ], [
+    "numbers",
+    `of ${SCOPES.head}, step ${format(step)}`
   ]);
   return rows;
 }
@@ -939,7 +1248,7 @@ var NUMBERS = {
     more: false
   },
   error: {
-    meaning: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
+    meaning: MEANING.error,
     write: decimals,
     more: false
   }
@@ -950,7 +1259,7 @@ var NAMES = (
 );
 var ROWS = {
   curve: "this number over all steps: this method in colour, the others faint; the current step is framed; click to go to a step",
-  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); strong: agreed, pale: wasted, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token",
+  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the marked token with the most attention is drawn); strong: agreed, pale: wasted, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token; drag over positions to zoom in, in all columns",
   prompt: "the prompt as the model reads it; all prompts scroll together; point at a token to outline it in all",
   answer: "the tokens fed after the prompt (a question in grey, later tokens faint), then the token that the last step predicts; the token that this step feeds is framed"
 };
@@ -968,204 +1277,6 @@ function sortMeaning(sort) {
 }
 function meanOf(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
-
-// comparer_column.js
-var ALL_WINDOWS = 4e4;
-var LEAST_WINDOW = 2e3;
-var MAP_HEIGHT = 96;
-function createColumn(host, page, method, { go, choose, turn, point, about }) {
-  const column = host.appendChild(element("section", "kv-column"));
-  column.setAttribute("aria-label", method.label);
-  column.style.setProperty("--kv-light", method.light);
-  column.style.setProperty("--kv-dark", method.dark);
-  const { group_name } = method;
-  const text = {
-    tokens: [
-      ...page.prompt,
-      ...method.fed
-    ],
-    prompt_length: page.prompt.length,
-    group_name
-  };
-  const head = column.appendChild(element("div", "kv-name-cell"));
-  head.title = method.about;
-  head.append(element("h3", "", method.label));
-  const note = head.appendChild(element("span", "kv-mean"));
-  const numbers = NAMES.map((name) => numberCell(column, name));
-  const curveCell = cell(column, "over the steps", ROWS.curve);
-  const curve = createCurve(curveCell, {
-    label: `${method.label}: over the steps`,
-    onPick: (step2) => go(0, step2),
-    onHover: (step2, event) => about(step2 === null ? null : [
-      [
-        "step",
-        format(step2)
-      ],
-      ...numbersAt(step2)
-    ], event)
-  });
-  let slice;
-  let frame = null;
-  let step = 0;
-  const numbersAt = (step2) => NAMES.map((name) => [
-    name,
-    NUMBERS[name].write(slice[name][step2])
-  ]);
-  const describeToken = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
-  const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
-  mapCell.classList.add("kv-map");
-  const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
-    label: `${method.label}: one row per step, one column per position`,
-    height: MAP_HEIGHT,
-    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
-    onHover(cell2, event) {
-      if (!cell2 || !slice) return about(null, event);
-      const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(slice, cell2));
-      about([
-        [
-          "step",
-          format(row2)
-        ],
-        ...rows
-      ], event);
-    },
-    onPick(row2, mapColumn) {
-      go(0, row2);
-      choose(positionAt(slice, [
-        row2,
-        mapColumn
-      ]));
-    }
-  });
-  const promptCell = cell(column, "prompt", ROWS.prompt);
-  promptCell.classList.add("kv-prompt");
-  const panel = promptCell.appendChild(element("div", "kv-panel"));
-  const prompt = createStrip(panel, {
-    tokens: page.prompt,
-    span: page.span,
-    label: `${method.label}: prompt`,
-    most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
-    onTurn: turn,
-    onPick: choose,
-    onHover(position, event) {
-      point(position);
-      describeToken(position, event);
-    }
-  });
-  const answerCell = cell(column, "answer", ROWS.answer);
-  answerCell.classList.add("kv-answer");
-  const answerPanel = answerCell.appendChild(element("div", "kv-panel"));
-  const answer = createStrip(answerPanel, {
-    tokens: method.fed,
-    start: page.prompt.length,
-    label: `${method.label}: answer`,
-    onHover: describeToken
-  });
-  const lines = (
-    /** @type {HTMLElement} */
-    answerPanel.querySelector(".kv-lines")
-  );
-  const fed = (
-    /** @type {HTMLElement[]} */
-    [
-      ...lines.children
-    ]
-  );
-  fed.forEach((span, index) => span.toggleAttribute("data-question", index < method.question_length));
-  const next = lines.appendChild(element("span", "kv-next", method.next_token));
-  next.title = "what the last step predicts";
-  return {
-    element: column,
-    panel,
-    prompt,
-    /**
-     * @param {number} position
-     * @param {boolean} flash
-     */
-    focus: (position, flash) => (position < page.prompt.length ? prompt : answer).focus(position, flash),
-    /** @param {number[]} positions */
-    light(positions) {
-      prompt.light(positions);
-      answer.light(positions);
-    },
-    get slice() {
-      return slice;
-    },
-    /**
-     * Reads the layout, so it is called before `describe` changes any column.
-     *
-     * @param {ColumnSlice} shown
-     */
-    show(shown) {
-      slice = shown;
-      map.paint(slice.map_looks, slice.shapes.map_looks);
-    },
-    describe() {
-      const row2 = slice.head * method.rows_a_head;
-      note.textContent = [
-        `budget ${format(method.budget)}`,
-        method.rows_a_head > 1 ? `query head ${row2}` : ""
-      ].filter(Boolean).join(" \xB7 ");
-      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
-    },
-    /**
-     * @param {Name} name
-     * @param {Float64Array[]} all
-     * @param {number} front
-     * @param {number} top
-     */
-    curve(name, all, front, top) {
-      curveCell.dataset.name = `${name} over the steps`;
-      curve.paint(all, front, top);
-    },
-    /**
-     * Does everything that reads the layout, before `paint` changes any column.
-     *
-     * @param {number} now
-     */
-    place(now) {
-      step = now;
-      map.frame(step);
-      curve.frame(step);
-      const token = fed[step];
-      if (token) answerPanel.scrollTop = token.offsetTop - answerPanel.clientHeight / 2;
-    },
-    paint() {
-      frame = frameOf(slice, step);
-      prompt.paint(frame.positions, frame.looks, frame.marks);
-      fed.forEach((span, index) => {
-        span.toggleAttribute("data-now", index === step);
-        span.toggleAttribute("data-ahead", index > step);
-      });
-      for (const { name, now, cell: cell2 } of numbers) {
-        const value = slice[name][step];
-        now.textContent = NUMBERS[name].write(value);
-        if (NUMBERS[name].share) cell2.style.setProperty("--kv-share", String(value));
-      }
-    },
-    recolour: map.recolour,
-    destroy: map.destroy
-  };
-}
-function cell(column, name, meaning) {
-  const cell2 = column.appendChild(element("div", "kv-cell"));
-  cell2.dataset.name = name;
-  cell2.dataset.meaning = meaning;
-  return cell2;
-}
-function numberCell(column, name) {
-  const row2 = cell(column, name, NUMBERS[name].meaning);
-  row2.title = `${NUMBERS[name].meaning}; at this step, and the mean over the steps`;
-  row2.classList.add("kv-numbers");
-  row2.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
-  const now = row2.appendChild(element("span", "kv-number")), mean = row2.appendChild(element("span", "kv-mean"));
-  return {
-    name,
-    cell: row2,
-    now,
-    mean
-  };
 }
 
 // picture.js
@@ -1249,9 +1360,10 @@ function keepKeys(root2) {
 function picker(host, name, options, meaning, changed) {
   const label = host.appendChild(element("label", "kv-picker"));
   label.append(element("span", "", name));
-  label.title = meaning;
+  explain(label, meaning);
   const select = label.appendChild(element("select"));
   select.setAttribute("aria-label", name);
+  select.setAttribute("aria-description", meaning);
   for (const option of options) {
     const [value, text] = Array.isArray(option) ? option : [
       String(option),
@@ -1265,20 +1377,22 @@ function picker(host, name, options, meaning, changed) {
 function button(host, text, meaning, pressed) {
   const node = host.appendChild(element("button", "", text));
   node.type = "button";
-  node.title = meaning;
-  node.setAttribute("aria-label", meaning);
+  explain(node, meaning).setAttribute("aria-label", meaning);
   node.addEventListener("click", () => pressed());
   return node;
 }
 function section(host, title, name, meaning) {
   const node = host.appendChild(element("section", name));
-  node.appendChild(element("h3", "", title)).title = meaning;
+  explain(node.appendChild(element("h3", "", title)), meaning);
   return node;
 }
 function titledPanel(host, title, name, meaning) {
   const node = section(host, title, name, meaning);
   return {
-    heading: node.children[0],
+    heading: (
+      /** @type {HTMLElement} */
+      node.children[0]
+    ),
     panel: node.appendChild(element("div", "kv-panel"))
   };
 }
@@ -1307,7 +1421,7 @@ function createStepSlider(bar, steps2, go) {
   const next = button(buttons, "\u203A", "next step (\u2192)", () => go(1));
   const label = bar.appendChild(element("label", "kv-step"));
   label.append(element("span", "", "step"));
-  label.title = MEANING.step;
+  explain(label, MEANING.step);
   const slider = label.appendChild(element("input"));
   Object.assign(slider, {
     type: "range",
@@ -1316,6 +1430,7 @@ function createStepSlider(bar, steps2, go) {
     step: 1
   });
   slider.setAttribute("aria-label", "decode step");
+  slider.setAttribute("aria-description", MEANING.step);
   slider.addEventListener("input", () => go(0, Number(slider.value)));
   const count = label.appendChild(element("output"));
   count.style.minWidth = `${2 * format(last).length + 3}ch`;
@@ -1333,15 +1448,15 @@ function createStepSlider(bar, steps2, go) {
   };
 }
 function createLegend(marks, hint, hintMeaning) {
-  const host = element("p", "kv-legend");
-  for (const [mark, text, meaning = ""] of marks) {
+  const host = explainTogether(element("p", "kv-legend"), "legend of the marks");
+  for (const [mark, text, meaning] of marks) {
     const entry = host.appendChild(element("span", "kv-entry"));
     const sample = entry.appendChild(element("span", mark, "text"));
     if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
     entry.append(element("span", "", text));
-    entry.title = meaning;
+    explain(entry, meaning);
   }
-  host.appendChild(element("span", "kv-entry", hint)).title = hintMeaning;
+  explain(host.appendChild(element("span", "kv-entry", hint)), hintMeaning);
   return host;
 }
 function markSelected(...selects) {
@@ -1351,7 +1466,7 @@ function markSelected(...selects) {
 }
 function createSaveMenu(head, root2, save) {
   const menu = head.appendChild(element("details", "kv-menu"));
-  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that opens it";
+  explain(menu.appendChild(element("summary", "", "Save")), "a picture of this panel, or the Python line that opens it");
   root2.addEventListener("pointerdown", (event) => {
     if (!menu.contains(targetOf(event))) menu.open = false;
   });
@@ -1392,6 +1507,357 @@ async function savePicture({ menu, status }, root2, css, name, spare, picture = 
   }
 }
 
+// map_zoom.js
+var MAP_COLUMNS = 384;
+var SHORTEST = 8;
+function createZoom(length, changed) {
+  let range = [
+    0,
+    length
+  ];
+  const listeners = [];
+  function show(from, until) {
+    const size2 = Math.min(length, Math.max(Math.min(SHORTEST, length), Math.round(until - from)));
+    const start = Math.max(0, Math.min(length - size2, Math.round(from)));
+    if (start === range[0] && start + size2 === range[1]) return false;
+    range = [
+      start,
+      start + size2
+    ];
+    changed();
+    for (const react of listeners) react(range, false);
+    return true;
+  }
+  return {
+    length,
+    get range() {
+      return range;
+    },
+    get zoomed() {
+      return range[1] - range[0] < length;
+    },
+    show,
+    reset: () => show(0, length),
+    /**
+     * Makes the range larger or smaller by a factor; a position stays where it is on the map.
+     *
+     * @param {number} factor
+     * @param {number} position
+     */
+    by(factor, position) {
+      const [from, until] = range, size2 = Math.max(SHORTEST, (until - from) * factor);
+      return show(position - (position - from) * size2 / (until - from), position + (until - position) * size2 / (until - from));
+    },
+    /**
+     * Moves the range by half of its size; says whether it moved.
+     *
+     * @param {number} direction
+     */
+    shift(direction) {
+      const by = direction * (range[1] - range[0]) / 2;
+      return show(range[0] + by, range[1] + by);
+    },
+    /**
+     * The first position of a column; the end of the range for the column behind the last one.
+     *
+     * @param {number} column
+     */
+    firstOf(column) {
+      if (column >= columnsOf(range)) return range[1];
+      return range[0] + Math.floor(column * ((range[1] - range[0]) / columnsOf(range)));
+    },
+    /** @param {number} position */
+    columnOf(position) {
+      const inside = Math.max(0, Math.min(range[1] - 1, position) - range[0]);
+      return columnIndex(range)[inside];
+    },
+    /**
+     * Tells which positions are being chosen, before the maps show them; null: none any more.
+     *
+     * @param {Range | null} positions
+     */
+    choosing(positions) {
+      for (const react of listeners) react(positions ?? range, positions !== null);
+    },
+    /** @param {(range: Range, choosing: boolean) => void} react */
+    told: (react) => listeners.push(react)
+  };
+}
+function createRange(zoom) {
+  const bar = element("div", "kv-range");
+  bar.append(element("span", "", "map:"));
+  const words = bar.appendChild(element("span"));
+  words.setAttribute("role", "status");
+  const reset = button(bar, "show all", "show all positions (0)", () => zoom.reset());
+  function paint([from, until], choosing) {
+    reset.hidden = !zoom.zoomed;
+    const positions = `positions ${format(from)} to ${format(until - 1)}`;
+    words.textContent = choosing ? `choosing ${positions}` : zoom.zoomed ? `${positions} of ${format(zoom.length)}` : `all ${format(zoom.length)} positions`;
+  }
+  zoom.told(paint);
+  paint(zoom.range, false);
+  return bar;
+}
+function mapOf(slice, zoom, attendedFirst) {
+  return zoom.zoomed ? pooled(slice, zoom.range, attendedFirst) : slice;
+}
+function pooled(slice, range, attendedFirst) {
+  const [from, until] = range, steps2 = slice.offsets.length - 1, columns = columnsOf(range), index = columnIndex(range);
+  const map_looks = new Uint8Array(steps2 * columns).fill(255), map_positions = new Int32Array(steps2 * columns);
+  const ranks = new Float32Array(steps2 * columns);
+  for (let place = from; place < until; place++) {
+    const column = index[place - from];
+    if (place === from || index[place - from - 1] !== column) map_positions[column] = place;
+  }
+  for (let step = 1; step < steps2; step++) map_positions.copyWithin(step * columns, 0, columns);
+  for (let step = 0; step < steps2; step++) {
+    for (let token = slice.offsets[step]; token < slice.offsets[step + 1]; token++) {
+      const position = slice.positions[token];
+      if (position < from || position >= until) continue;
+      const cell2 = step * columns + index[position - from];
+      const first = attendedFirst && slice.marks[token] & ATTENDED ? 1 : 0;
+      const rank = Math.fround(Math.fround(slice.weights[token] + 1) + first);
+      if (rank <= ranks[cell2]) continue;
+      ranks[cell2] = rank;
+      map_positions[cell2] = position;
+      map_looks[cell2] = slice.cell_looks[token];
+    }
+  }
+  const shape = [
+    steps2,
+    columns
+  ];
+  return {
+    map_looks,
+    map_positions,
+    shapes: {
+      map_looks: shape,
+      map_positions: shape
+    }
+  };
+}
+function columnsOf([from, until]) {
+  return Math.min(MAP_COLUMNS, until - from);
+}
+function columnIndex(range) {
+  const size2 = range[1] - range[0], columns = columnsOf(range), wide = size2 / columns;
+  const index = new Uint16Array(size2);
+  for (let column = 0; column < columns; column++) {
+    index.fill(column, Math.floor(column * wide), column === columns - 1 ? size2 : Math.floor((column + 1) * wide));
+  }
+  return index;
+}
+
+// comparer_column.js
+var ALL_WINDOWS = 4e4;
+var LEAST_WINDOW = 2e3;
+var MAP_HEIGHT = 96;
+function createColumn(host, page, method, { go, choose, turn, point, about, zoom }) {
+  const column = host.appendChild(element("section", "kv-column"));
+  column.setAttribute("aria-label", method.label);
+  column.style.setProperty("--kv-light", method.light);
+  column.style.setProperty("--kv-dark", method.dark);
+  const { group_name } = method;
+  const text = {
+    tokens: [
+      ...page.prompt,
+      ...method.fed
+    ],
+    prompt_length: page.prompt.length,
+    group_name
+  };
+  const head = column.appendChild(element("div", "kv-name-cell"));
+  explain(head, method.about);
+  head.append(element("h3", "", method.label));
+  const note = head.appendChild(element("span", "kv-mean"));
+  const times = head.appendChild(element("span", "kv-times"));
+  times.append(element("span", "kv-scope", SCOPES.step), element("span", "kv-scope", `mean of ${SCOPES.steps}`));
+  const numbers = NAMES.map((name) => numberCell(column, name));
+  const curveCell = cell(column, "over the steps", ROWS.curve);
+  const curve = createCurve(curveCell, {
+    label: `${method.label}: over the steps`,
+    onPick: (step2) => go(0, step2),
+    onHover: (step2, event) => about(step2 === null ? null : [
+      [
+        "step",
+        format(step2)
+      ],
+      ...numbersAt(step2)
+    ], event)
+  });
+  let slice;
+  let drawn;
+  let frame = null;
+  let step = 0;
+  const numbersAt = (step2) => NAMES.map((name) => [
+    `${name} (${SCOPES[SCOPE_OF[name]]})`,
+    NUMBERS[name].write(slice[name][step2])
+  ]);
+  const describeToken = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+  const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
+  mapCell.classList.add("kv-map");
+  const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
+    label: `${method.label}: one row per step, one column per position`,
+    height: MAP_HEIGHT,
+    zoom,
+    palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
+    onHover(cell2, event) {
+      if (!cell2 || !slice) return about(null, event);
+      const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(drawn, cell2));
+      about([
+        [
+          "step",
+          format(row2)
+        ],
+        ...rows
+      ], event);
+    },
+    onPick(row2, mapColumn) {
+      go(0, row2);
+      choose(positionAt(drawn, [
+        row2,
+        mapColumn
+      ]));
+    }
+  });
+  const promptCell = cell(column, "prompt", ROWS.prompt);
+  promptCell.classList.add("kv-prompt");
+  const panel = promptCell.appendChild(element("div", "kv-panel"));
+  const prompt = createStrip(panel, {
+    tokens: page.prompt,
+    span: page.span,
+    label: `${method.label}: prompt`,
+    most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
+    onTurn: turn,
+    onPick: choose,
+    onHover(position, event) {
+      point(position);
+      describeToken(position, event);
+    }
+  });
+  const answerCell = cell(column, "answer", ROWS.answer);
+  answerCell.classList.add("kv-answer");
+  const answerPanel = answerCell.appendChild(element("div", "kv-panel"));
+  const answer = createStrip(answerPanel, {
+    tokens: method.fed,
+    start: page.prompt.length,
+    label: `${method.label}: answer`,
+    onHover: describeToken
+  });
+  const lines = (
+    /** @type {HTMLElement} */
+    answerPanel.querySelector(".kv-lines")
+  );
+  const fed = (
+    /** @type {HTMLElement[]} */
+    [
+      ...lines.children
+    ]
+  );
+  fed.forEach((span, index) => span.toggleAttribute("data-question", index < method.question_length));
+  const next = lines.appendChild(element("span", "kv-next", method.next_token));
+  explain(next, "what the last step predicts");
+  function paintMap() {
+    drawn = mapOf(slice, zoom, false);
+    map.paint(drawn.map_looks, drawn.shapes.map_looks);
+  }
+  return {
+    element: column,
+    label: method.label,
+    panel,
+    prompt,
+    /**
+     * @param {number} position
+     * @param {boolean} flash
+     */
+    focus: (position, flash) => (position < page.prompt.length ? prompt : answer).focus(position, flash),
+    /** @param {number[]} positions */
+    light(positions) {
+      prompt.light(positions);
+      answer.light(positions);
+    },
+    get slice() {
+      return slice;
+    },
+    /**
+     * Reads the layout, so it is called before `describe` changes any column.
+     *
+     * @param {ColumnSlice} shown
+     */
+    show(shown) {
+      slice = shown;
+      paintMap();
+    },
+    paintMap,
+    describe() {
+      const row2 = slice.head * method.rows_a_head;
+      note.textContent = [
+        `budget ${format(method.budget)}`,
+        method.rows_a_head > 1 ? `query head ${row2}` : ""
+      ].filter(Boolean).join(" \xB7 ");
+      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+    },
+    /**
+     * @param {Name} name
+     * @param {Float64Array[]} all
+     * @param {number} front
+     * @param {number} top
+     */
+    curve(name, all, front, top) {
+      curveCell.dataset.name = `${name} over the steps`;
+      curve.paint(all, front, top);
+    },
+    /**
+     * Does everything that reads the layout, before `paint` changes any column.
+     *
+     * @param {number} now
+     */
+    place(now) {
+      step = now;
+      map.frame(step);
+      curve.frame(step);
+      const token = fed[step];
+      if (token) answerPanel.scrollTop = token.offsetTop - answerPanel.clientHeight / 2;
+    },
+    paint() {
+      frame = frameOf(slice, step);
+      prompt.paint(frame.positions, frame.looks, frame.marks);
+      fed.forEach((span, index) => {
+        span.toggleAttribute("data-now", index === step);
+        span.toggleAttribute("data-ahead", index > step);
+      });
+      for (const { name, now, cell: cell2 } of numbers) {
+        const value = slice[name][step];
+        now.textContent = NUMBERS[name].write(value);
+        if (NUMBERS[name].share) cell2.style.setProperty("--kv-share", String(value));
+      }
+    },
+    recolour: map.recolour,
+    destroy: map.destroy
+  };
+}
+function cell(column, name, meaning) {
+  const cell2 = column.appendChild(element("div", "kv-cell"));
+  cell2.dataset.name = name;
+  explain(cell2, meaning);
+  return cell2;
+}
+function numberCell(column, name) {
+  const scope = SCOPE_OF[name];
+  const row2 = cell(column, `${name} (${SCOPES[scope]})`, NUMBERS[name].meaning);
+  row2.dataset.scope = scope;
+  explainNumber(row2, `${NUMBERS[name].meaning}; left at this step, right the mean over the steps`, scope);
+  row2.classList.add("kv-numbers");
+  row2.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
+  const now = row2.appendChild(element("span", "kv-number")), mean = row2.appendChild(element("span", "kv-mean"));
+  return {
+    name,
+    cell: row2,
+    now,
+    mean
+  };
+}
+
 // comparer_controls.js
 function createComparerControls(root2, page, { go, pick, sort, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
@@ -1405,6 +1871,7 @@ function createComparerControls(root2, page, { go, pick, sort, save }) {
   const slider = createStepSlider(bar, page.steps, go);
   return {
     menu,
+    bar,
     /**
      * @param {ComparerState} state
      * @param {{ layer: number, head: number }} place
@@ -1415,7 +1882,8 @@ function createComparerControls(root2, page, { go, pick, sort, save }) {
       layer.value = String(place.layer);
       row2.value = String(place.head);
       order.value = state.sort;
-      order.title = sortMeaning(state.sort);
+      order.setAttribute("aria-description", sortMeaning(state.sort));
+      if (order.parentElement) explain(order.parentElement, `order of the columns: ${sortMeaning(state.sort)}`);
       markSelected(layer, row2, order);
       const token = state.token < 0 ? "" : `, token=${state.token}`;
       const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
@@ -1430,6 +1898,45 @@ function group(label, sorts, mean) {
     options.append(new Option(sort, sort));
   }
   return options;
+}
+
+// comparer_labels.js
+function createLabels(host) {
+  const list = explainTogether(host.appendChild(element("div", "kv-labels")), "rows of numbers, panels and texts");
+  list.append(element("span"));
+  const numbers = NAMES.map((name2) => {
+    const row2 = list.appendChild(element("span"));
+    row2.append(element("span", "", name2));
+    return {
+      name: name2,
+      row: explainNumber(tagged(row2, SCOPE_OF[name2]), NUMBERS[name2].meaning, SCOPE_OF[name2])
+    };
+  });
+  const curve = list.appendChild(explain(element("span"), ROWS.curve));
+  const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
+  list.append(explain(element("span", "", "steps \u2193 \xD7 positions \u2192"), ROWS.map), explain(element("span", "", "prompt"), ROWS.prompt), explain(element("span", "", "answer"), ROWS.answer));
+  return {
+    /**
+     * @param {string} number
+     * @param {string} rangeText
+     */
+    curve(number, rangeText) {
+      name.textContent = `${number} over the steps`;
+      range.textContent = rangeText;
+    },
+    /**
+     * What a screen reader says of each row: the number of every column.
+     *
+     * @param {Numbered[]} columns
+     * @param {number} step
+     */
+    paint(columns, step) {
+      for (const { name: name2, row: row2 } of numbers) {
+        const values = columns.map(({ label, slice }) => `${label} ${NUMBERS[name2].write(slice[name2][step])}`);
+        row2.dataset.said = `${name2}, ${values.join(", ")}`;
+      }
+    }
+  };
 }
 
 // head_map.js
@@ -1600,7 +2107,6 @@ function createHeadPanel(root2, page, { tip, pick }) {
   };
   const section2 = root2.appendChild(element("section", "kv-headpanel"));
   const title = section2.appendChild(element("h3", "", `layers \xD7 ${page.head_name}s: `));
-  title.title = MEANING.heads;
   const select = title.appendChild(element("select", "kv-headmeasure"));
   select.setAttribute("aria-label", "the number that the map of heads shows");
   for (const { label } of page.head_maps) select.append(new Option(label));
@@ -1618,7 +2124,7 @@ function createHeadPanel(root2, page, { tip, pick }) {
         shown,
         ...others
       ].map((numbers) => [
-        numbers.label,
+        `${numbers.label} (${SCOPES[numbers.scope]})`,
         valueOf(numbers, place2).toFixed(3)
       ]);
     },
@@ -1634,6 +2140,10 @@ function createHeadPanel(root2, page, { tip, pick }) {
     const most = Math.max(1e-9, ...all);
     map.draw((place2) => valueOf(shown, place2), most);
     note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
+    explain(title, [
+      MEANING.heads,
+      MEANING[shown.measure]
+    ].filter(Boolean).join(". "));
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
   let place = {
@@ -1709,31 +2219,56 @@ function createTip(root2) {
   tip.hidden = true;
   const spoken = root2.appendChild(element("p", "kv-spoken"));
   spoken.setAttribute("role", "status");
+  let explains = false;
   document.addEventListener("pointerdown", elsewhere);
+  document.addEventListener("keydown", escape, true);
   function elsewhere(event) {
     if (!root2.isConnected) document.removeEventListener("pointerdown", elsewhere);
     else if (event.pointerType === "touch") tip.hidden = true;
   }
+  function escape(event) {
+    if (!root2.isConnected) document.removeEventListener("keydown", escape, true);
+    else if (event.key === "Escape" && !tip.hidden) {
+      tip.hidden = true;
+      if (!explains) event.stopPropagation();
+    }
+  }
+  function place(content, at) {
+    tip.replaceChildren(...content);
+    tip.hidden = false;
+    const box = root2.getBoundingClientRect();
+    const [x, y] = [
+      at.clientX - box.left,
+      at.clientY - box.top
+    ];
+    tip.style.left = `${Math.max(4, Math.min(x + 14, box.width - tip.offsetWidth - 8))}px`;
+    const below = y + 18 + tip.offsetHeight < box.height;
+    tip.style.top = `${below ? y + 18 : Math.max(4, y - tip.offsetHeight - 10)}px`;
+  }
+  explainAll(root2, (node, at, said = "") => {
+    if (!node || !at) {
+      if (explains) tip.hidden = true;
+      return;
+    }
+    explains = true;
+    if (said) spoken.textContent = said;
+    place([
+      element("span", "kv-meaning", node.dataset.meaning)
+    ], at);
+  });
   return {
     /**
      * @param {Rows} rows
      * @param {Pointed} at
      */
     show(rows, at) {
+      explains = false;
       if (at.spoken) spoken.textContent = rows.map(([term, value]) => `${term} ${value}`).join(", ");
-      tip.replaceChildren();
-      for (const [term, value] of rows) {
-        tip.append(element("span", "kv-term", term), element("span", "kv-value", value));
-      }
-      tip.hidden = false;
-      const box = root2.getBoundingClientRect();
-      const [x, y] = [
-        at.clientX - box.left,
-        at.clientY - box.top
-      ];
-      tip.style.left = `${Math.max(4, Math.min(x + 14, box.width - tip.offsetWidth - 8))}px`;
-      const below = y + 18 + tip.offsetHeight < box.height;
-      tip.style.top = `${below ? y + 18 : Math.max(4, y - tip.offsetHeight - 10)}px`;
+      const cells = rows.flatMap(([term, value]) => [
+        element("span", "kv-term", term),
+        element("span", "kv-value", value)
+      ]);
+      place(cells, at);
     },
     hide() {
       tip.hidden = true;
@@ -1793,14 +2328,17 @@ function createComparer(root2, host) {
   const side = root2.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
-  const curveLabel = labels(side);
+  const labels = createLabels(side);
+  const zoom = createZoom(page.prompt.length + page.steps, () => columns.forEach((column) => column.paintMap()));
+  controls.bar.append(createRange(zoom));
   const about = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
   const columns = page.methods.map((method) => createColumn(side, page, method, {
     go,
     choose,
     turn,
     point,
-    about
+    about,
+    zoom
   }));
   root2.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
@@ -1809,6 +2347,7 @@ function createComparer(root2, host) {
     for (const column of columns) column.place(state.step);
     for (const column of columns) column.paint();
     arrange();
+    labels.paint(columns, state.step);
     tip.hide();
     heads.paint(columns[0].slice.layer, columns[0].slice.head);
     controls.paint(state, columns[0].slice);
@@ -1831,7 +2370,7 @@ function createComparer(root2, host) {
       ...values
     ]));
     columns.forEach((column, index) => column.curve(name, all, index, top));
-    curveLabel(name, `0 to ${NUMBERS[name].share ? 1 : NUMBERS[name].write(top)}`);
+    labels.curve(name, `0 to ${NUMBERS[name].share ? 1 : NUMBERS[name].write(top)}`);
   }
   function go(by, to = state.step) {
     const next = Math.max(0, Math.min(page.steps - 1, to + by));
@@ -1959,60 +2498,17 @@ function scrollTogether(panels) {
     });
   }
 }
-function labels(host) {
-  const list = host.appendChild(element("div", "kv-labels"));
-  list.setAttribute("aria-hidden", "true");
-  list.append(element("span"));
-  for (const name2 of NAMES) list.appendChild(element("span", "", name2)).title = NUMBERS[name2].meaning;
-  const curve = list.appendChild(element("span"));
-  curve.title = ROWS.curve;
-  const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
-  list.appendChild(element("span", "", "steps \u2193 \xD7 positions \u2192")).title = ROWS.map;
-  list.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
-  list.appendChild(element("span", "", "answer")).title = ROWS.answer;
-  return (number, rangeText) => {
-    name.textContent = `${number} over the steps`;
-    range.textContent = rangeText;
-  };
-}
 function legend(page) {
-  const marks = [
-    [
-      "kv-attended kv-agreed",
-      "agreed",
-      "attended, and the oracle of the same size would attend to it too"
-    ],
-    [
-      "kv-missed",
-      "missed",
-      "the oracle would attend to it; the method did not"
-    ],
-    [
-      "kv-attended kv-wasted",
-      "wasted",
-      "selected by the method, although the oracle would not attend to it"
-    ],
-    [
-      "kv-attended kv-kept",
-      "sink or recent",
-      "always attended, without being selected"
-    ]
-  ];
-  if (page.merges) marks.splice(2, 0, [
-    "kv-merged",
-    "merged",
-    MEANING.merged
-  ]);
   const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
-  return createLegend(marks, "colour: method \xB7 strength: attention", `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`);
+  return createLegend(marksOf(page.merges), "colour: method \xB7 strength: attention", `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`);
 }
 
 // explorer_words.js
 var MEANING2 = {
   budget: "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
-  recall: "recall: share of the oracle's tokens that were attended, mean over the steps; the oracle selects as many tokens as the method attends to",
-  mass: "mass: share of the exact attention that falls on the attended tokens, mean over the steps; a merged token counts with the weight that its centroid gives it, up to its own",
-  error: "output error: \u2016output \u2212 exact\u2016 / \u2016exact\u2016 of the attention output, including centroids, mean over the steps and the query heads of the layer",
+  recall: `${MEANING.recall}; mean over the steps`,
+  mass: `${MEANING.mass}; mean over the steps`,
+  error: `output ${MEANING.error}, and over the steps`,
   attended: "attended: tokens and centroids that this head attends to at the last step, including those fed after the prompt",
   metadata: "metadata: bytes that the method keeps for this layer, all heads, in addition to keys and values",
   read: "read to choose: bytes that one step of this layer reads to choose, besides the keys and values attended to",
@@ -2029,27 +2525,63 @@ var MEANING2 = {
   generated: "fed: attended tokens that were fed after the prompt",
   missed: "missed: the oracle would attend to them; the method does not, or their centroids give them less than half of their weight"
 };
-var KEY = [
-  [
-    "kv-attended kv-agreed",
-    "agreed"
-  ],
-  [
-    "kv-attended kv-wasted",
-    "wasted"
-  ],
-  [
-    "kv-missed",
-    "missed"
-  ],
-  [
-    "kv-merged",
-    "merged"
-  ],
-  [
-    "kv-attended kv-kept",
-    "sink or recent"
-  ]
+var FIGURES = [
+  {
+    scopes: [
+      "head",
+      "steps"
+    ],
+    numbers: [
+      [
+        "recall",
+        "recall"
+      ],
+      [
+        "mass",
+        "mass"
+      ]
+    ]
+  },
+  {
+    scopes: [
+      "layer",
+      "steps"
+    ],
+    numbers: [
+      [
+        "error",
+        "output error"
+      ]
+    ]
+  },
+  {
+    scopes: [
+      "head",
+      "last"
+    ],
+    numbers: [
+      [
+        "attended",
+        "attended"
+      ]
+    ]
+  },
+  {
+    scopes: [
+      "layer",
+      "last"
+    ],
+    numbers: [
+      [
+        "metadata",
+        "metadata"
+      ],
+      [
+        "read",
+        "read to choose"
+      ]
+    ]
+  }
 ];
 var MEASURES = [
   {
@@ -2092,15 +2624,12 @@ function createExplorerControls(root2, page, { change, measured, save }) {
   })));
   const refusal = left.appendChild(element("p", "kv-explorer-refusal"));
   refusal.setAttribute("role", "status");
-  const list = left.appendChild(element("div", "kv-explorer-numbers"));
-  const figures = {
-    recall: figure(list, "recall"),
-    mass: figure(list, "mass"),
-    error: figure(list, "error"),
-    attended: figure(list, "attended"),
-    metadata: figure(list, "metadata"),
-    read: figure(list, "read")
-  };
+  const list = explainTogether(left.appendChild(element("div", "kv-explorer-numbers")), "numbers of this budget");
+  const figures = {};
+  for (const { scopes, numbers } of FIGURES) {
+    const group2 = list.appendChild(tagged(element("div", "kv-explorer-scope"), ...scopes));
+    for (const [name, label] of numbers) figures[name] = figure(group2, name, label, scopes);
+  }
   let measure = MEASURES[0];
   const measures = MEASURES.map(({ name, label }) => [
     name,
@@ -2168,7 +2697,7 @@ function createSlider(host, name, stops, meaning, changed) {
     ...stops
   ];
   const label = host.appendChild(element("label", "kv-explorer-slider"));
-  label.title = meaning;
+  explain(label, meaning);
   label.append(element("span", "", name));
   const count = label.appendChild(element("output"));
   const input = label.appendChild(element("input"));
@@ -2178,6 +2707,7 @@ function createSlider(host, name, stops, meaning, changed) {
     step: 1
   });
   input.setAttribute("aria-label", name);
+  input.setAttribute("aria-description", meaning);
   input.addEventListener("input", () => changed(values[Number(input.value)]));
   function move(by) {
     const value = values[Math.max(0, Math.min(values.length - 1, Number(input.value) + by))];
@@ -2200,14 +2730,10 @@ function createSlider(host, name, stops, meaning, changed) {
     move
   };
 }
-function figure(host, name) {
-  const labels2 = {
-    error: "output error",
-    read: "read to choose"
-  };
+function figure(host, name, label, scopes) {
   const row2 = host.appendChild(element("div", "kv-explorer-number"));
-  row2.title = MEANING2[name];
-  row2.append(element("span", "kv-name", labels2[name] ?? name));
+  explainNumber(row2, MEANING2[name], ...scopes);
+  row2.append(element("span", "kv-name", label));
   return row2.appendChild(element("span", "kv-number"));
 }
 
@@ -2332,7 +2858,6 @@ function createCurve2(host, page, { tip, pick }) {
         measure,
         numbers
       };
-      host.title = MEANING2[measure.name];
       draw2();
     },
     /** @param {Curve} newPoints */
@@ -2473,7 +2998,7 @@ var PART_LABELS = {
 function createLedger(host) {
   const bar = host.appendChild(element("div", "kv-explorer-bar"));
   bar.setAttribute("role", "img");
-  const list = host.appendChild(element("p", "kv-legend"));
+  const list = explainTogether(host.appendChild(element("p", "kv-legend")), "where the tokens went");
   return {
     /** @param {ExplorerNumbers} numbers */
     paint({ parts }) {
@@ -2482,13 +3007,13 @@ function createLedger(host) {
       bar.replaceChildren(...shown.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
-        segment.title = `${MEANING2[name]}: ${format(parts[name])}`;
+        explain(segment, `${MEANING2[name]}: ${format(parts[name])}`);
         return segment;
       }));
       bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
       list.replaceChildren(...shown.map((name) => {
         const entry = element("span", "kv-entry");
-        entry.title = MEANING2[name];
+        explain(entry, MEANING2[name]);
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
         const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
@@ -2595,7 +3120,9 @@ function createExplorer(root2, host) {
     "which tokens they are"
   ].map((title) => `${title}, at step ${page.steps - 1}`);
   const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING2.curve);
-  const { panel: ledgerPanel } = titledPanel(right, ledgerTitle, "kv-explorer-ledger", MEANING2.ledger);
+  curvePanel.heading.tabIndex = 0;
+  const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(right, `${ledgerTitle} `, "kv-explorer-ledger", MEANING2.ledger);
+  ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
   const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING2.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const curve = createCurve2(curvePanel.panel, page, {
@@ -2610,7 +3137,7 @@ function createExplorer(root2, host) {
     else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
   };
   const mapHost = element("div", "kv-explorer-map");
-  mapHost.title = MEANING2.map;
+  explain(mapHost, MEANING2.map);
   textPanel.before(mapHost);
   const map = createMatrix(mapHost, {
     label: "map of the attended tokens over all positions",
@@ -2621,8 +3148,7 @@ function createExplorer(root2, host) {
       column
     ]))
   });
-  const marks = KEY.filter(([mark]) => page.merges || mark !== "kv-merged");
-  textPanel.after(createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING2.tint));
+  textPanel.after(createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING2.tint));
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     span: page.span,
@@ -2649,7 +3175,9 @@ function createExplorer(root2, host) {
     questions.ask(place);
   }
   function paintCurve() {
-    curvePanel.heading.textContent = controls.measure.title;
+    const { name, title } = controls.measure, scopes = SCOPE_OF[name];
+    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scopes, "steps"));
+    explainNumber(curvePanel.heading, `${MEANING2[name]}. ${MEANING2.curve}`, scopes, "steps");
     curve.paint(controls.measure, numbers);
   }
   function save() {
@@ -2758,9 +3286,9 @@ var MEANING3 = {
   text: "the prompt as the model reads it, tinted by group; dotted tokens are in no group",
   find: "outlines the tokens of every occurrence, in the text and on the map; Enter goes to the next, Shift+Enter back",
   ranking: "one bar per group, best score first, counted from the lowest one: a softmax depends on differences only; the budget also pays for sinks, recent and generated tokens; a bar is picked by a click, or by \u2190, \u2192 and Enter",
-  size: "size: number of tokens in the group",
-  spread: "spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction",
-  recalled: "recalled by: number of steps that attended to at least one token of the group",
+  size: `size: number of tokens in the group. Of: ${SCOPES.head}`,
+  spread: `spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction. Of: ${SCOPES.head}`,
+  recalled: `recalled by: number of steps that attended to at least one token of the group. Of: ${SCOPES.head}, ${SCOPES.steps}`,
   central: "the token whose key has the largest cosine to the centroid",
   mostly: "the most frequent texts of the group's tokens",
   nearest: "the groups whose centroids have the largest cosine to this group's centroid",
@@ -3429,7 +3957,7 @@ function indexOfPlaces(places, width) {
 var MOST = 40;
 var FACTOR = 1.5;
 var STILL = 4;
-function createZoom(host, changed) {
+function createZoom2(host, changed) {
   let scale = 1, left = 0, top = 0;
   let drag = null;
   let dragged = false;
@@ -3586,7 +4114,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   let foundAt = NONE;
   let places = points, rings = points;
   let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
-  const zoom = createZoom(host, () => {
+  const zoom = createZoom2(host, () => {
     if (layOut()) drawBelow();
   });
   function fit() {
@@ -4411,7 +4939,12 @@ var MEANING4 = {
   evidence: "the prompt; tinted are the tokens without which full attention gives the answer a lower log-probability, the more the stronger; click one to follow it",
   heads: "one column per layer, one row per KV head: the log-probability that comes back if this head alone attends to the oracle's tokens, in one pass in which all other heads keep their choices; framed: the heads that bring the answer back together; hollow: restoring it makes the answer less likely",
   journey: "where this head lost the picked token: each stage of the method's choice, with its numbers at this step; the bar has one mark per step",
-  answers: "what is written, and the log-probability of the answer",
+  answers: "what is written, and the log-probability of the answer: the sum over its tokens, in nats; 0 would be certain",
+  logprob: "the log-probability of the answer: the sum over its tokens, in nats; 0 would be certain",
+  score: "the method's score of the token, its rank among the tokens ranked, and the lowest score attended to",
+  stage: "a stage of the method's choice, and what it did with the token",
+  causes: "what each cause took from the answer's log-probability, in nats",
+  verdict: "what became of the token in this head, at this step",
   restore: "let the picked head attend to the oracle's tokens, as many as the method attends to, and decode again",
   pin: "let every head attend to the picked token, on top of the budget, and decode again",
   drop: "let no head attend to the picked token, and decode again",
@@ -4449,7 +4982,8 @@ function total(value) {
 
 // misses_answers.js
 function createAnswers(host, page) {
-  const list = host.appendChild(element("dl", "kv-answerlist"));
+  const box = explainTogether(host.appendChild(element("div")), "answers and their log-probabilities");
+  const list = box.appendChild(element("dl", "kv-answerlist"));
   line2("full attention", `${quoted(page.answer)} \xB7 ${total(page.full)}`);
   line2(page.method, `${quoted(page.texts.method)} \xB7 ${total(page.here)}`);
   if (page.texts.pinned !== void 0) line2("all evidence pinned", quoted(page.texts.pinned));
@@ -4465,7 +4999,7 @@ function createAnswers(host, page) {
   changed.setAttribute("role", "status");
   function line2(name, text) {
     list.append(element("dt", "kv-name", name));
-    return list.appendChild(element("dd", "", text));
+    return list.appendChild(explainNumber(element("dd", "", text), MEANING4.logprob, "layers", "answer"));
   }
   function nameOf({ kind, layer, head, position }) {
     if (kind === "restore") return `layer ${layer}, head ${head} restored`;
@@ -4549,9 +5083,10 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
   const steps2 = panel.appendChild(element("div", "kv-steprow"));
   steps2.setAttribute("role", "group");
   steps2.setAttribute("aria-label", "steps: where the token was lost");
-  const stages = panel.appendChild(element("ol", "kv-stages"));
-  const waterfall = panel.appendChild(element("ol", "kv-causes"));
-  waterfall.title = "what each cause took from the answer's log-probability, over all heads and steps";
+  const stagesBox = explainTogether(panel.appendChild(element("div")), "stages of the choice");
+  const stages = stagesBox.appendChild(element("ol", "kv-stages"));
+  const causesBox = explainTogether(panel.appendChild(element("div")), "what each cause took");
+  const waterfall = causesBox.appendChild(element("ol", "kv-causes"));
   for (const [name, value] of [
     [
       "full attention",
@@ -4566,7 +5101,9 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
     const item = waterfall.appendChild(element("li"));
     const end = name === "full attention" || name === "here";
     item.append(element("span", "kv-name", String(name)), element("span", "kv-number", nats(Number(value), !end)));
+    explainNumber(item, end ? MEANING4.logprob : MEANING4.causes, "layers", "answer");
   }
+  waterfall.appendChild(element("li")).append(tagOf(waterfall, "layers", "answer"));
   function indexOf2({ layer, head, position }, step, row2) {
     const [, layers, rows, tokens] = losses.shapes.stage;
     const token = page.evidence.findIndex((entry) => entry.position === position);
@@ -4588,7 +5125,8 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       node.type = "button";
       node.tabIndex = -1;
       node.dataset.outcome = outcome;
-      node.title = `step ${step}, feeds ${quoted(page.fed[step])}: ${OUTCOME[outcome]}`;
+      const told = `step ${step}, feeds ${quoted(page.fed[step])}: ${OUTCOME[outcome]}`;
+      explain(node, told).setAttribute("aria-label", told);
       if (step >= page.asked) node.dataset.answer = "";
       if (step === picked.step) node.dataset.picked = "";
       node.addEventListener("click", () => pick({
@@ -4661,23 +5199,36 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
     /** @param {Picked} picked */
     paint(picked) {
       const { layer, head, position, step } = picked;
-      heading.textContent = `${quoted(page.tokens[position])} at ${format(position)}, in layer ${layer}, KV head ${head}`;
+      const place = `${quoted(page.tokens[position])} at ${format(position)}, in layer ${layer}, KV head ${head} `;
+      heading.replaceChildren(place, tagOf(stages, "head", "step"));
       paintSteps(picked);
       stages.replaceChildren();
       for (let row2 = 0; row2 < page.rows_per_head; row2++) {
         const index = indexOf2(picked, step, row2), outcome = page.outcomes[losses.stage[index]];
         const verdict2 = stages.appendChild(element("li", "kv-verdict"));
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
+        explainNumber(verdict2, MEANING4.verdict, "head", "step");
         verdict2.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
         for (const [state, name, numbers] of linesOf(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
-          item.title = name === "exact attention" ? MEANING4.exact : name === "given" ? MEANING4.here : "";
+          explainNumber(item, meaningOf(name), "head", "step");
           item.append(element("span", "kv-name", name), element("span", "", numbers));
         }
       }
     }
   };
+}
+function meaningOf(name) {
+  const named2 = {
+    "exact attention": MEANING4.exact,
+    given: MEANING4.here,
+    "its score": MEANING4.score
+  };
+  return named2[
+    /** @type {keyof typeof named} */
+    name
+  ] ?? MEANING4.stage;
 }
 
 // misses.js
@@ -4698,7 +5249,8 @@ function createMisses(root2, host) {
   keepKeys(root2);
   const top = root2.appendChild(element("div", "kv-head"));
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
-  top.append(element("h2", "kv-title", `${page.title} \xB7 ${lost}`));
+  const title = top.appendChild(element("h2", "kv-title", `${page.title} \xB7 ${lost} `));
+  explainNumber(tagged(title, "layers", "answer"), MEANING4.logprob, "layers", "answer");
   const menu = createSaveMenu(top, root2, save);
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({
@@ -4728,9 +5280,13 @@ function createMisses(root2, host) {
   const wait = createWait(root2, () => requested = painted, DECODED_MS);
   const grid = root2.appendChild(element("div", "kv-grid"));
   const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING4.evidence);
-  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back", "kv-heads", MEANING4.heads);
+  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back ", "kv-heads", MEANING4.heads);
   const journey = titledPanel(grid, "", "kv-journey", MEANING4.journey);
-  const answers = titledPanel(grid, "answers", "kv-answers", MEANING4.answers);
+  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING4.answers);
+  for (const { heading, panel } of [
+    heads,
+    answers
+  ]) heading.append(tagOf(panel, "layers", "answer"));
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const tip = createTip(root2);
   const byPosition = new Map(page.evidence.map((token) => [
@@ -4763,7 +5319,11 @@ function createMisses(root2, host) {
               "pinned",
               `brings back ${nats(token.pinned)}`
             ]
-          ] : []
+          ] : [],
+          [
+            "numbers",
+            `of ${scopeText("layers", "answer")}`
+          ]
         ], event);
       }
     },
@@ -4830,7 +5390,7 @@ function createMisses(root2, host) {
     ]);
     const about = now.step < page.asked ? "of the question" : "of the answer";
     fed.textContent = `feeds ${quoted(page.fed[now.step])}`;
-    fed.title = `this step feeds a token ${about}`;
+    explain(fed, `this step feeds a token ${about}`);
     slider.show(now.step, `, feeds ${page.fed[now.step]}`);
     map.paint(now);
     way.paint(now);
@@ -4945,6 +5505,62 @@ async function readBlob(key) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+// stepper_axis.js
+function createAxis(mapPanel, page, zoom) {
+  const bar = explain(element("div", "kv-sight"), "the visible part of the prompt, the end of the prompt, and the marked tokens");
+  const inSight = bar.appendChild(element("span", "kv-seen"));
+  const marks = [
+    placed("kv-end", page.prompt_length, "the end of the prompt"),
+    ...page.span.map((position) => placed("kv-asked", position + 0.5, "a marked token"))
+  ];
+  mapPanel.before(bar);
+  const axis = element("div", "kv-axis");
+  const first = axis.appendChild(element("span"));
+  axis.append(element("span", "", `position; steps 0 to ${format(page.steps - 1)} from top to bottom`));
+  const last = axis.appendChild(element("span"));
+  mapPanel.after(axis, createRange(zoom));
+  let strip = null;
+  function placed(name, position, meaning) {
+    return {
+      position,
+      node: bar.appendChild(explain(element("span", name), meaning))
+    };
+  }
+  function shareOf(position) {
+    const [from, until] = zoom.range;
+    return (position - from) / (until - from);
+  }
+  function sight() {
+    if (!strip) return;
+    const ends = strip.inSight().map((position) => shareOf(Math.min(position, page.prompt_length)));
+    const [from, until] = ends.map((share) => Math.max(0, Math.min(1, share)));
+    inSight.hidden = until <= from;
+    inSight.style.left = `${100 * from}%`;
+    inSight.style.width = `${100 * (until - from)}%`;
+  }
+  function paint() {
+    const [from, until] = zoom.range;
+    first.textContent = format(from);
+    last.textContent = format(until - 1);
+    for (const { position, node } of marks) {
+      const share = shareOf(position);
+      node.hidden = share < 0 || share > 1;
+      node.style.left = `${100 * share}%`;
+    }
+    sight();
+  }
+  zoom.told((_, choosing) => choosing || paint());
+  paint();
+  return {
+    sight,
+    /** @param {Strip} prompt */
+    follow(prompt) {
+      strip = prompt;
+      sight();
+    }
+  };
+}
+
 // stepper_clusters.js
 var FIRST_WORDS = 48;
 function createClusters(host, page, { tip, onHover, onPick }) {
@@ -4969,19 +5585,23 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     const score = element("span", "kv-score", page.merges ? "" : decimals(clusters.group_scores[index]));
     const rank = element("span", "kv-rank", `${index + 1}.`), id = element("span", "kv-id", `#${group2}`);
     entry.prepend(rank, id, score);
-    rank.title = page.merges ? "rank by the attention on its tokens" : "rank by score at this step";
-    score.title = `score: ${MEANING.score}`;
+    explain(rank, page.merges ? "rank by the attention on its tokens" : "rank by score at this step");
+    explain(score, `score: ${MEANING.score}`);
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size2 = entry.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
     entry.append(element("span", "kv-first", firstWords(members)));
-    size2.title = known > count ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended at this step`;
-    bar.title = share.title = `${MEANING.share}; the scale of the bars is the same at all steps`;
+    const counted = known > count ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended at this step`;
+    explain(size2, counted);
+    for (const node of [
+      bar,
+      share
+    ]) explain(node, `${MEANING.share}; the scale of the bars is the same at all steps`);
     if (known > count && index === clusters.group_ids.length - 1 && !page.merges) {
       entry.dataset.cut = "";
       size2.textContent = `${format(count)} of \u2265 ${format(known)}, cut`;
-      size2.title = `the budget ended in this ${page.group_name}: ${size2.title}`;
+      explain(size2, `the budget ended in this ${page.group_name}: ${counted}`);
     }
-    id.title = `${page.group_name} ${group2}; ${MEANING.hues}`;
+    explain(id, `${page.group_name} ${group2}; ${MEANING.hues}`);
     entry.addEventListener("pointerenter", () => onHover(members));
     entry.addEventListener("pointerleave", () => onHover([]));
     entry.addEventListener("click", () => onPick(members[0]));
@@ -5075,7 +5695,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
 // stepper_follow.js
 function createFollow(heading, page, strip) {
   const label = heading.appendChild(element("label", "kv-follow", "follows "));
-  label.title = MEANING.follow;
+  explain(label, MEANING.follow);
   const select = label.appendChild(element("select", "kv-headmeasure"));
   select.setAttribute("aria-label", "the token that the text follows");
   if (page.span.length) select.append(new Option("the marked tokens", "span"));
@@ -5174,15 +5794,16 @@ function createControls(root2, page, { go, toggle, pick, save }) {
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
   const play = button(slider.buttons, "\u25B6", "play (space)", toggle);
-  const fed = bar.appendChild(element("span", "kv-fed"));
-  fed.title = MEANING.fed;
-  const stats = bar.appendChild(element("span", "kv-stats"));
+  const stats = explainTogether(bar.appendChild(element("span", "kv-stats")), "numbers of this step");
+  const fed = stats.appendChild(explain(element("span", "kv-fed"), MEANING.fed));
+  const ofHead = stats.appendChild(tagged(element("span", "kv-scoped"), "head", "step"));
+  const ofLayer = stats.appendChild(tagged(element("span", "kv-scoped"), "layer", "step"));
   const figures = {
-    recall: figure2(stats, "recall"),
-    mass: figure2(stats, "mass"),
-    attended: figure2(stats, "attended"),
-    read: figure2(stats, "read"),
-    moved: figure2(stats, "moved")
+    recall: figure2(ofHead, "recall"),
+    mass: figure2(ofHead, "mass"),
+    attended: figure2(ofHead, "attended"),
+    read: figure2(ofLayer, "read"),
+    moved: figure2(ofLayer, "moved")
   };
   const menu = createSaveMenu(head, root2, save);
   return {
@@ -5190,8 +5811,8 @@ function createControls(root2, page, { go, toggle, pick, save }) {
     /** @param {boolean} running */
     playing(running) {
       play.textContent = running ? "\u275A\u275A" : "\u25B6";
-      play.title = running ? "pause (space)" : "play (space)";
-      play.setAttribute("aria-label", play.title);
+      const meaning = running ? "pause (space)" : "play (space)";
+      explain(play, meaning).setAttribute("aria-label", meaning);
       play.setAttribute("aria-pressed", String(running));
     },
     /**
@@ -5217,7 +5838,7 @@ function createControls(root2, page, { go, toggle, pick, save }) {
 }
 function figure2(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
-  item.title = MEANING[name];
+  explainNumber(item, MEANING[name], SCOPE_OF[name], "step");
   item.append(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
   return {
@@ -5225,7 +5846,7 @@ function figure2(host, name) {
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
-      item.title = `${MEANING[name]}: ${format(count)} bytes`;
+      explainNumber(item, `${MEANING[name]}: ${format(count)} bytes`, SCOPE_OF[name], "step");
     }
   };
 }
@@ -5236,6 +5857,7 @@ function createStepper(root2, host) {
   const page = host.get("page");
   let now = host.get("step");
   let slice = null;
+  let drawn;
   let frame = null;
   let timer = null;
   root2.classList.add("kvviz", "kv-stepper");
@@ -5256,7 +5878,11 @@ function createStepper(root2, host) {
   const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
   const follow2 = createFollow(heading, page, () => prompt);
   const { panel: mapPanel } = titledPanel(grid, "steps \u2193 \xD7 positions \u2192", "kv-map", MEANING.map);
-  const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
+  const zoom = createZoom(page.tokens.length, paintMap);
+  const axis = createAxis(mapPanel, page, zoom);
+  const recalledPanel = titledPanel(grid, "", "kv-recalled", MEANING.recalled);
+  const recalledTitle = recalledPanel.heading.appendChild(element("span"));
+  recalledPanel.heading.append(" ", tagOf(recalledPanel.panel, "head", "step"));
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
   root2.append(legend2(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   const about = (position, event) => {
@@ -5271,7 +5897,7 @@ function createStepper(root2, host) {
     onPick: (token) => host.tell({
       token: follow2.pick(token)
     }),
-    onScroll: sight
+    onScroll: axis.sight
   });
   const written = createStrip(writtenPanel, {
     tokens: page.tokens.slice(page.prompt_length),
@@ -5280,14 +5906,15 @@ function createStepper(root2, host) {
     onHover: about
   });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
-  next.title = "the token that this step predicts";
+  explain(next, MEANING.next);
   writtenPanel.querySelectorAll("[data-position]").forEach((span, index) => span.toggleAttribute("data-question", index < page.question_length));
   const map = createMatrix(mapPanel, {
     label: "map of the attended tokens: one row per step, one column per position",
     palette: () => mapColours(root2),
+    zoom,
     onHover(cell2, event) {
       if (!cell2 || !slice) return tip.hide();
-      const [row2] = cell2, position = positionAt(slice, cell2);
+      const [row2] = cell2, position = positionAt(drawn, cell2);
       tip.show([
         [
           "step",
@@ -5298,7 +5925,7 @@ function createStepper(root2, host) {
     },
     onPick(row2, column) {
       if (!slice) return;
-      const position = positionAt(slice, [
+      const position = positionAt(drawn, [
         row2,
         column
       ]);
@@ -5306,13 +5933,6 @@ function createStepper(root2, host) {
       (position < page.prompt_length ? prompt : written).focus(position);
     }
   });
-  const sightBar = element("div", "kv-sight");
-  sightBar.title = "the visible part of the prompt, the end of the prompt, and the marked tokens";
-  sightBar.append(placed("kv-end", page.prompt_length, "the end of the prompt"), ...page.span.map((position) => placed("kv-asked", position + 0.5, "a marked token")));
-  mapPanel.before(sightBar);
-  const axis = element("div", "kv-axis");
-  axis.append(element("span", "", "0"), element("span", "", `position; steps 0 to ${format(page.steps - 1)} from top to bottom`), element("span", "", format(page.tokens.length - 1)));
-  mapPanel.after(axis);
   const clusters = createClusters(recalledPanel.panel, page, {
     tip,
     onHover: (members) => members.length ? prompt.light(members) : follow2.light(),
@@ -5331,11 +5951,16 @@ function createStepper(root2, host) {
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
     const recalled = clusters.paint(slice2, now, frame);
-    recalledPanel.heading.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    recalledTitle.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow2.paint(slice2, frame, opening);
     heads.paint(slice2.layer, slice2.head);
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
+  }
+  function paintMap() {
+    if (!slice) return;
+    drawn = mapOf(slice, zoom, true);
+    map.paint(drawn.map_looks, drawn.shapes.map_looks);
   }
   function go(by, to = now) {
     const step = Math.max(0, Math.min(page.steps - 1, to + by));
@@ -5367,17 +5992,6 @@ function createStepper(root2, host) {
       head
     });
   }
-  function placed(name, position, meaning) {
-    const mark = element("span", name);
-    mark.style.left = `${100 * position / page.tokens.length}%`;
-    mark.title = meaning;
-    return mark;
-  }
-  function sight() {
-    const [from, until] = prompt.inSight();
-    sightBar.style.setProperty("--from", String(from / page.tokens.length));
-    sightBar.style.setProperty("--until", String(Math.min(until, page.prompt_length) / page.tokens.length));
-  }
   function save() {
     const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
     return savePicture(controls.menu, root2, host.css, `decode-stepper-${place}.png`, map.canvas);
@@ -5390,14 +6004,15 @@ function createStepper(root2, host) {
     else return;
     event.preventDefault();
   });
-  const resized = new ResizeObserver(sight);
+  axis.follow(prompt);
+  const resized = new ResizeObserver(axis.sight);
   resized.observe(promptPanel);
   controls.playing(false);
   function show() {
     const opening = slice === null;
     slice = /** @type {StepperSlice} */
     unpack(host.bytes("slice"));
-    map.paint(slice.map_looks, slice.shapes.map_looks);
+    paintMap();
     wait.end();
     paint(slice, opening);
     if (opening) requestAnimationFrame(() => frame && prompt.focus(follow2.opening(), false));
@@ -5414,36 +6029,9 @@ function createStepper(root2, host) {
   };
 }
 function legend2(page) {
-  const marks = [
-    [
-      "kv-attended kv-agreed",
-      "agreed",
-      "attended, and the oracle would attend to it too"
-    ],
-    [
-      "kv-attended kv-wasted",
-      "wasted",
-      "recalled by the method, although the oracle would not attend to it"
-    ],
-    [
-      "kv-missed",
-      "missed",
-      "the oracle would attend to it; the method did not"
-    ],
-    [
-      "kv-attended kv-kept",
-      "sink or recent",
-      "always attended, without being recalled"
-    ]
-  ];
-  if (page.merges) marks.splice(3, 0, [
-    "kv-merged",
-    "merged",
-    MEANING.merged
-  ]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, tint);
+  return createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, tint);
 }
 
 // kvviz.js
