@@ -24,6 +24,7 @@ MOST_PARTS = 8
 
 _MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set when Numba reads its settings
 _running = threading.Lock()  # Numba's portable threading layer takes one caller at a time
+_threads = threading.local()  # what this thread asked Numba for
 
 
 def compiled(function: Callable[..., Any], *, parallel: bool = True) -> Callable[..., Any]:
@@ -35,19 +36,29 @@ def compiled(function: Callable[..., Any], *, parallel: bool = True) -> Callable
 
 def run(kernel: Callable[..., Any], *arguments: object) -> None:
     """Call a compiled kernel on torch's number of threads."""
+    count = torch.get_num_threads()
     with _running:
-        numba.set_num_threads(min(torch.get_num_threads(), _MOST_THREADS))
+        if getattr(_threads, "count", 0) != count:
+            numba.set_num_threads(min(count, _MOST_THREADS))
+            _threads.count = count
         kernel(*arguments)
 
 
 def flat(buffer: Tensor) -> tuple[Array, tuple[int, ...]]:
-    """The memory of a tensor [..., N, D] as one array, without a copy, and the strides of all dimensions but the last.
+    """The memory of a tensor [B, H, N, D] as one array, without a copy, and its strides.
 
     Compiled loops over D are vectorized only if the array is dense.
     """
-    strides, shape = buffer.stride(), buffer.shape
-    length = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if buffer.numel() else 0
-    return buffer.as_strided((length,), (1,)).detach().numpy(), strides[:-1]
+    (batch, heads, length, width), strides = buffer.shape, buffer.stride()
+    of_batch, of_head, of_token, _ = strides
+    end = (batch - 1) * of_batch + (heads - 1) * of_head + (length - 1) * of_token + width if buffer.numel() else 0
+    return array_of(buffer.as_strided((end,), (1,))), strides
+
+
+def array_of(tensor: Tensor) -> Array:
+    """A CPU tensor's memory as a dense array; a copy only if the tensor is not dense."""
+    array: Array = (tensor.detach() if tensor.requires_grad else tensor).contiguous().numpy()
+    return array
 
 
 def parts_of(slots: int) -> int:

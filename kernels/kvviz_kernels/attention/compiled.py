@@ -12,8 +12,9 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import LOWEST, Array, compiled, exponentials, flat, parts_of, peak_of, run
+from ..compiling import LOWEST, Array, array_of, compiled, exponentials, flat, parts_of, peak_of, run
 
+NO_BIAS = np.empty((0, 0, 0), np.float32)
 Strides = tuple[int, ...]
 
 
@@ -31,60 +32,44 @@ def gather_attention(
     """Output and log-sum-exp; see `kvviz_kernels.gather_attention`."""
     batch, heads, width = queries.shape
     rows, slots = indices.shape[1:]
-    parts = max(parts_of(slots), 1)
-    output, lse = torch.empty(batch, heads, width), torch.empty(batch, heads)
-    sums = np.empty((batch, rows, parts, heads // rows, width), np.float32)
-    peaks, totals = np.empty(sums.shape[:-1], np.float32), np.empty(sums.shape[:-1], np.float32)
+    output, lse = np.empty((batch, heads, width), np.float32), np.empty((batch, heads), np.float32)
+    sums = np.empty((batch, rows, parts_of(slots) or 1, heads // rows, width + 2), np.float32)
     run(
-        _attend, _by_row(queries, rows), *flat(keys), *flat(values), keys.shape[1], _array(indices), _added(bias),
-        np.float32(scale), np.float32(softcap or 0), sums, peaks, totals,
-        output.numpy().reshape(batch, rows, -1, width), lse.numpy().reshape(batch, rows, -1),
+        _attend, array_of(queries.float()), *flat(keys), *flat(values), keys.shape[1], array_of(indices),
+        NO_BIAS if bias is None else array_of(bias.float().clamp(min=float(LOWEST))), scale, softcap or 0.0, sums,
+        output, lse,
     )  # fmt: skip
-    return output.to(queries.dtype), lse
+    result = torch.from_numpy(output)
+    return result if queries.dtype == torch.float32 else result.to(queries.dtype), torch.from_numpy(lse)
 
 
 def gather_weights(
     queries: Tensor, keys: Tensor, indices: Tensor, *, scale: float, group: str, softcap: float | None = None
 ) -> Tensor:
     """Softmax weights; see `kvviz_kernels.gather_weights`."""
-    batch, heads, _ = queries.shape
-    rows, slots = indices.shape[1:]
-    weights = torch.empty(batch, rows, slots)
-    logits = np.empty((batch, rows, heads // rows, slots), np.float32)
-    shared = 1.0 if group != "mean" else rows / heads
+    batch, rows, slots = indices.shape
+    members = queries.shape[1] // rows
+    weights = np.empty((batch, rows, slots), np.float32)
+    logits = np.empty((batch, rows, members, slots), np.float32)
+    add, share = group in ("mean", "sum"), 1 / members if group == "mean" else 1.0
     run(
-        _weigh, _by_row(queries, rows), *flat(keys), keys.shape[1], _array(indices), np.float32(scale),
-        np.float32(softcap or 0), group in ("mean", "sum"), np.float32(shared), max(parts_of(slots), 1), logits,
-        weights.numpy(),
+        _weigh, array_of(queries.float()), *flat(keys), keys.shape[1], array_of(indices), scale, softcap or 0.0, add,
+        share, parts_of(slots) or 1, logits, weights,
     )  # fmt: skip
-    return weights
-
-
-def _by_row(queries: Tensor, rows: int) -> Array:
-    """Queries [B, Q, D] as a dense array [B, R, G, D]."""
-    dense = queries.detach().float().contiguous()
-    return dense.numpy().reshape(len(dense), rows, -1, dense.shape[-1])
-
-
-def _array(indices: Tensor) -> Array:
-    return np.ascontiguousarray(indices.numpy(), dtype=np.int64)
-
-
-def _added(bias: Tensor | None) -> Array:
-    """The bias without infinities; without a bias, an array without entries."""
-    if bias is None:
-        return np.empty((0, 0, 0), np.float32)
-    return np.ascontiguousarray(bias.detach().float().clamp(min=float(LOWEST)).numpy())
+    return torch.from_numpy(weights)
 
 
 def _attention(
     queries: Array, keys: Array, key_steps: Strides, values: Array, value_steps: Strides, kv_heads: int,
-    indices: Array, bias: Array, scale: np.float32, softcap: np.float32, sums: Array, peaks: Array, totals: Array,
-    output: Array, lse: Array,
+    indices: Array, bias: Array, scale: float, softcap: float, sums: Array, output: Array, lse: Array,
 ) -> None:  # fmt: skip
-    """One task per part of a row; then one per row, which merges its parts."""
-    batch, rows, parts, members, width = sums.shape
-    slots = indices.shape[2]
+    """One task per part of a row; then the parts of each row are merged.
+
+    sums [B, R, parts, G, D+2] are the parts' weighted values, the largest logit, and the sum of the weights.
+    """
+    batch, rows, parts, members, columns = sums.shape
+    width, slots = columns - 2, indices.shape[2]
+    factor, limit = np.float32(scale), np.float32(softcap)
     size = -(-slots // parts)
     for task in prange(batch * rows * parts):
         b, r, part = task // (rows * parts), task // parts % rows, task % parts
@@ -99,59 +84,58 @@ def _attention(
                 start = key_base + position * key_steps[2]
                 key = keys[start : start + width]  # indices from 0: with start + d the loop is not vectorized
                 for g in range(members):
-                    logit = np.float32(0.0)
-                    query = queries[b, r, g]
+                    query, logit = queries[b, r * members + g], np.float32(0.0)
                     for d in range(width):
                         logit += query[d] * key[d]
-                    logit *= scale
-                    if softcap > 0:
-                        logit = softcap * np.float32(math.tanh(logit / softcap))
+                    logit *= factor
+                    if limit > 0:
+                        logit = limit * np.float32(math.tanh(logit / limit))
                     if bias.shape[0]:
                         logit += bias[b, r, slot]
                     logits[g, slot - first] = logit
         room = np.empty(logits.shape[1], np.int32)
         for g in range(members):
-            peak = peak_of(logits[g])
-            peaks[b, r, part, g] = peak
-            totals[b, r, part, g] = exponentials(logits[g], peak, room)
+            of_part, peak = sums[b, r, part, g], peak_of(logits[g])
+            of_part[:width] = 0.0
+            of_part[width] = peak
+            of_part[width + 1] = exponentials(logits[g], peak, room)
             if peak <= LOWEST / 2:  # no token, or none that the bias leaves
-                totals[b, r, part, g], logits[g] = 0.0, 0.0
-            sums[b, r, part, g] = 0.0
+                of_part[width + 1], logits[g] = 0.0, 0.0
         for slot in range(first, last):
             position = indices[b, r, slot]
             if position >= 0:
                 start = value_base + position * value_steps[2]
                 value = values[start : start + width]
                 for g in range(members):
-                    weight, total = logits[g, slot - first], sums[b, r, part, g]
+                    weight, of_part = logits[g, slot - first], sums[b, r, part, g]
                     for d in range(width):
-                        total[d] += weight * value[d]
-    for b in range(batch):
-        for r in range(rows):
-            for g in range(members):
-                peak = LOWEST
-                for part in range(parts):
-                    peak = max(peak, peaks[b, r, part, g])
-                total = np.float32(0.0)
-                for part in range(parts):
-                    share = np.float32(math.exp(peaks[b, r, part, g] - peak))
-                    total += share * totals[b, r, part, g]
-                    peaks[b, r, part, g] = share
-                for d in range(width):
-                    mean = np.float32(0.0)
-                    for part in range(parts):
-                        mean += peaks[b, r, part, g] * sums[b, r, part, g, d]
-                    output[b, r, g, d] = mean / total if total > 0 else np.float32(0.0)
-                lse[b, r, g] = peak + np.float32(math.log(total)) if total > 0 else -np.inf
+                        of_part[d] += weight * value[d]
+    for row in range(batch * rows * members):
+        b, r, g = row // (rows * members), row // members % rows, row % members
+        of_row, peak, total = output[b, r * members + g], LOWEST, np.float32(0.0)
+        for part in range(parts):
+            peak = max(peak, sums[b, r, part, g, width])
+        for d in range(width):  # an assignment to a slice would be a parallel loop of its own
+            of_row[d] = 0.0
+        for part in range(parts):
+            of_part = sums[b, r, part, g]
+            share = np.float32(math.exp(of_part[width] - peak))
+            total += share * of_part[width + 1]
+            for d in range(width):
+                of_row[d] += share * of_part[d]
+        if total > 0:
+            for d in range(width):
+                of_row[d] /= total
+        lse[b, r * members + g] = peak + np.float32(math.log(total)) if total > 0 else -np.inf
 
 
 def _weights(
-    queries: Array, keys: Array, key_steps: Strides, kv_heads: int, indices: Array, scale: np.float32,
-    softcap: np.float32, sums: bool, share: np.float32, parts: int, logits: Array, weights: Array,
+    queries: Array, keys: Array, key_steps: Strides, kv_heads: int, indices: Array, scale: float, softcap: float,
+    add: bool, share: float, parts: int, logits: Array, weights: Array,
 ) -> None:  # fmt: skip
     """One task per part of a row for the logits; then one per row for the softmax of each query and the reduction."""
     batch, rows, members, slots = logits.shape
-    width = queries.shape[3]
+    width, factor, limit = queries.shape[2], np.float32(scale), np.float32(softcap)
     size = -(-slots // parts)
     for task in prange(batch * rows * parts):
         b, r, part = task // (rows * parts), task // parts % rows, task % parts
@@ -163,29 +147,30 @@ def _weights(
             for g in range(members):
                 logits[b, r, g, slot] = LOWEST
                 if position >= 0:
-                    logit = np.float32(0.0)
-                    query = queries[b, r, g]
+                    query, logit = queries[b, r * members + g], np.float32(0.0)
                     for d in range(width):
                         logit += query[d] * key[d]
-                    logit *= scale
-                    logits[b, r, g, slot] = softcap * np.float32(math.tanh(logit / softcap)) if softcap > 0 else logit
+                    logit *= factor
+                    logits[b, r, g, slot] = limit * np.float32(math.tanh(logit / limit)) if limit > 0 else logit
     for row in prange(batch * rows):
         b, r = row // rows, row % rows
         room = np.empty(slots, np.int32)
+        target = weights[b, r]
         for g in range(members):
-            total = exponentials(logits[b, r, g], peak_of(logits[b, r, g]), room)
-            factor = share / total
-            for slot in range(slots):
-                weight = logits[b, r, g, slot] * factor
-                if g == 0:
-                    weights[b, r, slot] = weight
-                elif sums:
-                    weights[b, r, slot] += weight
-                else:
-                    weights[b, r, slot] = max(weights[b, r, slot], weight)
+            of_query = logits[b, r, g]
+            part_of_total = np.float32(share) / exponentials(of_query, peak_of(of_query), room)
+            if g == 0:
+                for slot in range(slots):
+                    target[slot] = of_query[slot] * part_of_total
+            elif add:
+                for slot in range(slots):
+                    target[slot] += of_query[slot] * part_of_total
+            else:
+                for slot in range(slots):
+                    target[slot] = max(target[slot], of_query[slot] * part_of_total)
         for slot in range(slots):
             if indices[b, r, slot] < 0:
-                weights[b, r, slot] = np.float32(-1.0)
+                target[slot] = np.float32(-1.0)
 
 
 _attend = compiled(_attention)

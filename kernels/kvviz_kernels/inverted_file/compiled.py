@@ -7,22 +7,21 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import Array, compiled, run
+from ..compiling import Array, array_of, compiled, run
 
 
 def ivf_union(entries: Tensor, length: int, *, width: int | None, places: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct positions; see `kvviz_kernels.ivf_union`."""
     batch, n = entries.shape[:-1], entries.shape[-1]
-    rows = np.ascontiguousarray(entries.numpy()).reshape(batch.numel(), n)
+    rows = array_of(entries).reshape(batch.numel(), n)
     slots = max(1, min(n, length)) if width is None else width
-    tokens = np.empty((len(rows), slots), np.int64)
+    tokens, counts = np.empty((len(rows), slots), np.int64), np.empty(len(rows), np.int64)
     first = np.zeros((len(rows), slots if places else 0), np.int64)
-    counts = np.empty(len(rows), np.int64)
     run(_unite, rows, length, tokens, first, counts)
-    widest = max(1, int(counts.max(initial=1))) if width is None else width
-    found = (torch.from_numpy(table[:, :widest]) for table in (tokens, first))
-    tokens_of, first_of = (table.reshape(*batch, table.shape[-1]) for table in found)
-    return tokens_of, first_of, torch.from_numpy(counts).view(batch)
+    widest = max([1, *counts.tolist()]) if width is None else width
+    tokens_of, first_of = torch.from_numpy(tokens[:, :widest]), torch.from_numpy(first[:, :widest])
+    counts_of = torch.from_numpy(counts).view(batch)
+    return tokens_of.reshape(*batch, tokens_of.shape[-1]), first_of.reshape(*batch, first_of.shape[-1]), counts_of
 
 
 def _union(rows: Array, length: int, tokens: Array, first: Array, counts: Array) -> None:

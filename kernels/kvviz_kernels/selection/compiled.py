@@ -10,18 +10,17 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import Array, compiled, exponentials, parts_of, peak_of, run
+from ..compiling import Array, array_of, compiled, exponentials, parts_of, peak_of, run
 from .quantized import CELLS, LEAST_TOTAL, pairs_pay
 
 
 def take_best(scores: Tensor, count: int) -> Tensor:
     """Positions of the largest scores; see `kvviz_kernels.take_best`."""
     batch, rows, length = scores.shape
-    positions = torch.empty((batch, rows, max(min(count, length), 0)), dtype=torch.int64)
-    if positions.numel():
-        bits = np.ascontiguousarray(scores.detach().numpy()).view(np.uint32)
-        run(_take, bits.reshape(-1, length), positions.numpy().reshape(batch * rows, -1))
-    return positions
+    positions = np.empty((batch, rows, max(min(count, length), 0)), np.int64)
+    if positions.size:
+        run(_take, array_of(scores).view(np.uint32), positions)
+    return torch.from_numpy(positions)
 
 
 def pq_scores(
@@ -35,31 +34,27 @@ def pq_scores(
     counts: Tensor | None = None,
 ) -> Tensor:
     """Approximate scores of all tokens; see `kvviz_kernels.pq_scores`."""
-    batch, heads, parts, _, width = centroids.shape
-    length, weights = codes.shape[2], scale is not None
-    grouped = queries.detach().float().reshape(batch, heads, -1, parts, width)
-    if not weights and group in ("mean", "sum"):  # linear: one query instead of the group's
-        grouped = grouped.mean(2, keepdim=True) if group == "mean" else grouped.sum(2, keepdim=True)
-    by_head, members = grouped.contiguous().numpy(), grouped.shape[2]
+    (batch, heads), length, add = centroids.shape[:2], codes.shape[2], group in ("mean", "sum")
+    if scale is None and add:  # linear: one query instead of the group's
+        grouped = queries.float().unflatten(1, (heads, -1))
+        queries, group = grouped.mean(2) if group == "mean" else grouped.sum(2), "sum"
+    members = queries.shape[1] // heads
     rows = members if group == "each" else 1
-    scores = torch.empty(batch, heads * rows, length)
-    by_row = scores.numpy().reshape(batch, heads, rows, length)
-    share = np.float32(1 / members if group == "mean" else 1)
-    table = np.ascontiguousarray(centroids.detach().numpy())
-    cuts = max(parts_of(length), 1)
-    if counts is not None and weights and softcap is None and rows == 1 and pairs_pay(centroids, codes):
-        pairs, exact = codes.numpy().view("<u2")[..., 0], np.zeros((batch, heads), np.bool_)
-        add = group in ("mean", "sum")
-        run(_score_pairs, by_head, table, pairs, counts.numpy(), np.float32(scale), add, share, cuts, exact, by_row)
+    scores = np.empty((batch, heads, rows, length), np.float32)
+    share, cuts = 1 / members if group == "mean" else 1.0, parts_of(length) or 1
+    inputs = array_of(queries.float()), array_of(centroids)
+    if counts is not None and scale is not None and softcap is None and rows == 1 and pairs_pay(centroids, codes):
+        pairs, exact = codes.numpy().view(np.uint16), np.empty((batch, heads), np.bool_)
+        run(_score_pairs, *inputs, pairs, array_of(counts), scale, add, share, cuts, exact, scores)
         if exact.all():
-            return scores
+            return torch.from_numpy(scores[:, :, 0])
     logits = np.empty((batch, heads, members, length), np.float32)
+    limit = softcap if softcap and scale is not None else 0.0
     run(
-        _score, by_head, table, codes.numpy(), np.float32(scale if weights else 1),
-        np.float32(softcap if softcap and weights else 0), weights, group in ("mean", "sum"), share, cuts, logits,
-        by_row,
+        _score, *inputs, codes.numpy(), 1.0 if scale is None else scale, limit, scale is not None, add, share, cuts,
+        logits, scores,
     )  # fmt: skip
-    return scores
+    return torch.from_numpy(scores).view(batch, heads * rows, length)
 
 
 def _ordered(bits: Any) -> Any:
@@ -84,14 +79,15 @@ _digit_of = compiled(_digit, parallel=False)
 
 def _best(bits: Array, positions: Array) -> None:
     """A radix search for each row's threshold, 11 bits at a time, then one pass that writes positions."""
-    rows, length = bits.shape
-    for row in prange(rows):
+    batch, rows, length = bits.shape
+    for task in prange(batch * rows):
+        b, row = task // rows, task % rows
         keys = np.empty(length, np.uint32)
         high = np.zeros(2048, np.int64)
         for i in range(length):
-            keys[i] = _ordered_bits(bits[row, i])
+            keys[i] = _ordered_bits(bits[b, row, i])
             high[keys[i] >> np.uint32(21)] += 1
-        first, wanted = _digit_of(high, positions.shape[1])
+        first, wanted = _digit_of(high, positions.shape[2])
         sharing, shared = np.empty(high[first], np.uint32), 0  # the keys with this digit
         middle = np.zeros(2048, np.int64)
         for i in range(length):
@@ -110,22 +106,22 @@ def _best(bits: Array, positions: Array) -> None:
         slot = 0
         for i in range(length):
             if keys[i] > least:
-                positions[row, slot] = i
+                positions[b, row, slot] = i
                 slot += 1
             elif keys[i] == least and wanted > 0:
-                positions[row, slot] = i
+                positions[b, row, slot] = i
                 slot += 1
                 wanted -= 1
 
 
 def _quantized(
-    queries: Array, centroids: Array, codes: Array, scale: np.float32, softcap: np.float32, softmax: bool, add: bool,
-    share: np.float32, cuts: int, logits: Array, scores: Array,
+    queries: Array, centroids: Array, codes: Array, scale: float, softcap: float, softmax: bool, add: bool,
+    share: float, cuts: int, logits: Array, scores: Array,
 ) -> None:  # fmt: skip
     """Tables of products per head; the tokens' logits, cut into parts of a row; then softmax and reduction per head."""
     batch, heads, members, length = logits.shape
     _, _, _, count, width = centroids.shape
-    parts = codes.shape[3]
+    parts, factor, limit = codes.shape[3], np.float32(scale), np.float32(softcap)
     tables = np.empty((batch, heads, parts, count, members), np.float32)
     for task in prange(batch * heads):
         b, h = task // heads, task % heads
@@ -133,10 +129,10 @@ def _quantized(
             for code in range(count):
                 centroid = centroids[b, h, part, code]
                 for g in range(members):
-                    query, product = queries[b, h, g, part], np.float32(0.0)
+                    query, product = queries[b, h * members + g, part * width : (part + 1) * width], np.float32(0.0)
                     for d in range(width):
                         product += query[d] * centroid[d]
-                    tables[b, h, part, code, g] = product * scale
+                    tables[b, h, part, code, g] = product * factor
     size = -(-length // cuts)
     for task in prange(batch * heads * cuts):
         b, h, cut = task // (heads * cuts), task // cuts % heads, task % cuts
@@ -145,32 +141,33 @@ def _quantized(
                 logit = np.float32(0.0)
                 for part in range(parts):
                     logit += tables[b, h, part, codes[b, h, token, part], g]
-                logits[b, h, g, token] = softcap * np.float32(math.tanh(logit / softcap)) if softcap > 0 else logit
+                logits[b, h, g, token] = limit * np.float32(math.tanh(logit / limit)) if limit > 0 else logit
     for task in prange(batch * heads):
         b, h = task // heads, task % heads
         room = np.empty(length, np.int32)
         for g in range(members):
-            row, factor = logits[b, h, g], share
+            row, of_total = logits[b, h, g], np.float32(share)
             if softmax:
-                factor = share / exponentials(row, peak_of(row), room)
+                of_total /= exponentials(row, peak_of(row), room)
             target = scores[b, h, g if scores.shape[2] > 1 else 0]
-            for token in range(length):
-                score = row[token] * factor
-                if g == 0 or scores.shape[2] > 1:
-                    target[token] = score
-                elif add:
-                    target[token] += score
-                else:
-                    target[token] = max(target[token], score)
+            if g == 0 or scores.shape[2] > 1:
+                for token in range(length):
+                    target[token] = row[token] * of_total
+            elif add:
+                for token in range(length):
+                    target[token] += row[token] * of_total
+            else:
+                for token in range(length):
+                    target[token] = max(target[token], row[token] * of_total)
 
 
 def _pair_scores(
-    queries: Array, centroids: Array, pairs: Array, counts: Array, scale: np.float32, add: bool, share: np.float32,
-    cuts: int, exact: Array, scores: Array,
+    queries: Array, centroids: Array, pairs: Array, counts: Array, scale: float, add: bool, share: float, cuts: int,
+    exact: Array, scores: Array,
 ) -> None:  # fmt: skip
     """Weights of each pair of codes per head, which the tokens look up; see `quantized._cells` for the formula."""
-    batch, heads, members, _, width = queries.shape
-    length, count = pairs.shape[2], centroids.shape[3]
+    batch, heads, _, count, width = centroids.shape
+    length, members, factor = pairs.shape[2], queries.shape[1] // heads, np.float32(scale)
     cells = np.empty((batch, heads, count, CELLS), np.float32)
     for task in prange(batch * heads):
         b, h = task // heads, task % heads
@@ -179,12 +176,12 @@ def _pair_scores(
         cells[b, h, :, :count] = 0.0
         for g in range(members):
             for part in range(2):
-                query, row = queries[b, h, g, part], products[part, g]
+                query, row = queries[b, h * members + g, part * width : (part + 1) * width], products[part, g]
                 for code in range(count):
                     centroid, product = centroids[b, h, part, code], np.float32(0.0)
                     for d in range(width):
                         product += query[d] * centroid[d]
-                    row[code] = product * scale
+                    row[code] = product * factor
                 exponentials(row, peak_of(row), room)
             first, second, total = products[0, g], products[1, g], np.float32(0.0)
             for code in range(count):
@@ -193,9 +190,9 @@ def _pair_scores(
                     total_of_second += of_second[other] * first[other]
                 total += total_of_second * second[code]
             exact[b, h] &= total >= LEAST_TOTAL
-            factor = share / total if total >= LEAST_TOTAL else share
+            of_total = np.float32(share) / total if total >= LEAST_TOTAL else np.float32(share)
             for code in range(count):
-                of_code, weight = cells[b, h, code], second[code] * factor
+                of_code, weight = cells[b, h, code], second[code] * of_total
                 if add:
                     for other in range(count):
                         of_code[other] += weight * first[other]
@@ -207,7 +204,7 @@ def _pair_scores(
         b, h, cut = task // (heads * cuts), task // cuts % heads, task % cuts
         of_head, target = cells[b, h].ravel(), scores[b, h, 0]
         for token in range(min(cut * size, length), min((cut + 1) * size, length)):
-            target[token] = of_head[pairs[b, h, token]]
+            target[token] = of_head[pairs[b, h, token, 0]]
 
 
 _take = compiled(_best)
