@@ -28,9 +28,12 @@ def form(kernel: str, impl: str, tensor: Tensor, *others: Tensor, dense: bool = 
 
     "auto" is fused for a CUDA tensor if Triton is installed, compiled if Numba is installed and the others are float32
     or integers on the CPU, and naive otherwise. `dense`: the compiled form also wants stride 1 in their last dimension.
-    Raises ValueError for an unknown `impl`, and for impl="compiled" and
-    tensors that are not in that form; ImportError for a form whose library is missing; RuntimeError for impl="fused" on
-    a tensor that is not on a GPU, unless Triton's interpreter is on, and for impl="compiled" in a forked process.
+    "auto" is never compiled in a forked process, nor while a TorchDispatchMode watches, such as torch's FlopCounterMode:
+    it does not see what compiled code does.
+
+    Raises ValueError for an unknown `impl`, or for tensors that the compiled form does not take; ImportError for a form
+    whose library is missing; RuntimeError for impl="fused" on a tensor that is not on a GPU, unless Triton's
+    interpreter is on, and for impl="compiled" in a forked process.
     """
     if impl == "naive":
         return "naive"
@@ -38,7 +41,7 @@ def form(kernel: str, impl: str, tensor: Tensor, *others: Tensor, dense: bool = 
         chosen: Form = "naive"
         if tensor.is_cuda and has_triton():
             chosen = "fused"
-        elif others and has_numba() and _compiles(others, dense) and not _forked:
+        elif others and has_numba() and _compiles(others, dense) and not _forked and not _watched():
             chosen = "compiled"
         _log_once(kernel, chosen, tensor.device.type)
         return chosen
@@ -62,6 +65,10 @@ def _compiles(tensors: tuple[Tensor, ...], dense: bool) -> bool:
         if dense and tensor.stride(-1) != 1:
             return False
     return True
+
+
+def _watched() -> bool:
+    return bool(torch._C._len_torch_dispatch_stack())  # torch has no public name for it
 
 
 def _check_compiled(kernel: str, tensors: tuple[Tensor, ...], dense: bool) -> None:

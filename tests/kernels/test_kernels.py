@@ -9,6 +9,7 @@ import kvviz_kernels
 import pytest
 import torch
 from kvviz_kernels import kmeans_assign, kmeans_update, take_best
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_impl, normal
 
@@ -162,6 +163,14 @@ def test_a_forked_process_uses_the_naive_form():
     if child == 0:
         os._exit(0 if torch.equal(take_best(scores, 20), expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_counter_of_operations_sees_the_naive_form():
+    queries, keys, values = normal(1, 6, 16), normal(1, 2, 50, 16, seed=1), normal(1, 2, 50, 16, seed=2)
+    indices = torch.arange(20).expand(1, 2, -1)
+    with FlopCounterMode(display=False) as counter:
+        kvviz_kernels.gather_weights(queries, keys, indices, scale=0.25, group="max")
+    assert counter.get_total_flops() == 2 * 6 * 20 * 16
 
 
 @pytest.mark.skipif(not kvviz_kernels.has_numba(), reason="Numba is not installed (extra: cpu)")
