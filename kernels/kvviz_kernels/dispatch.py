@@ -28,8 +28,8 @@ def form(kernel: str, impl: str, tensor: Tensor, *others: Tensor, dense: bool = 
 
     "auto" is fused for a CUDA tensor if Triton is installed, compiled if Numba is installed and the others are float32
     or integers on the CPU, and naive otherwise. `dense`: the compiled form also wants stride 1 in their last dimension.
-    "auto" is never compiled in a forked process, nor while a TorchDispatchMode watches, such as torch's FlopCounterMode:
-    it does not see what compiled code does.
+    "auto" is never compiled in a forked process, nor while a TorchDispatchMode such as torch's FlopCounterMode watches,
+    which does not see what compiled code does.
 
     Raises ValueError for an unknown `impl`, or for tensors that the compiled form does not take; ImportError for a form
     whose library is missing; RuntimeError for impl="fused" on a tensor that is not on a GPU, unless Triton's
