@@ -30,25 +30,25 @@ TEXT = "{}: attended tokens are tinted, the oracle's underlined"
 POSITIONS = "attended tokens, from the first position to the last"
 
 
-def stepper(recording: Recording, arrays: Mapping[str, Array], layer: int, head: int, step: int) -> Snapshot:
-    """A step of a recording; `arrays` are those of `view.row_arrays`."""
+def stepper(recording: Recording, arrays: Mapping[str, Array], layer: int, heads: str, step: int) -> Snapshot:
+    """A step of a recording; `arrays` are those of `unions.shown`, `heads` the head or union in words."""
     span = slice(*arrays["offsets"][[step, step + 1]])
     frame = {name: arrays[name][span] for name in ("positions", "looks", "marks", "groups", "weights")}
-    head_name = content.describe(recording)["head_name"]
+    mean = "mean " if "union" in arrays else ""
     numbers = [
-        ("recall", f"{arrays['recall'][step]:.2f}"), ("mass", f"{arrays['mass'][step]:.2f}"),
+        (f"{mean}recall", f"{arrays['recall'][step]:.2f}"), (f"{mean}mass", f"{arrays['mass'][step]:.2f}"),
         ("attended", f"{np.count_nonzero(frame['marks'] & view.ATTENDED):,}"),
         *((name, f"{int(arrays[f'{name}_bytes'][step]):,} bytes") for name in ("read", "moved")),
     ]  # fmt: skip
-    place = f"layer {layer} · {head_name} {head} · step {step} of {recording.steps - 1}"
+    place = f"layer {layer} · {heads} · step {step} of {recording.steps - 1}"
     tokens = recording.tokens[: recording.visible(step)]
     return Snapshot(recording.description, place, numbers, _text_and_map(tokens, frame, arrays["map_looks"][step]))
 
 
 def comparer(
-    common: Compared, columns: Sequence[Mapping[str, Array]], page: Mapping[str, Any], place: Mapping[str, int]
+    common: Compared, columns: Sequence[Mapping[str, Array]], page: Mapping[str, Any], place: Mapping[str, Any]
 ) -> Snapshot:
-    """A step of several recordings; `columns` are those of `comparer_view.column`, `place` step, layer and head."""
+    """A step of several recordings; `columns` are those of `comparer_view.column`, `place` step, layer and heads."""
     step = place["step"]
     rows = [["", "recall", "mass", "attended", "output error"]]
     strips = []
@@ -56,7 +56,7 @@ def comparer(
         numbers = [f"{column[name][step]:.2f}" for name in ("recall", "mass")]
         rows.append([label, *numbers, f"{int(column['attended'][step]):,}", f"{column['error'][step]:.3f}"])
         strips.append((label, _verdicts(column["map_looks"][step], method["light"])))
-    where = f"layer {place['layer']} · {page['head_name']} {place['head']} · step {step} of {common.steps - 1}"
+    where = f"layer {place['layer']} · {place['heads']} · step {step} of {common.steps - 1}"
     title = "tokens by position: full colour agreed, pale wasted, dark missed"
     return Snapshot(page["description"], where, [], [Table(rows), Cells(title, strips)])
 

@@ -5,7 +5,7 @@ import { verdictColours } from "./map_colours.js";
 import { createMatrix } from "./matrix.js";
 import { frameOf, positionAt } from "./slice.js";
 import { createStrip } from "./strip.js";
-import { aboutToken } from "./words.js";
+import { about as aboutHeads, unionOf } from "./union.js";
 
 /** @import { ComparedMethod, ComparerPage } from "./comparer.js" */
 /** @import { Name } from "./comparer_words.js" */
@@ -13,7 +13,8 @@ import { aboutToken } from "./words.js";
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 /** @import { Pointed, Rows } from "./tip.js" */
-/** @typedef {Slice & Record<Name, Float64Array>} ColumnSlice */
+/** @import { AnySlice } from "./union.js" */
+/** @typedef {AnySlice & Record<Name, Float64Array>} ColumnSlice */
 /**
  * Describes what is under the pointer, or hides the description.
  *
@@ -65,7 +66,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
   const numbersAt = (step) => NAMES.map((name) => [name, NUMBERS[name].write(slice[name][step])]);
   /** @type {OnHover} */
   const describeToken = (position, event) =>
-    about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+    about(position === null || !frame ? null : aboutHeads(text, slice, frame, step, position), event);
   const mapCell = cell(column, "steps ↓ × positions →", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
@@ -74,7 +75,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell, event) {
       if (!cell || !slice) return about(null, event);
-      const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(slice, cell));
+      const [row] = cell, rows = aboutHeads(text, slice, frameOf(slice, row), row, positionAt(slice, cell));
       about([["step", format(row)], ...rows], event);
     },
     onPick(row, mapColumn) {
@@ -141,11 +142,13 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
       map.paint(slice.map_looks, slice.shapes.map_looks);
     },
     describe() {
-      const row = slice.head * method.rows_a_head;
-      note.textContent = [`budget ${format(method.budget)}`, method.rows_a_head > 1 ? `query head ${row}` : ""].filter(
-        Boolean,
-      ).join(" · ");
-      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+      const row = slice.head * method.rows_a_head, { kind, heads } = unionOf(slice), union = kind !== "none";
+      const which = union ? `union of ${heads} heads` : method.rows_a_head > 1 ? `query head ${row}` : "";
+      note.textContent = [`budget ${format(method.budget)}`, which].filter(Boolean).join(" · ");
+      for (const { name, mean, cell } of numbers) {
+        mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+        cell.title = `${aboutNumber(name, union ? heads : 0)}; at this step, and the mean over the steps`;
+      }
     },
     /**
      * @param {Name} name
@@ -200,12 +203,23 @@ function cell(column, name, meaning) {
 }
 
 /**
+ * The meaning of a number, of one head (0) or of a union of heads.
+ *
+ * @param {Name} name
+ * @param {number} heads
+ */
+function aboutNumber(name, heads) {
+  if (heads && NUMBERS[name].share) return `mean over the ${heads} heads of ${NUMBERS[name].meaning}`;
+  if (heads && name === "attended") return `attended: tokens that at least one of the ${heads} heads attends to`;
+  return NUMBERS[name].meaning;
+}
+
+/**
  * @param {HTMLElement} column
  * @param {Name} name
  */
 function numberCell(column, name) {
   const row = cell(column, name, NUMBERS[name].meaning);
-  row.title = `${NUMBERS[name].meaning}; at this step, and the mean over the steps`;
   row.classList.add("kv-numbers");
   row.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
   const now = row.appendChild(element("span", "kv-number")), mean = row.appendChild(element("span", "kv-mean"));

@@ -1,4 +1,5 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
+import { createFind } from "./find.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
 import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
@@ -11,14 +12,16 @@ import { mapColours } from "./map_colours.js";
 import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
-import { aboutToken, MEANING } from "./words.js";
+import { about as aboutHeads, isShown, STRENGTH, unionOf } from "./union.js";
+import { MEANING } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go, Marks } from "./panel.js" */
 /** @import { Clusters, Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
-/** @typedef {Slice & Clusters & StepperNumbers} StepperSlice */
+/** @import { HeadCounts, Union } from "./union.js" */
+/** @typedef {Slice & Clusters & StepperNumbers & Partial<HeadCounts>} StepperSlice */
 /**
  * @typedef {object} StepperNumbers
  * @property {Int32Array} group_offsets
@@ -40,6 +43,8 @@ import { aboutToken, MEANING } from "./words.js";
  * @property {string} layers_meaning
  * @property {number[]} heads
  * @property {string} head_name
+ * @property {Union[]} unions
+ * @property {number} per_kv_head
  * @property {string} group_name
  * @property {boolean} merges
  * @property {string[]} notes
@@ -71,19 +76,21 @@ export function createStepper(root, host) {
   const wait = createWait(root, () => slice && paint(slice));
 
   const tip = createTip(root);
-  const heads = createHeadPanel(root, page, { tip, pick: ask });
+  const heads = createHeadPanel(root, page, { tip, pick: ask, settings: controls.settings });
   const grid = root.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
-  const follow = createFollow(heading, page, () => prompt);
+  const follow = createFollow(controls.settings, heading, page, () => prompt);
+  createFind(heading, root, { tokens: page.tokens.slice(0, page.prompt_length), strips: () => [prompt] });
   const { panel: mapPanel } = titledPanel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
   const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
-  root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const key = legend(page);
+  root.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
 
   /** @type {OnHover} */
   const about = (position, event) => {
     if (position === null || !frame || !slice) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, now, position), event);
+    else tip.show(aboutHeads(page, slice, frame, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
@@ -110,7 +117,7 @@ export function createStepper(root, host) {
     onHover(cell, event) {
       if (!cell || !slice) return tip.hide();
       const [row] = cell, position = positionAt(slice, cell);
-      tip.show([["step", format(row)], ...aboutToken(page, slice, frameOf(slice, row), row, position)], event);
+      tip.show([["step", format(row)], ...aboutHeads(page, slice, frameOf(slice, row), row, position)], event);
     },
     onPick(row, column) {
       if (!slice) return;
@@ -152,12 +159,16 @@ export function createStepper(root, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight; // keeps the newest token in sight
     map.frame(now);
-    const recalled = clusters.paint(slice, now, frame);
-    recalledPanel.heading.textContent = page.merges
+    const recalled = clusters.paint(slice, now, frame), { kind, heads: joined } = unionOf(slice);
+    recalledPanel.panel.hidden = kind !== "none";
+    recalledPanel.heading.textContent = kind !== "none"
+      ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled`
+      : page.merges
       ? "centroids whose tokens have the most attention (bar: exact attention)"
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow.paint(slice, frame, opening);
-    heads.paint(slice.layer, slice.head);
+    heads.paint(slice.layer, slice.head, kind);
+    key.say(joined, kind !== "none");
     controls.paint(now, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -189,11 +200,14 @@ export function createStepper(root, host) {
   /**
    * @param {number} layer
    * @param {number} head
+   * @param {Union} union
    */
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (slice && root.dataset.busy === undefined && isShown(slice, layer, head, union)) return;
     wait.begin();
     root.dataset.busy = "";
-    host.tell({ layer, head });
+    heads.paint(layer, head, union);
+    host.tell({ layer, head, union });
   }
 
   /**
@@ -217,7 +231,8 @@ export function createStepper(root, host) {
   }
 
   function save() {
-    const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
+    const head = slice && unionOf(slice).kind !== "none" ? "union" : `head-${slice?.head}`;
+    const place = `step-${now}-layer-${slice?.layer}-${head}`;
     return savePicture(controls.menu, root, host.css, `decode-stepper-${place}.png`, map.canvas);
   }
 
@@ -254,7 +269,11 @@ export function createStepper(root, host) {
   };
 }
 
-/** @param {StepperPage} page */
+/**
+ * The legend, and what sets its words for one head or a union of heads.
+ *
+ * @param {StepperPage} page
+ */
 function legend(page) {
   /** @type {Marks} */
   const marks = [
@@ -266,5 +285,17 @@ function legend(page) {
   if (page.merges) marks.splice(3, 0, ["kv-merged", "merged", MEANING.merged]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`, tint);
+  const words = `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`;
+  const host = createLegend(marks, words, tint), last = /** @type {HTMLElement} */ (host.lastElementChild);
+  return {
+    host,
+    /**
+     * @param {number} heads
+     * @param {boolean} union
+     */
+    say(heads, union) {
+      last.textContent = union ? `union of ${heads} heads · strength: share of the heads` : words;
+      last.title = union ? STRENGTH : tint;
+    },
+  };
 }

@@ -1,38 +1,29 @@
 import { element, format } from "./dom.js";
-import { button, createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { createSettings } from "./menu.js";
+import { button, createSaveMenu, createStepSlider } from "./panel.js";
+import { createPlacePickers } from "./place_pickers.js";
+import { unionOf } from "./union.js";
 import { bytes, MEANING, quoted } from "./words.js";
 
 /** @import { Go } from "./panel.js" */
+/** @import { PickHead } from "./head_panel.js" */
 /** @import { StepperPage, StepperSlice } from "./stepper.js" */
 
 /**
- * Seven controls: previous step, next step, play, step slider, layer, head, and menu.
+ * Six controls, to which the text adds a search field: previous step, next step, play, step slider, settings, and menu.
  *
  * @param {HTMLElement} root
  * @param {StepperPage} page
  * @param {object} options
  * @param {Go} options.go
  * @param {() => void} options.toggle
- * @param {(layer: number, head: number) => void} options.pick
+ * @param {PickHead} options.pick
  * @param {() => void} options.save
  */
 export function createControls(root, page, { go, toggle, pick, save }) {
   const head = root.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
-  const layer = picker(
-    head,
-    "layer",
-    page.layers,
-    page.layers_meaning,
-    () => pick(Number(layer.value), Number(row.value)),
-  );
-  const row = picker(
-    head,
-    page.head_name,
-    page.heads,
-    `${page.head_name}: the head of the layer that is shown`,
-    () => pick(Number(layer.value), Number(row.value)),
-  );
+  const place = createPlacePickers(head, page, (layer, row) => pick(layer, row, "none"));
 
   const bar = root.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
@@ -48,10 +39,12 @@ export function createControls(root, page, { go, toggle, pick, save }) {
     moved: figure(stats, "moved"),
   };
 
+  const settings = createSettings(head, root);
   const menu = createSaveMenu(head, root, save);
 
   return {
     menu,
+    settings,
     /** @param {boolean} running */
     playing(running) {
       play.textContent = running ? "❚❚" : "▶";
@@ -73,10 +66,15 @@ export function createControls(root, page, { go, toggle, pick, save }) {
       figures.attended.number.textContent = format(attended);
       figures.read.inBytes(slice.read_bytes[step]);
       figures.moved.inBytes(slice.moved_bytes[step]);
-      layer.value = String(slice.layer);
-      row.value = String(slice.head);
-      markSelected(layer, row);
-      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+      place(slice.layer, slice.head);
+      const { kind, heads } = unionOf(slice);
+      figures.recall.ofHeads(heads, kind !== "none");
+      figures.mass.ofHeads(heads, kind !== "none");
+      figures.attended.item.title = kind === "none"
+        ? MEANING.attended
+        : `attended: tokens that at least one of the ${heads} heads attends to at this step`;
+      const union = kind === "none" ? "" : `, union="${kind}"`;
+      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head}${union})`;
     },
   };
 }
@@ -88,10 +86,19 @@ export function createControls(root, page, { go, toggle, pick, save }) {
 function figure(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
   item.title = MEANING[name];
-  item.append(element("span", "kv-name", name));
+  const label = item.appendChild(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
   return {
+    item,
     number,
+    /**
+     * @param {number} heads
+     * @param {boolean} union
+     */
+    ofHeads(heads, union) {
+      label.textContent = union ? `mean ${name}` : name;
+      item.title = union ? `mean over the ${heads} heads of ${MEANING[name]}` : MEANING[name];
+    },
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);

@@ -308,7 +308,7 @@ function createStrip(host, options) {
   host.setAttribute("role", "region");
   host.setAttribute("aria-label", label);
   host.setAttribute("aria-description", "\u2191 and \u2193 read the marked tokens, with Shift all tokens; Enter picks one");
-  const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
+  const note = host.appendChild(element("p", "kv-window")), range2 = note.appendChild(element("span"));
   const [earlier, later] = [
     "earlier",
     "later"
@@ -322,14 +322,13 @@ function createStrip(host, options) {
   });
   const lines = host.appendChild(element("div", "kv-lines"));
   let spans = [];
-  let outlined = [];
+  const outlines = /* @__PURE__ */ new Map();
   let painted = /* @__PURE__ */ new Set();
   let lastPaint = [
     [],
     [],
     []
   ];
-  let outlinedPositions = [];
   const asked = new Set(marks);
   let first = start, revealed = tokens.length;
   let cursor = -1;
@@ -346,9 +345,9 @@ function createStrip(host, options) {
       spans.push(span);
     }
     lines.replaceChildren(...spans);
-    light(outlinedPositions);
+    for (const [name, { positions }] of outlines) outline(name, positions);
     note.hidden = tokens.length <= most;
-    range.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
+    range2.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
     earlier.disabled = first === start;
     later.disabled = until === start + tokens.length;
   }
@@ -374,12 +373,16 @@ function createStrip(host, options) {
     }
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
   }
-  function light(positions) {
-    outlinedPositions = positions;
-    for (const span of outlined) span.removeAttribute("data-lit");
-    outlined = positions.flatMap((position) => spanAt(position) ?? []);
-    for (const span of outlined) span.dataset.lit = "";
+  function outline(name, positions) {
+    for (const span of outlines.get(name)?.spans ?? []) delete span.dataset[name];
+    const outlined = positions.flatMap((position) => spanAt(position) ?? []);
+    for (const span of outlined) span.dataset[name] = "";
+    outlines.set(name, {
+      positions,
+      spans: outlined
+    });
   }
+  const light = (positions) => outline("lit", positions);
   function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
     if (!spanAt(position)) {
@@ -477,6 +480,7 @@ function createStrip(host, options) {
   return {
     paint,
     light,
+    outline,
     focus,
     turn,
     reveal,
@@ -494,8 +498,8 @@ function classOf(mark) {
   if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
   const kept = mark & (SINK | RECENT);
   const kind = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
-  const verdict2 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
-  return `kv-attended ${kind} ${verdict2}`;
+  const verdict3 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
+  return `kv-attended ${kind} ${verdict3}`;
 }
 
 // map_colours.js
@@ -577,17 +581,17 @@ function verdictColours(root2, method) {
     missed
   ];
   ranges[MERGED_AWAY] = merged;
-  return looks((verdict2, level) => {
-    if (!ranges[verdict2]) return "transparent";
-    const lightness = within(ranges[verdict2], level);
-    return verdict2 === KEPT || verdict2 === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
+  return looks((verdict3, level) => {
+    if (!ranges[verdict3]) return "transparent";
+    const lightness = within(ranges[verdict3], level);
+    return verdict3 === KEPT || verdict3 === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
   });
 }
 function rangesOf(root2) {
   return RANGES[root2.closest(".kvviz")?.getAttribute("data-theme") === "dark" ? "dark" : "light"];
 }
-function within([faintest, strongest], level) {
-  return faintest + level / (LEVELS - 1) * (strongest - faintest);
+function within([faintest, strongest2], level) {
+  return faintest + level / (LEVELS - 1) * (strongest2 - faintest);
 }
 function oklch(lightness, chroma = 0, hue = 0) {
   return `oklch(${lightness} ${chroma} ${hue})`;
@@ -970,11 +974,92 @@ function meanOf(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
+// union.js
+var UNIONS = (
+  /** @type {Union[]} */
+  [
+    "none",
+    "layer",
+    "kv_head"
+  ]
+);
+var STRENGTH = "strength: the share of the heads that attended to the token, or missed it; a token is agreed if a head attends to it and the oracle of a head would, missed if no head attends to it, wasted if a head chose it and no oracle would";
+function unionOf({ union }) {
+  return union ? {
+    kind: UNIONS[union[0]],
+    heads: union[1]
+  } : {
+    kind: "none",
+    heads: 1
+  };
+}
+function about(page, slice, frame, step, position) {
+  const rows = aboutToken(page, slice, frame, step, position), index = indexOf(frame, position);
+  if (!slice.union || position > page.prompt_length + step) return rows;
+  const counts = (
+    /** @type {HeadCounts} */
+    slice
+  ), heads = unionOf(slice).heads;
+  const at = slice.offsets[step] + index;
+  const of = (name) => `${index < 0 ? 0 : counts[name][at]} of ${heads} heads`;
+  const mark = index < 0 ? 0 : frame.marks[index];
+  return [
+    ...rows.filter(([term]) => term === "token" || term === "position"),
+    [
+      "attended by",
+      of("attending")
+    ],
+    [
+      "oracle of",
+      of("wanting")
+    ],
+    ...index < 0 ? [] : (
+      /** @type {Rows} */
+      [
+        [
+          "missed by",
+          of("missing")
+        ],
+        [
+          "wasted by",
+          of("wasting")
+        ]
+      ]
+    ),
+    ...rows.filter(([term]) => term === "attention").map(([, value]) => (
+      /** @type {[string, string]} */
+      [
+        "mean attention",
+        value
+      ]
+    )),
+    [
+      "state",
+      verdict2(mark)
+    ]
+  ];
+}
+function verdict2(mark) {
+  if (!mark) return "no head attends to it; no oracle would";
+  if (mark & ATTENDED && mark & ORACLE) return "agreed: a head attends to it, and the oracle of a head would";
+  if (mark & ATTENDED) {
+    const kind = mark & SINK ? "as a sink" : mark & RECENT ? "as a recent token" : "as a generated token";
+    if (mark & (SINK | RECENT | GENERATED)) return `attended ${kind}; no oracle would`;
+    return "wasted: a head chose it, and no oracle would";
+  }
+  if (mark & MERGED) return "merged: no head attends to it alone, but the centroids of those whose oracle would count";
+  return "missed: no head attends to it; the oracle of a head would";
+}
+function isShown(slice, layer, head, union) {
+  const { kind } = unionOf(slice);
+  return kind === union && slice.layer === layer && (kind === "layer" || slice.head === head);
+}
+
 // comparer_column.js
 var ALL_WINDOWS = 4e4;
 var LEAST_WINDOW = 2e3;
 var MAP_HEIGHT = 96;
-function createColumn(host, page, method, { go, choose, turn, point, about }) {
+function createColumn(host, page, method, { go, choose, turn, point, about: about2 }) {
   const column = host.appendChild(element("section", "kv-column"));
   column.setAttribute("aria-label", method.label);
   column.style.setProperty("--kv-light", method.light);
@@ -997,7 +1082,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
   const curve = createCurve(curveCell, {
     label: `${method.label}: over the steps`,
     onPick: (step2) => go(0, step2),
-    onHover: (step2, event) => about(step2 === null ? null : [
+    onHover: (step2, event) => about2(step2 === null ? null : [
       [
         "step",
         format(step2)
@@ -1012,7 +1097,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
     name,
     NUMBERS[name].write(slice[name][step2])
   ]);
-  const describeToken = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+  const describeToken = (position, event) => about2(position === null || !frame ? null : about(text, slice, frame, step, position), event);
   const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
@@ -1020,9 +1105,9 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
     height: MAP_HEIGHT,
     palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell2, event) {
-      if (!cell2 || !slice) return about(null, event);
-      const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(slice, cell2));
-      about([
+      if (!cell2 || !slice) return about2(null, event);
+      const [row2] = cell2, rows = about(text, slice, frameOf(slice, row2), row2, positionAt(slice, cell2));
+      about2([
         [
           "step",
           format(row2)
@@ -1102,12 +1187,16 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
       map.paint(slice.map_looks, slice.shapes.map_looks);
     },
     describe() {
-      const row2 = slice.head * method.rows_a_head;
+      const row2 = slice.head * method.rows_a_head, { kind, heads } = unionOf(slice), union = kind !== "none";
+      const which = union ? `union of ${heads} heads` : method.rows_a_head > 1 ? `query head ${row2}` : "";
       note.textContent = [
         `budget ${format(method.budget)}`,
-        method.rows_a_head > 1 ? `query head ${row2}` : ""
+        which
       ].filter(Boolean).join(" \xB7 ");
-      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+      for (const { name, mean, cell: cell2 } of numbers) {
+        mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+        cell2.title = `${aboutNumber(name, union ? heads : 0)}; at this step, and the mean over the steps`;
+      }
     },
     /**
      * @param {Name} name
@@ -1154,9 +1243,13 @@ function cell(column, name, meaning) {
   cell2.dataset.meaning = meaning;
   return cell2;
 }
+function aboutNumber(name, heads) {
+  if (heads && NUMBERS[name].share) return `mean over the ${heads} heads of ${NUMBERS[name].meaning}`;
+  if (heads && name === "attended") return `attended: tokens that at least one of the ${heads} heads attends to`;
+  return NUMBERS[name].meaning;
+}
 function numberCell(column, name) {
   const row2 = cell(column, name, NUMBERS[name].meaning);
-  row2.title = `${NUMBERS[name].meaning}; at this step, and the mean over the steps`;
   row2.classList.add("kv-numbers");
   row2.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
   const now = row2.appendChild(element("span", "kv-number")), mean = row2.appendChild(element("span", "kv-mean"));
@@ -1166,6 +1259,35 @@ function numberCell(column, name) {
     now,
     mean
   };
+}
+
+// menu.js
+function createMenu(head, root2, name, meaning) {
+  const menu = head.appendChild(element("details", "kv-menu"));
+  const summary = menu.appendChild(element("summary", "", name));
+  summary.title = meaning;
+  root2.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(targetOf(event))) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    summary.focus();
+  });
+  return {
+    menu,
+    sheet: menu.appendChild(element("div", "kv-sheet"))
+  };
+}
+function createSettings(head, root2) {
+  return createMenu(head, root2, "Settings", "what the map of heads shows, and what the text follows").sheet;
+}
+function setting(sheet, text, label, meaning) {
+  const row2 = sheet.appendChild(element("label", "kv-setting", text));
+  row2.title = meaning;
+  const select = row2.appendChild(element("select"));
+  select.setAttribute("aria-label", label);
+  return select;
 }
 
 // picture.js
@@ -1322,12 +1444,12 @@ function createStepSlider(bar, steps2, go) {
   return {
     buttons,
     /** @param {number} step */
-    show(step, about = "") {
+    show(step, about2 = "") {
       previous.disabled = step === 0;
       next.disabled = step === last;
       slider.value = String(step);
       slider.setAttribute("value", slider.value);
-      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
+      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about2}`);
       count.textContent = `${format(step)} / ${format(last)}`;
     }
   };
@@ -1350,15 +1472,7 @@ function markSelected(...selects) {
   }
 }
 function createSaveMenu(head, root2, save) {
-  const menu = head.appendChild(element("details", "kv-menu"));
-  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that opens it";
-  root2.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(targetOf(event))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
-  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  const { menu, sheet } = createMenu(head, root2, "Save", "a picture of this panel, or the Python line that opens it");
   button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
   button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
   const line2 = sheet.appendChild(element("code"));
@@ -1392,46 +1506,6 @@ async function savePicture({ menu, status }, root2, css, name, spare, picture = 
   }
 }
 
-// comparer_controls.js
-function createComparerControls(root2, page, { go, pick, sort, save }) {
-  const head = root2.appendChild(element("div", "kv-head"));
-  head.append(element("h2", "kv-title", page.description));
-  const layer = picker(head, "layer", page.layers, "layer: the shared layer that is shown", () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
-  const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
-  order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
-  const menu = createSaveMenu(head, root2, save);
-  const bar = root2.appendChild(element("div", "kv-controls"));
-  const slider = createStepSlider(bar, page.steps, go);
-  return {
-    menu,
-    /**
-     * @param {ComparerState} state
-     * @param {{ layer: number, head: number }} place
-     */
-    paint(state, place) {
-      const { step } = state;
-      slider.show(step);
-      layer.value = String(place.layer);
-      row2.value = String(place.head);
-      order.value = state.sort;
-      order.title = sortMeaning(state.sort);
-      markSelected(layer, row2, order);
-      const token = state.token < 0 ? "" : `, token=${state.token}`;
-      const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
-      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${more})`;
-    }
-  };
-}
-function group(label, sorts, mean) {
-  const options = element("optgroup");
-  options.label = label;
-  for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
-    options.append(new Option(sort, sort));
-  }
-  return options;
-}
-
 // head_map.js
 var MOVES = {
   ArrowLeft: [
@@ -1451,8 +1525,10 @@ var MOVES = {
     1
   ]
 };
-function createHeadMap(host, { layers, heads, headName, label, about, pick, tip }) {
-  const nameOf = ({ layer, head }) => `layer ${layer}, ${headName} ${head}`;
+function createHeadMap(host, options) {
+  const { layers, heads, headName, label, about: about2, pick, tip } = options;
+  const { joined = () => void 0, available = () => true, elsewhere = "" } = options;
+  const nameOf = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
   const keyOf = ({ layer, head }) => String([
     layer,
     head
@@ -1460,7 +1536,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
   let current = {
     layer: -1,
     head: -1
-  };
+  }, cursor = current;
   const table = host.appendChild(element("div", "kv-headmap"));
   table.setAttribute("role", "grid");
   table.setAttribute("aria-label", label);
@@ -1470,8 +1546,10 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
   for (const head of heads) {
     const row2 = table.appendChild(element("div", "kv-headrow"));
     row2.setAttribute("role", "row");
-    const name = row2.appendChild(element("span", "kv-headname", String(head)));
+    const several = joined(head), name = row2.appendChild(element("span", "kv-headname", several?.short ?? String(head)));
     name.setAttribute("role", "rowheader");
+    name.title = several?.name ?? "";
+    row2.toggleAttribute("data-joined", Boolean(several));
     for (const layer of layers) row2.append(cell2({
       layer,
       head
@@ -1490,33 +1568,63 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
     node.setAttribute("role", "gridcell");
     node.tabIndex = -1;
     node.append(element("span"));
-    node.addEventListener("click", () => pick(place));
+    if (!available(place)) {
+      node.dataset.away = "";
+      node.setAttribute("aria-disabled", "true");
+    }
+    node.addEventListener("click", () => go(place));
     node.addEventListener("pointerover", (event) => tip.show([
       [
         "head",
         nameOf(place)
       ],
-      ...about(place)
+      ...told(place)
     ], event));
     node.addEventListener("pointerleave", () => tip.hide());
     cells.set(keyOf(place), node);
     return node;
   }
+  function told(place) {
+    return available(place) ? about2(place) : [
+      ...about2(place),
+      [
+        "data",
+        elsewhere
+      ]
+    ];
+  }
+  function go(place) {
+    move(place);
+    if (available(place)) pick(place);
+    cells.get(keyOf(place))?.focus();
+  }
+  function move(place) {
+    const before = cells.get(keyOf(cursor)), node = cells.get(keyOf(place));
+    if (before) before.tabIndex = -1;
+    if (node) node.tabIndex = 0;
+    cursor = place;
+    say(place);
+  }
+  function say(place) {
+    const words = `${nameOf(place)}: ${told(place).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+    if (said.textContent !== words) said.textContent = words;
+  }
   table.addEventListener("keydown", (event) => {
     const [right, down] = MOVES[event.key] ?? [];
     if (right === void 0 || down === void 0) return;
-    const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
+    const layer = layers[layers.indexOf(cursor.layer) + right], head = heads[heads.indexOf(cursor.head) + down];
     event.preventDefault();
     event.stopPropagation();
-    if (layer === void 0 || head === void 0) return;
-    pick({
+    if (layer !== void 0 && head !== void 0) go({
       layer,
       head
     });
-    cells.get(keyOf({
-      layer,
-      head
-    }))?.focus();
+  });
+  table.addEventListener("focusout", ({ relatedTarget }) => {
+    if (!table.contains(
+      /** @type {Node | null} */
+      relatedTarget
+    )) move(current);
   });
   return {
     table,
@@ -1539,7 +1647,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
           const value = valueOf({
             layer,
             head
-          }), [, told = ""] = about({
+          }), [, number = ""] = about2({
             layer,
             head
           })[0] ?? [];
@@ -1549,28 +1657,31 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
           );
           mark.className = value < 0 ? "kv-hollow" : "";
           mark.style.width = mark.style.height = `${Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))}%`;
+          const away = available({
+            layer,
+            head
+          }) ? "" : `, ${elsewhere}`;
           node.setAttribute("aria-label", `${nameOf({
             layer,
             head
-          })}: ${told}`);
+          })}: ${number}${away}`);
         }
       }
     },
     /** @param {Head} picked */
     paint({ layer, head }) {
-      const before = cells.get(keyOf(current));
-      before?.removeAttribute("data-picked");
-      if (before) before.tabIndex = -1;
+      cells.get(keyOf(current))?.removeAttribute("data-picked");
+      const moved = keyOf({
+        layer,
+        head
+      }) !== keyOf(current);
       current = {
         layer,
         head
       };
-      const node = cells.get(keyOf(current));
-      if (node) {
-        node.dataset.picked = "";
-        node.tabIndex = 0;
-      }
-      said.textContent = `${nameOf(current)}: ${about(current).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+      cells.get(keyOf(current))?.setAttribute("data-picked", "");
+      if (moved && !table.contains(document.activeElement)) move(current);
+      else if (moved || keyOf(cursor) === keyOf(current)) say(current);
     },
     /**
      * Sets or removes an attribute of each head.
@@ -1593,53 +1704,103 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
 }
 
 // head_panel.js
-function createHeadPanel(root2, page, { tip, pick }) {
-  if (page.head_maps.length === 0 || page.layers.length * page.heads.length < 2) return {
-    paint() {
-    }
+var ALL = -1;
+function hasHeadMap(page) {
+  return page.head_maps.length > 0 && layersOf(page).length * headsOf(page).length > 1;
+}
+var layersOf = (page) => Object.keys(page.head_maps[0].values).map(Number);
+var headsOf = (page) => Object.values(page.head_maps[0].values)[0].map((_, head) => head);
+function createHeadPanel(root2, page, { tip, pick, settings }) {
+  const nothing = () => {
   };
+  if (!hasHeadMap(page)) return {
+    paint: nothing
+  };
+  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
+  const layers = layersOf(page), heads = headsOf(page);
+  const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
+  if (unions.includes("layer")) joined.push(ALL);
   const section2 = root2.appendChild(element("section", "kv-headpanel"));
   const title = section2.appendChild(element("h3", "", `layers \xD7 ${page.head_name}s: `));
-  title.title = MEANING.heads;
-  const select = title.appendChild(element("select", "kv-headmeasure"));
-  select.setAttribute("aria-label", "the number that the map of heads shows");
-  for (const { label } of page.head_maps) select.append(new Option(label));
+  title.title = [
+    MEANING.heads,
+    page.layers_meaning
+  ].filter(Boolean).join("; ");
+  const label = "the number that the map of heads shows";
+  const name = title.appendChild(element("span", "kv-headlabel"));
+  const select = settings ? setting(settings, "the map of heads shows", label, MEANING.heads) : title.appendChild(element("select", "kv-headmeasure"));
+  select.setAttribute("aria-label", label);
+  for (const { label: label2 } of page.head_maps) select.append(new Option(label2));
   const note = title.appendChild(element("span", "kv-headnote"));
-  let shown = page.head_maps[0];
-  const valueOf = (numbers, { layer, head }) => numbers.values[layer]?.[head] ?? 0;
+  let shown = page.head_maps[0], place = {
+    layer: -1,
+    head: 0
+  };
+  function rowOfKvHead(head) {
+    return ALL - 1 - head / perKvHead;
+  }
+  function headsOfRow(row2) {
+    if (row2 >= 0) return [
+      row2
+    ];
+    return row2 === ALL ? heads : heads.filter((head) => rowOfKvHead(head - head % perKvHead) === row2);
+  }
+  function valueOf(numbers, { layer, head }) {
+    const values = headsOfRow(head).map((each) => numbers.values[layer]?.[each] ?? 0);
+    return values.reduce((sum, value) => sum + value, 0) / values.length;
+  }
   const map = createHeadMap(section2, {
-    layers: page.layers,
-    heads: page.heads,
+    layers,
+    heads: [
+      ...heads,
+      ...joined
+    ],
     headName: page.head_name,
     label: "map of the heads, which picks one",
+    joined(row2) {
+      if (row2 === ALL) return {
+        name: `union of all ${page.head_name}s`,
+        short: "all"
+      };
+      const number = ALL - 1 - row2;
+      return row2 < 0 ? {
+        name: `union of the query heads of KV head ${number}`,
+        short: `KV ${number}`
+      } : void 0;
+    },
     about: (place2) => {
       const others = page.head_maps.filter((numbers) => numbers !== shown);
+      const mean = place2.head < 0 ? "mean over the heads of " : "";
       return [
         shown,
         ...others
       ].map((numbers) => [
-        numbers.label,
+        `${mean}${numbers.label}`,
         valueOf(numbers, place2).toFixed(3)
       ]);
     },
-    pick: ({ layer, head }) => pick(layer, head),
+    available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),
+    elsewhere,
+    pick({ layer, head: row2 }) {
+      if (row2 >= 0) pick(layer, row2, "none");
+      else if (row2 === ALL) pick(layer, place.head < 0 ? 0 : place.head, "layer");
+      else pick(layer, headsOfRow(row2)[0], "kv_head");
+    },
     tip
   });
   function draw2() {
     shown = page.head_maps[select.selectedIndex] ?? shown;
-    const all = page.layers.flatMap((layer) => page.heads.map((head) => valueOf(shown, {
+    if (settings) name.textContent = `${shown.label}; `;
+    const all = layers.flatMap((layer) => heads.map((head) => valueOf(shown, {
       layer,
       head
     })));
     const most = Math.max(1e-9, ...all);
     map.draw((place2) => valueOf(shown, place2), most);
-    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
+    const away = layers.length > page.layers.length || heads.length > page.heads.length;
+    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}${away ? "; dashed: not in this page" : ""}`;
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
-  let place = {
-    layer: -1,
-    head: -1
-  };
   select.addEventListener("change", () => {
     draw2();
     map.paint(place);
@@ -1649,15 +1810,236 @@ function createHeadPanel(root2, page, { tip, pick }) {
     /**
      * @param {number} layer
      * @param {number} head
+     * @param {Union} [union]
      */
-    paint(layer, head) {
+    paint(layer, head, union = "none") {
+      const row2 = union === "layer" ? ALL : union === "kv_head" ? rowOfKvHead(head - head % perKvHead) : head;
       place = {
         layer,
-        head
+        head: row2
       };
       map.paint(place);
     }
   };
+}
+
+// place_pickers.js
+function createPlacePickers(host, page, pick) {
+  if (hasHeadMap(page)) return () => {
+  };
+  const changed = () => pick(Number(layer.value), Number(row2.value));
+  const layer = picker(host, "layer", page.layers, page.layers_meaning ?? "layer: the layer that is shown", changed);
+  const meaning = `${page.head_name}: the head of the layer that is shown`;
+  const row2 = picker(host, page.head_name, page.heads, meaning, changed);
+  return (shownLayer, shownHead) => {
+    layer.value = String(shownLayer);
+    row2.value = String(shownHead);
+    markSelected(layer, row2);
+  };
+}
+
+// comparer_controls.js
+function createComparerControls(root2, page, { go, pick, sort, save }) {
+  const head = root2.appendChild(element("div", "kv-head"));
+  head.append(element("h2", "kv-title", page.description));
+  const place = createPlacePickers(head, page, (layer, row2) => pick(layer, row2, "none"));
+  const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
+  order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
+  const settings = createSettings(head, root2);
+  const menu = createSaveMenu(head, root2, save);
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  const slider = createStepSlider(bar, page.steps, go);
+  return {
+    bar,
+    menu,
+    settings,
+    /**
+     * @param {ComparerState} state
+     * @param {AnySlice} slice
+     */
+    paint(state, slice) {
+      const { step } = state;
+      slider.show(step);
+      place(slice.layer, slice.head);
+      order.value = state.sort;
+      order.title = sortMeaning(state.sort);
+      markSelected(order);
+      const token = state.token < 0 ? "" : `, token=${state.token}`;
+      const sorted = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
+      const { kind } = unionOf(slice), more = kind === "none" ? sorted : `, union="${kind}"${sorted}`;
+      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${slice.layer}, head=${slice.head}${more})`;
+    }
+  };
+}
+function group(label, sorts, mean) {
+  const options = element("optgroup");
+  options.label = label;
+  for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
+    options.append(new Option(sort, sort));
+  }
+  return options;
+}
+
+// find.js
+function createFind(host, root2, { tokens, strips }) {
+  const box = host.appendChild(element("span", "kv-find"));
+  const field = box.appendChild(element("input"));
+  Object.assign(field, {
+    type: "search",
+    placeholder: "find",
+    autocomplete: "off",
+    spellcheck: false
+  });
+  field.setAttribute("aria-label", "find text in the prompt");
+  field.title = "find text in the prompt (/); Enter: next match, Shift+Enter: previous match, Escape: clear";
+  const moves = box.appendChild(element("span", "kv-buttons"));
+  button(moves, "\u2039", "previous match (Shift+Enter)", () => go(-1));
+  button(moves, "\u203A", "next match (Enter)", () => go(1));
+  moves.hidden = true;
+  const said = box.appendChild(element("span", "kv-found"));
+  said.setAttribute("role", "status");
+  let search = null;
+  let matches2 = [];
+  let now = -1;
+  function find() {
+    search ??= searcher(tokens);
+    matches2 = search(field.value);
+    const [top] = strips()[0].inSight();
+    now = matches2.findIndex(([, last]) => last >= top);
+    if (now < 0) now = matches2.length ? 0 : -1;
+    const found = matches2.flatMap(range);
+    for (const strip of strips()) strip.outline("found", found);
+    show();
+  }
+  function show() {
+    const match = matches2[now];
+    moves.hidden = matches2.length < 2;
+    for (const strip of strips()) {
+      strip.outline("match", match ? range(match) : []);
+      if (match) strip.focus(match[0], false);
+    }
+    if (!field.value.trim()) said.textContent = "";
+    else said.textContent = match ? `match ${now + 1} of ${matches2.length}, position ${match[0]}` : "no match";
+  }
+  function go(by) {
+    if (matches2.length === 0) return;
+    now = (now + by + matches2.length) % matches2.length;
+    show();
+  }
+  field.addEventListener("input", find);
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape") {
+      field.value = "";
+      find();
+    } else return;
+    event.preventDefault();
+  });
+  root2.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || hasModifier(event) || targetOf(event).matches("select, input, textarea")) return;
+    field.focus();
+    field.select();
+    event.preventDefault();
+  });
+}
+function range([first, last]) {
+  return Array.from({
+    length: last - first + 1
+  }, (_, at) => first + at);
+}
+var folded = (text) => text.replace(/\s/g, " ").toLowerCase();
+function searcher(tokens) {
+  const parts = tokens.map(folded), text = parts.join("");
+  const starts = [];
+  parts.reduce((length, part) => (starts.push(length), length + part.length), 0);
+  const tokenAt = (place) => {
+    let low = 0, high = starts.length;
+    while (low < high) {
+      const middle = low + high >> 1;
+      if (starts[middle] > place) high = middle;
+      else low = middle + 1;
+    }
+    return low - 1;
+  };
+  return (query) => {
+    const wanted = folded(query);
+    const matches2 = [];
+    if (!wanted.trim()) return matches2;
+    for (let at = text.indexOf(wanted); at >= 0; at = text.indexOf(wanted, at + wanted.length)) {
+      matches2.push([
+        tokenAt(at),
+        tokenAt(at + wanted.length - 1)
+      ]);
+    }
+    return matches2;
+  };
+}
+
+// follow_text.js
+function createFollowText(settings, heading, page, { strip, picked, focus = (to) => strip().focus(to, false) }) {
+  const select = setting(settings, "the text follows", "the token that the text follows", MEANING.follow);
+  if (page.span.length) select.append(new Option("the marked tokens", "span"));
+  select.append(new Option("the strongest token", "strongest"), new Option("the missed token", "missed"), new Option("the picked token", "picked"), new Option("nothing", "nothing"));
+  const words = heading.appendChild(element("span", "kv-follow"));
+  words.title = `${MEANING.follow}; Settings has others`;
+  let frames = [];
+  function target() {
+    if (select.value === "span") return page.span[0];
+    if (select.value === "picked") return picked();
+    if (select.value === "missed") return heaviest(frames, (mark) => !(mark & (ATTENDED | MERGED)));
+    return select.value === "nothing" ? -1 : strongest(frames);
+  }
+  function move() {
+    const position = target(), [top, bottom] = strip().inSight();
+    if (position >= 0 && position < page.prompt_length && (position <= top || position >= bottom - 1)) focus(position);
+  }
+  function say() {
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+    words.textContent = `follows ${select.selectedOptions[0].text}`;
+  }
+  select.addEventListener("change", () => {
+    say();
+    move();
+  });
+  say();
+  return {
+    /**
+     * Moves the text to its token in what is now shown, one frame or several side by side, or lets it `stay`.
+     *
+     * @param {Frame[]} shown
+     */
+    show(shown, stay = false) {
+      frames = shown;
+      if (!stay) move();
+    },
+    /** Where the text opens. */
+    opening() {
+      const position = target();
+      return Math.max(0, position >= 0 ? position : heaviest(frames, (mark) => Boolean(mark & ATTENDED)));
+    }
+  };
+}
+function strongest(frames) {
+  const sinks = /* @__PURE__ */ new Set();
+  for (const { positions, marks } of frames) {
+    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
+  }
+  return heaviest(frames, (_, group2, position) => group2 >= 0 && !sinks.has(position));
+}
+function heaviest(frames, counts) {
+  let heaviestToken = -1, heaviestWeight = -1;
+  for (const { positions, marks, groups, weights } of frames) {
+    for (let index = 0; index < positions.length; index++) {
+      if (weights[index] > heaviestWeight && counts(marks[index], groups[index], positions[index])) {
+        [heaviestToken, heaviestWeight] = [
+          positions[index],
+          weights[index]
+        ];
+      }
+    }
+  }
+  return heaviestToken;
 }
 
 // host.js
@@ -1788,21 +2170,35 @@ function createComparer(root2, host) {
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
-    pick: ask
+    pick: ask,
+    settings: controls.settings
   });
   const side = root2.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
-  const curveLabel = labels(side);
-  const about = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
+  const { curve: curveLabel, prompt: promptLabel } = labels(side);
+  const about2 = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
   const columns = page.methods.map((method) => createColumn(side, page, method, {
     go,
     choose,
     turn,
     point,
-    about
+    about: about2
   }));
-  root2.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const follow2 = createFollowText(controls.settings, promptLabel, {
+    span: page.span,
+    prompt_length: page.prompt.length
+  }, {
+    strip: () => columns[0].prompt,
+    focus: (position) => columns.forEach((column) => column.focus(position, false)),
+    picked: () => state.token
+  });
+  createFind(controls.bar, root2, {
+    tokens: page.prompt,
+    strips: () => columns.map((column) => column.prompt)
+  });
+  const key = legend(page);
+  root2.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
   const unwatch = watchTheme(root2, () => columns.forEach((column) => column.recolour()));
   function paint() {
@@ -1810,17 +2206,20 @@ function createComparer(root2, host) {
     for (const column of columns) column.paint();
     arrange();
     tip.hide();
-    heads.paint(columns[0].slice.layer, columns[0].slice.head);
-    controls.paint(state, columns[0].slice);
+    const [{ slice }] = columns, { kind } = unionOf(slice);
+    heads.paint(slice.layer, slice.head, kind);
+    key.say(kind !== "none");
+    controls.paint(state, slice);
   }
+  const frames = () => columns.map(({ slice }) => frameOf(slice, state.step));
   function arrange() {
-    const key = sortKey(state.sort);
+    const key2 = sortKey(state.sort);
     const ranked = [
       ...columns
     ];
-    if (key) {
-      const valueOf = ({ slice }) => key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
-      ranked.sort((a, b) => NUMBERS[key.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b));
+    if (key2) {
+      const valueOf = ({ slice }) => key2.mean ? meanOf(slice[key2.name]) : slice[key2.name][state.step];
+      ranked.sort((a, b) => NUMBERS[key2.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b));
     }
     ranked.forEach((column, place) => column.element.style.order = String(place + 1));
   }
@@ -1838,6 +2237,7 @@ function createComparer(root2, host) {
     if (next === state.step || !shown) return;
     state.step = next;
     paint();
+    follow2.show(frames());
     host.tell({
       step: next
     });
@@ -1851,12 +2251,15 @@ function createComparer(root2, host) {
       sort: next
     });
   }
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (root2.dataset.busy === void 0 && isShown(columns[0].slice, layer, head, union)) return;
     wait.begin();
     root2.dataset.busy = "";
+    heads.paint(layer, head, union);
     host.tell({
       layer,
-      head
+      head,
+      union
     });
   }
   function choose(position) {
@@ -1885,7 +2288,8 @@ function createComparer(root2, host) {
   }
   function save() {
     const { layer, head } = columns[0].slice;
-    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
+    const shownHeads = unionOf(columns[0].slice).kind === "none" ? `head-${head}` : "union";
+    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}.png`;
     return savePicture(controls.menu, root2, host.css, name, null, () => {
       root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
       const picture = pictureOf(root2, host.css);
@@ -1895,7 +2299,7 @@ function createComparer(root2, host) {
   }
   function open() {
     if (state.token >= 0) return seek(state.token, false);
-    const position = heaviest(columns, state.step);
+    const position = follow2.opening();
     for (const column of columns) column.focus(position, false);
   }
   root2.addEventListener("keydown", (event) => {
@@ -1913,6 +2317,7 @@ function createComparer(root2, host) {
     wait.end();
     drawCurves();
     paint();
+    follow2.show(frames(), opening);
     if (opening) requestAnimationFrame(open);
   }
   host.on("slices", show);
@@ -1925,24 +2330,6 @@ function createComparer(root2, host) {
     unwatch();
     columns.forEach((column) => column.destroy());
   };
-}
-function heaviest(columns, step) {
-  const frames = columns.map(({ slice }) => frameOf(slice, step)), sinks = /* @__PURE__ */ new Set();
-  for (const { positions, marks } of frames) {
-    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
-  }
-  let heaviestToken = 0, heaviestWeight = -1;
-  for (const { positions, groups, weights } of frames) {
-    positions.forEach((position, index) => {
-      if (groups[index] >= 0 && weights[index] > heaviestWeight && !sinks.has(position)) {
-        [heaviestToken, heaviestWeight] = [
-          position,
-          weights[index]
-        ];
-      }
-    });
-  }
-  return heaviestToken;
 }
 function scrollTogether(panels) {
   const lastTops = /* @__PURE__ */ new Map();
@@ -1966,13 +2353,21 @@ function labels(host) {
   for (const name2 of NAMES) list.appendChild(element("span", "", name2)).title = NUMBERS[name2].meaning;
   const curve = list.appendChild(element("span"));
   curve.title = ROWS.curve;
-  const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
+  const name = curve.appendChild(element("span")), range2 = curve.appendChild(element("span", "kv-mean"));
   list.appendChild(element("span", "", "steps \u2193 \xD7 positions \u2192")).title = ROWS.map;
-  list.appendChild(element("span", "", "prompt")).title = ROWS.prompt;
+  const prompt = list.appendChild(element("span", "", "prompt"));
+  prompt.title = ROWS.prompt;
   list.appendChild(element("span", "", "answer")).title = ROWS.answer;
-  return (number, rangeText) => {
-    name.textContent = `${number} over the steps`;
-    range.textContent = rangeText;
+  return {
+    prompt,
+    /**
+     * @param {string} number
+     * @param {string} rangeText
+     */
+    curve(number, rangeText) {
+      name.textContent = `${number} over the steps`;
+      range2.textContent = rangeText;
+    }
   };
 }
 function legend(page) {
@@ -2003,8 +2398,20 @@ function legend(page) {
     "merged",
     MEANING.merged
   ]);
-  const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
-  return createLegend(marks, "colour: method \xB7 strength: attention", `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`);
+  const map = "on the map, wasted tokens have a paler tint and missed tokens the colour of the text";
+  const host = createLegend(marks, "", ""), last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /** @param {boolean} union */
+    say(union) {
+      last.textContent = `colour: method \xB7 strength: ${union ? "share of the heads" : "attention"}`;
+      const strength = union ? STRENGTH : "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
+      last.title = `${strength}; ${map}`;
+    }
+  };
 }
 
 // explorer_words.js
@@ -2111,23 +2518,22 @@ function createExplorerControls(root2, page, { change, measured, save }) {
     measured();
   });
   measurePicker.value = measure.name;
-  const layer = picker(head, "layer", page.layers, "layer: the captured layer that is shown", (value) => change({
-    layer: Number(value)
+  const pickers = createPlacePickers(head, page, (layer, row2) => change({
+    layer,
+    head: row2
   }));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, (value) => change({
-    head: Number(value)
-  }));
+  const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
   function set(place) {
     budget.set(place.budget);
     page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
-    layer.value = String(place.layer);
-    row2.value = String(place.head);
-    markSelected(measurePicker, layer, row2);
+    pickers(place.layer, place.head);
+    markSelected(measurePicker);
   }
   return {
     grid,
     menu,
+    settings,
     get measure() {
       return measure;
     },
@@ -2577,6 +2983,7 @@ function createExplorer(root2, host) {
     questions.forget();
     place = placeOf(numbers);
     controls.set(place);
+    heads.paint(place.layer, place.head);
   });
   controls.grid.before(wait.words);
   const tip = createTip(root2);
@@ -2587,7 +2994,8 @@ function createExplorer(root2, host) {
     pick: (layer, head) => change({
       layer,
       head
-    })
+    }),
+    settings: controls.settings
   });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = [
@@ -2596,7 +3004,7 @@ function createExplorer(root2, host) {
   ].map((title) => `${title}, at step ${page.steps - 1}`);
   const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING2.curve);
   const { panel: ledgerPanel } = titledPanel(right, ledgerTitle, "kv-explorer-ledger", MEANING2.ledger);
-  const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING2.text);
+  const { panel: textPanel, heading: textHeading } = titledPanel(right, textTitle, "kv-explorer-text", MEANING2.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const curve = createCurve2(curvePanel.panel, page, {
     tip,
@@ -2605,7 +3013,7 @@ function createExplorer(root2, host) {
     })
   });
   const ledger = createLedger(ledgerPanel);
-  const about = (position, event) => {
+  const about2 = (position, event) => {
     if (position === null || !slice || !frame) tip.hide();
     else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
   };
@@ -2615,7 +3023,7 @@ function createExplorer(root2, host) {
   const map = createMatrix(mapHost, {
     label: "map of the attended tokens over all positions",
     palette: () => mapColours(root2),
-    onHover: (cell2, event) => cell2 && slice ? about(positionAt(slice, cell2), event) : tip.hide(),
+    onHover: (cell2, event) => cell2 && slice ? about2(positionAt(slice, cell2), event) : tip.hide(),
     onPick: (row2, column) => slice && strip.focus(positionAt(slice, [
       row2,
       column
@@ -2627,7 +3035,28 @@ function createExplorer(root2, host) {
     tokens: page.tokens,
     span: page.span,
     label: "text with the attended tokens",
-    onHover: about
+    onHover: about2,
+    onPick(position) {
+      picked = picked === position ? -1 : position;
+      strip.light(picked < 0 ? [] : [
+        picked
+      ]);
+    }
+  });
+  let picked = -1;
+  const text = {
+    span: page.span,
+    prompt_length: page.tokens.length
+  };
+  const follow2 = createFollowText(controls.settings, textHeading, text, {
+    strip: () => strip,
+    picked: () => picked
+  });
+  createFind(textHeading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ]
   });
   const unwatch = watchTheme(root2, () => {
     root2.style.setProperty("--kv-method", root2.dataset.theme === "dark" ? page.colours.dark : page.colours.light);
@@ -2644,6 +3073,7 @@ function createExplorer(root2, host) {
       }
     };
     controls.set(place);
+    heads.paint(place.layer, place.head);
     wait.begin();
     root2.dataset.busy = "";
     questions.ask(place);
@@ -2682,8 +3112,11 @@ function createExplorer(root2, host) {
     controls.paint(answer);
     heads.paint(answer.layer, answer.head);
     paintCurve();
+    follow2.show([
+      frame
+    ], opening);
     tip.hide();
-    if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest2(frame), false));
+    if (opening) requestAnimationFrame(() => strip.focus(follow2.opening(), false));
   }
   const questions = createQuestions(host, {
     show,
@@ -2706,15 +3139,6 @@ function placeOf({ budget, layer, head, settings }) {
       ...settings
     }
   };
-}
-function heaviest2(frame) {
-  let best = 0;
-  for (let index = 1; index < frame.positions.length; index++) {
-    const selected = frame.groups[index] >= 0, bestSelected = frame.groups[best] >= 0;
-    const heavier = frame.weights[index] > frame.weights[best];
-    if (selected && !bestSelected || selected === bestSelected && heavier) best = index;
-  }
-  return frame.positions.length ? frame.positions[best] : 0;
 }
 
 // follow.js
@@ -3429,7 +3853,7 @@ function createInspector(root2, host) {
   const grid = root2.appendChild(element("div", "kv-grid"));
   const left = section(grid, "keys", "kv-keys", MEANING3.map);
   const right = section(grid, "prompt", "kv-prompt", MEANING3.text);
-  const about = grid.appendChild(element("section", "kv-details"));
+  const about2 = grid.appendChild(element("section", "kv-details"));
   root2.append(mapLegend(), ...page.notes.map((note) => element("p", "kv-note", note)));
   const map = createKeyMap(left.appendChild(element("div")), root2, {
     onHover(key, event) {
@@ -3461,7 +3885,7 @@ function createInspector(root2, host) {
     },
     onPick: (position) => choose(position, false)
   });
-  const details = createDetails(about, page, {
+  const details = createDetails(about2, page, {
     goTo: choose,
     onList: () => choose(-1)
   });
@@ -3744,7 +4168,7 @@ function createHeads(host, page, { tip, pick }) {
     }, (_, head) => head),
     headName: "KV head",
     label: "layers and KV heads: the log-probability that restoring each brings back",
-    about,
+    about: about2,
     pick,
     tip
   });
@@ -3754,7 +4178,7 @@ function createHeads(host, page, { tip, pick }) {
     layer,
     head
   ])));
-  function about({ layer, head }) {
+  function about2({ layer, head }) {
     const stages = page.restored.filter(([l, h, stage]) => l === layer && h === head && stage !== "all");
     return [
       [
@@ -3861,12 +4285,12 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       ]
     ];
     let lost = false;
-    for (const { name, verdict: verdict2 } of page.stages) {
-      const here = verdict2 === outcome;
+    for (const { name, verdict: verdict3 } of page.stages) {
+      const here = verdict3 === outcome;
       lines.push([
         here ? "lost" : lost ? "after" : "passed",
         name,
-        here ? verdict2 : lost ? "" : "\u2713"
+        here ? verdict3 : lost ? "" : "\u2713"
       ]);
       lost ||= here;
     }
@@ -3904,9 +4328,9 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       stages.replaceChildren();
       for (let row2 = 0; row2 < page.rows_per_head; row2++) {
         const index = indexOf2(picked, step, row2), outcome = page.outcomes[losses.stage[index]];
-        const verdict2 = stages.appendChild(element("li", "kv-verdict"));
+        const verdict3 = stages.appendChild(element("li", "kv-verdict"));
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
-        verdict2.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
+        verdict3.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
         for (const [state, name, numbers] of linesOf(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
@@ -4010,6 +4434,12 @@ function createMisses(root2, host) {
     })
   });
   strip.paint(page.evidence.map(({ position }) => position), page.evidence.map(({ look }) => look), page.evidence.map(() => ATTENDED | ORACLE));
+  createFind(text.heading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ]
+  });
   const map = createHeads(heads.panel, page, {
     tip,
     pick
@@ -4066,9 +4496,9 @@ function createMisses(root2, host) {
     strip.light([
       now.position
     ]);
-    const about = now.step < page.asked ? "of the question" : "of the answer";
+    const about2 = now.step < page.asked ? "of the question" : "of the answer";
     fed.textContent = `feeds ${quoted(page.fed[now.step])}`;
-    fed.title = `this step feeds a token ${about}`;
+    fed.title = `this step feeds a token ${about2}`;
     slider.show(now.step, `, feeds ${page.fed[now.step]}`);
     map.paint(now);
     way.paint(now);
@@ -4225,7 +4655,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     entry.addEventListener("click", () => onPick(members[0]));
     entry.setAttribute("role", "option");
     entry.setAttribute("aria-selected", "false");
-    const about = [
+    const about2 = [
       [
         page.group_name,
         `#${group2}`
@@ -4254,7 +4684,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     return {
       node: entry,
       members,
-      about
+      about: about2
     };
   }
   function go(place) {
@@ -4311,32 +4741,16 @@ function createClusters(host, page, { tip, onHover, onPick }) {
 }
 
 // stepper_follow.js
-function createFollow(heading, page, strip) {
-  const label = heading.appendChild(element("label", "kv-follow", "follows "));
-  label.title = MEANING.follow;
-  const select = label.appendChild(element("select", "kv-headmeasure"));
-  select.setAttribute("aria-label", "the token that the text follows");
-  if (page.span.length) select.append(new Option("the marked tokens", "span"));
-  select.append(new Option("the strongest token", "strongest"), new Option("the missed token", "missed"), new Option("the picked token", "picked"), new Option("nothing", "nothing"));
+function createFollow(settings, heading, page, strip) {
+  let picked = -1;
+  const text = createFollowText(settings, heading, page, {
+    strip,
+    picked: () => picked
+  });
   const line2 = element("p", "kv-note kv-picked");
   heading.after(line2);
   line2.hidden = true;
-  let picked = -1;
   let shown = null;
-  function target() {
-    if (!shown) return -1;
-    const { frame } = shown;
-    if (select.value === "span") return page.span[0];
-    if (select.value === "picked") return picked;
-    if (select.value === "missed") return heaviest3(frame, (index) => !(frame.marks[index] & (ATTENDED | MERGED)));
-    return select.value === "nothing" ? -1 : heaviest3(frame, (index) => frame.groups[index] >= 0);
-  }
-  function move() {
-    const position = target(), [top, bottom] = strip().inSight();
-    if (position >= 0 && position < page.prompt_length && (position <= top || position >= bottom - 1)) {
-      strip().focus(position, false);
-    }
-  }
   function tell() {
     line2.hidden = picked < 0 || !shown;
     strip().light(picked < 0 ? [] : [
@@ -4350,19 +4764,16 @@ function createFollow(heading, page, strip) {
       missed: 0
     };
     for (let step = 0; step < page.steps; step++) {
-      const frame = frameOf(shown.slice, step), index = indexOf(frame, picked);
+      const frame = frameOf(shown, step), index = indexOf(frame, picked);
       const mark = index < 0 ? 0 : frame.marks[index];
       if (mark & ATTENDED) counts[mark & ORACLE ? "agreed" : "wasted"]++;
       else if (mark & MERGED) counts.merged++;
       else if (mark) counts.missed++;
     }
     const found = Object.entries(counts).filter(([, count]) => count).map(([name, count]) => `${name} in ${count}`);
-    line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in this head`;
+    const { kind, heads } = unionOf(shown);
+    line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in ${kind === "none" ? "this head" : `the union of ${heads} heads`}`;
   }
-  select.addEventListener("change", () => {
-    for (const option of select.options) option.toggleAttribute("selected", option.selected);
-    move();
-  });
   return {
     /**
      * Outlines a token over all steps; picked again, it is let go.
@@ -4384,31 +4795,21 @@ function createFollow(heading, page, strip) {
      * @param {boolean} stay
      */
     paint(slice, frame, stay) {
-      shown = {
-        slice,
-        frame
-      };
+      shown = slice;
       tell();
-      if (!stay) move();
+      text.show([
+        frame
+      ], stay);
     },
-    /** Where the text opens. */
-    opening: () => Math.max(0, target())
+    opening: text.opening
   };
-}
-function heaviest3(frame, counts) {
-  let best = -1;
-  for (let index = 0; index < frame.positions.length; index++) {
-    if (counts(index) && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
-  }
-  return best < 0 ? -1 : frame.positions[best];
 }
 
 // stepper_controls.js
 function createControls(root2, page, { go, toggle, pick, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
-  const layer = picker(head, "layer", page.layers, page.layers_meaning, () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
+  const place = createPlacePickers(head, page, (layer, row2) => pick(layer, row2, "none"));
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
   const play = button(slider.buttons, "\u25B6", "play (space)", toggle);
@@ -4422,9 +4823,11 @@ function createControls(root2, page, { go, toggle, pick, save }) {
     read: figure2(stats, "read"),
     moved: figure2(stats, "moved")
   };
+  const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
   return {
     menu,
+    settings,
     /** @param {boolean} running */
     playing(running) {
       play.textContent = running ? "\u275A\u275A" : "\u25B6";
@@ -4446,20 +4849,32 @@ function createControls(root2, page, { go, toggle, pick, save }) {
       figures.attended.number.textContent = format(attended);
       figures.read.inBytes(slice.read_bytes[step]);
       figures.moved.inBytes(slice.moved_bytes[step]);
-      layer.value = String(slice.layer);
-      row2.value = String(slice.head);
-      markSelected(layer, row2);
-      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+      place(slice.layer, slice.head);
+      const { kind, heads } = unionOf(slice);
+      figures.recall.ofHeads(heads, kind !== "none");
+      figures.mass.ofHeads(heads, kind !== "none");
+      figures.attended.item.title = kind === "none" ? MEANING.attended : `attended: tokens that at least one of the ${heads} heads attends to at this step`;
+      const union = kind === "none" ? "" : `, union="${kind}"`;
+      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head}${union})`;
     }
   };
 }
 function figure2(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
   item.title = MEANING[name];
-  item.append(element("span", "kv-name", name));
+  const label = item.appendChild(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
   return {
+    item,
     number,
+    /**
+     * @param {number} heads
+     * @param {boolean} union
+     */
+    ofHeads(heads, union) {
+      label.textContent = union ? `mean ${name}` : name;
+      item.title = union ? `mean over the ${heads} heads of ${MEANING[name]}` : MEANING[name];
+    },
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
@@ -4488,24 +4903,32 @@ function createStepper(root2, host) {
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
-    pick: ask
+    pick: ask,
+    settings: controls.settings
   });
   const grid = root2.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
-  const follow2 = createFollow(heading, page, () => prompt);
+  const follow2 = createFollow(controls.settings, heading, page, () => prompt);
+  createFind(heading, root2, {
+    tokens: page.tokens.slice(0, page.prompt_length),
+    strips: () => [
+      prompt
+    ]
+  });
   const { panel: mapPanel } = titledPanel(grid, "steps \u2193 \xD7 positions \u2192", "kv-map", MEANING.map);
   const recalledPanel = titledPanel(grid, "recalled, by score", "kv-recalled", MEANING.recalled);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
-  root2.append(legend2(page), ...page.notes.map((note) => element("p", "kv-note", note)));
-  const about = (position, event) => {
+  const key = legend2(page);
+  root2.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
+  const about2 = (position, event) => {
     if (position === null || !frame || !slice) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, now, position), event);
+    else tip.show(about(page, slice, frame, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
     span: page.span,
     label: "prompt",
-    onHover: about,
+    onHover: about2,
     onPick: (token) => host.tell({
       token: follow2.pick(token)
     }),
@@ -4515,7 +4938,7 @@ function createStepper(root2, host) {
     tokens: page.tokens.slice(page.prompt_length),
     start: page.prompt_length,
     label: "written so far",
-    onHover: about
+    onHover: about2
   });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
   next.title = "the token that this step predicts";
@@ -4531,7 +4954,7 @@ function createStepper(root2, host) {
           "step",
           format(row2)
         ],
-        ...aboutToken(page, slice, frameOf(slice, row2), row2, position)
+        ...about(page, slice, frameOf(slice, row2), row2, position)
       ], event);
     },
     onPick(row2, column) {
@@ -4568,10 +4991,12 @@ function createStepper(root2, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
-    const recalled = clusters.paint(slice2, now, frame);
-    recalledPanel.heading.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    const recalled = clusters.paint(slice2, now, frame), { kind, heads: joined } = unionOf(slice2);
+    recalledPanel.panel.hidden = kind !== "none";
+    recalledPanel.heading.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow2.paint(slice2, frame, opening);
-    heads.paint(slice2.layer, slice2.head);
+    heads.paint(slice2.layer, slice2.head, kind);
+    key.say(joined, kind !== "none");
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -4597,12 +5022,15 @@ function createStepper(root2, host) {
     timer = null;
     controls.playing(false);
   }
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (slice && root2.dataset.busy === void 0 && isShown(slice, layer, head, union)) return;
     wait.begin();
     root2.dataset.busy = "";
+    heads.paint(layer, head, union);
     host.tell({
       layer,
-      head
+      head,
+      union
     });
   }
   function placed(name, position, meaning) {
@@ -4617,7 +5045,8 @@ function createStepper(root2, host) {
     sightBar.style.setProperty("--until", String(Math.min(until, page.prompt_length) / page.tokens.length));
   }
   function save() {
-    const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
+    const head = slice && unionOf(slice).kind !== "none" ? "union" : `head-${slice?.head}`;
+    const place = `step-${now}-layer-${slice?.layer}-${head}`;
     return savePicture(controls.menu, root2, host.css, `decode-stepper-${place}.png`, map.canvas);
   }
   root2.addEventListener("keydown", (event) => {
@@ -4681,7 +5110,22 @@ function legend2(page) {
   ]);
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marks, `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, tint);
+  const words = `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`;
+  const host = createLegend(marks, words, tint), last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /**
+     * @param {number} heads
+     * @param {boolean} union
+     */
+    say(heads, union) {
+      last.textContent = union ? `union of ${heads} heads \xB7 strength: share of the heads` : words;
+      last.title = union ? STRENGTH : tint;
+    }
+  };
 }
 
 // kvviz.js
