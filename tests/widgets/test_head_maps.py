@@ -147,3 +147,16 @@ def test_a_long_trace_has_no_map_unless_a_span_asks_for_it_and_says_so(widget, m
     assert any("drawn only with span=" in note for note in plain.page["notes"])
     assert len(asked.page["head_maps"]) == 2
     assert not any("span=" in note for note in asked.page["notes"])
+
+
+@pytest.mark.browser
+@browser_test
+def test_drop_downs_pick_where_there_is_no_map(browser, tmp_path, monkeypatch):
+    trace = made_trace(200, layers=(2, 3))
+    for most, drop_downs in ((head_maps.MOST_KEYS, 0), (399, 2)):
+        monkeypatch.setattr(head_maps, "MOST_KEYS", most)
+        BudgetExplorer(trace, method="quest", dense_layers=0).to_html(tmp_path / "page.html")
+        with opened(browser, tmp_path / "page.html") as page:
+            pickers = [page.get_by_label(label, exact=True).count() for label in ("layer", "KV head")]
+            assert sum(pickers) == drop_downs
+            assert (page.locator(".kv-headcell").count() == 0) == (drop_downs == 2)

@@ -30,7 +30,7 @@ stepper, said = DecodeStepper(recording()), ipywidgets.Label("nothing yet")
 def heard(change):
     said.value = f"{change['name']} {change['new']}: {stepper.highlighted().tolist()}"
     if stepper.step == 3: stepper.layer = 3
-stepper.observe(heard, ["step", "layer", "head", "token"])
+stepper.observe(heard, ["step", "layer", "head", "union", "token"])
 ipywidgets.VBox([stepper, said])
 """
 STRIP_AND_MATRIX = """
@@ -139,6 +139,15 @@ def test_the_stepper_works_in_jupyterlab(lab):
     pick_head(stepper, 3, 1)
     expect(stepper.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
     assert attended(stepper) == recorded(made, 3, layer=3, head=1)
+
+    slider.press("/")
+    lab.keyboard.type("word31")  # "o" and "1" are shortcuts of JupyterLab
+    expect(stepper.locator(".kv-found")).to_have_text("match 1 of 1, position 31")
+    pick_head(stepper, 3, "union of all KV heads")
+    expect(stepper.locator(".kv-sheet code")).to_contain_text('layer=3, head=1, union="layer")')
+    expect(lab.get_by_text(re.compile("^union layer: "))).to_be_visible()  # the kernel follows this too
+    both = made.indices(3, 3)
+    assert attended(stepper) == sorted(set(both[both >= 0].tolist()))
 
     stepper.locator(".kv-prompt [data-position='7']").click()
     expect(lab.get_by_text(re.compile("^token 7: "))).to_be_visible()

@@ -73,7 +73,7 @@ export function createFind(host, root, { tokens, strips }) {
     event.preventDefault();
   });
   root.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || hasModifier(event) || targetOf(event).matches("select, input, textarea")) return;
+    if (event.key !== "/" || hasModifier(event) || targetOf(event).matches("select, input:not([type=range])")) return;
     field.focus();
     field.select();
     event.preventDefault();

@@ -1937,7 +1937,7 @@ function createFind(host, root2, { tokens, strips }) {
     event.preventDefault();
   });
   root2.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || hasModifier(event) || targetOf(event).matches("select, input, textarea")) return;
+    if (event.key !== "/" || hasModifier(event) || targetOf(event).matches("select, input:not([type=range])")) return;
     field.focus();
     field.select();
     event.preventDefault();
