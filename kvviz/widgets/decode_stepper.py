@@ -27,8 +27,8 @@ class DecodeStepper(LiveWidget):
     The prompt is running text. Attended tokens are tinted (hue: cluster; strength: exact attention); tokens that the
     oracle would attend to are underlined, wasted tokens hatched, missed tokens outlined, sinks and the recent window
     dotted. Next to it is a map of steps × positions; below are the recalled clusters and the text written so far.
-    Arrow keys change the step, Home and End jump to the ends, the space bar plays, "/" finds text in the prompt. The map
-    of layers × heads, above, shows a number of each head, and picks one.
+    Arrow keys change the step, Home and End jump to the ends, the space bar plays, "/" finds text in the prompt. The
+    map of layers × heads, above, shows a number of each head, and picks one.
 
     `span` names tokens of the prompt, as for `kvviz.pin`: they are marked, the map shows how much each head attends to
     them, and the widget opens at the head that does most, unless `layer` or `head` say otherwise.
