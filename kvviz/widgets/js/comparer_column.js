@@ -143,7 +143,11 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     },
     describe() {
       const row = slice.head * method.rows_a_head, { kind, heads } = unionOf(slice), union = kind !== "none";
-      const which = union ? `union of ${heads} heads` : method.rows_a_head > 1 ? `query head ${row}` : "";
+      const which = union
+        ? heads > 1 ? `union of ${heads} heads` : "one head"
+        : method.rows_a_head > 1
+        ? `query head ${row}`
+        : "";
       note.textContent = [`budget ${format(method.budget)}`, which].filter(Boolean).join(" · ");
       for (const { name, mean, cell } of numbers) {
         mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;

@@ -104,7 +104,7 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
     },
     about: (place) => {
       const others = page.head_maps.filter((numbers) => numbers !== shown);
-      const mean = place.head < 0 ? "mean over the heads of " : "";
+      const mean = headsOfRow(place.head).length > 1 ? "mean over the heads of " : "";
       return [shown, ...others].map((numbers) => [`${mean}${numbers.label}`, valueOf(numbers, place).toFixed(3)]);
     },
     available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),

@@ -1188,7 +1188,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about: abou
     },
     describe() {
       const row2 = slice.head * method.rows_a_head, { kind, heads } = unionOf(slice), union = kind !== "none";
-      const which = union ? `union of ${heads} heads` : method.rows_a_head > 1 ? `query head ${row2}` : "";
+      const which = union ? heads > 1 ? `union of ${heads} heads` : "one head" : method.rows_a_head > 1 ? `query head ${row2}` : "";
       note.textContent = [
         `budget ${format(method.budget)}`,
         which
@@ -1770,7 +1770,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
     },
     about: (place2) => {
       const others = page.head_maps.filter((numbers) => numbers !== shown);
-      const mean = place2.head < 0 ? "mean over the heads of " : "";
+      const mean = headsOfRow(place2.head).length > 1 ? "mean over the heads of " : "";
       return [
         shown,
         ...others
