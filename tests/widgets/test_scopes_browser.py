@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from kvviz.widgets import BudgetExplorer, DecodeStepper, MethodComparer, scopes
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.picking import cell, pick_head
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 from tests.widgets.javascript import exported
@@ -51,7 +52,9 @@ def varied():
 
 def test_python_and_javascript_have_the_same_words():
     module = exported("scope.js")
-    assert (module["SCOPES"], module["SCOPE_OF"]) == (scopes.SCOPES, scopes.SCOPE_OF)
+    assert [module[name] for name in ("SCOPES", "SCOPE_OF", "OF_UNION")] == [
+        scopes.SCOPES, scopes.SCOPE_OF, scopes.OF_UNION,
+    ]  # fmt: skip
 
 
 @pytest.mark.browser
@@ -91,12 +94,11 @@ def test_the_marks_are_true(browser, tmp_path, name):
     with opened(browser, path) as page:
         before = shown()
         assert {"recall", "mass", "attended", "read", "moved"} <= before.keys()
-        page.get_by_label("KV head", exact=True).select_option("1")
+        pick_head(page, 2, 1)
         expect(page.locator(".kv-sheet code")).to_contain_text("head=1")
         changed = {number for number, (_, text) in shown().items() if text != before[number][1]}
         assert changed == {number for number, (scope, _) in before.items() if scope == "head"}
-        page.get_by_label("KV head", exact=True).select_option("0")
-        page.get_by_label("layer", exact=True).select_option("3")
+        pick_head(page, 3, 0)
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=0")
         of_layer = {number for number, (scope, _) in before.items() if scope == "layer"}
         assert of_layer <= {number for number, (_, text) in shown().items() if text != before[number][1]}
@@ -104,6 +106,38 @@ def test_the_marks_are_true(browser, tmp_path, name):
         page.get_by_role("slider", name="decode step").press("ArrowRight")
         later = {number for number, (_, text) in shown().items() if text != at_layer[number][1]}
         assert later == set(before)
+
+
+@pytest.mark.browser
+@browser_test
+@pytest.mark.parametrize("name", ["stepper", "comparer"])
+def test_the_numbers_of_a_union_are_those_of_all_its_heads(browser, tmp_path, name):
+    path, of_union, of_layer = tmp_path / "page.html", scopes.SCOPES["heads"], scopes.SCOPES["layer"]
+    widget = DecodeStepper(varied()) if name == "stepper" else MethodComparer([varied()])
+    widget.to_html(path, layers=[2])
+    with opened(browser, path) as page:
+        numbers = page.locator(".kv-stats" if name == "stepper" else ".kv-labels")
+        pick_head(page, 2, "union of all KV heads")
+        expect(numbers).to_contain_text("mean recall")
+        page.locator("h2").hover()
+        meanings = numbers.locator("[data-meaning]").evaluate_all("nodes => nodes.map(node => node.dataset.meaning)")
+        mean, attended, moved = (
+            next(text for text in meanings if f"{number}: " in text) for number in ("recall", "attended", "moved")
+        )
+        assert mean.startswith("mean over the 2 heads of recall: ")
+        assert f"Of: {of_union}" in mean
+        assert attended.startswith("attended: tokens that at least one of the 2 heads attends to")
+        assert f"Of: {of_union}" in attended
+        assert f"Of: {of_layer}" in moved
+        assert of_union in numbers.inner_text()
+        assert scopes.SCOPES["head"] not in page.locator(".kvviz").inner_text()
+        page.locator(".kv-prompt .kv-attended").first.hover()
+        expect(page.locator(".kv-tip")).to_contain_text(f"of {of_union}, step 0")
+        cell(page, 2, "union of all KV heads").hover()
+        expect(page.locator(".kv-tip")).to_contain_text(f"({of_union})")
+        pick_head(page, 2, 0)
+        expect(numbers).to_contain_text(scopes.SCOPES["head"])
+        expect(numbers).not_to_contain_text("mean recall")
 
 
 def test_the_explorers_marks_are_true():

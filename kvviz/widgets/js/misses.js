@@ -1,5 +1,6 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
 import { explain } from "./explain.js";
+import { createFind } from "./find.js";
 import { createAnswers } from "./misses_answers.js";
 import { createHeads } from "./misses_heads.js";
 import { createJourney } from "./misses_journey.js";
@@ -128,6 +129,7 @@ export function createMisses(root, host) {
     page.evidence.map(({ look }) => look),
     page.evidence.map(() => ATTENDED | ORACLE),
   );
+  createFind(text.heading, root, { tokens: page.tokens, strips: () => [strip] });
   const map = createHeads(heads.panel, page, { tip, pick });
   const way = createJourney(journey, page, losses, { pick });
   const shown = createAnswers(answers.panel, page);

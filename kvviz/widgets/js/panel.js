@@ -1,5 +1,6 @@
 import { element, format, targetOf } from "./dom.js";
 import { explain, explainTogether } from "./explain.js";
+import { createMenu } from "./menu.js";
 import { download, pictureOf } from "./picture.js";
 import { MEANING } from "./words.js";
 
@@ -176,18 +177,7 @@ export function markSelected(...selects) {
  * @param {() => void} save
  */
 export function createSaveMenu(head, root, save) {
-  const menu = head.appendChild(element("details", "kv-menu"));
-  explain(
-    menu.appendChild(element("summary", "", "Save")),
-    "a picture of this panel, or the Python line that opens it",
-  );
-  root.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(targetOf(event))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
-  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  const { menu, sheet } = createMenu(head, root, "Save", "a picture of this panel, or the Python line that opens it");
   button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
   button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
   const line = sheet.appendChild(element("code"));

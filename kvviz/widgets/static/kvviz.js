@@ -479,6 +479,7 @@ function explainAll(root2, show) {
     root2.querySelector("[data-term]")?.removeAttribute("data-term");
     if (targetOf(event).closest("[data-terms], [data-meaning], section")) show(null);
   });
+  root2.addEventListener("input", () => show(null));
   root2.addEventListener("keydown", (event) => {
     const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0, group2 = targetOf(event);
     if (group2.dataset.terms === void 0 && event.key !== "Escape") return show(null);
@@ -547,7 +548,7 @@ function createStrip(host, options) {
   host.setAttribute("role", "region");
   host.setAttribute("aria-label", label);
   host.setAttribute("aria-description", "\u2191 and \u2193 read the marked tokens, with Shift all tokens; Enter picks one");
-  const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
+  const note = host.appendChild(element("p", "kv-window")), range2 = note.appendChild(element("span"));
   const [earlier, later] = [
     "earlier",
     "later"
@@ -560,14 +561,13 @@ function createStrip(host, options) {
   });
   const lines = host.appendChild(element("div", "kv-lines"));
   let spans = [];
-  let outlined = [];
+  const outlines = /* @__PURE__ */ new Map();
   let painted = /* @__PURE__ */ new Set();
   let lastPaint = [
     [],
     [],
     []
   ];
-  let outlinedPositions = [];
   const asked = new Set(marks);
   let first = start, revealed = tokens.length;
   let cursor = -1;
@@ -584,9 +584,9 @@ function createStrip(host, options) {
       spans.push(span);
     }
     lines.replaceChildren(...spans);
-    light(outlinedPositions);
+    for (const [name, { positions }] of outlines) outline(name, positions);
     note.hidden = tokens.length <= most;
-    range.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
+    range2.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
     earlier.disabled = first === start;
     later.disabled = until === start + tokens.length;
   }
@@ -612,12 +612,16 @@ function createStrip(host, options) {
     }
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
   }
-  function light(positions) {
-    outlinedPositions = positions;
-    for (const span of outlined) span.removeAttribute("data-lit");
-    outlined = positions.flatMap((position) => spanAt(position) ?? []);
-    for (const span of outlined) span.dataset.lit = "";
+  function outline(name, positions) {
+    for (const span of outlines.get(name)?.spans ?? []) delete span.dataset[name];
+    const outlined = positions.flatMap((position) => spanAt(position) ?? []);
+    for (const span of outlined) span.dataset[name] = "";
+    outlines.set(name, {
+      positions,
+      spans: outlined
+    });
   }
+  const light = (positions) => outline("lit", positions);
   function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
     if (!spanAt(position)) {
@@ -715,6 +719,7 @@ function createStrip(host, options) {
   return {
     paint,
     light,
+    outline,
     focus,
     turn,
     reveal,
@@ -732,8 +737,8 @@ function classOf(mark) {
   if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
   const kept = mark & (SINK | RECENT);
   const kind = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
-  const verdict2 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
-  return `kv-attended ${kind} ${verdict2}`;
+  const verdict3 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
+  return `kv-attended ${kind} ${verdict3}`;
 }
 
 // map_colours.js
@@ -815,17 +820,17 @@ function verdictColours(root2, method) {
     missed
   ];
   ranges[MERGED_AWAY] = merged;
-  return looks((verdict2, level) => {
-    if (!ranges[verdict2]) return "transparent";
-    const lightness = within(ranges[verdict2], level);
-    return verdict2 === KEPT || verdict2 === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
+  return looks((verdict3, level) => {
+    if (!ranges[verdict3]) return "transparent";
+    const lightness = within(ranges[verdict3], level);
+    return verdict3 === KEPT || verdict3 === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
   });
 }
 function rangesOf(root2) {
   return RANGES[root2.closest(".kvviz")?.getAttribute("data-theme") === "dark" ? "dark" : "light"];
 }
-function within([faintest, strongest], level) {
-  return faintest + level / (LEVELS - 1) * (strongest - faintest);
+function within([faintest, strongest2], level) {
+  return faintest + level / (LEVELS - 1) * (strongest2 - faintest);
 }
 function oklch(lightness, chroma = 0, hue = 0) {
   return `oklch(${lightness} ${chroma} ${hue})`;
@@ -974,6 +979,8 @@ function createCurve(host, { label, onPick, onHover }) {
 // scope.js
 var SCOPES = {
   head: "this head",
+  heads: "all heads of the layer",
+  query_heads: "query heads of the KV head",
   layer: "this layer",
   layers: "all layers",
   step: "this step",
@@ -992,6 +999,14 @@ var SCOPE_OF = {
   choose: "layer",
   logprob: "layers"
 };
+var OF_UNION = {
+  none: "head",
+  layer: "heads",
+  kv_head: "query_heads"
+};
+function scopeIn(scope, union) {
+  return scope === "head" ? OF_UNION[union] : scope;
+}
 function scopeText(...scopes) {
   return scopes.map((scope) => SCOPES[scope]).join(", ");
 }
@@ -1279,6 +1294,34 @@ function meanOf(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
+// menu.js
+function createMenu(head, root2, name, meaning) {
+  const menu = head.appendChild(element("details", "kv-menu"));
+  const summary = menu.appendChild(explain(element("summary", "", name), meaning));
+  root2.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(targetOf(event))) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    summary.focus();
+  });
+  return {
+    menu,
+    sheet: menu.appendChild(element("div", "kv-sheet"))
+  };
+}
+function createSettings(head, root2) {
+  return createMenu(head, root2, "Settings", "what the map of heads shows, and what the text follows").sheet;
+}
+function setting(sheet, text, label, meaning) {
+  const row2 = sheet.appendChild(explain(element("label", "kv-setting", text), meaning));
+  const select = row2.appendChild(element("select"));
+  select.setAttribute("aria-label", label);
+  select.setAttribute("aria-description", meaning);
+  return select;
+}
+
 // picture.js
 var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g;
 var VARIABLES = [
@@ -1437,12 +1480,12 @@ function createStepSlider(bar, steps2, go) {
   return {
     buttons,
     /** @param {number} step */
-    show(step, about = "") {
+    show(step, about2 = "") {
       previous.disabled = step === 0;
       next.disabled = step === last;
       slider.value = String(step);
       slider.setAttribute("value", slider.value);
-      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
+      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about2}`);
       count.textContent = `${format(step)} / ${format(last)}`;
     }
   };
@@ -1465,15 +1508,7 @@ function markSelected(...selects) {
   }
 }
 function createSaveMenu(head, root2, save) {
-  const menu = head.appendChild(element("details", "kv-menu"));
-  explain(menu.appendChild(element("summary", "", "Save")), "a picture of this panel, or the Python line that opens it");
-  root2.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(targetOf(event))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
-  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  const { menu, sheet } = createMenu(head, root2, "Save", "a picture of this panel, or the Python line that opens it");
   button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
   button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
   const line2 = sheet.appendChild(element("code"));
@@ -1511,7 +1546,7 @@ async function savePicture({ menu, status }, root2, css, name, spare, picture = 
 var MAP_COLUMNS = 384;
 var SHORTEST = 8;
 function createZoom(length, changed) {
-  let range = [
+  let range2 = [
     0,
     length
   ];
@@ -1519,22 +1554,22 @@ function createZoom(length, changed) {
   function show(from, until) {
     const size2 = Math.min(length, Math.max(Math.min(SHORTEST, length), Math.round(until - from)));
     const start = Math.max(0, Math.min(length - size2, Math.round(from)));
-    if (start === range[0] && start + size2 === range[1]) return false;
-    range = [
+    if (start === range2[0] && start + size2 === range2[1]) return false;
+    range2 = [
       start,
       start + size2
     ];
     changed();
-    for (const react of listeners) react(range, false);
+    for (const react of listeners) react(range2, false);
     return true;
   }
   return {
     length,
     get range() {
-      return range;
+      return range2;
     },
     get zoomed() {
-      return range[1] - range[0] < length;
+      return range2[1] - range2[0] < length;
     },
     show,
     reset: () => show(0, length),
@@ -1545,7 +1580,7 @@ function createZoom(length, changed) {
      * @param {number} position
      */
     by(factor, position) {
-      const [from, until] = range, size2 = Math.max(SHORTEST, (until - from) * factor);
+      const [from, until] = range2, size2 = Math.max(SHORTEST, (until - from) * factor);
       return show(position - (position - from) * size2 / (until - from), position + (until - position) * size2 / (until - from));
     },
     /**
@@ -1554,8 +1589,8 @@ function createZoom(length, changed) {
      * @param {number} direction
      */
     shift(direction) {
-      const by = direction * (range[1] - range[0]) / 2;
-      return show(range[0] + by, range[1] + by);
+      const by = direction * (range2[1] - range2[0]) / 2;
+      return show(range2[0] + by, range2[1] + by);
     },
     /**
      * The first position of a column; the end of the range for the column behind the last one.
@@ -1563,13 +1598,13 @@ function createZoom(length, changed) {
      * @param {number} column
      */
     firstOf(column) {
-      if (column >= columnsOf(range)) return range[1];
-      return range[0] + Math.floor(column * ((range[1] - range[0]) / columnsOf(range)));
+      if (column >= columnsOf(range2)) return range2[1];
+      return range2[0] + Math.floor(column * ((range2[1] - range2[0]) / columnsOf(range2)));
     },
     /** @param {number} position */
     columnOf(position) {
-      const inside = Math.max(0, Math.min(range[1] - 1, position) - range[0]);
-      return columnIndex(range)[inside];
+      const inside = Math.max(0, Math.min(range2[1] - 1, position) - range2[0]);
+      return columnIndex(range2)[inside];
     },
     /**
      * Tells which positions are being chosen, before the maps show them; null: none any more.
@@ -1577,7 +1612,7 @@ function createZoom(length, changed) {
      * @param {Range | null} positions
      */
     choosing(positions) {
-      for (const react of listeners) react(positions ?? range, positions !== null);
+      for (const react of listeners) react(positions ?? range2, positions !== null);
     },
     /** @param {(range: Range, choosing: boolean) => void} react */
     told: (react) => listeners.push(react)
@@ -1601,8 +1636,8 @@ function createRange(zoom) {
 function mapOf(slice, zoom, attendedFirst) {
   return zoom.zoomed ? pooled(slice, zoom.range, attendedFirst) : slice;
 }
-function pooled(slice, range, attendedFirst) {
-  const [from, until] = range, steps2 = slice.offsets.length - 1, columns = columnsOf(range), index = columnIndex(range);
+function pooled(slice, range2, attendedFirst) {
+  const [from, until] = range2, steps2 = slice.offsets.length - 1, columns = columnsOf(range2), index = columnIndex(range2);
   const map_looks = new Uint8Array(steps2 * columns).fill(255), map_positions = new Int32Array(steps2 * columns);
   const ranks = new Float32Array(steps2 * columns);
   for (let place = from; place < until; place++) {
@@ -1639,8 +1674,8 @@ function pooled(slice, range, attendedFirst) {
 function columnsOf([from, until]) {
   return Math.min(MAP_COLUMNS, until - from);
 }
-function columnIndex(range) {
-  const size2 = range[1] - range[0], columns = columnsOf(range), wide = size2 / columns;
+function columnIndex(range2) {
+  const size2 = range2[1] - range2[0], columns = columnsOf(range2), wide = size2 / columns;
   const index = new Uint16Array(size2);
   for (let column = 0; column < columns; column++) {
     index.fill(column, Math.floor(column * wide), column === columns - 1 ? size2 : Math.floor((column + 1) * wide));
@@ -1648,11 +1683,108 @@ function columnIndex(range) {
   return index;
 }
 
+// union.js
+var UNIONS = (
+  /** @type {Union[]} */
+  [
+    "none",
+    "layer",
+    "kv_head"
+  ]
+);
+var MEANS = [
+  "recall",
+  "mass"
+];
+var STRENGTH = "strength: the share of the heads that attended to the token, or missed it; a token is agreed if a head attends to it and the oracle of a head would, missed if no head attends to it, wasted if a head chose it and no oracle would";
+function unionOf({ union }) {
+  return union ? {
+    kind: UNIONS[union[0]],
+    heads: union[1]
+  } : {
+    kind: "none",
+    heads: 1
+  };
+}
+function nameIn(name, union) {
+  return union !== "none" && MEANS.includes(name) ? `mean ${name}` : name;
+}
+function meaningIn(name, union, heads) {
+  if (union === "none" || heads === 1) return MEANING[name];
+  if (MEANS.includes(name)) return `mean over the ${heads} heads of ${MEANING[name]}`;
+  return name === "attended" ? `attended: tokens that at least one of the ${heads} heads attends to` : MEANING[name];
+}
+function about(page, slice, frame, step, position) {
+  const rows = aboutToken(page, slice, frame, step, position), index = indexOf(frame, position);
+  if (!slice.union || position > page.prompt_length + step) return rows;
+  const counts = (
+    /** @type {HeadCounts} */
+    slice
+  ), heads = unionOf(slice).heads;
+  const at = slice.offsets[step] + index;
+  const of = (name) => `${index < 0 ? 0 : counts[name][at]} of ${heads} heads`;
+  const mark = index < 0 ? 0 : frame.marks[index];
+  return [
+    ...rows.filter(([term]) => term === "token" || term === "position"),
+    [
+      "attended by",
+      of("attending")
+    ],
+    [
+      "oracle of",
+      of("wanting")
+    ],
+    ...index < 0 ? [] : (
+      /** @type {Rows} */
+      [
+        [
+          "missed by",
+          of("missing")
+        ],
+        [
+          "wasted by",
+          of("wasting")
+        ]
+      ]
+    ),
+    ...rows.filter(([term]) => term === "attention").map(([, value]) => (
+      /** @type {[string, string]} */
+      [
+        "mean attention",
+        value
+      ]
+    )),
+    [
+      "state",
+      verdict2(mark)
+    ],
+    [
+      "numbers",
+      `of ${SCOPES[scopeIn("head", unionOf(slice).kind)]}, step ${format(step)}`
+    ]
+  ];
+}
+function verdict2(mark) {
+  if (!mark) return "no head attends to it; no oracle would";
+  if (mark & ATTENDED && mark & ORACLE) return "agreed: a head attends to it, and the oracle of a head would";
+  if (mark & ATTENDED) {
+    const kind = mark & SINK ? "as a sink" : mark & RECENT ? "as a recent token" : "as a generated token";
+    if (mark & (SINK | RECENT | GENERATED)) return `attended ${kind}; no oracle would`;
+    return "wasted: a head chose it, and no oracle would";
+  }
+  if (mark & MERGED) return "merged: no head attends to it alone, but the centroids of those whose oracle would count";
+  return "missed: no head attends to it; the oracle of a head would";
+}
+function isShown(slice, layer, head, union) {
+  const { kind } = unionOf(slice);
+  return kind === union && slice.layer === layer && (kind === "layer" || slice.head === head);
+}
+
 // comparer_column.js
 var ALL_WINDOWS = 4e4;
 var LEAST_WINDOW = 2e3;
 var MAP_HEIGHT = 96;
-function createColumn(host, page, method, { go, choose, turn, point, about, zoom }) {
+function createColumn(host, page, method, { go, choose, turn, point, about: about2, zoom }) {
   const column = host.appendChild(element("section", "kv-column"));
   column.setAttribute("aria-label", method.label);
   column.style.setProperty("--kv-light", method.light);
@@ -1677,7 +1809,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
   const curve = createCurve(curveCell, {
     label: `${method.label}: over the steps`,
     onPick: (step2) => go(0, step2),
-    onHover: (step2, event) => about(step2 === null ? null : [
+    onHover: (step2, event) => about2(step2 === null ? null : [
       [
         "step",
         format(step2)
@@ -1690,10 +1822,10 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
   let frame = null;
   let step = 0;
   const numbersAt = (step2) => NAMES.map((name) => [
-    `${name} (${SCOPES[SCOPE_OF[name]]})`,
+    scopedName(name, unionOf(slice).kind),
     NUMBERS[name].write(slice[name][step2])
   ]);
-  const describeToken = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+  const describeToken = (position, event) => about2(position === null || !frame ? null : about(text, slice, frame, step, position), event);
   const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
@@ -1702,9 +1834,9 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
     zoom,
     palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell2, event) {
-      if (!cell2 || !slice) return about(null, event);
-      const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(drawn, cell2));
-      about([
+      if (!cell2 || !slice) return about2(null, event);
+      const [row2] = cell2, rows = about(text, slice, frameOf(slice, row2), row2, positionAt(drawn, cell2));
+      about2([
         [
           "step",
           format(row2)
@@ -1790,12 +1922,18 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
     },
     paintMap,
     describe() {
-      const row2 = slice.head * method.rows_a_head;
+      const row2 = slice.head * method.rows_a_head, { kind, heads } = unionOf(slice), union = kind !== "none";
+      const which = union ? heads > 1 ? `union of ${heads} heads` : "one head" : method.rows_a_head > 1 ? `query head ${row2}` : "";
       note.textContent = [
         `budget ${format(method.budget)}`,
-        method.rows_a_head > 1 ? `query head ${row2}` : ""
+        which
       ].filter(Boolean).join(" \xB7 ");
-      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+      for (const { name, mean, cell: cell2 } of numbers) {
+        mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+        const scope = cell2.dataset.scope = scopeIn(SCOPE_OF[name], kind);
+        cell2.dataset.name = scopedName(name, kind);
+        explainNumber(cell2, `${meaningIn(name, kind, heads)}; left at this step, right the mean over the steps`, scope);
+      }
     },
     /**
      * @param {Name} name
@@ -1842,11 +1980,11 @@ function cell(column, name, meaning) {
   explain(cell2, meaning);
   return cell2;
 }
+function scopedName(name, union) {
+  return `${nameIn(name, union)} (${SCOPES[scopeIn(SCOPE_OF[name], union)]})`;
+}
 function numberCell(column, name) {
-  const scope = SCOPE_OF[name];
-  const row2 = cell(column, `${name} (${SCOPES[scope]})`, NUMBERS[name].meaning);
-  row2.dataset.scope = scope;
-  explainNumber(row2, `${NUMBERS[name].meaning}; left at this step, right the mean over the steps`, scope);
+  const row2 = cell(column, name, NUMBERS[name].meaning);
   row2.classList.add("kv-numbers");
   row2.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
   const now = row2.appendChild(element("span", "kv-number")), mean = row2.appendChild(element("span", "kv-mean"));
@@ -1855,87 +1993,6 @@ function numberCell(column, name) {
     cell: row2,
     now,
     mean
-  };
-}
-
-// comparer_controls.js
-function createComparerControls(root2, page, { go, pick, sort, save }) {
-  const head = root2.appendChild(element("div", "kv-head"));
-  head.append(element("h2", "kv-title", page.description));
-  const layer = picker(head, "layer", page.layers, "layer: the shared layer that is shown", () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
-  const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
-  order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
-  const menu = createSaveMenu(head, root2, save);
-  const bar = root2.appendChild(element("div", "kv-controls"));
-  const slider = createStepSlider(bar, page.steps, go);
-  return {
-    menu,
-    bar,
-    /**
-     * @param {ComparerState} state
-     * @param {{ layer: number, head: number }} place
-     */
-    paint(state, place) {
-      const { step } = state;
-      slider.show(step);
-      layer.value = String(place.layer);
-      row2.value = String(place.head);
-      order.value = state.sort;
-      order.setAttribute("aria-description", sortMeaning(state.sort));
-      if (order.parentElement) explain(order.parentElement, `order of the columns: ${sortMeaning(state.sort)}`);
-      markSelected(layer, row2, order);
-      const token = state.token < 0 ? "" : `, token=${state.token}`;
-      const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
-      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${more})`;
-    }
-  };
-}
-function group(label, sorts, mean) {
-  const options = element("optgroup");
-  options.label = label;
-  for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
-    options.append(new Option(sort, sort));
-  }
-  return options;
-}
-
-// comparer_labels.js
-function createLabels(host) {
-  const list = explainTogether(host.appendChild(element("div", "kv-labels")), "rows of numbers, panels and texts");
-  list.append(element("span"));
-  const numbers = NAMES.map((name2) => {
-    const row2 = list.appendChild(element("span"));
-    row2.append(element("span", "", name2));
-    return {
-      name: name2,
-      row: explainNumber(tagged(row2, SCOPE_OF[name2]), NUMBERS[name2].meaning, SCOPE_OF[name2])
-    };
-  });
-  const curve = list.appendChild(explain(element("span"), ROWS.curve));
-  const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
-  list.append(explain(element("span", "", "steps \u2193 \xD7 positions \u2192"), ROWS.map), explain(element("span", "", "prompt"), ROWS.prompt), explain(element("span", "", "answer"), ROWS.answer));
-  return {
-    /**
-     * @param {string} number
-     * @param {string} rangeText
-     */
-    curve(number, rangeText) {
-      name.textContent = `${number} over the steps`;
-      range.textContent = rangeText;
-    },
-    /**
-     * What a screen reader says of each row: the number of every column.
-     *
-     * @param {Numbered[]} columns
-     * @param {number} step
-     */
-    paint(columns, step) {
-      for (const { name: name2, row: row2 } of numbers) {
-        const values = columns.map(({ label, slice }) => `${label} ${NUMBERS[name2].write(slice[name2][step])}`);
-        row2.dataset.said = `${name2}, ${values.join(", ")}`;
-      }
-    }
   };
 }
 
@@ -1958,8 +2015,10 @@ var MOVES = {
     1
   ]
 };
-function createHeadMap(host, { layers, heads, headName, label, about, pick, tip }) {
-  const nameOf = ({ layer, head }) => `layer ${layer}, ${headName} ${head}`;
+function createHeadMap(host, options) {
+  const { layers, heads, headName, label, about: about2, pick, tip } = options;
+  const { joined = () => void 0, available = () => true, elsewhere = "" } = options;
+  const nameOf = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
   const keyOf = ({ layer, head }) => String([
     layer,
     head
@@ -1967,7 +2026,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
   let current = {
     layer: -1,
     head: -1
-  };
+  }, cursor = current;
   const table = host.appendChild(element("div", "kv-headmap"));
   table.setAttribute("role", "grid");
   table.setAttribute("aria-label", label);
@@ -1977,8 +2036,10 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
   for (const head of heads) {
     const row2 = table.appendChild(element("div", "kv-headrow"));
     row2.setAttribute("role", "row");
-    const name = row2.appendChild(element("span", "kv-headname", String(head)));
+    const several = joined(head), name = row2.appendChild(element("span", "kv-headname", several?.short ?? String(head)));
     name.setAttribute("role", "rowheader");
+    explain(name, several?.name ?? "");
+    row2.toggleAttribute("data-joined", Boolean(several));
     for (const layer of layers) row2.append(cell2({
       layer,
       head
@@ -1997,33 +2058,63 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
     node.setAttribute("role", "gridcell");
     node.tabIndex = -1;
     node.append(element("span"));
-    node.addEventListener("click", () => pick(place));
+    if (!available(place)) {
+      node.dataset.away = "";
+      node.setAttribute("aria-disabled", "true");
+    }
+    node.addEventListener("click", () => go(place));
     node.addEventListener("pointerover", (event) => tip.show([
       [
         "head",
         nameOf(place)
       ],
-      ...about(place)
+      ...told(place)
     ], event));
     node.addEventListener("pointerleave", () => tip.hide());
     cells.set(keyOf(place), node);
     return node;
   }
+  function told(place) {
+    return available(place) ? about2(place) : [
+      ...about2(place),
+      [
+        "data",
+        elsewhere
+      ]
+    ];
+  }
+  function go(place) {
+    move(place);
+    if (available(place)) pick(place);
+    cells.get(keyOf(place))?.focus();
+  }
+  function move(place) {
+    const before = cells.get(keyOf(cursor)), node = cells.get(keyOf(place));
+    if (before) before.tabIndex = -1;
+    if (node) node.tabIndex = 0;
+    cursor = place;
+    say(place);
+  }
+  function say(place) {
+    const words = `${nameOf(place)}: ${told(place).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+    if (said.textContent !== words) said.textContent = words;
+  }
   table.addEventListener("keydown", (event) => {
     const [right, down] = MOVES[event.key] ?? [];
     if (right === void 0 || down === void 0) return;
-    const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
+    const layer = layers[layers.indexOf(cursor.layer) + right], head = heads[heads.indexOf(cursor.head) + down];
     event.preventDefault();
     event.stopPropagation();
-    if (layer === void 0 || head === void 0) return;
-    pick({
+    if (layer !== void 0 && head !== void 0) go({
       layer,
       head
     });
-    cells.get(keyOf({
-      layer,
-      head
-    }))?.focus();
+  });
+  table.addEventListener("focusout", ({ relatedTarget }) => {
+    if (!table.contains(
+      /** @type {Node | null} */
+      relatedTarget
+    )) move(current);
   });
   return {
     table,
@@ -2046,7 +2137,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
           const value = valueOf({
             layer,
             head
-          }), [, told = ""] = about({
+          }), [, number = ""] = about2({
             layer,
             head
           })[0] ?? [];
@@ -2056,28 +2147,31 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
           );
           mark.className = value < 0 ? "kv-hollow" : "";
           mark.style.width = mark.style.height = `${Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))}%`;
+          const away = available({
+            layer,
+            head
+          }) ? "" : `, ${elsewhere}`;
           node.setAttribute("aria-label", `${nameOf({
             layer,
             head
-          })}: ${told}`);
+          })}: ${number}${away}`);
         }
       }
     },
     /** @param {Head} picked */
     paint({ layer, head }) {
-      const before = cells.get(keyOf(current));
-      before?.removeAttribute("data-picked");
-      if (before) before.tabIndex = -1;
+      cells.get(keyOf(current))?.removeAttribute("data-picked");
+      const moved = keyOf({
+        layer,
+        head
+      }) !== keyOf(current);
       current = {
         layer,
         head
       };
-      const node = cells.get(keyOf(current));
-      if (node) {
-        node.dataset.picked = "";
-        node.tabIndex = 0;
-      }
-      said.textContent = `${nameOf(current)}: ${about(current).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+      cells.get(keyOf(current))?.setAttribute("data-picked", "");
+      if (moved && !table.contains(document.activeElement)) move(current);
+      else if (moved || keyOf(cursor) === keyOf(current)) say(current);
     },
     /**
      * Sets or removes an attribute of each head.
@@ -2100,56 +2194,107 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
 }
 
 // head_panel.js
-function createHeadPanel(root2, page, { tip, pick }) {
-  if (page.head_maps.length === 0 || page.layers.length * page.heads.length < 2) return {
-    paint() {
-    }
+var ALL = -1;
+function hasHeadMap(page) {
+  return page.head_maps.length > 0 && layersOf(page).length * headsOf(page).length > 1;
+}
+var layersOf = (page) => Object.keys(page.head_maps[0].values).map(Number);
+var headsOf = (page) => Object.values(page.head_maps[0].values)[0].map((_, head) => head);
+function createHeadPanel(root2, page, { tip, pick, settings }) {
+  const nothing = () => {
   };
+  if (!hasHeadMap(page)) return {
+    paint: nothing
+  };
+  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
+  const layers = layersOf(page), heads = headsOf(page);
+  const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
+  if (unions.includes("layer")) joined.push(ALL);
   const section2 = root2.appendChild(element("section", "kv-headpanel"));
   const title = section2.appendChild(element("h3", "", `layers \xD7 ${page.head_name}s: `));
-  const select = title.appendChild(element("select", "kv-headmeasure"));
-  select.setAttribute("aria-label", "the number that the map of heads shows");
-  for (const { label } of page.head_maps) select.append(new Option(label));
+  const label = "the number that the map of heads shows";
+  const name = title.appendChild(element("span", "kv-headlabel"));
+  const select = settings ? setting(settings, "the map of heads shows", label, MEANING.heads) : title.appendChild(element("select", "kv-headmeasure"));
+  select.setAttribute("aria-label", label);
+  for (const { label: label2 } of page.head_maps) select.append(new Option(label2));
   const note = title.appendChild(element("span", "kv-headnote"));
-  let shown = page.head_maps[0];
-  const valueOf = (numbers, { layer, head }) => numbers.values[layer]?.[head] ?? 0;
+  let shown = page.head_maps[0], place = {
+    layer: -1,
+    head: 0
+  };
+  function rowOfKvHead(head) {
+    return ALL - 1 - head / perKvHead;
+  }
+  function headsOfRow(row2) {
+    if (row2 >= 0) return [
+      row2
+    ];
+    return row2 === ALL ? heads : heads.filter((head) => rowOfKvHead(head - head % perKvHead) === row2);
+  }
+  function unionOfRow(row2) {
+    return row2 >= 0 ? "none" : row2 === ALL ? "layer" : "kv_head";
+  }
+  function valueOf(numbers, { layer, head }) {
+    const values = headsOfRow(head).map((each) => numbers.values[layer]?.[each] ?? 0);
+    return values.reduce((sum, value) => sum + value, 0) / values.length;
+  }
   const map = createHeadMap(section2, {
-    layers: page.layers,
-    heads: page.heads,
+    layers,
+    heads: [
+      ...heads,
+      ...joined
+    ],
     headName: page.head_name,
     label: "map of the heads, which picks one",
+    joined(row2) {
+      if (row2 === ALL) return {
+        name: `union of all ${page.head_name}s`,
+        short: "all"
+      };
+      const number = ALL - 1 - row2;
+      return row2 < 0 ? {
+        name: `union of the query heads of KV head ${number}`,
+        short: `KV ${number}`
+      } : void 0;
+    },
     about: (place2) => {
       const others = page.head_maps.filter((numbers) => numbers !== shown);
+      const several = headsOfRow(place2.head).length > 1, kind = unionOfRow(place2.head);
       return [
         shown,
         ...others
       ].map((numbers) => [
-        `${numbers.label} (${SCOPES[numbers.scope]})`,
+        `${several ? "mean over the heads of " : ""}${numbers.label} (${SCOPES[scopeIn(numbers.scope, kind)]})`,
         valueOf(numbers, place2).toFixed(3)
       ]);
     },
-    pick: ({ layer, head }) => pick(layer, head),
+    available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),
+    elsewhere,
+    pick({ layer, head: row2 }) {
+      if (row2 >= 0) pick(layer, row2, "none");
+      else if (row2 === ALL) pick(layer, place.head < 0 ? 0 : place.head, "layer");
+      else pick(layer, headsOfRow(row2)[0], "kv_head");
+    },
     tip
   });
   function draw2() {
     shown = page.head_maps[select.selectedIndex] ?? shown;
-    const all = page.layers.flatMap((layer) => page.heads.map((head) => valueOf(shown, {
+    if (settings) name.textContent = `${shown.label}; `;
+    const all = layers.flatMap((layer) => heads.map((head) => valueOf(shown, {
       layer,
       head
     })));
     const most = Math.max(1e-9, ...all);
     map.draw((place2) => valueOf(shown, place2), most);
-    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
+    const away = layers.length > page.layers.length || heads.length > page.heads.length;
+    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}${away ? "; dashed: not in this page" : ""}`;
     explain(title, [
       MEANING.heads,
-      MEANING[shown.measure]
+      MEANING[shown.measure],
+      page.layers_meaning
     ].filter(Boolean).join(". "));
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
-  let place = {
-    layer: -1,
-    head: -1
-  };
   select.addEventListener("change", () => {
     draw2();
     map.paint(place);
@@ -2159,15 +2304,284 @@ function createHeadPanel(root2, page, { tip, pick }) {
     /**
      * @param {number} layer
      * @param {number} head
+     * @param {Union} [union]
      */
-    paint(layer, head) {
+    paint(layer, head, union = "none") {
+      const row2 = union === "layer" ? ALL : union === "kv_head" ? rowOfKvHead(head - head % perKvHead) : head;
       place = {
         layer,
-        head
+        head: row2
       };
       map.paint(place);
     }
   };
+}
+
+// place_pickers.js
+function createPlacePickers(host, page, pick) {
+  if (hasHeadMap(page)) return () => {
+  };
+  const changed = () => pick(Number(layer.value), Number(row2.value));
+  const layer = picker(host, "layer", page.layers, page.layers_meaning ?? "layer: the layer that is shown", changed);
+  const meaning = `${page.head_name}: the head of the layer that is shown`;
+  const row2 = picker(host, page.head_name, page.heads, meaning, changed);
+  return (shownLayer, shownHead) => {
+    layer.value = String(shownLayer);
+    row2.value = String(shownHead);
+    markSelected(layer, row2);
+  };
+}
+
+// comparer_controls.js
+function createComparerControls(root2, page, { go, pick, sort, save }) {
+  const head = root2.appendChild(element("div", "kv-head"));
+  head.append(element("h2", "kv-title", page.description));
+  const place = createPlacePickers(head, page, (layer, row2) => pick(layer, row2, "none"));
+  const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
+  order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
+  const settings = createSettings(head, root2);
+  const menu = createSaveMenu(head, root2, save);
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  const slider = createStepSlider(bar, page.steps, go);
+  return {
+    bar,
+    menu,
+    settings,
+    /**
+     * @param {ComparerState} state
+     * @param {AnySlice} slice
+     */
+    paint(state, slice) {
+      const { step } = state;
+      slider.show(step);
+      place(slice.layer, slice.head);
+      order.value = state.sort;
+      order.setAttribute("aria-description", sortMeaning(state.sort));
+      if (order.parentElement) explain(order.parentElement, `order of the columns: ${sortMeaning(state.sort)}`);
+      markSelected(order);
+      const token = state.token < 0 ? "" : `, token=${state.token}`;
+      const sorted = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
+      const { kind } = unionOf(slice), more = kind === "none" ? sorted : `, union="${kind}"${sorted}`;
+      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${slice.layer}, head=${slice.head}${more})`;
+    }
+  };
+}
+function group(label, sorts, mean) {
+  const options = element("optgroup");
+  options.label = label;
+  for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
+    options.append(new Option(sort, sort));
+  }
+  return options;
+}
+
+// comparer_labels.js
+function createLabels(host) {
+  const list = explainTogether(host.appendChild(element("div", "kv-labels")), "rows of numbers, panels and texts");
+  list.append(element("span"));
+  const numbers = NAMES.map((name2) => {
+    const row2 = list.appendChild(element("span"));
+    const text = row2.appendChild(element("span", "", name2));
+    return {
+      name: name2,
+      text,
+      row: tagged(row2, SCOPE_OF[name2])
+    };
+  });
+  const curve = list.appendChild(explain(element("span"), ROWS.curve));
+  const name = curve.appendChild(element("span")), range2 = curve.appendChild(element("span", "kv-mean"));
+  const prompt = explain(element("span", "", "prompt"), ROWS.prompt);
+  list.append(explain(element("span", "", "steps \u2193 \xD7 positions \u2192"), ROWS.map), prompt, explain(element("span", "", "answer"), ROWS.answer));
+  return {
+    prompt,
+    /**
+     * @param {string} number
+     * @param {string} rangeText
+     */
+    curve(number, rangeText) {
+      name.textContent = `${number} over the steps`;
+      range2.textContent = rangeText;
+    },
+    /**
+     * What the rows are about, and what a screen reader says of each: the number of every column.
+     *
+     * @param {Numbered[]} columns
+     * @param {number} step
+     */
+    paint(columns, step) {
+      const { kind, heads } = unionOf(columns[0].slice);
+      for (const { name: name2, text, row: row2 } of numbers) {
+        const scope = scopeIn(SCOPE_OF[name2], kind);
+        text.textContent = nameIn(name2, kind);
+        row2.lastElementChild?.replaceWith(tagOf(row2, scope));
+        explainNumber(row2, meaningIn(name2, kind, heads), scope);
+        const values = columns.map(({ label, slice }) => `${label} ${NUMBERS[name2].write(slice[name2][step])}`);
+        row2.dataset.said = `${text.textContent}, ${values.join(", ")}`;
+      }
+    }
+  };
+}
+
+// find.js
+var MEANING2 = "find text in the prompt (/); Enter: next match, Shift+Enter: previous match, Escape: clear";
+function createFind(host, root2, { tokens, strips }) {
+  const box = host.appendChild(element("span", "kv-find"));
+  const field = box.appendChild(element("input"));
+  Object.assign(field, {
+    type: "search",
+    placeholder: "find",
+    autocomplete: "off",
+    spellcheck: false
+  });
+  field.setAttribute("aria-label", "find text in the prompt");
+  explain(field, MEANING2).setAttribute("aria-description", MEANING2);
+  const moves = box.appendChild(element("span", "kv-buttons"));
+  button(moves, "\u2039", "previous match (Shift+Enter)", () => go(-1));
+  button(moves, "\u203A", "next match (Enter)", () => go(1));
+  moves.hidden = true;
+  const said = box.appendChild(element("span", "kv-found"));
+  said.setAttribute("role", "status");
+  let search = null;
+  let matches2 = [];
+  let now = -1;
+  function find() {
+    search ??= searcher(tokens);
+    matches2 = search(field.value);
+    const [top] = strips()[0].inSight();
+    now = matches2.findIndex(([, last]) => last >= top);
+    if (now < 0) now = matches2.length ? 0 : -1;
+    const found = matches2.flatMap(range);
+    for (const strip of strips()) strip.outline("found", found);
+    show();
+  }
+  function show() {
+    const match = matches2[now];
+    moves.hidden = matches2.length < 2;
+    for (const strip of strips()) {
+      strip.outline("match", match ? range(match) : []);
+      if (match) strip.focus(match[0], false);
+    }
+    if (!field.value.trim()) said.textContent = "";
+    else said.textContent = match ? `match ${now + 1} of ${matches2.length}, position ${match[0]}` : "no match";
+  }
+  function go(by) {
+    if (matches2.length === 0) return;
+    now = (now + by + matches2.length) % matches2.length;
+    show();
+  }
+  field.addEventListener("input", find);
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape") {
+      field.value = "";
+      find();
+    } else return;
+    event.preventDefault();
+  });
+  root2.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || hasModifier(event) || targetOf(event).matches("select, input:not([type=range])")) return;
+    field.focus();
+    field.select();
+    event.preventDefault();
+  });
+}
+function range([first, last]) {
+  return Array.from({
+    length: last - first + 1
+  }, (_, at) => first + at);
+}
+var folded = (text) => text.replace(/\s/g, " ").toLowerCase();
+function searcher(tokens) {
+  const parts = tokens.map(folded), text = parts.join("");
+  const starts = [];
+  parts.reduce((length, part) => (starts.push(length), length + part.length), 0);
+  const tokenAt = (place) => {
+    let low = 0, high = starts.length;
+    while (low < high) {
+      const middle = low + high >> 1;
+      if (starts[middle] > place) high = middle;
+      else low = middle + 1;
+    }
+    return low - 1;
+  };
+  return (query) => {
+    const wanted = folded(query);
+    const matches2 = [];
+    if (!wanted.trim()) return matches2;
+    for (let at = text.indexOf(wanted); at >= 0; at = text.indexOf(wanted, at + wanted.length)) {
+      matches2.push([
+        tokenAt(at),
+        tokenAt(at + wanted.length - 1)
+      ]);
+    }
+    return matches2;
+  };
+}
+
+// follow_text.js
+function createFollowText(settings, heading, page, { strip, picked, focus = (to) => strip().focus(to, false) }) {
+  const select = setting(settings, "the text follows", "the token that the text follows", MEANING.follow);
+  if (page.span.length) select.append(new Option("the marked tokens", "span"));
+  select.append(new Option("the strongest token", "strongest"), new Option("the missed token", "missed"), new Option("the picked token", "picked"), new Option("nothing", "nothing"));
+  const words = heading.appendChild(explain(element("span", "kv-follow"), `${MEANING.follow}; Settings has others`));
+  let frames = [];
+  function target() {
+    if (select.value === "span") return page.span[0];
+    if (select.value === "picked") return picked();
+    if (select.value === "missed") return heaviest(frames, (mark) => !(mark & (ATTENDED | MERGED)));
+    return select.value === "nothing" ? -1 : strongest(frames);
+  }
+  function move() {
+    const position = target(), [top, bottom] = strip().inSight();
+    if (position >= 0 && position < page.prompt_length && (position <= top || position >= bottom - 1)) focus(position);
+  }
+  function say() {
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+    words.textContent = `follows ${select.selectedOptions[0].text}`;
+  }
+  select.addEventListener("change", () => {
+    say();
+    move();
+  });
+  say();
+  return {
+    /**
+     * Moves the text to its token in what is now shown, one frame or several side by side, or lets it `stay`.
+     *
+     * @param {Frame[]} shown
+     */
+    show(shown, stay = false) {
+      frames = shown;
+      if (!stay) move();
+    },
+    /** Where the text opens. */
+    opening() {
+      const position = target();
+      return Math.max(0, position >= 0 ? position : heaviest(frames, (mark) => Boolean(mark & ATTENDED)));
+    }
+  };
+}
+function strongest(frames) {
+  const sinks = /* @__PURE__ */ new Set();
+  for (const { positions, marks } of frames) {
+    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
+  }
+  return heaviest(frames, (_, group2, position) => group2 >= 0 && !sinks.has(position));
+}
+function heaviest(frames, counts) {
+  let heaviestToken = -1, heaviestWeight = -1;
+  for (const { positions, marks, groups, weights } of frames) {
+    for (let index = 0; index < positions.length; index++) {
+      if (weights[index] > heaviestWeight && counts(marks[index], groups[index], positions[index])) {
+        [heaviestToken, heaviestWeight] = [
+          positions[index],
+          weights[index]
+        ];
+      }
+    }
+  }
+  return heaviestToken;
 }
 
 // host.js
@@ -2323,24 +2737,38 @@ function createComparer(root2, host) {
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
-    pick: ask
+    pick: ask,
+    settings: controls.settings
   });
   const side = root2.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
   const labels = createLabels(side);
   const zoom = createZoom(page.prompt.length + page.steps, () => columns.forEach((column) => column.paintMap()));
-  controls.bar.append(createRange(zoom));
-  const about = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
+  const about2 = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
   const columns = page.methods.map((method) => createColumn(side, page, method, {
     go,
     choose,
     turn,
     point,
-    about,
+    about: about2,
     zoom
   }));
-  root2.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const follow2 = createFollowText(controls.settings, labels.prompt, {
+    span: page.span,
+    prompt_length: page.prompt.length
+  }, {
+    strip: () => columns[0].prompt,
+    focus: (position) => columns.forEach((column) => column.focus(position, false)),
+    picked: () => state.token
+  });
+  createFind(controls.bar, root2, {
+    tokens: page.prompt,
+    strips: () => columns.map((column) => column.prompt)
+  });
+  controls.bar.append(createRange(zoom));
+  const key = legend(page);
+  root2.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
   const unwatch = watchTheme(root2, () => columns.forEach((column) => column.recolour()));
   function paint() {
@@ -2349,17 +2777,20 @@ function createComparer(root2, host) {
     arrange();
     labels.paint(columns, state.step);
     tip.hide();
-    heads.paint(columns[0].slice.layer, columns[0].slice.head);
-    controls.paint(state, columns[0].slice);
+    const [{ slice }] = columns, { kind } = unionOf(slice);
+    heads.paint(slice.layer, slice.head, kind);
+    key.say(kind !== "none");
+    controls.paint(state, slice);
   }
+  const frames = () => columns.map(({ slice }) => frameOf(slice, state.step));
   function arrange() {
-    const key = sortKey(state.sort);
+    const key2 = sortKey(state.sort);
     const ranked = [
       ...columns
     ];
-    if (key) {
-      const valueOf = ({ slice }) => key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
-      ranked.sort((a, b) => NUMBERS[key.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b));
+    if (key2) {
+      const valueOf = ({ slice }) => key2.mean ? meanOf(slice[key2.name]) : slice[key2.name][state.step];
+      ranked.sort((a, b) => NUMBERS[key2.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b));
     }
     ranked.forEach((column, place) => column.element.style.order = String(place + 1));
   }
@@ -2377,6 +2808,7 @@ function createComparer(root2, host) {
     if (next === state.step || !shown) return;
     state.step = next;
     paint();
+    follow2.show(frames());
     host.tell({
       step: next
     });
@@ -2390,12 +2822,15 @@ function createComparer(root2, host) {
       sort: next
     });
   }
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (root2.dataset.busy === void 0 && isShown(columns[0].slice, layer, head, union)) return;
     wait.begin();
     root2.dataset.busy = "";
+    heads.paint(layer, head, union);
     host.tell({
       layer,
-      head
+      head,
+      union
     });
   }
   function choose(position) {
@@ -2424,7 +2859,8 @@ function createComparer(root2, host) {
   }
   function save() {
     const { layer, head } = columns[0].slice;
-    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
+    const shownHeads = unionOf(columns[0].slice).kind === "none" ? `head-${head}` : "union";
+    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}.png`;
     return savePicture(controls.menu, root2, host.css, name, null, () => {
       root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
       const picture = pictureOf(root2, host.css);
@@ -2434,7 +2870,7 @@ function createComparer(root2, host) {
   }
   function open() {
     if (state.token >= 0) return seek(state.token, false);
-    const position = heaviest(columns, state.step);
+    const position = follow2.opening();
     for (const column of columns) column.focus(position, false);
   }
   root2.addEventListener("keydown", (event) => {
@@ -2452,6 +2888,7 @@ function createComparer(root2, host) {
     wait.end();
     drawCurves();
     paint();
+    follow2.show(frames(), opening);
     if (opening) requestAnimationFrame(open);
   }
   host.on("slices", show);
@@ -2464,24 +2901,6 @@ function createComparer(root2, host) {
     unwatch();
     columns.forEach((column) => column.destroy());
   };
-}
-function heaviest(columns, step) {
-  const frames = columns.map(({ slice }) => frameOf(slice, step)), sinks = /* @__PURE__ */ new Set();
-  for (const { positions, marks } of frames) {
-    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
-  }
-  let heaviestToken = 0, heaviestWeight = -1;
-  for (const { positions, groups, weights } of frames) {
-    positions.forEach((position, index) => {
-      if (groups[index] >= 0 && weights[index] > heaviestWeight && !sinks.has(position)) {
-        [heaviestToken, heaviestWeight] = [
-          position,
-          weights[index]
-        ];
-      }
-    });
-  }
-  return heaviestToken;
 }
 function scrollTogether(panels) {
   const lastTops = /* @__PURE__ */ new Map();
@@ -2499,12 +2918,25 @@ function scrollTogether(panels) {
   }
 }
 function legend(page) {
-  const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
-  return createLegend(marksOf(page.merges), "colour: method \xB7 strength: attention", `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`);
+  const map = "on the map, wasted tokens have a paler tint and missed tokens the colour of the text";
+  const host = createLegend(marksOf(page.merges), "", "");
+  const last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /** @param {boolean} union */
+    say(union) {
+      last.textContent = `colour: method \xB7 strength: ${union ? "share of the heads" : "attention"}`;
+      const strength = union ? STRENGTH : "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
+      explain(last, `${strength}; ${map}`);
+    }
+  };
 }
 
 // explorer_words.js
-var MEANING2 = {
+var MEANING3 = {
   budget: "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
   recall: `${MEANING.recall}; mean over the steps`,
   mass: `${MEANING.mass}; mean over the steps`,
@@ -2614,7 +3046,7 @@ function createExplorerControls(root2, page, { change, measured, save }) {
   const title = head.appendChild(element("h2", "kv-title"));
   const grid = root2.appendChild(element("div", "kv-explorer-grid"));
   const left = grid.appendChild(element("div", "kv-explorer-left"));
-  const budget = createSlider(left, "budget", page.budgets, MEANING2.budget, (value) => change({
+  const budget = createSlider(left, "budget", page.budgets, MEANING3.budget, (value) => change({
     budget: value
   }));
   const sliders = page.sliders.map((slider) => createSlider(left, slider.label, slider.values, `${slider.name}: ${slider.meaning}`, (value) => change({
@@ -2640,23 +3072,22 @@ function createExplorerControls(root2, page, { change, measured, save }) {
     measured();
   });
   measurePicker.value = measure.name;
-  const layer = picker(head, "layer", page.layers, "layer: the captured layer that is shown", (value) => change({
-    layer: Number(value)
+  const pickers = createPlacePickers(head, page, (layer, row2) => change({
+    layer,
+    head: row2
   }));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, (value) => change({
-    head: Number(value)
-  }));
+  const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
   function set(place) {
     budget.set(place.budget);
     page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
-    layer.value = String(place.layer);
-    row2.value = String(place.head);
-    markSelected(measurePicker, layer, row2);
+    pickers(place.layer, place.head);
+    markSelected(measurePicker);
   }
   return {
     grid,
     menu,
+    settings,
     get measure() {
       return measure;
     },
@@ -2732,7 +3163,7 @@ function createSlider(host, name, stops, meaning, changed) {
 }
 function figure(host, name, label, scopes) {
   const row2 = host.appendChild(element("div", "kv-explorer-number"));
-  explainNumber(row2, MEANING2[name], ...scopes);
+  explainNumber(row2, MEANING3[name], ...scopes);
   row2.append(element("span", "kv-name", label));
   return row2.appendChild(element("span", "kv-number"));
 }
@@ -3007,13 +3438,13 @@ function createLedger(host) {
       bar.replaceChildren(...shown.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
-        explain(segment, `${MEANING2[name]}: ${format(parts[name])}`);
+        explain(segment, `${MEANING3[name]}: ${format(parts[name])}`);
         return segment;
       }));
       bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
       list.replaceChildren(...shown.map((name) => {
         const entry = element("span", "kv-entry");
-        explain(entry, MEANING2[name]);
+        explain(entry, MEANING3[name]);
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
         const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
@@ -3102,6 +3533,7 @@ function createExplorer(root2, host) {
     questions.forget();
     place = placeOf(numbers);
     controls.set(place);
+    heads.paint(place.layer, place.head);
   });
   controls.grid.before(wait.words);
   const tip = createTip(root2);
@@ -3112,18 +3544,19 @@ function createExplorer(root2, host) {
     pick: (layer, head) => change({
       layer,
       head
-    })
+    }),
+    settings: controls.settings
   });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = [
     "where the tokens went",
     "which tokens they are"
   ].map((title) => `${title}, at step ${page.steps - 1}`);
-  const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING2.curve);
+  const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING3.curve);
   curvePanel.heading.tabIndex = 0;
-  const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(right, `${ledgerTitle} `, "kv-explorer-ledger", MEANING2.ledger);
+  const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(right, `${ledgerTitle} `, "kv-explorer-ledger", MEANING3.ledger);
   ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
-  const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING2.text);
+  const { panel: textPanel, heading: textHeading } = titledPanel(right, textTitle, "kv-explorer-text", MEANING3.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const curve = createCurve2(curvePanel.panel, page, {
     tip,
@@ -3132,28 +3565,49 @@ function createExplorer(root2, host) {
     })
   });
   const ledger = createLedger(ledgerPanel);
-  const about = (position, event) => {
+  const about2 = (position, event) => {
     if (position === null || !slice || !frame) tip.hide();
     else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
   };
   const mapHost = element("div", "kv-explorer-map");
-  explain(mapHost, MEANING2.map);
+  explain(mapHost, MEANING3.map);
   textPanel.before(mapHost);
   const map = createMatrix(mapHost, {
     label: "map of the attended tokens over all positions",
     palette: () => mapColours(root2),
-    onHover: (cell2, event) => cell2 && slice ? about(positionAt(slice, cell2), event) : tip.hide(),
+    onHover: (cell2, event) => cell2 && slice ? about2(positionAt(slice, cell2), event) : tip.hide(),
     onPick: (row2, column) => slice && strip.focus(positionAt(slice, [
       row2,
       column
     ]))
   });
-  textPanel.after(createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING2.tint));
+  textPanel.after(createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING3.tint));
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     span: page.span,
     label: "text with the attended tokens",
-    onHover: about
+    onHover: about2,
+    onPick(position) {
+      picked = picked === position ? -1 : position;
+      strip.light(picked < 0 ? [] : [
+        picked
+      ]);
+    }
+  });
+  let picked = -1;
+  const text = {
+    span: page.span,
+    prompt_length: page.tokens.length
+  };
+  const follow2 = createFollowText(controls.settings, textHeading, text, {
+    strip: () => strip,
+    picked: () => picked
+  });
+  createFind(textHeading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ]
   });
   const unwatch = watchTheme(root2, () => {
     root2.style.setProperty("--kv-method", root2.dataset.theme === "dark" ? page.colours.dark : page.colours.light);
@@ -3170,6 +3624,7 @@ function createExplorer(root2, host) {
       }
     };
     controls.set(place);
+    heads.paint(place.layer, place.head);
     wait.begin();
     root2.dataset.busy = "";
     questions.ask(place);
@@ -3177,7 +3632,7 @@ function createExplorer(root2, host) {
   function paintCurve() {
     const { name, title } = controls.measure, scopes = SCOPE_OF[name];
     curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scopes, "steps"));
-    explainNumber(curvePanel.heading, `${MEANING2[name]}. ${MEANING2.curve}`, scopes, "steps");
+    explainNumber(curvePanel.heading, `${MEANING3[name]}. ${MEANING3.curve}`, scopes, "steps");
     curve.paint(controls.measure, numbers);
   }
   function save() {
@@ -3210,8 +3665,11 @@ function createExplorer(root2, host) {
     controls.paint(answer);
     heads.paint(answer.layer, answer.head);
     paintCurve();
+    follow2.show([
+      frame
+    ], opening);
     tip.hide();
-    if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest2(frame), false));
+    if (opening) requestAnimationFrame(() => strip.focus(follow2.opening(), false));
   }
   const questions = createQuestions(host, {
     show,
@@ -3234,15 +3692,6 @@ function placeOf({ budget, layer, head, settings }) {
       ...settings
     }
   };
-}
-function heaviest2(frame) {
-  let best = 0;
-  for (let index = 1; index < frame.positions.length; index++) {
-    const selected = frame.groups[index] >= 0, bestSelected = frame.groups[best] >= 0;
-    const heavier = frame.weights[index] > frame.weights[best];
-    if (selected && !bestSelected || selected === bestSelected && heavier) best = index;
-  }
-  return frame.positions.length ? frame.positions[best] : 0;
 }
 
 // follow.js
@@ -3273,7 +3722,7 @@ function follow(inspector, other, { skipped, group: group2 }) {
 }
 
 // inspector_words.js
-var MEANING3 = {
+var MEANING4 = {
   count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric: "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
   seed: "seed: draws the keys from which k-means starts, and the layout of t-SNE",
@@ -3347,8 +3796,8 @@ var PROJECTIONS = {
 function countOf(count, view) {
   return `${format(count)} ${count === 1 ? VIEWS[view].one : VIEWS[view].many}`;
 }
-function rankingWords(ranks, cut2, about, groups) {
-  const { view, budget, parts, probes, title } = about, { one, many } = VIEWS[view];
+function rankingWords(ranks, cut2, about2, groups) {
+  const { view, budget, parts, probes, title } = about2, { one, many } = VIEWS[view];
   if (groups === 0) return `The prompt is too short for ${many}.`;
   if (cut2 === void 0) return "The trace holds no query of this step: capture the prompt with the generated text.";
   const filled = ranks.filter(({ kind }) => kind !== "none").length, total2 = countOf(ranks.length, view);
@@ -3384,7 +3833,7 @@ function steps(taken) {
 }
 
 // inspector_controls.js
-var ALL = [
+var ALL2 = [
   "clusters",
   "pages",
   "codes",
@@ -3398,7 +3847,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
   let counts = page.counts;
   const label = bar.appendChild(element("label", "kv-step kv-count"));
   label.append(element("span", "", "clusters"));
-  label.title = MEANING3.count;
+  label.title = MEANING4.count;
   const slider = label.appendChild(element("input"));
   Object.assign(slider, {
     type: "range",
@@ -3427,7 +3876,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     choose(sheet, "groups", page.views.map((view) => [
       view,
       VIEWS[view].name
-    ]), MEANING3.view, ALL, ({ view }) => view, (view) => ({
+    ]), MEANING4.view, ALL2, ({ view }) => view, (view) => ({
       view: (
         /** @type {ViewName} */
         view
@@ -3436,10 +3885,10 @@ function createInspectorControls(root2, page, { go, change, save }) {
     }));
   }
   if (!page.fixed) {
-    choose(sheet, "layer", page.layers, MEANING3.layer, ALL, ({ layer }) => layer, (layer) => ({
+    choose(sheet, "layer", page.layers, MEANING4.layer, ALL2, ({ layer }) => layer, (layer) => ({
       layer: Number(layer)
     }));
-    choose(sheet, "KV head", page.heads, MEANING3.head, ALL, (shown) => shown.head, (row2) => ({
+    choose(sheet, "KV head", page.heads, MEANING4.head, ALL2, (shown) => shown.head, (row2) => ({
       head: Number(row2)
     }));
   }
@@ -3451,7 +3900,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
         PROJECTIONS[name].name
       ]
     ));
-    choose(sheet, "map", names, MEANING3.projection, ALL, ({ projection }) => projection, (projection) => ({
+    choose(sheet, "map", names, MEANING4.projection, ALL2, ({ projection }) => projection, (projection) => ({
       projection: (
         /** @type {ProjectionName} */
         projection
@@ -3459,7 +3908,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     }));
   }
   if (!page.fixed) {
-    choose(sheet, "metric", page.metrics, MEANING3.metric, [
+    choose(sheet, "metric", page.metrics, MEANING4.metric, [
       "clusters"
     ], ({ metric }) => metric, (metric) => ({
       metric
@@ -3468,7 +3917,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     for (const view of page.views) addFields(view);
   }
   if (page.views.includes("codes")) {
-    partPicker = choose(bar, "part", [], MEANING3.part, [
+    partPicker = choose(bar, "part", [], MEANING4.part, [
       "codes"
     ], ({ part }) => part, (part) => ({
       part: Number(part)
@@ -3485,7 +3934,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
   }
   function addSeed() {
     const seedLabel = sheet.appendChild(element("label", "kv-picker"));
-    seedLabel.title = MEANING3.seed;
+    seedLabel.title = MEANING4.seed;
     seedLabel.append(element("span", "", "seed"));
     const seed = seedLabel.appendChild(element("input", "kv-seed"));
     Object.assign(seed, {
@@ -3504,7 +3953,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     seed.addEventListener("keydown", (event) => event.key === "Enter" && setSeed());
     fields.push({
       control: seed,
-      shows: ALL,
+      shows: ALL2,
       value: (shown) => shown.seed
     });
   }
@@ -3533,7 +3982,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     slider.setAttribute("aria-valuetext", `${counts[index]} clusters`);
     const isDefault = counts[index] === page.default;
     count.textContent = format(counts[index]);
-    count.title = isDefault ? `${MEANING3.count} (as here)` : `${MEANING3.count}, here ${page.default}`;
+    count.title = isDefault ? `${MEANING4.count} (as here)` : `${MEANING4.count}, here ${page.default}`;
     count.style.minWidth = `${format(counts[counts.length - 1]).length}ch`;
   }
   const menu = createSaveMenu(head, root2, save);
@@ -3552,8 +4001,8 @@ function createInspectorControls(root2, page, { go, change, save }) {
      * @param {number} step
      * @param {string} about
      */
-    step(step, about) {
-      stepper.show(step, `, fed ${quoted(page.step_tokens[step] ?? "")}${about}`);
+    step(step, about2) {
+      stepper.show(step, `, fed ${quoted(page.step_tokens[step] ?? "")}${about2}`);
     },
     /**
      * `waiting`: another number of clusters is on its way, and the slider stays where the user put it.
@@ -3564,9 +4013,9 @@ function createInspectorControls(root2, page, { go, change, save }) {
      * @param {{ token: number, step: number }} picked
      * @param {boolean} waiting
      */
-    paint(shown, about, groups, { token, step }, waiting) {
+    paint(shown, about2, groups, { token, step }, waiting) {
       const { n_clusters: clusters, metric, seed, layer, head: row2, view, part, projection } = shown;
-      const of = view === "codes" ? ` of part ${part} (0 to ${about.parts - 1})` : "";
+      const of = view === "codes" ? ` of part ${part} (0 to ${about2.parts - 1})` : "";
       const size2 = `${format(page.tokens.length)} tokens in ${countOf(groups, view)}${of}`;
       const kmeans = view === "clusters" ? [
         metric,
@@ -3574,7 +4023,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
       ] : view === "codes" ? [
         `seed ${seed}`
       ] : [];
-      const by = page.steps_by || `${about.method} \xB7 budget ${format(about.budget)}`;
+      const by = page.steps_by || `${about2.method} \xB7 budget ${format(about2.budget)}`;
       const parts = [
         page.model,
         size2,
@@ -3585,9 +4034,9 @@ function createInspectorControls(root2, page, { go, change, save }) {
       title.textContent = parts.join(" \xB7 ");
       label.hidden = view !== "clusters";
       if (!waiting) showCount(counts.indexOf(clusters));
-      if (partPicker && partPicker.options.length !== about.parts) {
+      if (partPicker && partPicker.options.length !== about2.parts) {
         partPicker.replaceChildren(...Array.from({
-          length: about.parts
+          length: about2.parts
         }, (_, at) => new Option(String(at))));
       }
       for (const { control, shows, value } of fields) {
@@ -3709,19 +4158,19 @@ function createDetails(host, page, { goTo, onList }) {
     swatch.style.background = colourOf(clusters.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
     const place = rank < 0 ? "not ranked" : `${format(rank + 1)} of ${format(ranked)}`;
-    fact(facts, `rank at step ${format(step)}`, place, MEANING3.rank);
-    fact(facts, "size", format(members.length), MEANING3.size);
-    fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING3.spread);
+    fact(facts, `rank at step ${format(step)}`, place, MEANING4.rank);
+    fact(facts, "size", format(members.length), MEANING4.size);
+    fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING4.spread);
     const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
-    fact(facts, "recalled by", recalled, MEANING3.recalled);
-    fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING3.central);
+    fact(facts, "recalled by", recalled, MEANING4.recalled);
+    fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING4.central);
     const list = facts.appendChild(element("button", "", `All ${many}`));
     list.type = "button";
     list.title = `clears the choice and lists all ${many} (Escape)`;
     list.addEventListener("click", onList);
     const rows = element("dl", "kv-rows");
-    row(rows, "mostly", MEANING3.mostly).append(frequent(page.tokens, members));
-    const nearest = row(rows, "nearest", MEANING3.nearest), width = clusters.shapes.nearest[1];
+    row(rows, "mostly", MEANING4.mostly).append(frequent(page.tokens, members));
+    const nearest = row(rows, "nearest", MEANING4.nearest), width = clusters.shapes.nearest[1];
     for (let rank2 = 0; rank2 < width; rank2++) {
       const neighbour = clusters.nearest[cluster * width + rank2];
       if (neighbour < 0) continue;
@@ -3730,7 +4179,7 @@ function createDetails(host, page, { goTo, onList }) {
       link(nearest, neighbour, cosine, meaning, clusters);
     }
     if (!nearest.children.length) nearest.append(`there is no other ${one}`);
-    row(rows, "steps", MEANING3.steps).append(bars(clusters, cluster, taken, step));
+    row(rows, "steps", MEANING4.steps).append(bars(clusters, cluster, taken, step));
     return [
       facts,
       rows
@@ -3767,7 +4216,7 @@ function createDetails(host, page, { goTo, onList }) {
     for (const cluster of order) {
       const text = `${format(clusters.sizes[cluster])} tokens \xB7 ${recalled[cluster]} steps`;
       const item = list.appendChild(element("li"));
-      link(item, cluster, text, `${MEANING3.size}; ${MEANING3.recalled}`, clusters);
+      link(item, cluster, text, `${MEANING4.size}; ${MEANING4.recalled}`, clusters);
       item.append(element("span", "kv-first", frequent(page.tokens, membersOf(clusters, cluster), 4)));
     }
     return [
@@ -4381,7 +4830,7 @@ var KINDS = {
 };
 function createRanking(host, { tip, onHover, onPick }) {
   const heading = host.appendChild(element("h3"));
-  heading.title = MEANING3.ranking;
+  heading.title = MEANING4.ranking;
   const words = host.appendChild(element("p", "kv-rankwords"));
   words.setAttribute("role", "status");
   const panel = host.appendChild(element("div", "kv-panel kv-ranking"));
@@ -4394,7 +4843,7 @@ function createRanking(host, { tip, onHover, onPick }) {
   let ranks = [];
   let bars = [];
   let cursor = -1, picked = -1;
-  function about(rank) {
+  function about2(rank) {
     const { group: group2, score, recalled, size: size2, kind } = ranks[rank], { one, score: meaning } = VIEWS[clusters.told.view];
     const rows = [
       [
@@ -4423,7 +4872,7 @@ function createRanking(host, { tip, onHover, onPick }) {
   function bar(rank, most, least, every) {
     const { group: group2, score, kind } = ranks[rank], node = element("span", `kv-rankbar kv-rank-${kind}`);
     node.setAttribute("role", "option");
-    node.setAttribute("aria-label", about(rank).map(([term, value]) => `${term} ${value}`).join(", "));
+    node.setAttribute("aria-label", about2(rank).map(([term, value]) => `${term} ${value}`).join(", "));
     const room = node.appendChild(element("span", "kv-rankroom"));
     const fill2 = room.appendChild(element("span", "kv-rankfill"));
     fill2.style.height = `${100 * (score - least) / Math.max(most - least, 1e-9)}%`;
@@ -4432,7 +4881,7 @@ function createRanking(host, { tip, onHover, onPick }) {
     node.appendChild(element("span", "kv-ranklabel", label)).setAttribute("aria-hidden", "true");
     node.addEventListener("pointerenter", (event) => {
       onHover(group2);
-      tip.show(about(rank), event);
+      tip.show(about2(rank), event);
     });
     node.addEventListener("pointerleave", () => leave());
     node.addEventListener("click", () => onPick(group2));
@@ -4453,7 +4902,7 @@ function createRanking(host, { tip, onHover, onPick }) {
       inline: "nearest"
     });
     onHover(ranks[cursor].group);
-    tip.show(about(cursor), pointOf(bars[cursor]));
+    tip.show(about2(cursor), pointOf(bars[cursor]));
   }
   onKeys(list, {
     ArrowLeft: () => go(Math.max(cursor - 1, 0)),
@@ -4549,7 +4998,7 @@ function createSearch(host, tokens, onFound) {
   Object.assign(field, {
     type: "search",
     placeholder: "find text",
-    title: MEANING3.find
+    title: MEANING4.find
   });
   field.setAttribute("aria-label", "find text in the prompt");
   const buttons = row2.appendChild(element("span", "kv-buttons"));
@@ -4649,10 +5098,10 @@ function createInspector(root2, host) {
     })
   });
   const grid = root2.appendChild(element("div", "kv-grid"));
-  const left = section(grid, "keys", "kv-keys", MEANING3.map);
-  const right = section(grid, "prompt", "kv-prompt", MEANING3.text);
+  const left = section(grid, "keys", "kv-keys", MEANING4.map);
+  const right = section(grid, "prompt", "kv-prompt", MEANING4.text);
   const ranked = grid.appendChild(element("section", "kv-ranks"));
-  const about = grid.appendChild(element("section", "kv-details"));
+  const about2 = grid.appendChild(element("section", "kv-details"));
   const legend3 = root2.appendChild(element("p", "kv-legend"));
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const map = createKeyMap(left.appendChild(element("div")), root2, {
@@ -4699,7 +5148,7 @@ function createInspector(root2, host) {
     ]),
     onPick: (picked2) => choose(clusters.central[picked2], picked2)
   });
-  const details = createDetails(about, page, {
+  const details = createDetails(about2, page, {
     goTo: choose,
     onList: () => choose(-1)
   });
@@ -4935,7 +5384,7 @@ function createInspector(root2, host) {
 }
 
 // misses_words.js
-var MEANING4 = {
+var MEANING5 = {
   evidence: "the prompt; tinted are the tokens without which full attention gives the answer a lower log-probability, the more the stronger; click one to follow it",
   heads: "one column per layer, one row per KV head: the log-probability that comes back if this head alone attends to the oracle's tokens, in one pass in which all other heads keep their choices; framed: the heads that bring the answer back together; hollow: restoring it makes the answer less likely",
   journey: "where this head lost the picked token: each stage of the method's choice, with its numbers at this step; the bar has one mark per step",
@@ -4999,7 +5448,7 @@ function createAnswers(host, page) {
   changed.setAttribute("role", "status");
   function line2(name, text) {
     list.append(element("dt", "kv-name", name));
-    return list.appendChild(explainNumber(element("dd", "", text), MEANING4.logprob, "layers", "answer"));
+    return list.appendChild(explainNumber(element("dd", "", text), MEANING5.logprob, "layers", "answer"));
   }
   function nameOf({ kind, layer, head, position }) {
     if (kind === "restore") return `layer ${layer}, head ${head} restored`;
@@ -5040,7 +5489,7 @@ function createHeads(host, page, { tip, pick }) {
     }, (_, head) => head),
     headName: "KV head",
     label: "layers and KV heads: the log-probability that restoring each brings back",
-    about,
+    about: about2,
     pick,
     tip
   });
@@ -5050,7 +5499,7 @@ function createHeads(host, page, { tip, pick }) {
     layer,
     head
   ])));
-  function about({ layer, head }) {
+  function about2({ layer, head }) {
     const stages = page.restored.filter(([l, h, stage]) => l === layer && h === head && stage !== "all");
     return [
       [
@@ -5101,7 +5550,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
     const item = waterfall.appendChild(element("li"));
     const end = name === "full attention" || name === "here";
     item.append(element("span", "kv-name", String(name)), element("span", "kv-number", nats(Number(value), !end)));
-    explainNumber(item, end ? MEANING4.logprob : MEANING4.causes, "layers", "answer");
+    explainNumber(item, end ? MEANING5.logprob : MEANING5.causes, "layers", "answer");
   }
   waterfall.appendChild(element("li")).append(tagOf(waterfall, "layers", "answer"));
   function indexOf2({ layer, head, position }, step, row2) {
@@ -5161,12 +5610,12 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       ]
     ];
     let lost = false;
-    for (const { name, verdict: verdict2 } of page.stages) {
-      const here = verdict2 === outcome;
+    for (const { name, verdict: verdict3 } of page.stages) {
+      const here = verdict3 === outcome;
       lines.push([
         here ? "lost" : lost ? "after" : "passed",
         name,
-        here ? verdict2 : lost ? "" : "\u2713"
+        here ? verdict3 : lost ? "" : "\u2713"
       ]);
       lost ||= here;
     }
@@ -5205,10 +5654,10 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       stages.replaceChildren();
       for (let row2 = 0; row2 < page.rows_per_head; row2++) {
         const index = indexOf2(picked, step, row2), outcome = page.outcomes[losses.stage[index]];
-        const verdict2 = stages.appendChild(element("li", "kv-verdict"));
+        const verdict3 = stages.appendChild(element("li", "kv-verdict"));
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
-        explainNumber(verdict2, MEANING4.verdict, "head", "step");
-        verdict2.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
+        explainNumber(verdict3, MEANING5.verdict, "head", "step");
+        verdict3.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
         for (const [state, name, numbers] of linesOf(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
@@ -5221,14 +5670,14 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
 }
 function meaningOf(name) {
   const named2 = {
-    "exact attention": MEANING4.exact,
-    given: MEANING4.here,
-    "its score": MEANING4.score
+    "exact attention": MEANING5.exact,
+    given: MEANING5.here,
+    "its score": MEANING5.score
   };
   return named2[
     /** @type {keyof typeof named} */
     name
-  ] ?? MEANING4.stage;
+  ] ?? MEANING5.stage;
 }
 
 // misses.js
@@ -5250,7 +5699,7 @@ function createMisses(root2, host) {
   const top = root2.appendChild(element("div", "kv-head"));
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} \xB7 ${lost} `));
-  explainNumber(tagged(title, "layers", "answer"), MEANING4.logprob, "layers", "answer");
+  explainNumber(tagged(title, "layers", "answer"), MEANING5.logprob, "layers", "answer");
   const menu = createSaveMenu(top, root2, save);
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({
@@ -5258,7 +5707,7 @@ function createMisses(root2, host) {
   }));
   const fed = bar.appendChild(element("span", "kv-fed"));
   const buttons = bar.appendChild(element("span", "kv-changes"));
-  button(buttons, "Restore", MEANING4.restore, () => {
+  button(buttons, "Restore", MEANING5.restore, () => {
     const { layer, head } = picked();
     change({
       kind: "restore",
@@ -5266,23 +5715,23 @@ function createMisses(root2, host) {
       head
     });
   });
-  button(buttons, "Pin", MEANING4.pin, () => change({
+  button(buttons, "Pin", MEANING5.pin, () => change({
     kind: "pin",
     position: picked().position
   }));
-  button(buttons, "Drop", MEANING4.drop, () => change({
+  button(buttons, "Drop", MEANING5.drop, () => change({
     kind: "drop",
     position: picked().position
   }));
-  const reset = button(buttons, "Reset", MEANING4.reset, () => tellChanges([]));
+  const reset = button(buttons, "Reset", MEANING5.reset, () => tellChanges([]));
   let requested = host.get("changes");
   let painted = requested;
   const wait = createWait(root2, () => requested = painted, DECODED_MS);
   const grid = root2.appendChild(element("div", "kv-grid"));
-  const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING4.evidence);
-  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back ", "kv-heads", MEANING4.heads);
-  const journey = titledPanel(grid, "", "kv-journey", MEANING4.journey);
-  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING4.answers);
+  const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING5.evidence);
+  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back ", "kv-heads", MEANING5.heads);
+  const journey = titledPanel(grid, "", "kv-journey", MEANING5.journey);
+  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING5.answers);
   for (const { heading, panel } of [
     heads,
     answers
@@ -5332,6 +5781,12 @@ function createMisses(root2, host) {
     })
   });
   strip.paint(page.evidence.map(({ position }) => position), page.evidence.map(({ look }) => look), page.evidence.map(() => ATTENDED | ORACLE));
+  createFind(text.heading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ]
+  });
   const map = createHeads(heads.panel, page, {
     tip,
     pick
@@ -5388,9 +5843,9 @@ function createMisses(root2, host) {
     strip.light([
       now.position
     ]);
-    const about = now.step < page.asked ? "of the question" : "of the answer";
+    const about2 = now.step < page.asked ? "of the question" : "of the answer";
     fed.textContent = `feeds ${quoted(page.fed[now.step])}`;
-    explain(fed, `this step feeds a token ${about}`);
+    explain(fed, `this step feeds a token ${about2}`);
     slider.show(now.step, `, feeds ${page.fed[now.step]}`);
     map.paint(now);
     way.paint(now);
@@ -5607,7 +6062,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     entry.addEventListener("click", () => onPick(members[0]));
     entry.setAttribute("role", "option");
     entry.setAttribute("aria-selected", "false");
-    const about = [
+    const about2 = [
       [
         page.group_name,
         `#${group2}`
@@ -5636,7 +6091,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     return {
       node: entry,
       members,
-      about
+      about: about2
     };
   }
   function go(place) {
@@ -5693,32 +6148,16 @@ function createClusters(host, page, { tip, onHover, onPick }) {
 }
 
 // stepper_follow.js
-function createFollow(heading, page, strip) {
-  const label = heading.appendChild(element("label", "kv-follow", "follows "));
-  explain(label, MEANING.follow);
-  const select = label.appendChild(element("select", "kv-headmeasure"));
-  select.setAttribute("aria-label", "the token that the text follows");
-  if (page.span.length) select.append(new Option("the marked tokens", "span"));
-  select.append(new Option("the strongest token", "strongest"), new Option("the missed token", "missed"), new Option("the picked token", "picked"), new Option("nothing", "nothing"));
+function createFollow(settings, heading, page, strip) {
+  let picked = -1;
+  const text = createFollowText(settings, heading, page, {
+    strip,
+    picked: () => picked
+  });
   const line2 = element("p", "kv-note kv-picked");
   heading.after(line2);
   line2.hidden = true;
-  let picked = -1;
   let shown = null;
-  function target() {
-    if (!shown) return -1;
-    const { frame } = shown;
-    if (select.value === "span") return page.span[0];
-    if (select.value === "picked") return picked;
-    if (select.value === "missed") return heaviest3(frame, (index) => !(frame.marks[index] & (ATTENDED | MERGED)));
-    return select.value === "nothing" ? -1 : heaviest3(frame, (index) => frame.groups[index] >= 0);
-  }
-  function move() {
-    const position = target(), [top, bottom] = strip().inSight();
-    if (position >= 0 && position < page.prompt_length && (position <= top || position >= bottom - 1)) {
-      strip().focus(position, false);
-    }
-  }
   function tell() {
     line2.hidden = picked < 0 || !shown;
     strip().light(picked < 0 ? [] : [
@@ -5732,19 +6171,16 @@ function createFollow(heading, page, strip) {
       missed: 0
     };
     for (let step = 0; step < page.steps; step++) {
-      const frame = frameOf(shown.slice, step), index = indexOf(frame, picked);
+      const frame = frameOf(shown, step), index = indexOf(frame, picked);
       const mark = index < 0 ? 0 : frame.marks[index];
       if (mark & ATTENDED) counts[mark & ORACLE ? "agreed" : "wasted"]++;
       else if (mark & MERGED) counts.merged++;
       else if (mark) counts.missed++;
     }
     const found = Object.entries(counts).filter(([, count]) => count).map(([name, count]) => `${name} in ${count}`);
-    line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in this head`;
+    const { kind, heads } = unionOf(shown);
+    line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in ${kind === "none" ? "this head" : `the union of ${heads} heads`}`;
   }
-  select.addEventListener("change", () => {
-    for (const option of select.options) option.toggleAttribute("selected", option.selected);
-    move();
-  });
   return {
     /**
      * Outlines a token over all steps; picked again, it is let go.
@@ -5766,37 +6202,28 @@ function createFollow(heading, page, strip) {
      * @param {boolean} stay
      */
     paint(slice, frame, stay) {
-      shown = {
-        slice,
-        frame
-      };
+      shown = slice;
       tell();
-      if (!stay) move();
+      text.show([
+        frame
+      ], stay);
     },
-    /** Where the text opens. */
-    opening: () => Math.max(0, target())
+    opening: text.opening
   };
-}
-function heaviest3(frame, counts) {
-  let best = -1;
-  for (let index = 0; index < frame.positions.length; index++) {
-    if (counts(index) && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
-  }
-  return best < 0 ? -1 : frame.positions[best];
 }
 
 // stepper_controls.js
 function createControls(root2, page, { go, toggle, pick, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
-  const layer = picker(head, "layer", page.layers, page.layers_meaning, () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
+  const place = createPlacePickers(head, page, (layer, row2) => pick(layer, row2, "none"));
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
   const play = button(slider.buttons, "\u25B6", "play (space)", toggle);
   const stats = explainTogether(bar.appendChild(element("span", "kv-stats")), "numbers of this step");
   const fed = stats.appendChild(explain(element("span", "kv-fed"), MEANING.fed));
-  const ofHead = stats.appendChild(tagged(element("span", "kv-scoped"), "head", "step"));
+  const ofHead = stats.appendChild(element("span", "kv-scoped"));
+  ofHead.append(tagOf(ofHead, "head", "step"));
   const ofLayer = stats.appendChild(tagged(element("span", "kv-scoped"), "layer", "step"));
   const figures = {
     recall: figure2(ofHead, "recall"),
@@ -5805,9 +6232,11 @@ function createControls(root2, page, { go, toggle, pick, save }) {
     read: figure2(ofLayer, "read"),
     moved: figure2(ofLayer, "moved")
   };
+  const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
   return {
     menu,
+    settings,
     /** @param {boolean} running */
     playing(running) {
       play.textContent = running ? "\u275A\u275A" : "\u25B6";
@@ -5829,24 +6258,34 @@ function createControls(root2, page, { go, toggle, pick, save }) {
       figures.attended.number.textContent = format(attended);
       figures.read.inBytes(slice.read_bytes[step]);
       figures.moved.inBytes(slice.moved_bytes[step]);
-      layer.value = String(slice.layer);
-      row2.value = String(slice.head);
-      markSelected(layer, row2);
-      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+      place(slice.layer, slice.head);
+      const { kind, heads } = unionOf(slice);
+      ofHead.firstElementChild?.replaceWith(tagOf(ofHead, scopeIn("head", kind), "step"));
+      for (const { ofHeads } of Object.values(figures)) ofHeads(kind, heads);
+      const union = kind === "none" ? "" : `, union="${kind}"`;
+      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head}${union})`;
     }
   };
 }
 function figure2(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
-  explainNumber(item, MEANING[name], SCOPE_OF[name], "step");
-  item.append(element("span", "kv-name", name));
+  const label = item.appendChild(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
+  let about2 = "";
   return {
     number,
+    /**
+     * @param {Union} union
+     * @param {number} heads
+     */
+    ofHeads(union, heads) {
+      label.textContent = nameIn(name, union);
+      explainNumber(item, `${meaningIn(name, union, heads)}${about2}`, scopeIn(SCOPE_OF[name], union), "step");
+    },
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
-      explainNumber(item, `${MEANING[name]}: ${format(count)} bytes`, SCOPE_OF[name], "step");
+      about2 = `: ${format(count)} bytes`;
     }
   };
 }
@@ -5872,28 +6311,37 @@ function createStepper(root2, host) {
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
-    pick: ask
+    pick: ask,
+    settings: controls.settings
   });
   const grid = root2.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
-  const follow2 = createFollow(heading, page, () => prompt);
+  const follow2 = createFollow(controls.settings, heading, page, () => prompt);
+  createFind(heading, root2, {
+    tokens: page.tokens.slice(0, page.prompt_length),
+    strips: () => [
+      prompt
+    ]
+  });
   const { panel: mapPanel } = titledPanel(grid, "steps \u2193 \xD7 positions \u2192", "kv-map", MEANING.map);
   const zoom = createZoom(page.tokens.length, paintMap);
   const axis = createAxis(mapPanel, page, zoom);
   const recalledPanel = titledPanel(grid, "", "kv-recalled", MEANING.recalled);
   const recalledTitle = recalledPanel.heading.appendChild(element("span"));
-  recalledPanel.heading.append(" ", tagOf(recalledPanel.panel, "head", "step"));
+  const recalledTag = tagOf(recalledPanel.panel, "head", "step");
+  recalledPanel.heading.append(" ", recalledTag);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
-  root2.append(legend2(page), ...page.notes.map((note) => element("p", "kv-note", note)));
-  const about = (position, event) => {
+  const key = legend2(page);
+  root2.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
+  const about2 = (position, event) => {
     if (position === null || !frame || !slice) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, now, position), event);
+    else tip.show(about(page, slice, frame, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
     span: page.span,
     label: "prompt",
-    onHover: about,
+    onHover: about2,
     onPick: (token) => host.tell({
       token: follow2.pick(token)
     }),
@@ -5903,7 +6351,7 @@ function createStepper(root2, host) {
     tokens: page.tokens.slice(page.prompt_length),
     start: page.prompt_length,
     label: "written so far",
-    onHover: about
+    onHover: about2
   });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
   explain(next, MEANING.next);
@@ -5920,7 +6368,7 @@ function createStepper(root2, host) {
           "step",
           format(row2)
         ],
-        ...aboutToken(page, slice, frameOf(slice, row2), row2, position)
+        ...about(page, slice, frameOf(slice, row2), row2, position)
       ], event);
     },
     onPick(row2, column) {
@@ -5950,10 +6398,13 @@ function createStepper(root2, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
-    const recalled = clusters.paint(slice2, now, frame);
-    recalledTitle.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    const recalled = clusters.paint(slice2, now, frame), { kind, heads: joined } = unionOf(slice2);
+    recalledPanel.panel.hidden = kind !== "none";
+    recalledTag.hidden = kind !== "none";
+    recalledTitle.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow2.paint(slice2, frame, opening);
-    heads.paint(slice2.layer, slice2.head);
+    heads.paint(slice2.layer, slice2.head, kind);
+    key.say(joined, kind !== "none");
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -5984,16 +6435,20 @@ function createStepper(root2, host) {
     timer = null;
     controls.playing(false);
   }
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (slice && root2.dataset.busy === void 0 && isShown(slice, layer, head, union)) return;
     wait.begin();
     root2.dataset.busy = "";
+    heads.paint(layer, head, union);
     host.tell({
       layer,
-      head
+      head,
+      union
     });
   }
   function save() {
-    const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
+    const head = slice && unionOf(slice).kind !== "none" ? "union" : `head-${slice?.head}`;
+    const place = `step-${now}-layer-${slice?.layer}-${head}`;
     return savePicture(controls.menu, root2, host.css, `decode-stepper-${place}.png`, map.canvas);
   }
   root2.addEventListener("keydown", (event) => {
@@ -6031,7 +6486,23 @@ function createStepper(root2, host) {
 function legend2(page) {
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, tint);
+  const words = `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`;
+  const host = createLegend(marksOf(page.merges), words, tint);
+  const last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /**
+     * @param {number} heads
+     * @param {boolean} union
+     */
+    say(heads, union) {
+      last.textContent = union ? `union of ${heads} heads \xB7 strength: share of the heads` : words;
+      explain(last, union ? STRENGTH : tint);
+    }
+  };
 }
 
 // kvviz.js
