@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import traitlets
@@ -38,6 +39,10 @@ class LiveWidget(AnyWidget):
             _, *parameters = inspect.signature(cls.__init__).parameters.values()
             cls.__signature__ = inspect.Signature(parameters)
 
+    def __init__(self, *arguments: Any, **traits: Any) -> None:
+        super().__init__(*arguments, **traits)
+        self.on_msg(self._send_page)
+
     @traitlets.default("_kvviz_key")
     def _new_key(self) -> str:
         return uuid.uuid4().hex
@@ -48,6 +53,17 @@ class LiveWidget(AnyWidget):
         Each widget of kvviz defines it; that of other subclasses has only the widget's name.
         """
         return Snapshot(type(self).__name__, "")
+
+    def _send_page(self, _: Any, message: Mapping[str, Any], buffers: Any) -> None:
+        """Answer "Save as HTML" with the page of `to_html`, or with why there is none."""
+        if message.get("kind") != "page":
+            return
+        try:
+            page: str = self.to_html()  # type: ignore[attr-defined]  # every widget with this menu has it
+        except Exception as error:
+            self.send({"kind": "page", "refusal": str(error)}, buffers=[])
+            raise
+        self.send({"kind": "page"}, buffers=[page.encode("utf-8")])
 
     def __repr__(self) -> str:
         return f"<kvviz.widgets.{type(self).__name__}>"  # viewers without widgets print it above the snapshot

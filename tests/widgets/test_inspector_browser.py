@@ -158,7 +158,7 @@ def test_the_screenshot_and_the_call(browser, hostile, tmp_path):
         call = f'layer=2, head=0, n_clusters=8, metric="cosine", seed=0, token={token}, queries=32, budget=90)'
         expect(page.locator(".kv-sheet code")).to_have_text(f"kvviz.widgets.ClusterInspector(trace, {call}")
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "cluster-inspector-layer-2-head-0-clusters-8.png"
         download.value.save_as(tmp_path / "saved.png")
         data, box = (tmp_path / "saved.png").read_bytes(), page.locator(".kvviz").bounding_box()

@@ -4,8 +4,8 @@ import { meanOf, NAMES, NUMBERS, ROWS, sortKey } from "./comparer_words.js";
 import { element, hasModifier, targetOf } from "./dom.js";
 import { createHeadPanel } from "./head_panel.js";
 import { bytesOf } from "./host.js";
-import { createLegend, keepKeys, savePicture, stepKeys } from "./panel.js";
-import { pictureOf } from "./picture.js";
+import { createLegend, keepKeys, stepKeys } from "./panel.js";
+import { saveAs } from "./save.js";
 import { frameOf, unpack } from "./slice.js";
 import { SINK } from "./strip.js";
 import { watchTheme } from "./theme.js";
@@ -17,6 +17,7 @@ import { MEANING } from "./words.js";
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go, Marks } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @typedef {ReturnType<typeof createColumn>} Column */
 /**
  * @typedef {object} ComparerPage
@@ -168,15 +169,13 @@ export function createComparer(root, host) {
     for (const column of columns) column.light(outlined < 0 ? [] : [outlined]);
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { layer, head } = columns[0].slice;
-    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root, host.css, name, null, () => {
-      root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // with the columns out of sight
-      const picture = pictureOf(root, host.css); // copies the panel before it returns
-      root.style.width = "";
-      return picture;
-    });
+    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}`;
+    root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // with the columns out of sight
+    saveAs(format, controls.menu, root, host, name); // draws the widget before it returns
+    root.style.width = "";
   }
 
   function open() {

@@ -1,9 +1,11 @@
 import { sortMeaning } from "./comparer_words.js";
 import { element } from "./dom.js";
-import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { createStepSlider, markSelected, picker } from "./panel.js";
+import { createSaveMenu } from "./save.js";
 
 /** @import { ComparerPage, ComparerState } from "./comparer.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 
 /**
  * Seven controls: previous step, next step, step slider, layer, head, order of the columns, and menu.
@@ -14,7 +16,7 @@ import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.
  * @param {Go} options.go
  * @param {(layer: number, head: number) => void} options.pick
  * @param {(sort: string) => void} options.sort
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createComparerControls(root, page, { go, pick, sort, save }) {
   const head = root.appendChild(element("div", "kv-head"));

@@ -1,9 +1,11 @@
 import { element, format } from "./dom.js";
 import { MEANING, MEASURES, shortNumber } from "./explorer_words.js";
-import { createSaveMenu, markSelected, picker } from "./panel.js";
+import { markSelected, picker } from "./panel.js";
+import { createSaveMenu } from "./save.js";
 import { bytes } from "./words.js";
 
 /** @import { ExplorerNumbers, ExplorerPage, Place } from "./explorer.js" */
+/** @import { Format } from "./save.js" */
 
 /**
  * At most seven controls: budget, two fields of the method, measure, layer, head, and menu.
@@ -13,7 +15,7 @@ import { bytes } from "./words.js";
  * @param {object} options
  * @param {(changes: Partial<Place>) => void} options.change
  * @param {() => void} options.measured
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createExplorerControls(root, page, { change, measured, save }) {
   const head = root.appendChild(element("div", "kv-head"));

@@ -4,7 +4,8 @@ import { createInspectorControls } from "./inspector_controls.js";
 import { createDetails, takenOf } from "./inspector_details.js";
 import { createKeyMap } from "./inspector_map.js";
 import { MEANING, steps } from "./inspector_words.js";
-import { keepKeys, savePicture, section } from "./panel.js";
+import { keepKeys, section } from "./panel.js";
+import { saveAs } from "./save.js";
 import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, GENERATED, ORACLE, SINK } from "./strip.js";
 import { HUES, LEVELS, watchTheme } from "./theme.js";
@@ -14,6 +15,7 @@ import { decimals, visible } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Key } from "./inspector_map.js" */
 /** @import { Unpacked } from "./slice.js" */
 /** @import { Rows } from "./tip.js" */
@@ -222,10 +224,11 @@ export function createInspector(root, host) {
     if (next) ask(next);
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { layer, head, n_clusters: count } = settings();
-    const name = `cluster-inspector-layer-${layer}-head-${head}-clusters-${count}.png`;
-    return savePicture(controls.menu, root, host.css, name, map.above);
+    const name = `cluster-inspector-layer-${layer}-head-${head}-clusters-${count}`;
+    return saveAs(format, controls.menu, root, host, name);
   }
 
   root.addEventListener("keydown", (event) => {

@@ -1,15 +1,17 @@
 import { element, format } from "./dom.js";
 import { MEANING } from "./inspector_words.js";
-import { createSaveMenu, markSelected, picker } from "./panel.js";
+import { markSelected, picker } from "./panel.js";
+import { createSaveMenu } from "./save.js";
 
 /** @import { InspectorPage, Settings } from "./inspector.js" */
+/** @import { Format } from "./save.js" */
 
 /**
  * Six controls: C, metric, seed, layer, head and menu. A page without a kernel has C and the menu only.
  *
  * @param {HTMLElement} root
  * @param {InspectorPage} page
- * @param {{ change: (settings: Partial<Settings>) => void, save: () => void }} options
+ * @param {{ change: (settings: Partial<Settings>) => void, save: (format: Format) => void }} options
  */
 export function createInspectorControls(root, page, { change, save }) {
   const head = root.appendChild(element("div", "kv-head"));

@@ -1,7 +1,8 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
-import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
+import { createLegend, keepKeys, stepKeys, titledPanel } from "./panel.js";
+import { saveAs } from "./save.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createClusters } from "./stepper_clusters.js";
 import { createFollow } from "./stepper_follow.js";
@@ -16,6 +17,7 @@ import { aboutToken, MEANING } from "./words.js";
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go, Marks } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Clusters, Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 /** @typedef {Slice & Clusters & StepperNumbers} StepperSlice */
@@ -216,9 +218,10 @@ export function createStepper(root, host) {
     sightBar.style.setProperty("--until", String(Math.min(until, page.prompt_length) / page.tokens.length));
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
-    return savePicture(controls.menu, root, host.css, `decode-stepper-${place}.png`, map.canvas);
+    return saveAs(format, controls.menu, root, host, `decode-stepper-${place}`);
   }
 
   root.addEventListener("keydown", (event) => {

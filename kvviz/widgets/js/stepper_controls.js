@@ -1,8 +1,10 @@
 import { element, format } from "./dom.js";
-import { button, createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { button, createStepSlider, markSelected, picker } from "./panel.js";
+import { createSaveMenu } from "./save.js";
 import { bytes, MEANING, quoted } from "./words.js";
 
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @import { StepperPage, StepperSlice } from "./stepper.js" */
 
 /**
@@ -14,7 +16,7 @@ import { bytes, MEANING, quoted } from "./words.js";
  * @param {Go} options.go
  * @param {() => void} options.toggle
  * @param {(layer: number, head: number) => void} options.pick
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createControls(root, page, { go, toggle, pick, save }) {
   const head = root.appendChild(element("div", "kv-head"));

@@ -136,7 +136,7 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   host.classList.add("kv-matrix");
   const inner = host.appendChild(element("div", "kv-matrix-inner"));
   const canvas = inner.appendChild(element("canvas"));
-  const frame = inner.appendChild(element("div", "kv-row"));
+  const frame2 = inner.appendChild(element("div", "kv-row"));
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", label);
@@ -168,9 +168,9 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   }
   function place() {
     const top = framed * rowHeight;
-    frame.hidden = framed < 0 || framed >= rows;
-    frame.style.top = `${top}px`;
-    frame.style.height = `${rowHeight}px`;
+    frame2.hidden = framed < 0 || framed >= rows;
+    frame2.style.top = `${top}px`;
+    frame2.style.height = `${rowHeight}px`;
     if (top < host.scrollTop) host.scrollTop = top;
     if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
   }
@@ -641,7 +641,7 @@ function createCanvasMatrix(root2, host) {
       ]
     })
   });
-  const frame = () => matrix.frame(host.get("row"));
+  const frame2 = () => matrix.frame(host.get("row"));
   const paint = () => {
     const values = host.bytes("values"), [rows, columns] = host.get("shape");
     if (values.length !== rows * columns) return;
@@ -649,12 +649,12 @@ function createCanvasMatrix(root2, host) {
       rows,
       columns
     ]);
-    frame();
+    frame2();
   };
   host.on("values", paint);
   host.on("shape", paint);
   host.on("colours", matrix.recolour);
-  host.on("row", frame);
+  host.on("row", frame2);
   const unwatch = watchTheme(root2, matrix.recolour);
   paint();
   return () => {
@@ -692,7 +692,7 @@ function createCurve(host, { label, onPick, onHover }) {
     class: "kv-own",
     ...fixed
   }));
-  const frame = svg.appendChild(svgElement("rect", {
+  const frame2 = svg.appendChild(svgElement("rect", {
     class: "kv-now",
     y: 0.5,
     height: TALL - 1,
@@ -724,11 +724,11 @@ function createCurve(host, { label, onPick, onHover }) {
       };
       others.setAttribute("d", all.filter((_, index) => index !== front).map(path).join(""));
       curve.setAttribute("d", path(all[front]));
-      frame.setAttribute("width", String(WIDE / steps2));
+      frame2.setAttribute("width", String(WIDE / steps2));
     },
     /** @param {number} step */
     frame(step) {
-      frame.setAttribute("x", String(step * WIDE / steps2));
+      frame2.setAttribute("x", String(step * WIDE / steps2));
     }
   };
 }
@@ -778,12 +778,12 @@ function clustersOf(slice, step) {
   ];
   return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
 }
-function indexOf(frame, position) {
-  let low = 0, high = frame.positions.length - 1;
+function indexOf(frame2, position) {
+  let low = 0, high = frame2.positions.length - 1;
   while (low <= high) {
     const middle = low + high >> 1;
-    if (frame.positions[middle] === position) return middle;
-    if (frame.positions[middle] < position) low = middle + 1;
+    if (frame2.positions[middle] === position) return middle;
+    if (frame2.positions[middle] < position) low = middle + 1;
     else high = middle - 1;
   }
   return -1;
@@ -852,10 +852,10 @@ function decimals(number) {
   if (Number.isNaN(number)) return "none";
   return number !== 0 && (Math.abs(number) < 1e-3 || Math.abs(number) >= 1e5) ? number.toExponential(1) : Number(number.toPrecision(3)).toString();
 }
-function wasRecalled(frame, index) {
-  return index >= 0 && frame.groups[index] >= 0;
+function wasRecalled(frame2, index) {
+  return index >= 0 && frame2.groups[index] >= 0;
 }
-function aboutToken(page, slice, frame, step, position) {
+function aboutToken(page, slice, frame2, step, position) {
   const rows = [
     [
       "token",
@@ -873,14 +873,14 @@ function aboutToken(page, slice, frame, step, position) {
       "not yet in the text at this step"
     ]
   ];
-  const index = indexOf(frame, position);
-  if (wasRecalled(frame, index)) {
+  const index = indexOf(frame2, position);
+  if (wasRecalled(frame2, index)) {
     rows.push([
       page.group_name,
-      `#${frame.groups[index]}`
+      `#${frame2.groups[index]}`
     ], [
       "score",
-      decimals(frame.scores[index])
+      decimals(frame2.scores[index])
     ]);
   } else rows.push([
     page.group_name,
@@ -888,15 +888,15 @@ function aboutToken(page, slice, frame, step, position) {
   ]);
   rows.push([
     "attention",
-    weightOf(slice, frame, index, step, position)
+    weightOf(slice, frame2, index, step, position)
   ], [
     "state",
-    verdict(index < 0 ? 0 : frame.marks[index])
+    verdict(index < 0 ? 0 : frame2.marks[index])
   ]);
   return rows;
 }
-function weightOf(slice, frame, index, step, position) {
-  if (index >= 0) return decimals(frame.weights[index]);
+function weightOf(slice, frame2, index, step, position) {
+  if (index >= 0) return decimals(frame2.weights[index]);
   const weight = roundedWeight(slice, step, position);
   if (weight === null) return "less than any token of the oracle";
   return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
@@ -1006,13 +1006,13 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
     ], event)
   });
   let slice;
-  let frame = null;
+  let frame2 = null;
   let step = 0;
   const numbersAt = (step2) => NAMES.map((name) => [
     name,
     NUMBERS[name].write(slice[name][step2])
   ]);
-  const describeToken = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+  const describeToken = (position, event) => about(position === null || !frame2 ? null : aboutToken(text, slice, frame2, step, position), event);
   const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
@@ -1097,8 +1097,8 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
      *
      * @param {ColumnSlice} shown
      */
-    show(shown) {
-      slice = shown;
+    show(shown2) {
+      slice = shown2;
       map.paint(slice.map_looks, slice.shapes.map_looks);
     },
     describe() {
@@ -1132,8 +1132,8 @@ function createColumn(host, page, method, { go, choose, turn, point, about }) {
       if (token) answerPanel.scrollTop = token.offsetTop - answerPanel.clientHeight / 2;
     },
     paint() {
-      frame = frameOf(slice, step);
-      prompt.paint(frame.positions, frame.looks, frame.marks);
+      frame2 = frameOf(slice, step);
+      prompt.paint(frame2.positions, frame2.looks, frame2.marks);
       fed.forEach((span, index) => {
         span.toggleAttribute("data-now", index === step);
         span.toggleAttribute("data-ahead", index > step);
@@ -1166,76 +1166,6 @@ function numberCell(column, name) {
     now,
     mean
   };
-}
-
-// picture.js
-var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g;
-var VARIABLES = [
-  "--jp-layout-color0",
-  "--jp-layout-color1",
-  "--jp-layout-color2",
-  "--jp-ui-font-color1",
-  "--jp-ui-font-color2",
-  "--jp-border-color1",
-  "--jp-border-color2",
-  "--jp-brand-color1",
-  "--jp-ui-font-family",
-  "--jp-content-font-family",
-  "--jp-code-font-family"
-];
-async function pictureOf(root2, css) {
-  const { width, height } = root2.getBoundingClientRect();
-  const copy = (
-    /** @type {HTMLElement} */
-    root2.cloneNode(true)
-  );
-  const style2 = getComputedStyle(root2);
-  for (const name of VARIABLES) copy.style.setProperty(name, style2.getPropertyValue(name));
-  copy.style.width = `${width}px`;
-  copy.querySelectorAll(".kv-tip, .kv-sheet").forEach((node) => node.remove());
-  const canvases = copy.querySelectorAll("canvas");
-  root2.querySelectorAll("canvas").forEach((canvas2, index) => {
-    const image2 = element("img");
-    image2.src = canvas2.toDataURL();
-    image2.style.cssText = canvas2.style.cssText;
-    canvases[index].replaceWith(image2);
-  });
-  const panels = (
-    /** @type {NodeListOf<HTMLElement>} */
-    copy.querySelectorAll(".kv-panel")
-  );
-  root2.querySelectorAll(".kv-panel").forEach((panel, index) => {
-    panels[index].style.overflow = "hidden";
-    panels[index].style.height = `${panel.clientHeight}px`;
-    const inner = (
-      /** @type {HTMLElement | null} */
-      panels[index].querySelector(".kv-lines, ol, .kv-matrix-inner")
-    );
-    if (panel.scrollTop && inner) inner.style.marginTop = `${-panel.scrollTop}px`;
-  });
-  copy.prepend(element("style", "", css));
-  const markup = new XMLSerializer().serializeToString(copy).replace(UNWRITABLE, "\uFFFD");
-  const drawing = `<foreignObject width="100%" height="100%">${markup}</foreignObject>`;
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}">${drawing}</svg>`;
-  const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
-  await image.decode();
-  const scale = 2;
-  const canvas = element("canvas");
-  canvas.width = Math.ceil(width * scale);
-  canvas.height = Math.ceil(height * scale);
-  const context = contextOf(canvas);
-  context.scale(scale, scale);
-  context.fillStyle = style2.backgroundColor;
-  context.fillRect(0, 0, width, height);
-  context.drawImage(image, 0, 0, width, height);
-  return canvas.toDataURL("image/png");
-}
-function download(url, name) {
-  const link = element("a");
-  link.href = url;
-  link.download = name;
-  link.click();
 }
 
 // panel.js
@@ -1349,21 +1279,822 @@ function markSelected(...selects) {
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
 }
+
+// picture.js
+var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]/gu;
+var SCALE = 2;
+var PRINTED_MS = 6e4;
+function textOf({ svg }) {
+  return new XMLSerializer().serializeToString(svg).replace(UNWRITABLE, "\uFFFD");
+}
+async function pngOf(drawn) {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(textOf(drawn))}`;
+  await image.decode();
+  const canvas = element("canvas");
+  canvas.width = SCALE * drawn.width;
+  canvas.height = SCALE * drawn.height;
+  contextOf(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!blob) throw new Error("the picture is too large for it");
+  return blob;
+}
+function print({ svg, width, height }, name) {
+  const frame2 = element("iframe");
+  frame2.style.cssText = "position:fixed;width:0;height:0;border:0";
+  frame2.setAttribute("aria-hidden", "true");
+  frame2.tabIndex = -1;
+  document.body.append(frame2);
+  const sheet = (
+    /** @type {Window} */
+    frame2.contentWindow
+  ), page = sheet.document, before = document.title;
+  page.title = document.title = name;
+  const size2 = `@page { size: ${width / 96}in ${height / 96}in; margin: 0 }`;
+  page.head.append(element("style", "", `${size2} html, body { margin: 0 } svg { display: block; break-inside: avoid }`));
+  page.body.append(page.importNode(svg, true));
+  const done = () => {
+    clearTimeout(timer);
+    frame2.remove();
+    if (document.title === name) document.title = before;
+  };
+  const timer = setTimeout(done, PRINTED_MS);
+  sheet.addEventListener("afterprint", () => setTimeout(done));
+  sheet.focus();
+  sheet.print();
+}
+function download(blob, name) {
+  const link = element("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1e3);
+}
+
+// vector_boxes.js
+var SIDES = [
+  "Top",
+  "Right",
+  "Bottom",
+  "Left"
+];
+function colourReader() {
+  const known = /* @__PURE__ */ new Map();
+  return (text) => {
+    let read = known.get(text);
+    if (!read) {
+      const [red, green, blue, alpha] = pixels([
+        text
+      ]);
+      read = {
+        colour: `rgb(${red},${green},${blue})`,
+        alpha: Math.round(1e3 * alpha / 255) / 1e3
+      };
+      known.set(text, read);
+    }
+    return read;
+  };
+}
+function ink(drawing, kind, text) {
+  const { colour, alpha } = drawing.read(text);
+  return alpha === 1 ? {
+    [kind]: colour
+  } : {
+    [kind]: colour,
+    [`${kind}-opacity`]: alpha
+  };
+}
+function paintBox(drawing, into, box, style) {
+  if (!box.width || !box.height) return;
+  const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.width / 2, box.height / 2);
+  if (drawing.read(style.backgroundColor).alpha) {
+    into.append(rectangle(drawing, box, 0, radius, ink(drawing, "fill", style.backgroundColor)));
+  }
+  if (style.backgroundImage !== "none") paintImage(drawing, into, box, radius, style);
+  paintBorder(drawing, into, box, radius, style);
+  const shadow = /^(.*\)|\w+) 0px 0px 0px ([\d.]+)px inset$/.exec(style.boxShadow);
+  if (shadow) into.append(frame(drawing, box, radius, -Number(shadow[2]) / 2, Number(shadow[2]), shadow[1], "solid"));
+  const width = parseFloat(style.outlineWidth);
+  if (style.outlineStyle !== "none" && width) {
+    const beyond = parseFloat(style.outlineOffset) + width / 2;
+    drawing.outlines.append(frame(drawing, box, radius, beyond, width, style.outlineColor, style.outlineStyle));
+  }
+}
+function underline(drawing, into, box, style, ascent) {
+  const y = box.top - drawing.top + parseFloat(style.paddingTop) + ascent + (parseFloat(style.textUnderlineOffset) || 1);
+  const width = parseFloat(style.textDecorationThickness) || 1;
+  const [x1, x2] = [
+    box.left - drawing.left,
+    box.right - drawing.left
+  ];
+  const stroke = {
+    "stroke-width": width,
+    ...ink(drawing, "stroke", style.textDecorationColor)
+  };
+  into.append(svgElement("line", {
+    ...rounded({
+      x1,
+      x2,
+      y1: y + width / 2,
+      y2: y + width / 2
+    }),
+    ...stroke
+  }));
+}
+function paintBorder(drawing, into, box, radius, style) {
+  const sides = SIDES.map((side) => ({
+    width: parseFloat(style.getPropertyValue(`border-${side.toLowerCase()}-width`)),
+    line: style.getPropertyValue(`border-${side.toLowerCase()}-style`),
+    colour: style.getPropertyValue(`border-${side.toLowerCase()}-color`)
+  }));
+  const [first] = sides, drawn = sides.map(({ width, line: line2 }) => line2 !== "none" && width > 0);
+  if (sides.every((side) => JSON.stringify(side) === JSON.stringify(first))) {
+    if (drawn[0]) into.append(frame(drawing, box, radius, -first.width / 2, first.width, first.colour, first.line));
+    return;
+  }
+  const left = box.left - drawing.left, top = box.top - drawing.top;
+  sides.forEach(({ width, line: line2, colour }, side) => {
+    if (!drawn[side]) return;
+    const across = side % 2 === 0, far = side === 1 || side === 2;
+    const at = (far ? (across ? box.height : box.width) - width / 2 : width / 2) + (across ? top : left);
+    const ends = across ? {
+      x1: left,
+      x2: left + box.width,
+      y1: at,
+      y2: at
+    } : {
+      x1: at,
+      x2: at,
+      y1: top,
+      y2: top + box.height
+    };
+    into.append(svgElement("line", {
+      ...rounded(ends),
+      ...strokeOf(drawing, width, colour, line2)
+    }));
+  });
+}
+function frame(drawing, box, radius, beyond, width, colour, line2) {
+  const looks2 = {
+    fill: "none",
+    ...strokeOf(drawing, width, colour, line2)
+  };
+  return rectangle(drawing, box, beyond, radius && Math.max(0, radius + beyond), looks2);
+}
+function strokeOf(drawing, width, colour, line2) {
+  const dashes = {
+    dashed: `${3 * width} ${2 * width}`,
+    dotted: `${width} ${width}`
+  }[line2];
+  const stroke = {
+    "stroke-width": width,
+    ...ink(drawing, "stroke", colour)
+  };
+  return dashes ? {
+    ...stroke,
+    "stroke-dasharray": dashes
+  } : stroke;
+}
+function rectangle(drawing, box, beyond, radius, looks2) {
+  const [x, y] = [
+    box.left - drawing.left - beyond,
+    box.top - drawing.top - beyond
+  ];
+  const size2 = {
+    width: Math.max(0, box.width + 2 * beyond),
+    height: Math.max(0, box.height + 2 * beyond)
+  };
+  return svgElement("rect", {
+    ...rounded({
+      x,
+      y,
+      ...size2
+    }),
+    ...radius ? rounded({
+      rx: radius
+    }) : {},
+    ...looks2
+  });
+}
+function paintImage(drawing, into, box, radius, style) {
+  const image = /^([a-z-]+)\((.*)\)$/.exec(style.backgroundImage);
+  if (!image) return;
+  const [first, ...stops] = image[2].split(/,\s*(?![^(]*\))/);
+  const read = stops.map((stop) => ({
+    colour: stop.replace(/(\s+-?[\d.]+(px|%))+$/, ""),
+    places: [
+      ...stop.matchAll(/\s(-?[\d.]+)(?:px|%)/g)
+    ].map(([, number]) => Number(number)).slice(-2)
+  }));
+  if (image[1] === "linear-gradient") {
+    const share = Math.min(1, Math.max(0, read[0].places[0] / 100));
+    const [before, after] = [
+      new DOMRect(box.left, box.top, box.width * share, box.height),
+      new DOMRect(box.left + box.width * share, box.top, box.width * (1 - share), box.height)
+    ];
+    into.append(rectangle(drawing, before, 0, 0, ink(drawing, "fill", read[0].colour)));
+    into.append(rectangle(drawing, after, 0, 0, ink(drawing, "fill", read[1].colour)));
+    return;
+  }
+  const key = `${style.backgroundImage} ${style.backgroundSize}`;
+  let id = drawing.patterns.get(key);
+  if (!id) {
+    id = `pattern-${drawing.patterns.size}`;
+    drawing.patterns.set(key, id);
+    const places = read.flatMap((stop) => stop.places);
+    const dots = image[1] === "radial-gradient", size2 = dots ? parseFloat(style.backgroundSize) : Math.max(...places);
+    const turn = dots ? {} : {
+      patternTransform: `rotate(${parseFloat(first) - 90})`
+    };
+    const units = {
+      id,
+      patternUnits: "userSpaceOnUse",
+      width: size2,
+      height: size2,
+      ...turn
+    };
+    const fill2 = ink(drawing, "fill", read[0].colour);
+    drawing.defs.appendChild(svgElement("pattern", units)).append(dots ? svgElement("circle", {
+      cx: size2 / 2,
+      cy: size2 / 2,
+      r: (places[0] + places[1]) / 2,
+      ...fill2
+    }) : svgElement("rect", {
+      width: Math.min(...places.filter((place) => place > 0)),
+      height: size2,
+      ...fill2
+    }));
+  }
+  into.append(rectangle(drawing, box, 0, radius, {
+    fill: `url(#${id})`
+  }));
+}
+function rounded(numbers) {
+  return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [
+    name,
+    Math.round(100 * value) / 100
+  ]));
+}
+
+// vector_text.js
+var GENERIC = /(^|,)\s*(serif|sans-serif|monospace)\s*$/;
+var measuring = contextOf(element("canvas"));
+function withGeneric(family) {
+  return GENERIC.test(family) ? family : `${family}, sans-serif`;
+}
+function metricsOf(style) {
+  measuring.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  const { fontBoundingBoxAscent: ascent, fontBoundingBoxDescent: descent } = measuring.measureText("x");
+  return {
+    ascent,
+    descent,
+    widthOf: (text) => measuring.measureText(text).width
+  };
+}
+function attributesOfFont(drawing, style) {
+  const family = withGeneric(style.fontFamily);
+  return {
+    "font-size": parseFloat(style.fontSize),
+    ...style.fontWeight === "400" ? {} : {
+      "font-weight": style.fontWeight
+    },
+    ...style.fontStyle === "normal" ? {} : {
+      "font-style": style.fontStyle
+    },
+    ...family === drawing.family ? {} : {
+      "font-family": family
+    }
+  };
+}
+function drawText(drawing, into, node, style, clip) {
+  if (!node.data.trim()) return;
+  const kept = style.whiteSpaceCollapse ? style.whiteSpaceCollapse !== "collapse" : style.whiteSpace.startsWith("pre");
+  const { ascent, descent, widthOf } = metricsOf(style);
+  for (const line2 of linesOf(node)) {
+    if (line2.bottom < clip.top || line2.top > clip.bottom || line2.left > clip.right || line2.right < clip.left) continue;
+    let text = kept ? line2.text.replace(/\s/g, " ") : line2.text.replace(/\s+/g, " ");
+    let width = line2.right - line2.left;
+    if (style.textOverflow === "ellipsis" && line2.right > clip.right + 0.5) {
+      while (text && line2.left + widthOf(`${text}\u2026`) > clip.right) text = text.slice(0, -1).trimEnd();
+      text += "\u2026";
+      width = widthOf(text);
+    }
+    const y = line2.top - drawing.top + (line2.bottom - line2.top) * ascent / (ascent + descent);
+    write(drawing, into, text, {
+      x: line2.left - drawing.left,
+      y,
+      width
+    }, style);
+  }
+}
+function drawWords(drawing, into, text, { left, middle }, style) {
+  const { ascent, descent, widthOf } = metricsOf(style);
+  const y = middle - drawing.top + (ascent - descent) / 2;
+  write(drawing, into, text, {
+    x: left - drawing.left,
+    y,
+    width: widthOf(text)
+  }, style);
+}
+function write(drawing, into, text, { x, y, width }, style) {
+  const looks2 = {
+    ...attributesOfFont(drawing, style),
+    ...ink(drawing, "fill", style.color)
+  };
+  const length = width > 0 ? {
+    ...rounded({
+      textLength: width
+    }),
+    lengthAdjust: "spacingAndGlyphs"
+  } : {};
+  const node = into.appendChild(svgElement("text", {
+    ...rounded({
+      x,
+      y
+    }),
+    ...length,
+    ...looks2
+  }, text));
+  if (/ {2}/.test(text)) node.setAttribute("xml:space", "preserve");
+}
+function linesOf(node) {
+  const range = document.createRange(), text = node.data;
+  const boxOf = (from, until) => {
+    range.setStart(node, from);
+    range.setEnd(node, until);
+    return range.getBoundingClientRect();
+  };
+  const start = text.length - text.trimStart().length, end = text.trimEnd().length;
+  range.setStart(node, start);
+  range.setEnd(node, end);
+  const boxes = [
+    ...range.getClientRects()
+  ].filter((box) => box.width);
+  if (boxes.length <= 1) return boxes.map((box) => ({
+    text: text.slice(start, end),
+    ...edges(box)
+  }));
+  const lines = [];
+  for (let at = start; at < end; ) {
+    const sign = String.fromCodePoint(text.codePointAt(at) ?? 0), box = boxOf(at, at + sign.length);
+    const line2 = lines.at(-1);
+    at += sign.length;
+    if (line2 && (!box.width || Math.abs(box.top - line2.top) < box.height / 2)) {
+      line2.text += sign;
+      if (box.width && sign.trim()) {
+        line2.left = Math.min(line2.left, box.left);
+        line2.right = Math.max(line2.right, box.right);
+      }
+    } else if (sign.trim() && box.width) lines.push({
+      text: sign,
+      ...edges(box)
+    });
+  }
+  for (const line2 of lines) line2.text = line2.text.trimEnd();
+  return lines;
+}
+function edges({ left, right, top, bottom }) {
+  return {
+    left,
+    right,
+    top,
+    bottom
+  };
+}
+
+// vector_controls.js
+var LOOKS = [
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linejoin",
+  "stroke-linecap",
+  "vector-effect",
+  "text-anchor",
+  "dominant-baseline",
+  "opacity"
+];
+var THUMB = 7;
+var TRACK = 5;
+function drawCanvas(drawing, into, canvas, box, style) {
+  if (!canvas.width || !canvas.height) return;
+  const place = rounded({
+    x: box.left - drawing.left,
+    y: box.top - drawing.top,
+    width: box.width,
+    height: box.height
+  });
+  const image = svgElement("image", {
+    ...place,
+    preserveAspectRatio: "none",
+    href: canvas.toDataURL("image/png")
+  });
+  if (style.imageRendering !== "auto") image.style.imageRendering = style.imageRendering;
+  into.append(image);
+}
+function drawCurves(drawing, into, svg, box) {
+  const copy = (
+    /** @type {SVGSVGElement} */
+    svg.cloneNode(true)
+  );
+  const copies = copy.querySelectorAll("*");
+  svg.querySelectorAll("*").forEach((node, index) => {
+    const style = getComputedStyle(node), drawn = copies[index];
+    if (style.display === "none") return drawn.remove();
+    for (const name of LOOKS) {
+      const value = style.getPropertyValue(name);
+      if (value && ![
+        "none",
+        "auto",
+        "normal"
+      ].includes(value)) drawn.setAttribute(name, value.replaceAll("px", ""));
+    }
+    for (const kind of [
+      "fill",
+      "stroke"
+    ]) {
+      const colour = style.getPropertyValue(kind);
+      for (const [name, value] of Object.entries(colour === "none" ? {
+        [kind]: "none"
+      } : ink(drawing, kind, colour))) {
+        drawn.setAttribute(name, String(value));
+      }
+    }
+    if (node.tagName === "text" || node.tagName === "tspan") {
+      for (const [name, value] of Object.entries(attributesOfFont(drawing, style))) {
+        drawn.setAttribute(name, String(value));
+      }
+    }
+    drawn.removeAttribute("class");
+  });
+  if (copy.getAttribute("preserveAspectRatio") === "none") stretch(copy, box);
+  for (const name of [
+    "class",
+    "style",
+    "role",
+    "aria-label",
+    "tabindex"
+  ]) copy.removeAttribute(name);
+  const place = rounded({
+    x: box.left - drawing.left,
+    y: box.top - drawing.top,
+    width: box.width,
+    height: box.height
+  });
+  for (const [name, value] of Object.entries(place)) copy.setAttribute(name, String(value));
+  into.append(copy);
+}
+function stretch(svg, box) {
+  const { width, height } = svg.viewBox.baseVal, scales = [
+    box.width / width,
+    box.height / height
+  ];
+  for (const node of svg.querySelectorAll("*")) {
+    node.removeAttribute("vector-effect");
+    let at = 0;
+    const path = node.getAttribute("d")?.replace(/-?[\d.]+/g, (number) => (Number(number) * scales[at++ % 2]).toFixed(2));
+    if (path) node.setAttribute("d", path);
+    for (const [name, side] of Object.entries({
+      x: 0,
+      width: 0,
+      y: 1,
+      height: 1
+    })) {
+      if (node.hasAttribute(name)) node.setAttribute(name, (Number(node.getAttribute(name)) * scales[side]).toFixed(2));
+    }
+  }
+  svg.removeAttribute("viewBox");
+}
+function drawSelect(drawing, into, select, box, style) {
+  const middle = box.top + box.height / 2, left = box.left + parseFloat(style.paddingLeft) + 1;
+  drawWords(drawing, into, select.selectedOptions[0]?.text ?? "", {
+    left,
+    middle
+  }, style);
+  const [x, y] = [
+    box.right - drawing.left - 15,
+    middle - drawing.top - 2
+  ];
+  const line2 = {
+    fill: "none",
+    "stroke-width": 1.5,
+    ...ink(drawing, "stroke", style.color)
+  };
+  into.append(svgElement("path", {
+    d: `M${x.toFixed(1)} ${y.toFixed(1)}l4 4l4 -4`,
+    ...line2
+  }));
+}
+function drawInput(drawing, into, input, box, style) {
+  const middle = box.top + box.height / 2, [x, y] = [
+    box.left - drawing.left,
+    middle - drawing.top
+  ];
+  const muted = ink(drawing, "fill", style.getPropertyValue("--kv-line"));
+  const accent = ink(drawing, "fill", input.disabled ? style.color : style.getPropertyValue("--kv-brand"));
+  if (input.type === "range") {
+    const low = Number(input.min || 0), high = Number(input.max || 100);
+    const reached = THUMB + (Number(input.value) - low) / Math.max(high - low, 1e-9) * (box.width - 2 * THUMB);
+    const track = {
+      x,
+      y: y - TRACK / 2,
+      height: TRACK,
+      rx: TRACK / 2
+    };
+    into.append(svgElement("rect", {
+      ...rounded({
+        ...track,
+        width: box.width
+      }),
+      ...muted
+    }), svgElement("rect", {
+      ...rounded({
+        ...track,
+        width: reached
+      }),
+      ...accent
+    }), svgElement("circle", {
+      ...rounded({
+        cx: x + reached,
+        cy: y,
+        r: THUMB
+      }),
+      ...accent
+    }));
+  } else if (input.type === "checkbox" || input.type === "radio") {
+    const size2 = {
+      x: x + 0.5,
+      y: y - box.height / 2 + 0.5,
+      width: box.width - 1,
+      height: box.height - 1
+    };
+    const edge = ink(drawing, "stroke", style.color), round = input.type === "radio" ? box.width / 2 : 2;
+    into.append(svgElement("rect", {
+      ...rounded({
+        ...size2,
+        rx: round
+      }),
+      fill: "none",
+      ...edge
+    }));
+    if (!input.checked) return;
+    const inner = {
+      x: x + 3,
+      y: y - box.height / 2 + 3,
+      width: box.width - 6,
+      height: box.height - 6,
+      rx: round
+    };
+    into.append(svgElement("rect", {
+      ...rounded(inner),
+      ...accent
+    }));
+  } else {
+    const left = box.left + parseFloat(style.borderLeftWidth) + parseFloat(style.paddingLeft);
+    drawWords(drawing, into, input.value || input.placeholder, {
+      left,
+      middle
+    }, style);
+  }
+}
+
+// vector.js
+var TYPED = /* @__PURE__ */ new Set([
+  "number",
+  "text",
+  "search"
+]);
+var LEFT_OUT = ".kv-tip, .kv-sheet, .kv-menu, .kv-cross";
+function vectorOf(root2, about = "") {
+  const box = root2.getBoundingClientRect(), style = getComputedStyle(root2);
+  const width = Math.ceil(box.width), height = Math.ceil(box.height);
+  const svg = svgElement("svg", {
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`
+  });
+  const family = withGeneric(style.fontFamily);
+  svg.setAttribute("font-family", family);
+  svg.style.fontVariantNumeric = style.fontVariantNumeric;
+  svg.append(svgElement("title", {}, root2.querySelector("h2")?.textContent ?? ""), svgElement("desc", {}, about));
+  const defs = svg.appendChild(svgElement("defs", {}));
+  const drawing = {
+    left: box.left,
+    top: box.top,
+    defs,
+    outlines: svgElement("g", {}),
+    patterns: /* @__PURE__ */ new Map(),
+    family,
+    read: colourReader()
+  };
+  svg.append(svgElement("rect", {
+    width,
+    height,
+    fill: drawing.read(style.backgroundColor).colour
+  }));
+  drawChildren(drawing, svg, root2, box);
+  svg.append(drawing.outlines);
+  return {
+    svg,
+    width,
+    height
+  };
+}
+function drawChildren(drawing, into, parent, clip) {
+  const style = getComputedStyle(parent);
+  for (const node of parent.childNodes) {
+    if (node instanceof Text) drawText(drawing, into, node, style, clip);
+    else if (node instanceof Element) drawElement(drawing, into, node, clip);
+  }
+}
+function drawElement(drawing, into, node, clip) {
+  if (node.matches(LEFT_OUT)) return;
+  const style = getComputedStyle(node);
+  if (style.display === "none" || style.visibility !== "visible" || style.clipPath !== "none") return;
+  const boxes = [
+    ...node.getClientRects()
+  ].filter((box) => meets(box, clip));
+  if (!boxes.length) return;
+  const group2 = style.opacity === "1" ? into : into.appendChild(svgElement("g", {
+    opacity: style.opacity
+  }));
+  const drawn = node instanceof HTMLInputElement && style.appearance !== "none" && !TYPED.has(node.type);
+  for (const box of boxes) {
+    if (!drawn) paintBox(drawing, group2, box, style);
+    if (style.textDecorationLine === "underline") underline(drawing, group2, box, style, metricsOf(style).ascent);
+  }
+  drawBefore(drawing, group2, node, boxes[0]);
+  if (node instanceof HTMLCanvasElement) drawCanvas(drawing, group2, node, boxes[0], style);
+  else if (node instanceof SVGSVGElement) drawCurves(drawing, group2, node, boxes[0]);
+  else if (node instanceof HTMLSelectElement) drawSelect(drawing, group2, node, boxes[0], style);
+  else if (node instanceof HTMLInputElement) drawInput(drawing, group2, node, boxes[0], style);
+  else if (style.overflowX === "visible" || !(node instanceof HTMLElement)) drawChildren(drawing, group2, node, clip);
+  else drawClipped(drawing, group2, node, boxes[0], clip);
+}
+function drawClipped(drawing, into, node, box, clip) {
+  const left = box.left + node.clientLeft, top = box.top + node.clientTop;
+  const inside = {
+    left: Math.max(left, clip.left),
+    top: Math.max(top, clip.top),
+    right: Math.min(left + node.clientWidth, clip.right),
+    bottom: Math.min(top + node.clientHeight, clip.bottom)
+  };
+  const cut2 = node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
+  if (!cut2) return drawChildren(drawing, into, node, inside);
+  const id = `cut-${drawing.defs.childElementCount}`;
+  const path = drawing.defs.appendChild(svgElement("clipPath", {
+    id
+  }));
+  path.append(svgElement("rect", {
+    x: inside.left - drawing.left,
+    y: inside.top - drawing.top,
+    width: Math.max(0, inside.right - inside.left),
+    height: Math.max(0, inside.bottom - inside.top)
+  }));
+  const group2 = into.appendChild(svgElement("g", {
+    "clip-path": `url(#${id})`
+  })), outlines = svgElement("g", {});
+  drawChildren({
+    ...drawing,
+    outlines
+  }, group2, node, inside);
+  if (outlines.hasChildNodes()) group2.append(outlines);
+}
+function drawBefore(drawing, into, node, box) {
+  const style = getComputedStyle(node, "::before");
+  const words = /^"(.*)"$/.exec(style.content)?.[1];
+  if (words === void 0 || style.display === "none") return;
+  if (style.position === "absolute") {
+    const [left, top, width, height] = [
+      style.left,
+      style.top,
+      style.width,
+      style.height
+    ].map(parseFloat);
+    paintBox(drawing, into, new DOMRect(box.left + left, box.top + top, width, height), style);
+  } else if (words) {
+    const { padding, line: line2 } = {
+      padding: getComputedStyle(node),
+      line: parseFloat(style.lineHeight)
+    };
+    const x = box.left + parseFloat(padding.paddingLeft), y = box.top + parseFloat(padding.paddingTop);
+    drawWords(drawing, into, words, {
+      left: x,
+      middle: y + line2 / 2
+    }, style);
+  }
+}
+function meets(box, clip) {
+  return box.right >= clip.left && box.left <= clip.right && box.bottom >= clip.top && box.top <= clip.bottom;
+}
+
+// wait.js
+var PATIENCE_MS = 8e3;
+function createWait(root2, back, patience = PATIENCE_MS, kept = "The widget still shows what it showed before.") {
+  const words = root2.appendChild(element("p", "kv-silent"));
+  words.setAttribute("role", "status");
+  let timer;
+  function end() {
+    clearTimeout(timer);
+    delete root2.dataset.busy;
+    words.textContent = "";
+  }
+  return {
+    words,
+    begin() {
+      end();
+      timer = setTimeout(() => {
+        end();
+        back();
+        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. ${kept} If the kernel has stopped, run the cell again.`;
+      }, patience);
+    },
+    end,
+    close: () => clearTimeout(timer)
+  };
+}
+
+// save.js
+var PAGE_MS = 6e4;
+var FORMATS = [
+  [
+    "png",
+    "a picture of the widget, two pixels per pixel of the screen"
+  ],
+  [
+    "svg",
+    "a vector graphic of the widget: text stays text, maps are pictures at their own resolution"
+  ],
+  [
+    "pdf",
+    "opens the print dialog for one page of the widget's size: choose \u201CSave as PDF\u201D there"
+  ],
+  [
+    "html",
+    "a page with the widget that works without Python and without a network"
+  ]
+];
+var MOVES = /* @__PURE__ */ new Map([
+  [
+    "ArrowDown",
+    1
+  ],
+  [
+    "ArrowUp",
+    -1
+  ],
+  [
+    "Home",
+    -Infinity
+  ],
+  [
+    "End",
+    Infinity
+  ]
+]);
 function createSaveMenu(head, root2, save) {
   const menu = head.appendChild(element("details", "kv-menu"));
-  menu.appendChild(element("summary", "", "Save")).title = "a picture of this panel, or the Python line that opens it";
-  root2.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(targetOf(event))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
+  const summary = menu.appendChild(element("summary", "", "Save"));
+  summary.title = "this widget as a picture, vector graphic or page, or the Python line that opens it";
   const sheet = menu.appendChild(element("div", "kv-sheet"));
-  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
-  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
+  const buttons = FORMATS.map(([format2, meaning]) => item(`Save as ${format2.toUpperCase()}`, meaning, () => save(format2)));
+  buttons.push(item("Copy the call that made this", "copies the Python line that opens this view", copy));
   const line2 = sheet.appendChild(element("code"));
   const status = sheet.appendChild(element("p", "kv-said"));
   status.setAttribute("role", "status");
+  const saved = head.appendChild(element("span", "kv-spoken"));
+  saved.setAttribute("role", "status");
+  const wait = createWait(sheet, () => {
+  }, PAGE_MS, "Nothing was saved.");
+  root2.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(targetOf(event))) menu.open = false;
+  });
+  menu.addEventListener("toggle", () => {
+    if (menu.open) status.textContent = saved.textContent = "";
+  });
+  menu.addEventListener("keydown", (event) => {
+    const by = MOVES.get(event.key);
+    if (event.key === "Escape" && menu.open) close();
+    else if (by && menu.open) {
+      const at = buttons.indexOf(
+        /** @type {HTMLButtonElement} */
+        document.activeElement
+      );
+      buttons[Math.max(0, Math.min(buttons.length - 1, at + by))].focus();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  function item(text, meaning, pressed) {
+    const node = sheet.appendChild(element("button", "", text));
+    node.type = "button";
+    node.title = meaning;
+    node.addEventListener("click", () => pressed());
+    return node;
+  }
+  function close() {
+    if (menu.contains(document.activeElement)) summary.focus();
+    menu.open = false;
+  }
   async function copy() {
     try {
       await navigator.clipboard.writeText(line2.textContent);
@@ -1376,20 +2107,55 @@ function createSaveMenu(head, root2, save) {
   return {
     menu,
     line: line2,
-    status
+    wait,
+    /** @param {string} words */
+    saved(words) {
+      close();
+      saved.textContent = words;
+    },
+    /** @param {string} words */
+    say(words) {
+      menu.open = true;
+      status.textContent = words;
+    }
   };
 }
-async function savePicture({ menu, status }, root2, css, name, spare, picture = () => pictureOf(root2, css)) {
-  menu.open = false;
+async function saveAs(format2, menu, root2, host, name) {
+  const file = `${name}.${format2}`;
+  if (format2 === "html") return savePage(menu, host, file);
   try {
-    download(await picture(), name);
+    const drawn = vectorOf(root2, menu.line.textContent);
+    if (format2 === "pdf") {
+      print(drawn, name);
+      return menu.saved("The print dialog was opened.");
+    }
+    download(format2 === "png" ? await pngOf(drawn) : new Blob([
+      textOf(drawn)
+    ], {
+      type: "image/svg+xml"
+    }), file);
+    menu.saved(`Saved ${file}.`);
   } catch (error) {
-    menu.open = true;
-    const instead = spare ? "only the map was saved" : "take a screenshot of the page";
-    status.textContent = `This browser cannot draw the whole panel (${/** @type {Error} */
-    error.message}): ${instead}.`;
-    if (spare) download(spare.toDataURL("image/png"), name);
+    const { message } = (
+      /** @type {Error} */
+      error
+    );
+    menu.say(`This browser cannot save the widget as ${format2.toUpperCase()} (${message}): take a screenshot instead.`);
   }
+}
+function savePage(menu, host, file) {
+  menu.say("Making the page \u2026");
+  menu.wait.begin();
+  host.askForPage(({ page, refusal }) => {
+    menu.wait.end();
+    if (!page) return menu.say(`No page was made: ${refusal}`);
+    download(new Blob([
+      page
+    ], {
+      type: "text/html"
+    }), file);
+    menu.saved(`Saved ${file}.`);
+  });
 }
 
 // comparer_controls.js
@@ -1433,7 +2199,7 @@ function group(label, sorts, mean) {
 }
 
 // head_map.js
-var MOVES = {
+var MOVES2 = {
   ArrowLeft: [
     -1,
     0
@@ -1503,7 +2269,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
     return node;
   }
   table.addEventListener("keydown", (event) => {
-    const [right, down] = MOVES[event.key] ?? [];
+    const [right, down] = MOVES2[event.key] ?? [];
     if (right === void 0 || down === void 0) return;
     const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
     event.preventDefault();
@@ -1605,7 +2371,7 @@ function createHeadPanel(root2, page, { tip, pick }) {
   select.setAttribute("aria-label", "the number that the map of heads shows");
   for (const { label } of page.head_maps) select.append(new Option(label));
   const note = title.appendChild(element("span", "kv-headnote"));
-  let shown = page.head_maps[0];
+  let shown2 = page.head_maps[0];
   const valueOf = (numbers, { layer, head }) => numbers.values[layer]?.[head] ?? 0;
   const map = createHeadMap(section2, {
     layers: page.layers,
@@ -1613,9 +2379,9 @@ function createHeadPanel(root2, page, { tip, pick }) {
     headName: page.head_name,
     label: "map of the heads, which picks one",
     about: (place2) => {
-      const others = page.head_maps.filter((numbers) => numbers !== shown);
+      const others = page.head_maps.filter((numbers) => numbers !== shown2);
       return [
-        shown,
+        shown2,
         ...others
       ].map((numbers) => [
         numbers.label,
@@ -1626,14 +2392,14 @@ function createHeadPanel(root2, page, { tip, pick }) {
     tip
   });
   function draw2() {
-    shown = page.head_maps[select.selectedIndex] ?? shown;
-    const all = page.layers.flatMap((layer) => page.heads.map((head) => valueOf(shown, {
+    shown2 = page.head_maps[select.selectedIndex] ?? shown2;
+    const all = page.layers.flatMap((layer) => page.heads.map((head) => valueOf(shown2, {
       layer,
       head
     })));
     const most = Math.max(1e-9, ...all);
-    map.draw((place2) => valueOf(shown, place2), most);
-    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
+    map.draw((place2) => valueOf(shown2, place2), most);
+    note.textContent = `largest ${most.toFixed(3)}; ${shown2.about}`;
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
   let place = {
@@ -1664,13 +2430,6 @@ function createHeadPanel(root2, page, { tip, pick }) {
 function createHost(model) {
   const listeners = [];
   return {
-    /** The style sheet, for screenshots. */
-    get css() {
-      return (
-        /** @type {string} */
-        model.get("_css")
-      );
-    },
     /** @param {string} name */
     get: (name) => model.get(name),
     /** @param {string} name */
@@ -1692,6 +2451,28 @@ function createHost(model) {
         react
       ]);
       model.on(`change:${name}`, react);
+    },
+    /**
+     * Asks for the widget as a page: the kernel makes it, and a page without a kernel is one itself.
+     *
+     * @param {(answer: PageAnswer) => void} react
+     */
+    askForPage(react) {
+      if (model.page) return react({
+        page: model.page()
+      });
+      const hear = ({ kind, refusal }, [page]) => {
+        if (kind !== "page") return;
+        model.off("msg:custom", hear);
+        react({
+          page,
+          refusal
+        });
+      };
+      model.on("msg:custom", hear);
+      model.send({
+        kind: "page"
+      });
     },
     close() {
       for (const [event, react] of listeners) model.off(event, react);
@@ -1741,32 +2522,6 @@ function createTip(root2) {
   };
 }
 
-// wait.js
-var PATIENCE_MS = 8e3;
-function createWait(root2, back, patience = PATIENCE_MS) {
-  const words = root2.appendChild(element("p", "kv-silent"));
-  words.setAttribute("role", "status");
-  let timer;
-  function end() {
-    clearTimeout(timer);
-    delete root2.dataset.busy;
-    words.textContent = "";
-  }
-  return {
-    words,
-    begin() {
-      end();
-      timer = setTimeout(() => {
-        end();
-        back();
-        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. The widget still shows what it showed before. If the kernel has stopped, run the cell again.`;
-      }, patience);
-    },
-    end,
-    close: () => clearTimeout(timer)
-  };
-}
-
 // comparer.js
 function createComparer(root2, host) {
   const page = host.get("page");
@@ -1775,7 +2530,7 @@ function createComparer(root2, host) {
     sort: host.get("sort"),
     token: host.get("token")
   };
-  let shown = false;
+  let shown2 = false;
   root2.classList.add("kvviz", "kv-comparer");
   keepKeys(root2);
   const controls = createComparerControls(root2, page, {
@@ -1824,7 +2579,7 @@ function createComparer(root2, host) {
     }
     ranked.forEach((column, place) => column.element.style.order = String(place + 1));
   }
-  function drawCurves() {
+  function drawCurves2() {
     const name = sortKey(state.sort)?.name ?? NAMES[0];
     const all = columns.map((column) => column.slice[name]);
     const top = NUMBERS[name].share ? 1 : Math.max(1e-12, ...all.flatMap((values) => [
@@ -1835,7 +2590,7 @@ function createComparer(root2, host) {
   }
   function go(by, to = state.step) {
     const next = Math.max(0, Math.min(page.steps - 1, to + by));
-    if (next === state.step || !shown) return;
+    if (next === state.step || !shown2) return;
     state.step = next;
     paint();
     host.tell({
@@ -1843,9 +2598,9 @@ function createComparer(root2, host) {
     });
   }
   function order(next) {
-    if (next === state.sort || !shown) return;
+    if (next === state.sort || !shown2) return;
     state.sort = next;
-    drawCurves();
+    drawCurves2();
     paint();
     host.tell({
       sort: next
@@ -1883,15 +2638,12 @@ function createComparer(root2, host) {
       outlined
     ]);
   }
-  function save() {
+  function save(format2) {
     const { layer, head } = columns[0].slice;
-    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root2, host.css, name, null, () => {
-      root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
-      const picture = pictureOf(root2, host.css);
-      root2.style.width = "";
-      return picture;
-    });
+    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}`;
+    root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
+    saveAs(format2, controls.menu, root2, host, name);
+    root2.style.width = "";
   }
   function open() {
     if (state.token >= 0) return seek(state.token, false);
@@ -1905,13 +2657,13 @@ function createComparer(root2, host) {
     event.preventDefault();
   });
   function show() {
-    const opening = !shown;
-    shown = true;
+    const opening = !shown2;
+    shown2 = true;
     const slices = host.get("slices");
     columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
     columns.forEach((column) => column.describe());
     wait.end();
-    drawCurves();
+    drawCurves2();
     paint();
     if (opening) requestAnimationFrame(open);
   }
@@ -2229,12 +2981,12 @@ function createCurve2(host, page, { tip, pick }) {
     oracle: [],
     done: false
   };
-  let shown = null;
+  let shown2 = null;
   let scale = null;
   function draw2() {
     const width = host.clientWidth;
-    if (!shown || !width) return;
-    const { measure, numbers } = shown;
+    if (!shown2 || !width) return;
+    const { measure, numbers } = shown2;
     const now = numbers[measure.name], best = numbers.oracle[measure.name];
     const points = curveOf(known.points, measure, numbers.budget, now);
     const oracle = curveOf(known.oracle, measure, numbers.budget, best);
@@ -2295,8 +3047,8 @@ function createCurve2(host, page, { tip, pick }) {
   }
   svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
   svg.addEventListener("pointermove", (event) => {
-    if (!scale || !shown) return;
-    const budget = nearest(scale, event), { measure, numbers } = shown;
+    if (!scale || !shown2) return;
+    const budget = nearest(scale, event), { measure, numbers } = shown2;
     const valueIn = (points) => points.find(([stop]) => stop === budget)?.[measure.place];
     const value = budget === numbers.budget ? numbers[measure.name] : valueIn(known.points);
     const best = budget === numbers.budget ? numbers.oracle[measure.name] : valueIn(known.oracle);
@@ -2328,7 +3080,7 @@ function createCurve2(host, page, { tip, pick }) {
      * @param {ExplorerNumbers} numbers
      */
     paint(measure, numbers) {
-      shown = {
+      shown2 = {
         measure,
         numbers
       };
@@ -2477,16 +3229,16 @@ function createLedger(host) {
   return {
     /** @param {ExplorerNumbers} numbers */
     paint({ parts }) {
-      const shown = PARTS.filter((name) => parts[name] > 0);
-      const attended = shown.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
-      bar.replaceChildren(...shown.map((name) => {
+      const shown2 = PARTS.filter((name) => parts[name] > 0);
+      const attended = shown2.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
+      bar.replaceChildren(...shown2.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
         segment.title = `${MEANING2[name]}: ${format(parts[name])}`;
         return segment;
       }));
-      bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
-      list.replaceChildren(...shown.map((name) => {
+      bar.setAttribute("aria-label", shown2.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
+      list.replaceChildren(...shown2.map((name) => {
         const entry = element("span", "kv-entry");
         entry.title = MEANING2[name];
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
@@ -2526,17 +3278,17 @@ function createQuestions(host, { show, grown }) {
     if (place) request(place);
     else timer = setTimeout(grow, wait);
   }
-  function shown() {
+  function shown2() {
     if (queued === null) show();
     grown(host.get("curve"));
     answered(CURVE_WAIT_MS);
   }
-  host.on("numbers", shown);
+  host.on("numbers", shown2);
   host.on("curve", () => {
     grown(host.get("curve"));
     if (underWay === "curve") answered(0);
   });
-  shown();
+  shown2();
   return {
     /** @param {Place} place */
     ask(place) {
@@ -2565,7 +3317,7 @@ function createExplorer(root2, host) {
   let place = null;
   let numbers;
   let slice = null;
-  let frame = null;
+  let frame2 = null;
   root2.classList.add("kvviz", "kv-explorer");
   keepKeys(root2);
   const controls = createExplorerControls(root2, page, {
@@ -2606,8 +3358,8 @@ function createExplorer(root2, host) {
   });
   const ledger = createLedger(ledgerPanel);
   const about = (position, event) => {
-    if (position === null || !slice || !frame) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
+    if (position === null || !slice || !frame2) tip.hide();
+    else tip.show(aboutToken(page, slice, frame2, page.steps - 1, position), event);
   };
   const mapHost = element("div", "kv-explorer-map");
   mapHost.title = MEANING2.map;
@@ -2652,10 +3404,10 @@ function createExplorer(root2, host) {
     curvePanel.heading.textContent = controls.measure.title;
     curve.paint(controls.measure, numbers);
   }
-  function save() {
+  function save(format2) {
     const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root2, host.css, name, map.canvas);
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    return saveAs(format2, controls.menu, root2, host, name);
   }
   root2.addEventListener("keydown", (event) => {
     const target = targetOf(event), tag = target.tagName;
@@ -2675,15 +3427,15 @@ function createExplorer(root2, host) {
     place = placeOf(answer);
     slice = /** @type {Slice} */
     unpack(host.bytes("slice"));
-    frame = frameOf(slice, 0);
-    strip.paint(frame.positions, frame.looks, frame.marks);
+    frame2 = frameOf(slice, 0);
+    strip.paint(frame2.positions, frame2.looks, frame2.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
     ledger.paint(answer);
     controls.paint(answer);
     heads.paint(answer.layer, answer.head);
     paintCurve();
     tip.hide();
-    if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest2(frame), false));
+    if (opening) requestAnimationFrame(() => frame2 && strip.focus(heaviest2(frame2), false));
   }
   const questions = createQuestions(host, {
     show,
@@ -2707,14 +3459,14 @@ function placeOf({ budget, layer, head, settings }) {
     }
   };
 }
-function heaviest2(frame) {
+function heaviest2(frame2) {
   let best = 0;
-  for (let index = 1; index < frame.positions.length; index++) {
-    const selected = frame.groups[index] >= 0, bestSelected = frame.groups[best] >= 0;
-    const heavier = frame.weights[index] > frame.weights[best];
+  for (let index = 1; index < frame2.positions.length; index++) {
+    const selected = frame2.groups[index] >= 0, bestSelected = frame2.groups[best] >= 0;
+    const heavier = frame2.weights[index] > frame2.weights[best];
     if (selected && !bestSelected || selected === bestSelected && heavier) best = index;
   }
-  return frame.positions.length ? frame.positions[best] : 0;
+  return frame2.positions.length ? frame2.positions[best] : 0;
 }
 
 // follow.js
@@ -2868,8 +3620,8 @@ function createInspectorControls(root2, page, { change, save }) {
      * @param {number} token
      * @param {boolean} waiting
      */
-    paint(shown, token, waiting) {
-      const { n_clusters: clusters, metric, seed, layer, head: row2 } = shown;
+    paint(shown2, token, waiting) {
+      const { n_clusters: clusters, metric, seed, layer, head: row2 } = shown2;
       const size2 = `${format(page.tokens.length)} tokens in ${format(clusters)} ${clusters === 1 ? "cluster" : "clusters"}`;
       const place = `layer ${layer}, KV head ${row2}`;
       const parts = [
@@ -2884,7 +3636,7 @@ function createInspectorControls(root2, page, { change, save }) {
       if (!waiting) showCount(counts.indexOf(clusters));
       for (const [control, name] of pickers) {
         if (control.type === "number" && control === document.activeElement) continue;
-        control.value = String(shown[name]);
+        control.value = String(shown2[name]);
         control.setAttribute("value", control.value);
       }
       markSelected(...selects);
@@ -3160,7 +3912,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   let points = new Float32Array();
   let star = points;
   let places = points;
-  let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+  let coloured = false, ink2 = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
   function fit() {
     const width = host.clientWidth, height = host.clientHeight, scale = window.devicePixelRatio || 1;
     if (!width || !points.length || !clusters) return false;
@@ -3191,14 +3943,14 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   function drawBelow() {
     if (!toPixel) return;
     if (!coloured) {
-      const style2 = getComputedStyle(root2);
-      [coloured, colours, ink, ground] = [
+      const style = getComputedStyle(root2);
+      [coloured, colours, ink2, ground] = [
         true,
         mapColours(root2),
-        style2.color,
-        style2.backgroundColor
+        style.color,
+        style.backgroundColor
       ];
-      muted = style2.getPropertyValue("--kv-muted");
+      muted = style.getPropertyValue("--kv-muted");
     }
     const context = clear(below), byHue = Array.from({
       length: HUES + 1
@@ -3232,18 +3984,18 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
         3,
         3
       ]);
-      circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink, 1.5);
+      circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink2, 1.5);
       context.setLineDash([]);
     }
-    drawStar(context, toPixel(star[0], star[1]), ink, ground);
+    drawStar(context, toPixel(star[0], star[1]), ink2, ground);
     if (hovered >= 0) circle2(context, [
       places[2 * hovered],
       places[2 * hovered + 1]
-    ], dotSize() + 4, ink, 1.5);
+    ], dotSize() + 4, ink2, 1.5);
   }
   function drawPicked(context) {
     context.fillStyle = colour(picked);
-    context.strokeStyle = ink;
+    context.strokeStyle = ink2;
     context.lineWidth = 1;
     context.beginPath();
     for (let token = 0; token < clusters.labels.length; token++) {
@@ -3261,7 +4013,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       1.75
     ];
     circle2(context, place, radius, ground, width + 2.5);
-    circle2(context, place, radius, cluster === picked ? ink : colour(cluster), width);
+    circle2(context, place, radius, cluster === picked ? ink2 : colour(cluster), width);
   }
   function keyAt(event) {
     if (!toPixel) return null;
@@ -3376,7 +4128,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
 }
 
 // inspector.js
-var MOVES2 = {
+var MOVES3 = {
   ArrowLeft: [
     -1
   ],
@@ -3579,13 +4331,13 @@ function createInspector(root2, host) {
     if (opening && token >= 0) requestAnimationFrame(() => strip.focus(token, false));
     if (next) ask(next);
   }
-  function save() {
+  function save(format2) {
     const { layer, head, n_clusters: count } = settings();
-    const name = `cluster-inspector-layer-${layer}-head-${head}-clusters-${count}.png`;
-    return savePicture(controls.menu, root2, host.css, name, map.above);
+    const name = `cluster-inspector-layer-${layer}-head-${head}-clusters-${count}`;
+    return saveAs(format2, controls.menu, root2, host, name);
   }
   root2.addEventListener("keydown", (event) => {
-    const target = targetOf(event), move = MOVES2[event.key];
+    const target = targetOf(event), move = MOVES3[event.key];
     if (hasModifier(event) || target.tagName === "SELECT" || target.matches("[type=number]")) return;
     if (move) controls.step(...move);
     else if (event.key === "Escape" && token >= 0 && !controls.menu.menu.open) choose(-1);
@@ -3636,9 +4388,9 @@ function mapLegend() {
       "in no cluster: a sink or recent token"
     ]
   ];
-  for (const [mark, style2, text] of samples) {
+  for (const [mark, style, text] of samples) {
     const entry = host.appendChild(element("span", "kv-entry"));
-    entry.appendChild(element("span", mark, "text")).style.cssText = style2;
+    entry.appendChild(element("span", mark, "text")).style.cssText = style;
     entry.append(element("span", "", text));
   }
   return host;
@@ -3835,7 +4587,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       return node;
     }));
   }
-  function linesOf(index) {
+  function linesOf2(index) {
     const outcome = page.outcomes[losses.stage[index]];
     const exact = `weight ${decimals(losses.exact_weight[index])}, rank ${format(losses.exact_rank[index])}`;
     if (outcome === "not wanted") return [
@@ -3907,7 +4659,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
         const verdict2 = stages.appendChild(element("li", "kv-verdict"));
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
         verdict2.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
-        for (const [state, name, numbers] of linesOf(index)) {
+        for (const [state, name, numbers] of linesOf2(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
           item.title = name === "exact attention" ? MEANING4.exact : name === "given" ? MEANING4.here : "";
@@ -4017,7 +4769,7 @@ function createMisses(root2, host) {
   const way = createJourney(journey, page, losses, {
     pick
   });
-  const shown = createAnswers(answers.panel, page);
+  const shown2 = createAnswers(answers.panel, page);
   const unwatch = watchTheme(root2);
   function clamp(step) {
     return Math.max(0, Math.min(page.steps - 1, step));
@@ -4049,16 +4801,15 @@ function createMisses(root2, host) {
   function place({ layer, head, position }) {
     return position === void 0 ? `head ${layer} ${head}` : `token ${position}`;
   }
-  function save() {
+  function save(format2) {
     const { layer, head } = picked();
-    const name = `miss-inspector-layer-${layer}-head-${head}.png`;
-    return savePicture(menu, root2, host.css, name, null);
+    return saveAs(format2, menu, root2, host, `miss-inspector-layer-${layer}-head-${head}`);
   }
   function paintAnswers() {
     wait.end();
     const changes = requested = painted = host.get("changes");
     reset.disabled = changes.length === 0;
-    shown.paint(changes, page.live ? host.get("result") : stored(page, changes));
+    shown2.paint(changes, page.live ? host.get("result") : stored(page, changes));
     map.changed(changes);
   }
   function show() {
@@ -4120,11 +4871,11 @@ function stored(page, [change]) {
 }
 
 // page.js
-async function pageModel({ state, answers }, css) {
-  const values = {
-    ...await withBytes(state),
-    _css: css
-  };
+var shown = [];
+async function pageModel({ state, answers }) {
+  const values = {};
+  shown.push(values);
+  Object.assign(values, await withBytes(state));
   const events = new EventTarget();
   let current = [];
   async function answer(again = false) {
@@ -4139,6 +4890,7 @@ async function pageModel({ state, answers }, css) {
   }
   await answer();
   return {
+    page: savedPage,
     get: (name) => values[name],
     set(name, value) {
       values[name] = value;
@@ -4161,6 +4913,35 @@ async function pageModel({ state, answers }, css) {
     on: (event, react) => events.addEventListener(event, react),
     off: (event, react) => events.removeEventListener(event, react)
   };
+}
+function savedPage() {
+  const page = (
+    /** @type {HTMLElement} */
+    document.documentElement.cloneNode(true)
+  );
+  page.querySelector("#kvviz-root")?.replaceChildren();
+  for (const node of [
+    page,
+    ...page.querySelectorAll("body")
+  ]) {
+    for (const { name } of [
+      ...node.attributes
+    ]) if (name !== "lang") node.removeAttribute(name);
+  }
+  const data2 = (
+    /** @type {HTMLElement} */
+    page.querySelector("#kvviz-page")
+  ), content = JSON.parse(data2.textContent);
+  content.widgets.forEach(({ state }, index) => {
+    for (const name of Object.keys(state)) if (!hasBytes(shown[index][name])) state[name] = shown[index][name];
+  });
+  data2.textContent = JSON.stringify(content).replace(/[<>&]/g, (sign) => `\\u00${sign.charCodeAt(0).toString(16)}`);
+  page.querySelectorAll("body > iframe").forEach((frame2) => frame2.remove());
+  return `<!doctype html>
+${page.outerHTML}`;
+}
+function hasBytes(value) {
+  return Array.isArray(value) ? value.some(hasBytes) : value instanceof Uint8Array;
 }
 function matches(values, when) {
   return Object.entries(when).every(([name, value]) => value instanceof Object ? matches(values[name], value) : values[name] === value);
@@ -4194,11 +4975,11 @@ function createClusters(host, page, { tip, onHover, onPick }) {
   let rows = [];
   let cursor = -1;
   const emptyNote = host.appendChild(element("p", "kv-empty"));
-  function item(clusters, index, frame, widest) {
+  function item(clusters, index, frame2, widest) {
     const group2 = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
     const members = [
-      ...frame.positions
-    ].filter((_, token) => frame.groups[token] === group2);
+      ...frame2.positions
+    ].filter((_, token) => frame2.groups[token] === group2);
     const entry = element("li");
     const bar = entry.appendChild(element("span", "kv-bar"));
     const fill2 = bar.appendChild(element("span"));
@@ -4295,10 +5076,10 @@ function createClusters(host, page, { tip, onHover, onPick }) {
      * @param {number} step
      * @param {Frame} frame
      */
-    paint(slice, step, frame) {
+    paint(slice, step, frame2) {
       const clusters = clustersOf(slice, step);
       const widest = slice.group_masses.reduce((most, mass) => Math.max(most, mass), 1e-9);
-      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest));
+      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame2, widest));
       cursor = -1;
       list.replaceChildren(...rows.map(({ node }) => node));
       list.hidden = rows.length === 0;
@@ -4322,14 +5103,14 @@ function createFollow(heading, page, strip) {
   heading.after(line2);
   line2.hidden = true;
   let picked = -1;
-  let shown = null;
+  let shown2 = null;
   function target() {
-    if (!shown) return -1;
-    const { frame } = shown;
+    if (!shown2) return -1;
+    const { frame: frame2 } = shown2;
     if (select.value === "span") return page.span[0];
     if (select.value === "picked") return picked;
-    if (select.value === "missed") return heaviest3(frame, (index) => !(frame.marks[index] & (ATTENDED | MERGED)));
-    return select.value === "nothing" ? -1 : heaviest3(frame, (index) => frame.groups[index] >= 0);
+    if (select.value === "missed") return heaviest3(frame2, (index) => !(frame2.marks[index] & (ATTENDED | MERGED)));
+    return select.value === "nothing" ? -1 : heaviest3(frame2, (index) => frame2.groups[index] >= 0);
   }
   function move() {
     const position = target(), [top, bottom] = strip().inSight();
@@ -4338,11 +5119,11 @@ function createFollow(heading, page, strip) {
     }
   }
   function tell() {
-    line2.hidden = picked < 0 || !shown;
+    line2.hidden = picked < 0 || !shown2;
     strip().light(picked < 0 ? [] : [
       picked
     ]);
-    if (!shown || picked < 0) return;
+    if (!shown2 || picked < 0) return;
     const counts = {
       agreed: 0,
       wasted: 0,
@@ -4350,8 +5131,8 @@ function createFollow(heading, page, strip) {
       missed: 0
     };
     for (let step = 0; step < page.steps; step++) {
-      const frame = frameOf(shown.slice, step), index = indexOf(frame, picked);
-      const mark = index < 0 ? 0 : frame.marks[index];
+      const frame2 = frameOf(shown2.slice, step), index = indexOf(frame2, picked);
+      const mark = index < 0 ? 0 : frame2.marks[index];
       if (mark & ATTENDED) counts[mark & ORACLE ? "agreed" : "wasted"]++;
       else if (mark & MERGED) counts.merged++;
       else if (mark) counts.missed++;
@@ -4383,10 +5164,10 @@ function createFollow(heading, page, strip) {
      * @param {Frame} frame
      * @param {boolean} stay
      */
-    paint(slice, frame, stay) {
-      shown = {
+    paint(slice, frame2, stay) {
+      shown2 = {
         slice,
-        frame
+        frame: frame2
       };
       tell();
       if (!stay) move();
@@ -4395,12 +5176,12 @@ function createFollow(heading, page, strip) {
     opening: () => Math.max(0, target())
   };
 }
-function heaviest3(frame, counts) {
+function heaviest3(frame2, counts) {
   let best = -1;
-  for (let index = 0; index < frame.positions.length; index++) {
-    if (counts(index) && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
+  for (let index = 0; index < frame2.positions.length; index++) {
+    if (counts(index) && (best < 0 || frame2.weights[index] > frame2.weights[best])) best = index;
   }
-  return best < 0 ? -1 : frame.positions[best];
+  return best < 0 ? -1 : frame2.positions[best];
 }
 
 // stepper_controls.js
@@ -4474,7 +5255,7 @@ function createStepper(root2, host) {
   const page = host.get("page");
   let now = host.get("step");
   let slice = null;
-  let frame = null;
+  let frame2 = null;
   let timer = null;
   root2.classList.add("kvviz", "kv-stepper");
   keepKeys(root2);
@@ -4498,8 +5279,8 @@ function createStepper(root2, host) {
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
   root2.append(legend2(page), ...page.notes.map((note) => element("p", "kv-note", note)));
   const about = (position, event) => {
-    if (position === null || !frame || !slice) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, now, position), event);
+    if (position === null || !frame2 || !slice) tip.hide();
+    else tip.show(aboutToken(page, slice, frame2, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
@@ -4558,8 +5339,8 @@ function createStepper(root2, host) {
   });
   const unwatch = watchTheme(root2, map.recolour);
   function paint(slice2, opening = false) {
-    frame = frameOf(slice2, now);
-    const { positions, looks: looks2, marks } = frame;
+    frame2 = frameOf(slice2, now);
+    const { positions, looks: looks2, marks } = frame2;
     prompt.paint(positions, looks2, marks);
     written.paint(positions, looks2, marks);
     written.reveal(now + 1);
@@ -4568,9 +5349,9 @@ function createStepper(root2, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
-    const recalled = clusters.paint(slice2, now, frame);
+    const recalled = clusters.paint(slice2, now, frame2);
     recalledPanel.heading.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
-    follow2.paint(slice2, frame, opening);
+    follow2.paint(slice2, frame2, opening);
     heads.paint(slice2.layer, slice2.head);
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
@@ -4616,9 +5397,9 @@ function createStepper(root2, host) {
     sightBar.style.setProperty("--from", String(from / page.tokens.length));
     sightBar.style.setProperty("--until", String(Math.min(until, page.prompt_length) / page.tokens.length));
   }
-  function save() {
+  function save(format2) {
     const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
-    return savePicture(controls.menu, root2, host.css, `decode-stepper-${place}.png`, map.canvas);
+    return saveAs(format2, controls.menu, root2, host, `decode-stepper-${place}`);
   }
   root2.addEventListener("keydown", (event) => {
     const tag = targetOf(event).tagName, move = stepKeys(page.steps)[event.key];
@@ -4638,7 +5419,7 @@ function createStepper(root2, host) {
     map.paint(slice.map_looks, slice.shapes.map_looks);
     wait.end();
     paint(slice, opening);
-    if (opening) requestAnimationFrame(() => frame && prompt.focus(follow2.opening(), false));
+    if (opening) requestAnimationFrame(() => frame2 && prompt.focus(follow2.opening(), false));
   }
   host.on("slice", show);
   host.on("step", () => go(0, host.get("step")));
@@ -4702,15 +5483,13 @@ function draw(model, root2) {
     close();
   };
 }
-async function drawPage(page, css, root2) {
-  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget, css)));
+async function drawPage(page, root2) {
+  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget)));
   for (const model of models) draw(model, root2.appendChild(element("div")));
   if (page.follow) follow(models[1], models[0], page.follow);
 }
-var [data, style, root] = ["kvviz-page", "kvviz-style", "kvviz-root"].map((id) => document.getElementById(id));
-if (data && style && root && !root.hasChildNodes()) {
-  drawPage(JSON.parse(data.textContent), style.textContent, root);
-}
+var [data, root] = ["kvviz-page", "kvviz-root"].map((id) => document.getElementById(id));
+if (data && root && !root.hasChildNodes()) drawPage(JSON.parse(data.textContent), root);
 var kvviz_default = {
   /** @param {{ model: Model, el: HTMLElement }} context */
   render({ model, el }) {
