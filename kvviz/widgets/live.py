@@ -59,7 +59,7 @@ class LiveWidget(AnyWidget):
         if message.get("kind") != "page":
             return
         try:
-            page: str = self.to_html()  # type: ignore[attr-defined]  # every widget with this menu has it
+            page: str = self.to_html()  # every widget with this menu has it
         except Exception as error:
             self.send({"kind": "page", "refusal": str(error)}, buffers=[])
             raise

@@ -40,7 +40,8 @@ export function createSaveMenu(head, root, save) {
   status.setAttribute("role", "status");
   const saved = head.appendChild(element("span", "kv-spoken"));
   saved.setAttribute("role", "status");
-  const wait = createWait(sheet, () => {}, PAGE_MS, "Nothing was saved.");
+  const wait = createWait(sheet, () => (status.textContent = ""), PAGE_MS, "Nothing was saved.");
+  wait.words.className = "kv-said";
 
   root.addEventListener("pointerdown", (event) => {
     if (!menu.contains(targetOf(event))) menu.open = false;

@@ -2063,8 +2063,8 @@ function createSaveMenu(head, root2, save) {
   status.setAttribute("role", "status");
   const saved = head.appendChild(element("span", "kv-spoken"));
   saved.setAttribute("role", "status");
-  const wait = createWait(sheet, () => {
-  }, PAGE_MS, "Nothing was saved.");
+  const wait = createWait(sheet, () => status.textContent = "", PAGE_MS, "Nothing was saved.");
+  wait.words.className = "kv-said";
   root2.addEventListener("pointerdown", (event) => {
     if (!menu.contains(targetOf(event))) menu.open = false;
   });
