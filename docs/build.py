@@ -88,7 +88,7 @@ def main() -> int:
 def prepare(source: Path, extra: Path, to_run: Sequence[str], *, dark: bool) -> dict[str, int]:
     """Write Sphinx's input into `source`, and files that are copied to the site unchanged into `extra`.
 
-    With `dark`, pictures have a dark one beside them. Returns the peak bytes of the kernel of each notebook that was run.
+    With `dark`, pictures have a dark one beside them. Returns the peak bytes of the kernel of each notebook that ran.
     """
     for path in DOCS.glob("*.md"):
         copy(path, source / path.name)

@@ -22,7 +22,7 @@ IMAGE = re.compile(r'<img src="(?P<path>[^"]+)\.png" (?P<rest>[^>]*)>|!\[(?P<alt
 
 
 def draw(folder: str, extra: Path) -> None:
-    """Draw the figures of a folder of the repository into the site's files. Raises CalledProcessError with its output."""
+    """Draw the figures of a folder of the repository into the site's files. Raises CalledProcessError if that fails."""
     out = extra / folder / FOLDER
     out.mkdir(parents=True)
     subprocess.run([sys.executable, ROOT / MADE_BY[folder], "--dark", "--out", out], check=True)

@@ -22,6 +22,15 @@ import pages  # noqa: E402  # found through the line above
 import references  # noqa: E402  # likewise
 
 RUN = "00_quickstart"
+# The colour of a picture near its upper left corner, as a screenshot shows it.
+GROUND = """async (picture) => {
+    picture.loading = "eager";
+    await picture.decode();
+    const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
+    [canvas.width, canvas.height] = [200, 200];
+    context.drawImage(picture, 0, 0, 200, 200);
+    try { return [...context.getImageData(1, 1, 1, 1).data].slice(0, 3); } catch { return null; }
+}"""
 NEEDS_BROWSER = pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
 
 
@@ -34,7 +43,8 @@ def site(tmp_path_factory):
     if built := os.environ.get("KVVIZ_SITE"):
         return Path(built).resolve()
     out = tmp_path_factory.mktemp("built") / "site"
-    process = subprocess.run([sys.executable, ROOT / "docs" / "build.py", "--out", out], capture_output=True, text=True)
+    command = [sys.executable, ROOT / "docs" / "build.py", "--out", out, *["--light"] * NO_BROWSER]
+    process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-3000:]
     assert "within Binder's 2 GiB" in process.stdout
     assert list(out.parent.iterdir()) == [out], "temporary files are left over"
@@ -133,6 +143,26 @@ def test_the_first_screen_is_a_live_widget_and_code_is_folded_below(site, browse
     expect(code).to_be_hidden()
     page.locator("summary", has_text="Show the code").click()
     expect(code).to_be_visible()
+    context.close()
+
+
+@pytest.mark.browser
+@NEEDS_BROWSER
+@pytest.mark.parametrize("page_name", ["data/gallery/README", "data/papers/clusterkv", "index"])
+def test_pictures_follow_the_theme(site, browser, page_name):
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light", offline=True)
+    page = context.new_page()
+    page.goto((site / f"{page_name}.html").as_uri())
+    grounds = {}
+    for theme in ("light", "dark"):
+        while page.locator("body").get_attribute("data-theme") != theme:
+            page.locator(".theme-toggle:visible").first.click()
+        shown = [picture for picture in page.locator(".content img").all() if picture.is_visible()]
+        assert len(shown) >= 3
+        grounds[theme] = [picture.evaluate(GROUND) for picture in shown[:6]]
+    assert len(grounds["light"]) == len(grounds["dark"])
+    assert all(min(ground) > 250 for ground in grounds["light"])
+    assert all(max(ground) < 40 for ground in grounds["dark"])
     context.close()
 
 
