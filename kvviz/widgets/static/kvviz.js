@@ -4586,6 +4586,15 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       }));
       return node;
     }));
+    reveal();
+    requestAnimationFrame(reveal);
+  }
+  function reveal() {
+    const picked = (
+      /** @type {HTMLElement | null} */
+      steps2.querySelector("[data-picked]")
+    );
+    if (picked) steps2.scrollLeft = picked.offsetLeft - steps2.offsetLeft - (steps2.clientWidth - picked.offsetWidth) / 2;
   }
   function linesOf2(index) {
     const outcome = page.outcomes[losses.stage[index]];
