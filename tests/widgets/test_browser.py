@@ -184,7 +184,7 @@ def test_the_screenshot_is_a_picture_of_the_panel(browser, hostile, tmp_path):
         page.get_by_role("slider", name="decode step").press("ArrowRight")
         page.get_by_text("Save", exact=True).click()
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "decode-stepper-step-1-layer-2-head-0.png"
         saved = tmp_path / "saved.png"
         download.value.save_as(saved)

@@ -229,7 +229,7 @@ def test_the_screenshot_shows_every_column(browser, tmp_path):
     with opened(browser, tmp_path / "page.html") as page:
         page.get_by_text("Save", exact=True).click()
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "method-comparer-step-0-layer-2-head-0.png"
         download.value.save_as(tmp_path / "saved.png")
         data = (tmp_path / "saved.png").read_bytes()

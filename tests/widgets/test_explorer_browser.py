@@ -131,7 +131,7 @@ def test_the_screenshot_and_the_meanings(browser, quest, tmp_path):
         assert numbers == 0
         page.get_by_text("Save", exact=True).click()
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "budget-explorer-quest-96-layer-3-head-0.png"
         saved = tmp_path / "saved.png"
         download.value.save_as(saved)

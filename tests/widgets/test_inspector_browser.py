@@ -158,7 +158,7 @@ def test_the_screenshot_and_the_call(browser, hostile, tmp_path):
         call = f'layer=2, head=0, n_clusters=8, metric="cosine", seed=0, token={token}, queries=32, budget=90)'
         expect(page.locator(".kv-sheet code")).to_have_text(f"kvviz.widgets.ClusterInspector(trace, {call}")
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "cluster-inspector-layer-2-head-0-clusters-8.png"
         download.value.save_as(tmp_path / "saved.png")
         data, box = (tmp_path / "saved.png").read_bytes(), page.locator(".kvviz").bounding_box()
@@ -241,7 +241,7 @@ def test_bars_are_picked_by_click_and_keys(browser, hostile):
         ranking.press("ArrowRight")
         lit = page.locator(".kv-prompt [data-lit]").evaluate_all(ATTENDED)
         assert lit == groups.members(order[1]).tolist()
-        expect(page.locator(".kv-spoken")).to_contain_text(f"cluster #{order[1]}, rank 2 of 8, q·centroid")
+        expect(page.locator("p.kv-spoken")).to_contain_text(f"cluster #{order[1]}, rank 2 of 8, q·centroid")
         ranking.press("Enter")
         assert chosen(page) == groups.members(order[1]).tolist()
         selected = page.locator(".kv-rankbar[aria-selected=true]")

@@ -13,7 +13,7 @@ from tests.widgets.test_browser import opened
 from tests.widgets.test_layout_browser import NAMES, widgets
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
-SPOKEN = ".kv-spoken"
+SPOKEN = "p.kv-spoken"
 
 
 @pytest.fixture(scope="module")

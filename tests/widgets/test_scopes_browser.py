@@ -184,7 +184,7 @@ def test_keys_walk_through_the_numbers_and_escape_closes_the_tip(browser, tmp_pa
     path = tmp_path / "stepper.html"
     widgets()["stepper"].to_html(path)
     with opened(browser, path) as page:
-        tip, spoken = page.locator(".kv-tip"), page.locator(".kv-spoken")
+        tip, spoken = page.locator(".kv-tip"), page.locator("p.kv-spoken")
         tabbed_to(page, ".kv-stats")
         expect(tip).to_contain_text("the token that this step feeds")
         page.keyboard.press("ArrowDown")
@@ -214,12 +214,12 @@ def test_a_panel_with_the_focus_says_what_it_shows_once(browser, tmp_path):
     widgets()["stepper"].to_html(path)
     with opened(browser, path) as page:
         tabbed_to(page, ".kv-map canvas")
-        expect(page.locator(".kv-spoken")).to_contain_text("one row per step, the first at the top")
+        expect(page.locator("p.kv-spoken")).to_contain_text("one row per step, the first at the top")
         page.keyboard.press("Escape")
         expect(page.locator(".kv-tip")).to_be_hidden()
         tabbed_to(page, ".kv-legend")
         page.keyboard.press("ArrowDown")
-        expect(page.locator(".kv-spoken")).to_contain_text("wasted: selected by the method")
+        expect(page.locator("p.kv-spoken")).to_contain_text("wasted: selected by the method")
 
 
 @pytest.mark.browser

@@ -185,7 +185,7 @@ def test_the_comparer_joins_query_heads_of_a_kv_head(browser, tmp_path):
             )
             assert marked == sorted({int(place) for place in wanted[wanted >= 0] if place < run.prompt_length})
         recall = page.locator(".kv-column").nth(1).locator(".kv-numbers").first
-        assert recall.get_attribute("title").startswith("mean over the 2 heads of recall")
+        assert recall.get_attribute("data-meaning").startswith("mean over the 2 heads of recall")
         pick_head(page, 2, ALL)
         expect(page.locator(".kv-column").nth(1).locator(".kv-name-cell")).to_contain_text("union of 4 heads")
 

@@ -88,7 +88,7 @@ def test_a_drag_zooms_in_and_the_button_shows_all_again(browser, paths):
 
 def test_keys_zoom_at_the_cursor_and_choose_a_range(browser, paths):
     with opened(browser, paths / "stepper.html") as page:
-        spoken = page.locator(".kv-spoken")
+        spoken = page.locator("p.kv-spoken")
         tabbed_to(page, ".kv-map canvas")
         for _ in range(40):
             page.keyboard.press("ArrowRight")

@@ -9,8 +9,8 @@ import { createFollowText } from "./follow_text.js";
 import { createHeadPanel } from "./head_panel.js";
 import { bytesOf } from "./host.js";
 import { createRange, createZoom } from "./map_zoom.js";
-import { createLegend, keepKeys, savePicture, stepKeys } from "./panel.js";
-import { pictureOf } from "./picture.js";
+import { createLegend, keepKeys, stepKeys } from "./panel.js";
+import { saveAs } from "./save.js";
 import { frameOf, unpack } from "./slice.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
@@ -22,6 +22,7 @@ import { marksOf } from "./words.js";
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Union } from "./union.js" */
 /** @typedef {ReturnType<typeof createColumn>} Column */
 /**
@@ -201,16 +202,14 @@ export function createComparer(root, host) {
     for (const column of columns) column.light(outlined < 0 ? [] : [outlined]);
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { layer, head } = columns[0].slice;
     const shownHeads = unionOf(columns[0].slice).kind === "none" ? `head-${head}` : "union";
-    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}.png`;
-    return savePicture(controls.menu, root, host.css, name, null, () => {
-      root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // with the columns out of sight
-      const picture = pictureOf(root, host.css); // copies the panel before it returns
-      root.style.width = "";
-      return picture;
-    });
+    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}`;
+    root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // with the columns out of sight
+    saveAs(format, controls.menu, root, host, name); // draws the widget before it returns
+    root.style.width = "";
   }
 
   function open() {

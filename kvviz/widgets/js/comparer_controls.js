@@ -2,13 +2,15 @@ import { sortMeaning } from "./comparer_words.js";
 import { element } from "./dom.js";
 import { explain } from "./explain.js";
 import { createSettings } from "./menu.js";
-import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { createStepSlider, markSelected, picker } from "./panel.js";
 import { createPlacePickers } from "./place_pickers.js";
+import { createSaveMenu } from "./save.js";
 import { unionOf } from "./union.js";
 
 /** @import { ComparerPage, ComparerState } from "./comparer.js" */
 /** @import { PickHead } from "./head_panel.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @import { AnySlice } from "./union.js" */
 
 /**
@@ -21,7 +23,7 @@ import { unionOf } from "./union.js";
  * @param {Go} options.go
  * @param {PickHead} options.pick
  * @param {(sort: string) => void} options.sort
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createComparerControls(root, page, { go, pick, sort, save }) {
   const head = root.appendChild(element("div", "kv-head"));

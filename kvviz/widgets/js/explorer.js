@@ -9,7 +9,8 @@ import { createFind } from "./find.js";
 import { createFollowText } from "./follow_text.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
-import { createLegend, keepKeys, savePicture, titledPanel } from "./panel.js";
+import { createLegend, keepKeys, titledPanel } from "./panel.js";
+import { saveAs } from "./save.js";
 import { explainNumber, SCOPE_OF, tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createStrip } from "./strip.js";
@@ -23,6 +24,7 @@ import { aboutToken, marksOf } from "./words.js";
 /** @import { MeasureName } from "./explorer_words.js" */
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 
@@ -171,10 +173,11 @@ export function createExplorer(root, host) {
     curve.paint(controls.measure, numbers);
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root, host.css, name, map.canvas);
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    return saveAs(format, controls.menu, root, host, name);
   }
 
   // The sliders' keys too: JupyterLab suppresses what the arrow keys do to a slider.

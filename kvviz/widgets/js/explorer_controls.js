@@ -2,12 +2,14 @@ import { element, format } from "./dom.js";
 import { explain, explainTogether } from "./explain.js";
 import { FIGURES, MEANING, MEASURES, shortNumber } from "./explorer_words.js";
 import { createSettings } from "./menu.js";
-import { createSaveMenu, markSelected, picker } from "./panel.js";
+import { markSelected, picker } from "./panel.js";
 import { createPlacePickers } from "./place_pickers.js";
+import { createSaveMenu } from "./save.js";
 import { explainNumber, tagged } from "./scope.js";
 import { bytes } from "./words.js";
 
 /** @import { ExplorerNumbers, ExplorerPage, Place } from "./explorer.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Scope } from "./scope.js" */
 
 /**
@@ -19,7 +21,7 @@ import { bytes } from "./words.js";
  * @param {object} options
  * @param {(changes: Partial<Place>) => void} options.change
  * @param {() => void} options.measured
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createExplorerControls(root, page, { change, measured, save }) {
   const head = root.appendChild(element("div", "kv-head"));

@@ -8,7 +8,8 @@ import { createKeyMap } from "./inspector_map.js";
 import { createRanking } from "./inspector_ranking.js";
 import { createSearch } from "./inspector_search.js";
 import { MEANING, PROJECTIONS, steps, VIEWS } from "./inspector_words.js";
-import { keepKeys, savePicture, section, stepKeys } from "./panel.js";
+import { keepKeys, section, stepKeys } from "./panel.js";
+import { saveAs } from "./save.js";
 import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, GENERATED, ORACLE, SINK } from "./strip.js";
 import { HUES, LEVELS, watchTheme } from "./theme.js";
@@ -19,6 +20,7 @@ import { decimals, visible } from "./words.js";
 /** @import { View } from "./host.js" */
 /** @import { InspectorPage, Settings } from "./inspector_controls.js" */
 /** @import { Clustering, Places } from "./inspector_groups.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Key } from "./inspector_map.js" */
 /** @import { ProjectionName } from "./inspector_words.js" */
 /** @import { Go } from "./panel.js" */
@@ -269,11 +271,11 @@ export function createInspector(root, host) {
     if (!placesChanged && !clustersChanged) queueMicrotask(() => (placesChanged || clustersChanged) && show());
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { layer, head, n_clusters: count, view } = settings();
     const size = view === "clusters" ? `clusters-${count}` : view;
-    const name = `cluster-inspector-layer-${layer}-head-${head}-${size}.png`;
-    return savePicture(controls.menu, root, host.css, name, map.above);
+    return saveAs(format, controls.menu, root, host, `cluster-inspector-layer-${layer}-head-${head}-${size}`);
   }
 
   root.addEventListener("keydown", (event) => {

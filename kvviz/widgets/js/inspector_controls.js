@@ -1,12 +1,14 @@
 import { element, format, targetOf } from "./dom.js";
 import { countOf, MEANING, PROJECTIONS, VIEWS } from "./inspector_words.js";
-import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { createStepSlider, markSelected, picker } from "./panel.js";
+import { createSaveMenu } from "./save.js";
 import { quoted } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { About } from "./inspector_groups.js" */
 /** @import { ProjectionName, ViewName } from "./inspector_words.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @typedef {{ name: string, label: string, values: number[], meaning: string }} FieldSlider */
 /**
  * @typedef {object} InspectorPage
@@ -49,7 +51,7 @@ const ALL = ["clusters", "pages", "codes", "lists"];
  *
  * @param {HTMLElement} root
  * @param {InspectorPage} page
- * @param {{ go: Go, change: (settings: Partial<Settings>) => void, save: () => void }} options
+ * @param {{ go: Go, change: (settings: Partial<Settings>) => void, save: (format: Format) => void }} options
  */
 export function createInspectorControls(root, page, { go, change, save }) {
   const head = root.appendChild(element("div", "kv-head"));

@@ -1,8 +1,11 @@
 import { element, targetOf } from "./dom.js";
 import { explain } from "./explain.js";
 
+const MOVES = new Map([["ArrowDown", 1], ["ArrowUp", -1], ["Home", -Infinity], ["End", Infinity]]);
+
 /**
- * A button that opens a sheet of rarely used controls; Escape or a press elsewhere in the widget closes it.
+ * A button that opens a sheet of rarely used controls; Escape or a press elsewhere in the widget closes it. ↑, ↓, Home and
+ * End go to the buttons of the sheet.
  *
  * @param {HTMLElement} head
  * @param {HTMLElement} root
@@ -15,12 +18,25 @@ export function createMenu(head, root, name, meaning) {
   root.addEventListener("pointerdown", (event) => {
     if (!menu.contains(targetOf(event))) menu.open = false;
   });
+  const sheet = menu.appendChild(element("div", "kv-sheet"));
   menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    menu.open = false;
-    summary.focus();
+    const by = MOVES.get(event.key), buttons = [...sheet.querySelectorAll("button")];
+    if (event.key === "Escape" && menu.open) close();
+    else if (by && menu.open && buttons.length && targetOf(event).tagName !== "SELECT") {
+      const at = buttons.findIndex((node) => node === document.activeElement);
+      buttons[Math.max(0, Math.min(buttons.length - 1, at + by))].focus();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation(); // the widget's own keys change the step
   });
-  return { menu, sheet: menu.appendChild(element("div", "kv-sheet")) };
+
+  /** Closes the sheet; if the focus was in it, the button gets it. */
+  function close() {
+    if (menu.contains(document.activeElement)) summary.focus();
+    menu.open = false;
+  }
+
+  return { menu, sheet, close };
 }
 
 /**

@@ -4,7 +4,8 @@ import { createFind } from "./find.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createZoom, mapOf } from "./map_zoom.js";
 import { createMatrix } from "./matrix.js";
-import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
+import { createLegend, keepKeys, stepKeys, titledPanel } from "./panel.js";
+import { saveAs } from "./save.js";
 import { tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createAxis } from "./stepper_axis.js";
@@ -22,6 +23,7 @@ import { marksOf, MEANING } from "./words.js";
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Clusters, Drawn, Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 /** @import { HeadCounts, Union } from "./union.js" */
@@ -215,10 +217,10 @@ export function createStepper(root, host) {
     host.tell({ layer, head, union });
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const head = slice && unionOf(slice).kind !== "none" ? "union" : `head-${slice?.head}`;
-    const place = `step-${now}-layer-${slice?.layer}-${head}`;
-    return savePicture(controls.menu, root, host.css, `decode-stepper-${place}.png`, map.canvas);
+    return saveAs(format, controls.menu, root, host, `decode-stepper-step-${now}-layer-${slice?.layer}-${head}`);
   }
 
   root.addEventListener("keydown", (event) => {

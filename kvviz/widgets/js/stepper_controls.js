@@ -1,13 +1,15 @@
 import { element, format } from "./dom.js";
 import { explain, explainTogether } from "./explain.js";
 import { createSettings } from "./menu.js";
-import { button, createSaveMenu, createStepSlider } from "./panel.js";
+import { button, createStepSlider } from "./panel.js";
 import { createPlacePickers } from "./place_pickers.js";
+import { createSaveMenu } from "./save.js";
 import { explainNumber, SCOPE_OF, scopeIn, tagged, tagOf } from "./scope.js";
 import { meaningIn, nameIn, unionOf } from "./union.js";
 import { bytes, MEANING, quoted } from "./words.js";
 
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @import { PickHead } from "./head_panel.js" */
 /** @import { StepperPage, StepperSlice } from "./stepper.js" */
 /** @import { Union } from "./union.js" */
@@ -21,7 +23,7 @@ import { bytes, MEANING, quoted } from "./words.js";
  * @param {Go} options.go
  * @param {() => void} options.toggle
  * @param {PickHead} options.pick
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createControls(root, page, { go, toggle, pick, save }) {
   const head = root.appendChild(element("div", "kv-head"));

@@ -197,7 +197,7 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   host.classList.add("kv-matrix");
   const inner = host.appendChild(element("div", "kv-matrix-inner"));
   const canvas = inner.appendChild(element("canvas"));
-  const frame = inner.appendChild(element("div", "kv-row"));
+  const frame2 = inner.appendChild(element("div", "kv-row"));
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", label);
@@ -253,9 +253,9 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   }
   function place() {
     const top = framed * rowHeight;
-    frame.hidden = framed < 0 || framed >= rows;
-    frame.style.top = `${top}px`;
-    frame.style.height = `${rowHeight}px`;
+    frame2.hidden = framed < 0 || framed >= rows;
+    frame2.style.top = `${top}px`;
+    frame2.style.height = `${rowHeight}px`;
     if (top < host.scrollTop) host.scrollTop = top;
     if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
   }
@@ -884,7 +884,7 @@ function createCanvasMatrix(root2, host) {
       ]
     })
   });
-  const frame = () => matrix.frame(host.get("row"));
+  const frame2 = () => matrix.frame(host.get("row"));
   const paint = () => {
     const values = host.bytes("values"), [rows, columns] = host.get("shape");
     if (values.length !== rows * columns) return;
@@ -892,12 +892,12 @@ function createCanvasMatrix(root2, host) {
       rows,
       columns
     ]);
-    frame();
+    frame2();
   };
   host.on("values", paint);
   host.on("shape", paint);
   host.on("colours", matrix.recolour);
-  host.on("row", frame);
+  host.on("row", frame2);
   const unwatch = watchTheme(root2, matrix.recolour);
   paint();
   return () => {
@@ -935,7 +935,7 @@ function createCurve(host, { label, onPick, onHover }) {
     class: "kv-own",
     ...fixed
   }));
-  const frame = svg.appendChild(svgElement("rect", {
+  const frame2 = svg.appendChild(svgElement("rect", {
     class: "kv-now",
     y: 0.5,
     height: TALL - 1,
@@ -967,11 +967,11 @@ function createCurve(host, { label, onPick, onHover }) {
       };
       others.setAttribute("d", all.filter((_, index) => index !== front).map(path).join(""));
       curve.setAttribute("d", path(all[front]));
-      frame.setAttribute("width", String(WIDE / steps2));
+      frame2.setAttribute("width", String(WIDE / steps2));
     },
     /** @param {number} step */
     frame(step) {
-      frame.setAttribute("x", String(step * WIDE / steps2));
+      frame2.setAttribute("x", String(step * WIDE / steps2));
     }
   };
 }
@@ -1067,12 +1067,12 @@ function clustersOf(slice, step) {
   ];
   return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
 }
-function indexOf(frame, position) {
-  let low = 0, high = frame.positions.length - 1;
+function indexOf(frame2, position) {
+  let low = 0, high = frame2.positions.length - 1;
   while (low <= high) {
     const middle = low + high >> 1;
-    if (frame.positions[middle] === position) return middle;
-    if (frame.positions[middle] < position) low = middle + 1;
+    if (frame2.positions[middle] === position) return middle;
+    if (frame2.positions[middle] < position) low = middle + 1;
     else high = middle - 1;
   }
   return -1;
@@ -1173,10 +1173,10 @@ function decimals(number) {
   if (Number.isNaN(number)) return "none";
   return number !== 0 && (Math.abs(number) < 1e-3 || Math.abs(number) >= 1e5) ? number.toExponential(1) : Number(number.toPrecision(3)).toString();
 }
-function wasRecalled(frame, index) {
-  return index >= 0 && frame.groups[index] >= 0;
+function wasRecalled(frame2, index) {
+  return index >= 0 && frame2.groups[index] >= 0;
 }
-function aboutToken(page, slice, frame, step, position) {
+function aboutToken(page, slice, frame2, step, position) {
   const rows = [
     [
       "token",
@@ -1194,14 +1194,14 @@ function aboutToken(page, slice, frame, step, position) {
       "not yet in the text at this step"
     ]
   ];
-  const index = indexOf(frame, position);
-  if (wasRecalled(frame, index)) {
+  const index = indexOf(frame2, position);
+  if (wasRecalled(frame2, index)) {
     rows.push([
       page.group_name,
-      `#${frame.groups[index]}`
+      `#${frame2.groups[index]}`
     ], [
       "score",
-      decimals(frame.scores[index])
+      decimals(frame2.scores[index])
     ]);
   } else rows.push([
     page.group_name,
@@ -1209,18 +1209,18 @@ function aboutToken(page, slice, frame, step, position) {
   ]);
   rows.push([
     "attention",
-    weightOf(slice, frame, index, step, position)
+    weightOf(slice, frame2, index, step, position)
   ], [
     "state",
-    verdict(index < 0 ? 0 : frame.marks[index])
+    verdict(index < 0 ? 0 : frame2.marks[index])
   ], [
     "numbers",
     `of ${SCOPES.head}, step ${format(step)}`
   ]);
   return rows;
 }
-function weightOf(slice, frame, index, step, position) {
-  if (index >= 0) return decimals(frame.weights[index]);
+function weightOf(slice, frame2, index, step, position) {
+  if (index >= 0) return decimals(frame2.weights[index]);
   const weight = roundedWeight(slice, step, position);
   if (weight === null) return "less than any token of the oracle";
   return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
@@ -1292,104 +1292,6 @@ function sortMeaning(sort) {
 }
 function meanOf(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
-
-// menu.js
-function createMenu(head, root2, name, meaning) {
-  const menu = head.appendChild(element("details", "kv-menu"));
-  const summary = menu.appendChild(explain(element("summary", "", name), meaning));
-  root2.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(targetOf(event))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    menu.open = false;
-    summary.focus();
-  });
-  return {
-    menu,
-    sheet: menu.appendChild(element("div", "kv-sheet"))
-  };
-}
-function createSettings(head, root2) {
-  return createMenu(head, root2, "Settings", "what the map of heads shows, and what the text follows").sheet;
-}
-function setting(sheet, text, label, meaning) {
-  const row2 = sheet.appendChild(explain(element("label", "kv-setting", text), meaning));
-  const select = row2.appendChild(element("select"));
-  select.setAttribute("aria-label", label);
-  select.setAttribute("aria-description", meaning);
-  return select;
-}
-
-// picture.js
-var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g;
-var VARIABLES = [
-  "--jp-layout-color0",
-  "--jp-layout-color1",
-  "--jp-layout-color2",
-  "--jp-ui-font-color1",
-  "--jp-ui-font-color2",
-  "--jp-border-color1",
-  "--jp-border-color2",
-  "--jp-brand-color1",
-  "--jp-ui-font-family",
-  "--jp-content-font-family",
-  "--jp-code-font-family"
-];
-async function pictureOf(root2, css) {
-  const { width, height } = root2.getBoundingClientRect();
-  const copy = (
-    /** @type {HTMLElement} */
-    root2.cloneNode(true)
-  );
-  const style2 = getComputedStyle(root2);
-  for (const name of VARIABLES) copy.style.setProperty(name, style2.getPropertyValue(name));
-  copy.style.width = `${width}px`;
-  copy.querySelectorAll(".kv-tip, .kv-sheet").forEach((node) => node.remove());
-  const canvases = copy.querySelectorAll("canvas");
-  root2.querySelectorAll("canvas").forEach((canvas2, index) => {
-    const image2 = element("img");
-    image2.src = canvas2.toDataURL();
-    image2.style.cssText = canvas2.style.cssText;
-    canvases[index].replaceWith(image2);
-  });
-  const panels = (
-    /** @type {NodeListOf<HTMLElement>} */
-    copy.querySelectorAll(".kv-panel")
-  );
-  root2.querySelectorAll(".kv-panel").forEach((panel, index) => {
-    panels[index].style.overflow = "hidden";
-    panels[index].style.height = `${panel.clientHeight}px`;
-    const inner = (
-      /** @type {HTMLElement | null} */
-      panels[index].querySelector(".kv-lines, ol, .kv-matrix-inner")
-    );
-    if (panel.scrollTop && inner) inner.style.marginTop = `${-panel.scrollTop}px`;
-  });
-  copy.prepend(element("style", "", css));
-  const markup = new XMLSerializer().serializeToString(copy).replace(UNWRITABLE, "\uFFFD");
-  const drawing = `<foreignObject width="100%" height="100%">${markup}</foreignObject>`;
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}">${drawing}</svg>`;
-  const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
-  await image.decode();
-  const scale = 2;
-  const canvas = element("canvas");
-  canvas.width = Math.ceil(width * scale);
-  canvas.height = Math.ceil(height * scale);
-  const context = contextOf(canvas);
-  context.scale(scale, scale);
-  context.fillStyle = style2.backgroundColor;
-  context.fillRect(0, 0, width, height);
-  context.drawImage(image, 0, 0, width, height);
-  return canvas.toDataURL("image/png");
-}
-function download(url, name) {
-  const link = element("a");
-  link.href = url;
-  link.download = name;
-  link.click();
 }
 
 // panel.js
@@ -1505,40 +1407,6 @@ function createLegend(marks, hint, hintMeaning) {
 function markSelected(...selects) {
   for (const select of selects) {
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
-  }
-}
-function createSaveMenu(head, root2, save) {
-  const { menu, sheet } = createMenu(head, root2, "Save", "a picture of this panel, or the Python line that opens it");
-  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
-  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
-  const line2 = sheet.appendChild(element("code"));
-  const status = sheet.appendChild(element("p", "kv-said"));
-  status.setAttribute("role", "status");
-  async function copy() {
-    try {
-      await navigator.clipboard.writeText(line2.textContent);
-      status.textContent = "Copied.";
-    } catch {
-      getSelection()?.selectAllChildren(line2);
-      status.textContent = "This page cannot use the clipboard. The line is selected: copy it with Ctrl+C.";
-    }
-  }
-  return {
-    menu,
-    line: line2,
-    status
-  };
-}
-async function savePicture({ menu, status }, root2, css, name, spare, picture = () => pictureOf(root2, css)) {
-  menu.open = false;
-  try {
-    download(await picture(), name);
-  } catch (error) {
-    menu.open = true;
-    const instead = spare ? "only the map was saved" : "take a screenshot of the page";
-    status.textContent = `This browser cannot draw the whole panel (${/** @type {Error} */
-    error.message}): ${instead}.`;
-    if (spare) download(spare.toDataURL("image/png"), name);
   }
 }
 
@@ -1714,8 +1582,8 @@ function meaningIn(name, union, heads) {
   if (MEANS.includes(name)) return `mean over the ${heads} heads of ${MEANING[name]}`;
   return name === "attended" ? `attended: tokens that at least one of the ${heads} heads attends to` : MEANING[name];
 }
-function about(page, slice, frame, step, position) {
-  const rows = aboutToken(page, slice, frame, step, position), index = indexOf(frame, position);
+function about(page, slice, frame2, step, position) {
+  const rows = aboutToken(page, slice, frame2, step, position), index = indexOf(frame2, position);
   if (!slice.union || position > page.prompt_length + step) return rows;
   const counts = (
     /** @type {HeadCounts} */
@@ -1723,7 +1591,7 @@ function about(page, slice, frame, step, position) {
   ), heads = unionOf(slice).heads;
   const at = slice.offsets[step] + index;
   const of = (name) => `${index < 0 ? 0 : counts[name][at]} of ${heads} heads`;
-  const mark = index < 0 ? 0 : frame.marks[index];
+  const mark = index < 0 ? 0 : frame2.marks[index];
   return [
     ...rows.filter(([term]) => term === "token" || term === "position"),
     [
@@ -1819,13 +1687,13 @@ function createColumn(host, page, method, { go, choose, turn, point, about: abou
   });
   let slice;
   let drawn;
-  let frame = null;
+  let frame2 = null;
   let step = 0;
   const numbersAt = (step2) => NAMES.map((name) => [
     scopedName(name, unionOf(slice).kind),
     NUMBERS[name].write(slice[name][step2])
   ]);
-  const describeToken = (position, event) => about2(position === null || !frame ? null : about(text, slice, frame, step, position), event);
+  const describeToken = (position, event) => about2(position === null || !frame2 ? null : about(text, slice, frame2, step, position), event);
   const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
@@ -1916,8 +1784,8 @@ function createColumn(host, page, method, { go, choose, turn, point, about: abou
      *
      * @param {ColumnSlice} shown
      */
-    show(shown) {
-      slice = shown;
+    show(shown2) {
+      slice = shown2;
       paintMap();
     },
     paintMap,
@@ -1958,8 +1826,8 @@ function createColumn(host, page, method, { go, choose, turn, point, about: abou
       if (token) answerPanel.scrollTop = token.offsetTop - answerPanel.clientHeight / 2;
     },
     paint() {
-      frame = frameOf(slice, step);
-      prompt.paint(frame.positions, frame.looks, frame.marks);
+      frame2 = frameOf(slice, step);
+      prompt.paint(frame2.positions, frame2.looks, frame2.marks);
       fed.forEach((span, index) => {
         span.toggleAttribute("data-now", index === step);
         span.toggleAttribute("data-ahead", index > step);
@@ -1996,8 +1864,67 @@ function numberCell(column, name) {
   };
 }
 
+// menu.js
+var MOVES = /* @__PURE__ */ new Map([
+  [
+    "ArrowDown",
+    1
+  ],
+  [
+    "ArrowUp",
+    -1
+  ],
+  [
+    "Home",
+    -Infinity
+  ],
+  [
+    "End",
+    Infinity
+  ]
+]);
+function createMenu(head, root2, name, meaning) {
+  const menu = head.appendChild(element("details", "kv-menu"));
+  const summary = menu.appendChild(explain(element("summary", "", name), meaning));
+  root2.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(targetOf(event))) menu.open = false;
+  });
+  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  menu.addEventListener("keydown", (event) => {
+    const by = MOVES.get(event.key), buttons = [
+      ...sheet.querySelectorAll("button")
+    ];
+    if (event.key === "Escape" && menu.open) close();
+    else if (by && menu.open && buttons.length && targetOf(event).tagName !== "SELECT") {
+      const at = buttons.findIndex((node) => node === document.activeElement);
+      buttons[Math.max(0, Math.min(buttons.length - 1, at + by))].focus();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  function close() {
+    if (menu.contains(document.activeElement)) summary.focus();
+    menu.open = false;
+  }
+  return {
+    menu,
+    sheet,
+    close
+  };
+}
+function createSettings(head, root2) {
+  return createMenu(head, root2, "Settings", "what the map of heads shows, and what the text follows").sheet;
+}
+function setting(sheet, text, label, meaning) {
+  const row2 = sheet.appendChild(explain(element("label", "kv-setting", text), meaning));
+  const select = row2.appendChild(element("select"));
+  select.setAttribute("aria-label", label);
+  select.setAttribute("aria-description", meaning);
+  return select;
+}
+
 // head_map.js
-var MOVES = {
+var MOVES2 = {
   ArrowLeft: [
     -1,
     0
@@ -2100,7 +2027,7 @@ function createHeadMap(host, options) {
     if (said.textContent !== words) said.textContent = words;
   }
   table.addEventListener("keydown", (event) => {
-    const [right, down] = MOVES[event.key] ?? [];
+    const [right, down] = MOVES2[event.key] ?? [];
     if (right === void 0 || down === void 0) return;
     const layer = layers[layers.indexOf(cursor.layer) + right], head = heads[heads.indexOf(cursor.head) + down];
     event.preventDefault();
@@ -2218,7 +2145,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
   select.setAttribute("aria-label", label);
   for (const { label: label2 } of page.head_maps) select.append(new Option(label2));
   const note = title.appendChild(element("span", "kv-headnote"));
-  let shown = page.head_maps[0], place = {
+  let shown2 = page.head_maps[0], place = {
     layer: -1,
     head: 0
   };
@@ -2258,10 +2185,10 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
       } : void 0;
     },
     about: (place2) => {
-      const others = page.head_maps.filter((numbers) => numbers !== shown);
+      const others = page.head_maps.filter((numbers) => numbers !== shown2);
       const several = headsOfRow(place2.head).length > 1, kind = unionOfRow(place2.head);
       return [
-        shown,
+        shown2,
         ...others
       ].map((numbers) => [
         `${several ? "mean over the heads of " : ""}${numbers.label} (${SCOPES[scopeIn(numbers.scope, kind)]})`,
@@ -2278,19 +2205,19 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
     tip
   });
   function draw2() {
-    shown = page.head_maps[select.selectedIndex] ?? shown;
-    if (settings) name.textContent = `${shown.label}; `;
-    const all = layers.flatMap((layer) => heads.map((head) => valueOf(shown, {
+    shown2 = page.head_maps[select.selectedIndex] ?? shown2;
+    if (settings) name.textContent = `${shown2.label}; `;
+    const all = layers.flatMap((layer) => heads.map((head) => valueOf(shown2, {
       layer,
       head
     })));
     const most = Math.max(1e-9, ...all);
-    map.draw((place2) => valueOf(shown, place2), most);
+    map.draw((place2) => valueOf(shown2, place2), most);
     const away = layers.length > page.layers.length || heads.length > page.heads.length;
-    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}${away ? "; dashed: not in this page" : ""}`;
+    note.textContent = `largest ${most.toFixed(3)}; ${shown2.about}${away ? "; dashed: not in this page" : ""}`;
     explain(title, [
       MEANING.heads,
-      MEANING[shown.measure],
+      MEANING[shown2.measure],
       page.layers_meaning
     ].filter(Boolean).join(". "));
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
@@ -2330,6 +2257,843 @@ function createPlacePickers(host, page, pick) {
     row2.value = String(shownHead);
     markSelected(layer, row2);
   };
+}
+
+// picture.js
+var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]/gu;
+var SCALE = 2;
+var PRINTED_MS = 6e4;
+function textOf({ svg }) {
+  return new XMLSerializer().serializeToString(svg).replace(UNWRITABLE, "\uFFFD");
+}
+async function pngOf(drawn) {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(textOf(drawn))}`;
+  await image.decode();
+  const canvas = element("canvas");
+  canvas.width = SCALE * drawn.width;
+  canvas.height = SCALE * drawn.height;
+  contextOf(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!blob) throw new Error("the picture is too large for it");
+  return blob;
+}
+function print({ svg, width, height }, name) {
+  const frame2 = element("iframe");
+  frame2.style.cssText = "position:fixed;width:0;height:0;border:0";
+  frame2.setAttribute("aria-hidden", "true");
+  frame2.tabIndex = -1;
+  document.body.append(frame2);
+  const sheet = (
+    /** @type {Window} */
+    frame2.contentWindow
+  ), page = sheet.document, before = document.title;
+  page.title = document.title = name;
+  const size2 = `@page { size: ${width / 96}in ${height / 96}in; margin: 0 }`;
+  page.head.append(element("style", "", `${size2} html, body { margin: 0 } svg { display: block; break-inside: avoid }`));
+  page.body.append(page.importNode(svg, true));
+  const done = () => {
+    clearTimeout(timer);
+    frame2.remove();
+    if (document.title === name) document.title = before;
+  };
+  const timer = setTimeout(done, PRINTED_MS);
+  sheet.addEventListener("afterprint", () => setTimeout(done));
+  sheet.focus();
+  sheet.print();
+}
+function download(blob, name) {
+  const link = element("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1e3);
+}
+
+// vector_boxes.js
+var SIDES = [
+  "Top",
+  "Right",
+  "Bottom",
+  "Left"
+];
+function colourReader() {
+  const known = /* @__PURE__ */ new Map();
+  return (text) => {
+    let read = known.get(text);
+    if (!read) {
+      const [red, green, blue, alpha] = pixels([
+        text
+      ]);
+      read = {
+        colour: `rgb(${red},${green},${blue})`,
+        alpha: Math.round(1e3 * alpha / 255) / 1e3
+      };
+      known.set(text, read);
+    }
+    return read;
+  };
+}
+function ink(drawing, kind, text) {
+  const { colour, alpha } = drawing.read(text);
+  return alpha === 1 ? {
+    [kind]: colour
+  } : {
+    [kind]: colour,
+    [`${kind}-opacity`]: alpha
+  };
+}
+function paintBox(drawing, into, box, style) {
+  if (!box.width || !box.height) return;
+  const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.width / 2, box.height / 2);
+  if (drawing.read(style.backgroundColor).alpha) {
+    into.append(rectangle(drawing, box, 0, radius, ink(drawing, "fill", style.backgroundColor)));
+  }
+  if (style.backgroundImage !== "none") paintImage(drawing, into, box, radius, style);
+  paintBorder(drawing, into, box, radius, style);
+  const shadow = /^(.*\)|\w+) 0px 0px 0px ([\d.]+)px inset$/.exec(style.boxShadow);
+  if (shadow) into.append(frame(drawing, box, radius, -Number(shadow[2]) / 2, Number(shadow[2]), shadow[1], "solid"));
+  const width = parseFloat(style.outlineWidth);
+  if (style.outlineStyle !== "none" && width) {
+    const beyond = parseFloat(style.outlineOffset) + width / 2;
+    drawing.outlines.append(frame(drawing, box, radius, beyond, width, style.outlineColor, style.outlineStyle));
+  }
+}
+function underline(drawing, into, box, style, ascent) {
+  const y = box.top - drawing.top + parseFloat(style.paddingTop) + ascent + (parseFloat(style.textUnderlineOffset) || 1);
+  const width = parseFloat(style.textDecorationThickness) || 1;
+  const [x1, x2] = [
+    box.left - drawing.left,
+    box.right - drawing.left
+  ];
+  const stroke = {
+    "stroke-width": width,
+    ...ink(drawing, "stroke", style.textDecorationColor)
+  };
+  into.append(svgElement("line", {
+    ...rounded({
+      x1,
+      x2,
+      y1: y + width / 2,
+      y2: y + width / 2
+    }),
+    ...stroke
+  }));
+}
+function paintBorder(drawing, into, box, radius, style) {
+  const sides = SIDES.map((side) => ({
+    width: parseFloat(style.getPropertyValue(`border-${side.toLowerCase()}-width`)),
+    line: style.getPropertyValue(`border-${side.toLowerCase()}-style`),
+    colour: style.getPropertyValue(`border-${side.toLowerCase()}-color`)
+  }));
+  const [first] = sides, drawn = sides.map(({ width, line: line2 }) => line2 !== "none" && width > 0);
+  if (sides.every((side) => JSON.stringify(side) === JSON.stringify(first))) {
+    if (drawn[0]) into.append(frame(drawing, box, radius, -first.width / 2, first.width, first.colour, first.line));
+    return;
+  }
+  const left = box.left - drawing.left, top = box.top - drawing.top;
+  sides.forEach(({ width, line: line2, colour }, side) => {
+    if (!drawn[side]) return;
+    const across = side % 2 === 0, far = side === 1 || side === 2;
+    const at = (far ? (across ? box.height : box.width) - width / 2 : width / 2) + (across ? top : left);
+    const ends = across ? {
+      x1: left,
+      x2: left + box.width,
+      y1: at,
+      y2: at
+    } : {
+      x1: at,
+      x2: at,
+      y1: top,
+      y2: top + box.height
+    };
+    into.append(svgElement("line", {
+      ...rounded(ends),
+      ...strokeOf(drawing, width, colour, line2)
+    }));
+  });
+}
+function frame(drawing, box, radius, beyond, width, colour, line2) {
+  const looks2 = {
+    fill: "none",
+    ...strokeOf(drawing, width, colour, line2)
+  };
+  return rectangle(drawing, box, beyond, radius && Math.max(0, radius + beyond), looks2);
+}
+function strokeOf(drawing, width, colour, line2) {
+  const dashes = {
+    dashed: `${3 * width} ${2 * width}`,
+    dotted: `${width} ${width}`
+  }[line2];
+  const stroke = {
+    "stroke-width": width,
+    ...ink(drawing, "stroke", colour)
+  };
+  return dashes ? {
+    ...stroke,
+    "stroke-dasharray": dashes
+  } : stroke;
+}
+function rectangle(drawing, box, beyond, radius, looks2) {
+  const [x, y] = [
+    box.left - drawing.left - beyond,
+    box.top - drawing.top - beyond
+  ];
+  const size2 = {
+    width: Math.max(0, box.width + 2 * beyond),
+    height: Math.max(0, box.height + 2 * beyond)
+  };
+  return svgElement("rect", {
+    ...rounded({
+      x,
+      y,
+      ...size2
+    }),
+    ...radius ? rounded({
+      rx: radius
+    }) : {},
+    ...looks2
+  });
+}
+function paintImage(drawing, into, box, radius, style) {
+  const image = /^([a-z-]+)\((.*)\)$/.exec(style.backgroundImage);
+  if (!image) return;
+  const [first, ...stops] = image[2].split(/,\s*(?![^(]*\))/);
+  const read = stops.map((stop) => ({
+    colour: stop.replace(/(\s+-?[\d.]+(px|%))+$/, ""),
+    places: [
+      ...stop.matchAll(/\s(-?[\d.]+)(?:px|%)/g)
+    ].map(([, number]) => Number(number)).slice(-2)
+  }));
+  if (image[1] === "linear-gradient") {
+    const share = Math.min(1, Math.max(0, read[0].places[0] / 100));
+    const [before, after] = [
+      new DOMRect(box.left, box.top, box.width * share, box.height),
+      new DOMRect(box.left + box.width * share, box.top, box.width * (1 - share), box.height)
+    ];
+    into.append(rectangle(drawing, before, 0, 0, ink(drawing, "fill", read[0].colour)));
+    into.append(rectangle(drawing, after, 0, 0, ink(drawing, "fill", read[1].colour)));
+    return;
+  }
+  const key = `${style.backgroundImage} ${style.backgroundSize}`;
+  let id = drawing.patterns.get(key);
+  if (!id) {
+    id = `pattern-${drawing.patterns.size}`;
+    drawing.patterns.set(key, id);
+    const places = read.flatMap((stop) => stop.places);
+    const dots = image[1] === "radial-gradient", size2 = dots ? parseFloat(style.backgroundSize) : Math.max(...places);
+    const turn = dots ? {} : {
+      patternTransform: `rotate(${parseFloat(first) - 90})`
+    };
+    const units = {
+      id,
+      patternUnits: "userSpaceOnUse",
+      width: size2,
+      height: size2,
+      ...turn
+    };
+    const fill2 = ink(drawing, "fill", read[0].colour);
+    drawing.defs.appendChild(svgElement("pattern", units)).append(dots ? svgElement("circle", {
+      cx: size2 / 2,
+      cy: size2 / 2,
+      r: (places[0] + places[1]) / 2,
+      ...fill2
+    }) : svgElement("rect", {
+      width: Math.min(...places.filter((place) => place > 0)),
+      height: size2,
+      ...fill2
+    }));
+  }
+  into.append(rectangle(drawing, box, 0, radius, {
+    fill: `url(#${id})`
+  }));
+}
+function rounded(numbers) {
+  return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [
+    name,
+    Math.round(100 * value) / 100
+  ]));
+}
+
+// vector_text.js
+var GENERIC = /(^|,)\s*(serif|sans-serif|monospace)\s*$/;
+var measuring = contextOf(element("canvas"));
+function withGeneric(family) {
+  return GENERIC.test(family) ? family : `${family}, sans-serif`;
+}
+function metricsOf(style) {
+  measuring.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  const { fontBoundingBoxAscent: ascent, fontBoundingBoxDescent: descent } = measuring.measureText("x");
+  return {
+    ascent,
+    descent,
+    widthOf: (text) => measuring.measureText(text).width
+  };
+}
+function attributesOfFont(drawing, style) {
+  const family = withGeneric(style.fontFamily);
+  return {
+    "font-size": parseFloat(style.fontSize),
+    ...style.fontWeight === "400" ? {} : {
+      "font-weight": style.fontWeight
+    },
+    ...style.fontStyle === "normal" ? {} : {
+      "font-style": style.fontStyle
+    },
+    ...family === drawing.family ? {} : {
+      "font-family": family
+    }
+  };
+}
+function drawText(drawing, into, node, style, clip) {
+  if (!node.data.trim()) return;
+  const kept = style.whiteSpaceCollapse ? style.whiteSpaceCollapse !== "collapse" : style.whiteSpace.startsWith("pre");
+  const { ascent, descent, widthOf } = metricsOf(style);
+  for (const line2 of linesOf(node)) {
+    if (line2.bottom < clip.top || line2.top > clip.bottom || line2.left > clip.right || line2.right < clip.left) continue;
+    let text = kept ? line2.text.replace(/\s/g, " ") : line2.text.replace(/\s+/g, " ");
+    let width = line2.right - line2.left;
+    if (style.textOverflow === "ellipsis" && line2.right > clip.right + 0.5) {
+      while (text && line2.left + widthOf(`${text}\u2026`) > clip.right) text = text.slice(0, -1).trimEnd();
+      text += "\u2026";
+      width = widthOf(text);
+    }
+    const y = line2.top - drawing.top + (line2.bottom - line2.top) * ascent / (ascent + descent);
+    write(drawing, into, text, {
+      x: line2.left - drawing.left,
+      y,
+      width
+    }, style);
+  }
+}
+function drawWords(drawing, into, text, { left, middle }, style) {
+  const { ascent, descent, widthOf } = metricsOf(style);
+  const y = middle - drawing.top + (ascent - descent) / 2;
+  write(drawing, into, text, {
+    x: left - drawing.left,
+    y,
+    width: widthOf(text)
+  }, style);
+}
+function write(drawing, into, text, { x, y, width }, style) {
+  const looks2 = {
+    ...attributesOfFont(drawing, style),
+    ...ink(drawing, "fill", style.color)
+  };
+  const length = width > 0 ? {
+    ...rounded({
+      textLength: width
+    }),
+    lengthAdjust: "spacingAndGlyphs"
+  } : {};
+  const node = into.appendChild(svgElement("text", {
+    ...rounded({
+      x,
+      y
+    }),
+    ...length,
+    ...looks2
+  }, text));
+  if (/ {2}/.test(text)) node.setAttribute("xml:space", "preserve");
+}
+function linesOf(node) {
+  const range2 = document.createRange(), text = node.data;
+  const boxOf = (from, until) => {
+    range2.setStart(node, from);
+    range2.setEnd(node, until);
+    return range2.getBoundingClientRect();
+  };
+  const start = text.length - text.trimStart().length, end = text.trimEnd().length;
+  range2.setStart(node, start);
+  range2.setEnd(node, end);
+  const boxes = [
+    ...range2.getClientRects()
+  ].filter((box) => box.width);
+  if (boxes.length <= 1) return boxes.map((box) => ({
+    text: text.slice(start, end),
+    ...edges(box)
+  }));
+  const lines = [];
+  for (let at = start; at < end; ) {
+    const sign = String.fromCodePoint(text.codePointAt(at) ?? 0), box = boxOf(at, at + sign.length);
+    const line2 = lines.at(-1);
+    at += sign.length;
+    if (line2 && (!box.width || Math.abs(box.top - line2.top) < box.height / 2)) {
+      line2.text += sign;
+      if (box.width && sign.trim()) {
+        line2.left = Math.min(line2.left, box.left);
+        line2.right = Math.max(line2.right, box.right);
+      }
+    } else if (sign.trim() && box.width) lines.push({
+      text: sign,
+      ...edges(box)
+    });
+  }
+  for (const line2 of lines) line2.text = line2.text.trimEnd();
+  return lines;
+}
+function edges({ left, right, top, bottom }) {
+  return {
+    left,
+    right,
+    top,
+    bottom
+  };
+}
+
+// vector_controls.js
+var LOOKS = [
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linejoin",
+  "stroke-linecap",
+  "vector-effect",
+  "text-anchor",
+  "dominant-baseline",
+  "opacity"
+];
+var THUMB = 7;
+var TRACK = 5;
+function drawCanvas(drawing, into, canvas, box, style) {
+  if (!canvas.width || !canvas.height) return;
+  const place = rounded({
+    x: box.left - drawing.left,
+    y: box.top - drawing.top,
+    width: box.width,
+    height: box.height
+  });
+  const image = svgElement("image", {
+    ...place,
+    preserveAspectRatio: "none",
+    href: canvas.toDataURL("image/png")
+  });
+  if (style.imageRendering !== "auto") image.style.imageRendering = style.imageRendering;
+  into.append(image);
+}
+function drawCurves(drawing, into, svg, box) {
+  const copy = (
+    /** @type {SVGSVGElement} */
+    svg.cloneNode(true)
+  );
+  const copies = copy.querySelectorAll("*");
+  svg.querySelectorAll("*").forEach((node, index) => {
+    const style = getComputedStyle(node), drawn = copies[index];
+    if (style.display === "none") return drawn.remove();
+    for (const name of LOOKS) {
+      const value = style.getPropertyValue(name);
+      if (value && ![
+        "none",
+        "auto",
+        "normal"
+      ].includes(value)) drawn.setAttribute(name, value.replaceAll("px", ""));
+    }
+    for (const kind of [
+      "fill",
+      "stroke"
+    ]) {
+      const colour = style.getPropertyValue(kind);
+      for (const [name, value] of Object.entries(colour === "none" ? {
+        [kind]: "none"
+      } : ink(drawing, kind, colour))) {
+        drawn.setAttribute(name, String(value));
+      }
+    }
+    if (node.tagName === "text" || node.tagName === "tspan") {
+      for (const [name, value] of Object.entries(attributesOfFont(drawing, style))) {
+        drawn.setAttribute(name, String(value));
+      }
+    }
+    drawn.removeAttribute("class");
+  });
+  if (copy.getAttribute("preserveAspectRatio") === "none") stretch(copy, box);
+  for (const name of [
+    "class",
+    "style",
+    "role",
+    "aria-label",
+    "tabindex"
+  ]) copy.removeAttribute(name);
+  const place = rounded({
+    x: box.left - drawing.left,
+    y: box.top - drawing.top,
+    width: box.width,
+    height: box.height
+  });
+  for (const [name, value] of Object.entries(place)) copy.setAttribute(name, String(value));
+  into.append(copy);
+}
+function stretch(svg, box) {
+  const { width, height } = svg.viewBox.baseVal, scales = [
+    box.width / width,
+    box.height / height
+  ];
+  for (const node of svg.querySelectorAll("*")) {
+    node.removeAttribute("vector-effect");
+    let at = 0;
+    const path = node.getAttribute("d")?.replace(/-?[\d.]+/g, (number) => (Number(number) * scales[at++ % 2]).toFixed(2));
+    if (path) node.setAttribute("d", path);
+    for (const [name, side] of Object.entries({
+      x: 0,
+      width: 0,
+      y: 1,
+      height: 1
+    })) {
+      if (node.hasAttribute(name)) node.setAttribute(name, (Number(node.getAttribute(name)) * scales[side]).toFixed(2));
+    }
+  }
+  svg.removeAttribute("viewBox");
+}
+function drawSelect(drawing, into, select, box, style) {
+  const middle = box.top + box.height / 2, left = box.left + parseFloat(style.paddingLeft) + 1;
+  drawWords(drawing, into, select.selectedOptions[0]?.text ?? "", {
+    left,
+    middle
+  }, style);
+  const [x, y] = [
+    box.right - drawing.left - 15,
+    middle - drawing.top - 2
+  ];
+  const line2 = {
+    fill: "none",
+    "stroke-width": 1.5,
+    ...ink(drawing, "stroke", style.color)
+  };
+  into.append(svgElement("path", {
+    d: `M${x.toFixed(1)} ${y.toFixed(1)}l4 4l4 -4`,
+    ...line2
+  }));
+}
+function drawInput(drawing, into, input, box, style) {
+  const middle = box.top + box.height / 2, [x, y] = [
+    box.left - drawing.left,
+    middle - drawing.top
+  ];
+  const muted = ink(drawing, "fill", style.getPropertyValue("--kv-line"));
+  const accent = ink(drawing, "fill", input.disabled ? style.color : style.getPropertyValue("--kv-brand"));
+  if (input.type === "range") {
+    const low = Number(input.min || 0), high = Number(input.max || 100);
+    const reached = THUMB + (Number(input.value) - low) / Math.max(high - low, 1e-9) * (box.width - 2 * THUMB);
+    const track = {
+      x,
+      y: y - TRACK / 2,
+      height: TRACK,
+      rx: TRACK / 2
+    };
+    into.append(svgElement("rect", {
+      ...rounded({
+        ...track,
+        width: box.width
+      }),
+      ...muted
+    }), svgElement("rect", {
+      ...rounded({
+        ...track,
+        width: reached
+      }),
+      ...accent
+    }), svgElement("circle", {
+      ...rounded({
+        cx: x + reached,
+        cy: y,
+        r: THUMB
+      }),
+      ...accent
+    }));
+  } else if (input.type === "checkbox" || input.type === "radio") {
+    const size2 = {
+      x: x + 0.5,
+      y: y - box.height / 2 + 0.5,
+      width: box.width - 1,
+      height: box.height - 1
+    };
+    const edge = ink(drawing, "stroke", style.color), round = input.type === "radio" ? box.width / 2 : 2;
+    into.append(svgElement("rect", {
+      ...rounded({
+        ...size2,
+        rx: round
+      }),
+      fill: "none",
+      ...edge
+    }));
+    if (!input.checked) return;
+    const inner = {
+      x: x + 3,
+      y: y - box.height / 2 + 3,
+      width: box.width - 6,
+      height: box.height - 6,
+      rx: round
+    };
+    into.append(svgElement("rect", {
+      ...rounded(inner),
+      ...accent
+    }));
+  } else {
+    const left = box.left + parseFloat(style.borderLeftWidth) + parseFloat(style.paddingLeft);
+    drawWords(drawing, into, input.value || input.placeholder, {
+      left,
+      middle
+    }, style);
+  }
+}
+
+// vector.js
+var TYPED = /* @__PURE__ */ new Set([
+  "number",
+  "text",
+  "search"
+]);
+var LEFT_OUT = ".kv-tip, .kv-sheet, .kv-menu, .kv-cross";
+function vectorOf(root2, about2 = "") {
+  const box = root2.getBoundingClientRect(), style = getComputedStyle(root2);
+  const width = Math.ceil(box.width), height = Math.ceil(box.height);
+  const svg = svgElement("svg", {
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`
+  });
+  const family = withGeneric(style.fontFamily);
+  svg.setAttribute("font-family", family);
+  svg.style.fontVariantNumeric = style.fontVariantNumeric;
+  svg.append(svgElement("title", {}, root2.querySelector("h2")?.textContent ?? ""), svgElement("desc", {}, about2));
+  const defs = svg.appendChild(svgElement("defs", {}));
+  const drawing = {
+    left: box.left,
+    top: box.top,
+    defs,
+    outlines: svgElement("g", {}),
+    patterns: /* @__PURE__ */ new Map(),
+    family,
+    read: colourReader()
+  };
+  svg.append(svgElement("rect", {
+    width,
+    height,
+    fill: drawing.read(style.backgroundColor).colour
+  }));
+  drawChildren(drawing, svg, root2, box);
+  svg.append(drawing.outlines);
+  return {
+    svg,
+    width,
+    height
+  };
+}
+function drawChildren(drawing, into, parent, clip) {
+  const style = getComputedStyle(parent);
+  for (const node of parent.childNodes) {
+    if (node instanceof Text) drawText(drawing, into, node, style, clip);
+    else if (node instanceof Element) drawElement(drawing, into, node, clip);
+  }
+}
+function drawElement(drawing, into, node, clip) {
+  if (node.matches(LEFT_OUT)) return;
+  const style = getComputedStyle(node);
+  if (style.display === "none" || style.visibility !== "visible" || style.clipPath !== "none") return;
+  const boxes = [
+    ...node.getClientRects()
+  ].filter((box) => meets(box, clip));
+  if (!boxes.length) return;
+  const group2 = style.opacity === "1" ? into : into.appendChild(svgElement("g", {
+    opacity: style.opacity
+  }));
+  const drawn = node instanceof HTMLInputElement && style.appearance !== "none" && !TYPED.has(node.type);
+  for (const box of boxes) {
+    if (!drawn) paintBox(drawing, group2, box, style);
+    if (style.textDecorationLine === "underline") underline(drawing, group2, box, style, metricsOf(style).ascent);
+  }
+  drawBefore(drawing, group2, node, boxes[0]);
+  if (node instanceof HTMLCanvasElement) drawCanvas(drawing, group2, node, boxes[0], style);
+  else if (node instanceof SVGSVGElement) drawCurves(drawing, group2, node, boxes[0]);
+  else if (node instanceof HTMLSelectElement) drawSelect(drawing, group2, node, boxes[0], style);
+  else if (node instanceof HTMLInputElement) drawInput(drawing, group2, node, boxes[0], style);
+  else if (style.overflowX === "visible" || !(node instanceof HTMLElement)) drawChildren(drawing, group2, node, clip);
+  else drawClipped(drawing, group2, node, boxes[0], clip);
+}
+function drawClipped(drawing, into, node, box, clip) {
+  const left = box.left + node.clientLeft, top = box.top + node.clientTop;
+  const inside = {
+    left: Math.max(left, clip.left),
+    top: Math.max(top, clip.top),
+    right: Math.min(left + node.clientWidth, clip.right),
+    bottom: Math.min(top + node.clientHeight, clip.bottom)
+  };
+  const cut2 = node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
+  if (!cut2) return drawChildren(drawing, into, node, inside);
+  const id = `cut-${drawing.defs.childElementCount}`;
+  const path = drawing.defs.appendChild(svgElement("clipPath", {
+    id
+  }));
+  path.append(svgElement("rect", {
+    x: inside.left - drawing.left,
+    y: inside.top - drawing.top,
+    width: Math.max(0, inside.right - inside.left),
+    height: Math.max(0, inside.bottom - inside.top)
+  }));
+  const group2 = into.appendChild(svgElement("g", {
+    "clip-path": `url(#${id})`
+  })), outlines = svgElement("g", {});
+  drawChildren({
+    ...drawing,
+    outlines
+  }, group2, node, inside);
+  if (outlines.hasChildNodes()) group2.append(outlines);
+}
+function drawBefore(drawing, into, node, box) {
+  const style = getComputedStyle(node, "::before");
+  const words = /^"(.*)"$/.exec(style.content)?.[1];
+  if (words === void 0 || style.display === "none") return;
+  if (style.position === "absolute") {
+    const [left, top, width, height] = [
+      style.left,
+      style.top,
+      style.width,
+      style.height
+    ].map(parseFloat);
+    paintBox(drawing, into, new DOMRect(box.left + left, box.top + top, width, height), style);
+  } else if (words) {
+    const { padding, line: line2 } = {
+      padding: getComputedStyle(node),
+      line: parseFloat(style.lineHeight)
+    };
+    const x = box.left + parseFloat(padding.paddingLeft), y = box.top + parseFloat(padding.paddingTop);
+    drawWords(drawing, into, words, {
+      left: x,
+      middle: y + line2 / 2
+    }, style);
+  }
+}
+function meets(box, clip) {
+  return box.right >= clip.left && box.left <= clip.right && box.bottom >= clip.top && box.top <= clip.bottom;
+}
+
+// wait.js
+var PATIENCE_MS = 8e3;
+function createWait(root2, back, usual = PATIENCE_MS, kept = "The widget still shows what it showed before.") {
+  const words = root2.appendChild(element("p", "kv-silent"));
+  words.setAttribute("role", "status");
+  let timer;
+  function end() {
+    clearTimeout(timer);
+    delete root2.dataset.busy;
+    words.textContent = "";
+  }
+  return {
+    words,
+    begin(patience = usual) {
+      end();
+      timer = setTimeout(() => {
+        end();
+        back();
+        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. ${kept} If the kernel has stopped, run the cell again.`;
+      }, patience);
+    },
+    end,
+    close: () => clearTimeout(timer)
+  };
+}
+
+// save.js
+var PAGE_MS = 6e4;
+var FORMATS = [
+  [
+    "png",
+    "a picture of the widget, two pixels per pixel of the screen"
+  ],
+  [
+    "svg",
+    "a vector graphic of the widget: text stays text, maps are pictures at their own resolution"
+  ],
+  [
+    "pdf",
+    "opens the print dialog for one page of the widget's size: choose \u201CSave as PDF\u201D there"
+  ],
+  [
+    "html",
+    "a page with the widget that works without Python and without a network"
+  ]
+];
+function createSaveMenu(head, root2, save) {
+  const meaning = "this widget as a picture, vector graphic or page, or the Python line that opens it";
+  const { menu, sheet, close } = createMenu(head, root2, "Save", meaning);
+  for (const [format2, meaning2] of FORMATS) item(`Save as ${format2.toUpperCase()}`, meaning2, () => save(format2));
+  item("Copy the call that made this", "copies the Python line that opens this view", copy);
+  const line2 = sheet.appendChild(element("code"));
+  const status = sheet.appendChild(element("p", "kv-said"));
+  status.setAttribute("role", "status");
+  const saved = head.appendChild(element("span", "kv-spoken"));
+  saved.setAttribute("role", "status");
+  const wait = createWait(sheet, () => status.textContent = "", PAGE_MS, "Nothing was saved.");
+  wait.words.className = "kv-said";
+  menu.addEventListener("toggle", () => {
+    if (menu.open) status.textContent = saved.textContent = "";
+  });
+  function item(text, meaning2, pressed) {
+    const node = sheet.appendChild(element("button", "", text));
+    node.type = "button";
+    explain(node, meaning2).setAttribute("aria-description", meaning2);
+    node.addEventListener("click", () => pressed());
+  }
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(line2.textContent);
+      status.textContent = "Copied.";
+    } catch {
+      getSelection()?.selectAllChildren(line2);
+      status.textContent = "This page cannot use the clipboard. The line is selected: copy it with Ctrl+C.";
+    }
+  }
+  return {
+    menu,
+    line: line2,
+    wait,
+    /** @param {string} words */
+    saved(words) {
+      close();
+      saved.textContent = words;
+    },
+    /** @param {string} words */
+    say(words) {
+      menu.open = true;
+      status.textContent = words;
+    }
+  };
+}
+async function saveAs(format2, menu, root2, host, name) {
+  const file = `${name}.${format2}`;
+  if (format2 === "html") return savePage(menu, host, file);
+  try {
+    const drawn = vectorOf(root2, menu.line.textContent);
+    if (format2 === "pdf") {
+      print(drawn, name);
+      return menu.saved("The print dialog was opened.");
+    }
+    download(format2 === "png" ? await pngOf(drawn) : new Blob([
+      textOf(drawn)
+    ], {
+      type: "image/svg+xml"
+    }), file);
+    menu.saved(`Saved ${file}.`);
+  } catch (error) {
+    const { message } = (
+      /** @type {Error} */
+      error
+    );
+    menu.say(`This browser cannot save the widget as ${format2.toUpperCase()} (${message}): take a screenshot instead.`);
+  }
+}
+function savePage(menu, host, file) {
+  menu.say("Making the page \u2026");
+  menu.wait.begin();
+  host.askForPage(({ page, refusal }) => {
+    menu.wait.end();
+    if (!page) return menu.say(`No page was made: ${refusal}`);
+    download(new Blob([
+      page
+    ], {
+      type: "text/html"
+    }), file);
+    menu.saved(`Saved ${file}.`);
+  });
 }
 
 // comparer_controls.js
@@ -2551,8 +3315,8 @@ function createFollowText(settings, heading, page, { strip, picked, focus = (to)
      *
      * @param {Frame[]} shown
      */
-    show(shown, stay = false) {
-      frames = shown;
+    show(shown2, stay = false) {
+      frames = shown2;
       if (!stay) move();
     },
     /** Where the text opens. */
@@ -2588,13 +3352,6 @@ function heaviest(frames, counts) {
 function createHost(model) {
   const listeners = [];
   return {
-    /** The style sheet, for screenshots. */
-    get css() {
-      return (
-        /** @type {string} */
-        model.get("_css")
-      );
-    },
     /** @param {string} name */
     get: (name) => model.get(name),
     /** @param {string} name */
@@ -2616,6 +3373,28 @@ function createHost(model) {
         react
       ]);
       model.on(`change:${name}`, react);
+    },
+    /**
+     * Asks for the widget as a page: the kernel makes it, and a page without a kernel is one itself.
+     *
+     * @param {(answer: PageAnswer) => void} react
+     */
+    askForPage(react) {
+      if (model.page) return react({
+        page: model.page()
+      });
+      const hear = ({ kind, refusal }, [page]) => {
+        if (kind !== "page") return;
+        model.off("msg:custom", hear);
+        react({
+          page,
+          refusal
+        });
+      };
+      model.on("msg:custom", hear);
+      model.send({
+        kind: "page"
+      });
     },
     close() {
       for (const [event, react] of listeners) model.off(event, react);
@@ -2690,32 +3469,6 @@ function createTip(root2) {
   };
 }
 
-// wait.js
-var PATIENCE_MS = 8e3;
-function createWait(root2, back, usual = PATIENCE_MS) {
-  const words = root2.appendChild(element("p", "kv-silent"));
-  words.setAttribute("role", "status");
-  let timer;
-  function end() {
-    clearTimeout(timer);
-    delete root2.dataset.busy;
-    words.textContent = "";
-  }
-  return {
-    words,
-    begin(patience = usual) {
-      end();
-      timer = setTimeout(() => {
-        end();
-        back();
-        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. The widget still shows what it showed before. If the kernel has stopped, run the cell again.`;
-      }, patience);
-    },
-    end,
-    close: () => clearTimeout(timer)
-  };
-}
-
 // comparer.js
 function createComparer(root2, host) {
   const page = host.get("page");
@@ -2724,7 +3477,7 @@ function createComparer(root2, host) {
     sort: host.get("sort"),
     token: host.get("token")
   };
-  let shown = false;
+  let shown2 = false;
   root2.classList.add("kvviz", "kv-comparer");
   keepKeys(root2);
   const controls = createComparerControls(root2, page, {
@@ -2794,7 +3547,7 @@ function createComparer(root2, host) {
     }
     ranked.forEach((column, place) => column.element.style.order = String(place + 1));
   }
-  function drawCurves() {
+  function drawCurves2() {
     const name = sortKey(state.sort)?.name ?? NAMES[0];
     const all = columns.map((column) => column.slice[name]);
     const top = NUMBERS[name].share ? 1 : Math.max(1e-12, ...all.flatMap((values) => [
@@ -2805,7 +3558,7 @@ function createComparer(root2, host) {
   }
   function go(by, to = state.step) {
     const next = Math.max(0, Math.min(page.steps - 1, to + by));
-    if (next === state.step || !shown) return;
+    if (next === state.step || !shown2) return;
     state.step = next;
     paint();
     follow2.show(frames());
@@ -2814,9 +3567,9 @@ function createComparer(root2, host) {
     });
   }
   function order(next) {
-    if (next === state.sort || !shown) return;
+    if (next === state.sort || !shown2) return;
     state.sort = next;
-    drawCurves();
+    drawCurves2();
     paint();
     host.tell({
       sort: next
@@ -2857,16 +3610,13 @@ function createComparer(root2, host) {
       outlined
     ]);
   }
-  function save() {
+  function save(format2) {
     const { layer, head } = columns[0].slice;
     const shownHeads = unionOf(columns[0].slice).kind === "none" ? `head-${head}` : "union";
-    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}.png`;
-    return savePicture(controls.menu, root2, host.css, name, null, () => {
-      root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
-      const picture = pictureOf(root2, host.css);
-      root2.style.width = "";
-      return picture;
-    });
+    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}`;
+    root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
+    saveAs(format2, controls.menu, root2, host, name);
+    root2.style.width = "";
   }
   function open() {
     if (state.token >= 0) return seek(state.token, false);
@@ -2880,13 +3630,13 @@ function createComparer(root2, host) {
     event.preventDefault();
   });
   function show() {
-    const opening = !shown;
-    shown = true;
+    const opening = !shown2;
+    shown2 = true;
     const slices = host.get("slices");
     columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
     columns.forEach((column) => column.describe());
     wait.end();
-    drawCurves();
+    drawCurves2();
     paint();
     follow2.show(frames(), opening);
     if (opening) requestAnimationFrame(open);
@@ -3186,12 +3936,12 @@ function createCurve2(host, page, { tip, pick }) {
     oracle: [],
     done: false
   };
-  let shown = null;
+  let shown2 = null;
   let scale = null;
   function draw2() {
     const width = host.clientWidth;
-    if (!shown || !width) return;
-    const { measure, numbers } = shown;
+    if (!shown2 || !width) return;
+    const { measure, numbers } = shown2;
     const now = numbers[measure.name], best = numbers.oracle[measure.name];
     const points = curveOf(known.points, measure, numbers.budget, now);
     const oracle = curveOf(known.oracle, measure, numbers.budget, best);
@@ -3252,8 +4002,8 @@ function createCurve2(host, page, { tip, pick }) {
   }
   svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
   svg.addEventListener("pointermove", (event) => {
-    if (!scale || !shown) return;
-    const budget = nearest(scale, event), { measure, numbers } = shown;
+    if (!scale || !shown2) return;
+    const budget = nearest(scale, event), { measure, numbers } = shown2;
     const valueIn = (points) => points.find(([stop]) => stop === budget)?.[measure.place];
     const value = budget === numbers.budget ? numbers[measure.name] : valueIn(known.points);
     const best = budget === numbers.budget ? numbers.oracle[measure.name] : valueIn(known.oracle);
@@ -3285,7 +4035,7 @@ function createCurve2(host, page, { tip, pick }) {
      * @param {ExplorerNumbers} numbers
      */
     paint(measure, numbers) {
-      shown = {
+      shown2 = {
         measure,
         numbers
       };
@@ -3433,16 +4183,16 @@ function createLedger(host) {
   return {
     /** @param {ExplorerNumbers} numbers */
     paint({ parts }) {
-      const shown = PARTS.filter((name) => parts[name] > 0);
-      const attended = shown.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
-      bar.replaceChildren(...shown.map((name) => {
+      const shown2 = PARTS.filter((name) => parts[name] > 0);
+      const attended = shown2.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
+      bar.replaceChildren(...shown2.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
         explain(segment, `${MEANING3[name]}: ${format(parts[name])}`);
         return segment;
       }));
-      bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
-      list.replaceChildren(...shown.map((name) => {
+      bar.setAttribute("aria-label", shown2.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
+      list.replaceChildren(...shown2.map((name) => {
         const entry = element("span", "kv-entry");
         explain(entry, MEANING3[name]);
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
@@ -3482,17 +4232,17 @@ function createQuestions(host, { show, grown }) {
     if (place) request(place);
     else timer = setTimeout(grow, wait);
   }
-  function shown() {
+  function shown2() {
     if (queued === null) show();
     grown(host.get("curve"));
     answered(CURVE_WAIT_MS);
   }
-  host.on("numbers", shown);
+  host.on("numbers", shown2);
   host.on("curve", () => {
     grown(host.get("curve"));
     if (underWay === "curve") answered(0);
   });
-  shown();
+  shown2();
   return {
     /** @param {Place} place */
     ask(place) {
@@ -3521,7 +4271,7 @@ function createExplorer(root2, host) {
   let place = null;
   let numbers;
   let slice = null;
-  let frame = null;
+  let frame2 = null;
   root2.classList.add("kvviz", "kv-explorer");
   keepKeys(root2);
   const controls = createExplorerControls(root2, page, {
@@ -3566,8 +4316,8 @@ function createExplorer(root2, host) {
   });
   const ledger = createLedger(ledgerPanel);
   const about2 = (position, event) => {
-    if (position === null || !slice || !frame) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
+    if (position === null || !slice || !frame2) tip.hide();
+    else tip.show(aboutToken(page, slice, frame2, page.steps - 1, position), event);
   };
   const mapHost = element("div", "kv-explorer-map");
   explain(mapHost, MEANING3.map);
@@ -3635,10 +4385,10 @@ function createExplorer(root2, host) {
     explainNumber(curvePanel.heading, `${MEANING3[name]}. ${MEANING3.curve}`, scopes, "steps");
     curve.paint(controls.measure, numbers);
   }
-  function save() {
+  function save(format2) {
     const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root2, host.css, name, map.canvas);
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    return saveAs(format2, controls.menu, root2, host, name);
   }
   root2.addEventListener("keydown", (event) => {
     const target = targetOf(event), tag = target.tagName;
@@ -3658,15 +4408,15 @@ function createExplorer(root2, host) {
     place = placeOf(answer);
     slice = /** @type {Slice} */
     unpack(host.bytes("slice"));
-    frame = frameOf(slice, 0);
-    strip.paint(frame.positions, frame.looks, frame.marks);
+    frame2 = frameOf(slice, 0);
+    strip.paint(frame2.positions, frame2.looks, frame2.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
     ledger.paint(answer);
     controls.paint(answer);
     heads.paint(answer.layer, answer.head);
     paintCurve();
     follow2.show([
-      frame
+      frame2
     ], opening);
     tip.hide();
     if (opening) requestAnimationFrame(() => strip.focus(follow2.opening(), false));
@@ -3888,7 +4638,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     choose(sheet, "layer", page.layers, MEANING4.layer, ALL2, ({ layer }) => layer, (layer) => ({
       layer: Number(layer)
     }));
-    choose(sheet, "KV head", page.heads, MEANING4.head, ALL2, (shown) => shown.head, (row2) => ({
+    choose(sheet, "KV head", page.heads, MEANING4.head, ALL2, (shown2) => shown2.head, (row2) => ({
       head: Number(row2)
     }));
   }
@@ -3954,7 +4704,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     fields.push({
       control: seed,
       shows: ALL2,
-      value: (shown) => shown.seed
+      value: (shown2) => shown2.seed
     });
   }
   function addFields(view) {
@@ -3962,7 +4712,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
       const host = index === 0 && view !== "codes" ? bar : sheet;
       choose(host, text, values, `${name}: ${meaning}`, [
         view
-      ], ({ fields: shown }) => shown[name], (value) => ({
+      ], ({ fields: shown2 }) => shown2[name], (value) => ({
         fields: {
           [name]: Number(value)
         }
@@ -4013,8 +4763,8 @@ function createInspectorControls(root2, page, { go, change, save }) {
      * @param {{ token: number, step: number }} picked
      * @param {boolean} waiting
      */
-    paint(shown, about2, groups, { token, step }, waiting) {
-      const { n_clusters: clusters, metric, seed, layer, head: row2, view, part, projection } = shown;
+    paint(shown2, about2, groups, { token, step }, waiting) {
+      const { n_clusters: clusters, metric, seed, layer, head: row2, view, part, projection } = shown2;
       const of = view === "codes" ? ` of part ${part} (0 to ${about2.parts - 1})` : "";
       const size2 = `${format(page.tokens.length)} tokens in ${countOf(groups, view)}${of}`;
       const kmeans = view === "clusters" ? [
@@ -4043,7 +4793,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
         const holder = control.closest("label");
         if (holder) holder.hidden = !shows.includes(view);
         if (!shows.includes(view) || control.type === "number" && control === document.activeElement) continue;
-        control.value = String(value(shown));
+        control.value = String(value(shown2));
         control.setAttribute("value", control.value);
       }
       markSelected(...fields.map(({ control }) => control).filter((control) => control instanceof HTMLSelectElement));
@@ -4051,7 +4801,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
         step === page.first_step ? "" : `, step=${step}`,
         view === page.first_view ? "" : `, view="${view}"`,
         view === "codes" && part ? `, part=${part}` : "",
-        view === "clusters" ? "" : `, fields=${JSON.stringify(shown.fields).replace(/([:,])/g, "$1 ")}`,
+        view === "clusters" ? "" : `, fields=${JSON.stringify(shown2.fields).replace(/([:,])/g, "$1 ")}`,
         projection === "pca" ? "" : `, projection="${projection}"`
       ].join("");
       const line2 = `layer=${layer}, head=${row2}, n_clusters=${clusters}, metric="${metric}", seed=${seed}, token=${token}`;
@@ -4230,11 +4980,11 @@ function createDetails(host, page, { goTo, onList }) {
      * @param {number} cluster
      * @param {Shown} shown
      */
-    paint(clusters, token, cluster, shown) {
+    paint(clusters, token, cluster, shown2) {
       const { one, many, none } = VIEWS[clusters.told.view], empty = clusters.sizes.filter((size2) => !size2).length;
       const more = empty ? ` (${format(empty)} more are empty)` : "";
       heading.textContent = cluster >= 0 ? `the picked ${one}` : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
-      body.replaceChildren(...cluster >= 0 ? details(clusters, cluster, shown) : all(clusters));
+      body.replaceChildren(...cluster >= 0 ? details(clusters, cluster, shown2) : all(clusters));
       if (token < 0 || cluster >= 0) return;
       body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} is ${none}.`));
     }
@@ -4286,10 +5036,10 @@ function drawMapLegend(host, view, stepped) {
       `in no ${one}`
     ]
   ];
-  for (const [mark, style2, text] of samples) {
+  for (const [mark, style, text] of samples) {
     const entry = host.appendChild(element("span", "kv-entry"));
     entry.title = text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text";
-    entry.appendChild(element("span", mark, "text")).style.cssText = style2;
+    entry.appendChild(element("span", mark, "text")).style.cssText = style;
     entry.append(element("span", "", text));
   }
 }
@@ -4562,7 +5312,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   let found = [];
   let foundAt = NONE;
   let places = points, rings = points;
-  let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+  let coloured = false, ink2 = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
   const zoom = createZoom2(host, () => {
     if (layOut()) drawBelow();
   });
@@ -4601,14 +5351,14 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   function drawBelow() {
     if (!toPixel) return;
     if (!coloured) {
-      const style2 = getComputedStyle(root2);
-      [coloured, colours, ink, ground] = [
+      const style = getComputedStyle(root2);
+      [coloured, colours, ink2, ground] = [
         true,
         mapColours(root2),
-        style2.color,
-        style2.backgroundColor
+        style.color,
+        style.backgroundColor
       ];
-      muted = style2.getPropertyValue("--kv-muted");
+      muted = style.getPropertyValue("--kv-muted");
     }
     const context = clear(below), byHue = Array.from({
       length: HUES + 1
@@ -4642,7 +5392,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
         3,
         3
       ]);
-      circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink, 1.5);
+      circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink2, 1.5);
       context.setLineDash([]);
     }
     for (const token of found) {
@@ -4653,17 +5403,17 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       circle2(context, [
         places[2 * token],
         places[2 * token + 1]
-      ], dotSize() + 2.5, ink, token === foundAt ? 3 : 1.5);
+      ], dotSize() + 2.5, ink2, token === foundAt ? 3 : 1.5);
     }
-    if (star) drawStar(context, toPixel(...star), ink, ground);
+    if (star) drawStar(context, toPixel(...star), ink2, ground);
     if (hovered >= 0) circle2(context, [
       places[2 * hovered],
       places[2 * hovered + 1]
-    ], dotSize() + 4, ink, 1.5);
+    ], dotSize() + 4, ink2, 1.5);
   }
   function drawPicked(context) {
     context.fillStyle = colour(picked);
-    context.strokeStyle = ink;
+    context.strokeStyle = ink2;
     context.lineWidth = 1;
     context.beginPath();
     for (const token of membersOf(clusters, picked)) {
@@ -4681,7 +5431,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       1.75
     ];
     circle2(context, place, radius, ground, width + 2.5);
-    circle2(context, place, radius, cluster === picked ? ink : colour(cluster), width);
+    circle2(context, place, radius, cluster === picked ? ink2 : colour(cluster), width);
   }
   function keyAt(event) {
     if (!toPixel) return null;
@@ -4930,8 +5680,8 @@ function createRanking(host, { tip, onHover, onPick }) {
      * @param {Clustering} shown
      * @param {number} step
      */
-    paint(shown, step) {
-      clusters = shown;
+    paint(shown2, step) {
+      clusters = shown2;
       ranks = ranksOf(clusters, step);
       const { view } = clusters.told, cut2 = clusters.cut[step];
       const groups = clusters.sizes.reduce((count, size2) => count + (size2 > 0 ? 1 : 0), 0);
@@ -5341,11 +6091,10 @@ function createInspector(root2, host) {
   function showSoon() {
     if (!placesChanged && !clustersChanged) queueMicrotask(() => (placesChanged || clustersChanged) && show());
   }
-  function save() {
+  function save(format2) {
     const { layer, head, n_clusters: count, view } = settings();
     const size2 = view === "clusters" ? `clusters-${count}` : view;
-    const name = `cluster-inspector-layer-${layer}-head-${head}-${size2}.png`;
-    return savePicture(controls.menu, root2, host.css, name, map.above);
+    return saveAs(format2, controls.menu, root2, host, `cluster-inspector-layer-${layer}-head-${head}-${size2}`);
   }
   root2.addEventListener("keydown", (event) => {
     const target = targetOf(event), move = stepKeys(page.steps)[event.key];
@@ -5583,8 +6332,17 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       }));
       return node;
     }));
+    reveal();
+    requestAnimationFrame(reveal);
   }
-  function linesOf(index) {
+  function reveal() {
+    const picked = (
+      /** @type {HTMLElement | null} */
+      steps2.querySelector("[data-picked]")
+    );
+    if (picked) steps2.scrollLeft = picked.offsetLeft - steps2.offsetLeft - (steps2.clientWidth - picked.offsetWidth) / 2;
+  }
+  function linesOf2(index) {
     const outcome = page.outcomes[losses.stage[index]];
     const exact = `weight ${decimals(losses.exact_weight[index])}, rank ${format(losses.exact_rank[index])}`;
     if (outcome === "not wanted") return [
@@ -5658,7 +6416,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
         explainNumber(verdict3, MEANING5.verdict, "head", "step");
         verdict3.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
-        for (const [state, name, numbers] of linesOf(index)) {
+        for (const [state, name, numbers] of linesOf2(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
           explainNumber(item, meaningOf(name), "head", "step");
@@ -5794,7 +6552,7 @@ function createMisses(root2, host) {
   const way = createJourney(journey, page, losses, {
     pick
   });
-  const shown = createAnswers(answers.panel, page);
+  const shown2 = createAnswers(answers.panel, page);
   const unwatch = watchTheme(root2);
   function clamp(step) {
     return Math.max(0, Math.min(page.steps - 1, step));
@@ -5826,16 +6584,15 @@ function createMisses(root2, host) {
   function place({ layer, head, position }) {
     return position === void 0 ? `head ${layer} ${head}` : `token ${position}`;
   }
-  function save() {
+  function save(format2) {
     const { layer, head } = picked();
-    const name = `miss-inspector-layer-${layer}-head-${head}.png`;
-    return savePicture(menu, root2, host.css, name, null);
+    return saveAs(format2, menu, root2, host, `miss-inspector-layer-${layer}-head-${head}`);
   }
   function paintAnswers() {
     wait.end();
     const changes = requested = painted = host.get("changes");
     reset.disabled = changes.length === 0;
-    shown.paint(changes, page.live ? host.get("result") : stored(page, changes));
+    shown2.paint(changes, page.live ? host.get("result") : stored(page, changes));
     map.changed(changes);
   }
   function show() {
@@ -5897,11 +6654,11 @@ function stored(page, [change]) {
 }
 
 // page.js
-async function pageModel({ state, answers }, css) {
-  const values = {
-    ...await withBytes(state),
-    _css: css
-  };
+var shown = [];
+async function pageModel({ state, answers }) {
+  const values = {};
+  shown.push(values);
+  Object.assign(values, await withBytes(state));
   const events = new EventTarget();
   let current = [];
   async function answer(again = false) {
@@ -5916,6 +6673,7 @@ async function pageModel({ state, answers }, css) {
   }
   await answer();
   return {
+    page: savedPage,
     get: (name) => values[name],
     set(name, value) {
       values[name] = value;
@@ -5938,6 +6696,35 @@ async function pageModel({ state, answers }, css) {
     on: (event, react) => events.addEventListener(event, react),
     off: (event, react) => events.removeEventListener(event, react)
   };
+}
+function savedPage() {
+  const page = (
+    /** @type {HTMLElement} */
+    document.documentElement.cloneNode(true)
+  );
+  page.querySelector("#kvviz-root")?.replaceChildren();
+  for (const node of [
+    page,
+    ...page.querySelectorAll("body")
+  ]) {
+    for (const { name } of [
+      ...node.attributes
+    ]) if (name !== "lang") node.removeAttribute(name);
+  }
+  const data2 = (
+    /** @type {HTMLElement} */
+    page.querySelector("#kvviz-page")
+  ), content = JSON.parse(data2.textContent);
+  content.widgets.forEach(({ state }, index) => {
+    for (const name of Object.keys(state)) if (!hasBytes(shown[index][name])) state[name] = shown[index][name];
+  });
+  data2.textContent = JSON.stringify(content).replace(/[<>&]/g, (sign) => `\\u00${sign.charCodeAt(0).toString(16)}`);
+  page.querySelectorAll("body > iframe").forEach((frame2) => frame2.remove());
+  return `<!doctype html>
+${page.outerHTML}`;
+}
+function hasBytes(value) {
+  return Array.isArray(value) ? value.some(hasBytes) : value instanceof Uint8Array;
 }
 function matches(values, when) {
   return Object.entries(when).every(([name, value]) => value instanceof Object ? matches(values[name], value) : values[name] === value);
@@ -6027,11 +6814,11 @@ function createClusters(host, page, { tip, onHover, onPick }) {
   let rows = [];
   let cursor = -1;
   const emptyNote = host.appendChild(element("p", "kv-empty"));
-  function item(clusters, index, frame, widest) {
+  function item(clusters, index, frame2, widest) {
     const group2 = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
     const members = [
-      ...frame.positions
-    ].filter((_, token) => frame.groups[token] === group2);
+      ...frame2.positions
+    ].filter((_, token) => frame2.groups[token] === group2);
     const entry = element("li");
     const bar = entry.appendChild(element("span", "kv-bar"));
     const fill2 = bar.appendChild(element("span"));
@@ -6132,10 +6919,10 @@ function createClusters(host, page, { tip, onHover, onPick }) {
      * @param {number} step
      * @param {Frame} frame
      */
-    paint(slice, step, frame) {
+    paint(slice, step, frame2) {
       const clusters = clustersOf(slice, step);
       const widest = slice.group_masses.reduce((most, mass) => Math.max(most, mass), 1e-9);
-      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest));
+      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame2, widest));
       cursor = -1;
       list.replaceChildren(...rows.map(({ node }) => node));
       list.hidden = rows.length === 0;
@@ -6157,13 +6944,13 @@ function createFollow(settings, heading, page, strip) {
   const line2 = element("p", "kv-note kv-picked");
   heading.after(line2);
   line2.hidden = true;
-  let shown = null;
+  let shown2 = null;
   function tell() {
-    line2.hidden = picked < 0 || !shown;
+    line2.hidden = picked < 0 || !shown2;
     strip().light(picked < 0 ? [] : [
       picked
     ]);
-    if (!shown || picked < 0) return;
+    if (!shown2 || picked < 0) return;
     const counts = {
       agreed: 0,
       wasted: 0,
@@ -6171,14 +6958,14 @@ function createFollow(settings, heading, page, strip) {
       missed: 0
     };
     for (let step = 0; step < page.steps; step++) {
-      const frame = frameOf(shown, step), index = indexOf(frame, picked);
-      const mark = index < 0 ? 0 : frame.marks[index];
+      const frame2 = frameOf(shown2, step), index = indexOf(frame2, picked);
+      const mark = index < 0 ? 0 : frame2.marks[index];
       if (mark & ATTENDED) counts[mark & ORACLE ? "agreed" : "wasted"]++;
       else if (mark & MERGED) counts.merged++;
       else if (mark) counts.missed++;
     }
     const found = Object.entries(counts).filter(([, count]) => count).map(([name, count]) => `${name} in ${count}`);
-    const { kind, heads } = unionOf(shown);
+    const { kind, heads } = unionOf(shown2);
     line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in ${kind === "none" ? "this head" : `the union of ${heads} heads`}`;
   }
   return {
@@ -6201,11 +6988,11 @@ function createFollow(settings, heading, page, strip) {
      * @param {Frame} frame
      * @param {boolean} stay
      */
-    paint(slice, frame, stay) {
-      shown = slice;
+    paint(slice, frame2, stay) {
+      shown2 = slice;
       tell();
       text.show([
-        frame
+        frame2
       ], stay);
     },
     opening: text.opening
@@ -6297,7 +7084,7 @@ function createStepper(root2, host) {
   let now = host.get("step");
   let slice = null;
   let drawn;
-  let frame = null;
+  let frame2 = null;
   let timer = null;
   root2.classList.add("kvviz", "kv-stepper");
   keepKeys(root2);
@@ -6334,8 +7121,8 @@ function createStepper(root2, host) {
   const key = legend2(page);
   root2.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
   const about2 = (position, event) => {
-    if (position === null || !frame || !slice) tip.hide();
-    else tip.show(about(page, slice, frame, now, position), event);
+    if (position === null || !frame2 || !slice) tip.hide();
+    else tip.show(about(page, slice, frame2, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
@@ -6388,8 +7175,8 @@ function createStepper(root2, host) {
   });
   const unwatch = watchTheme(root2, map.recolour);
   function paint(slice2, opening = false) {
-    frame = frameOf(slice2, now);
-    const { positions, looks: looks2, marks } = frame;
+    frame2 = frameOf(slice2, now);
+    const { positions, looks: looks2, marks } = frame2;
     prompt.paint(positions, looks2, marks);
     written.paint(positions, looks2, marks);
     written.reveal(now + 1);
@@ -6398,11 +7185,11 @@ function createStepper(root2, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
-    const recalled = clusters.paint(slice2, now, frame), { kind, heads: joined } = unionOf(slice2);
+    const recalled = clusters.paint(slice2, now, frame2), { kind, heads: joined } = unionOf(slice2);
     recalledPanel.panel.hidden = kind !== "none";
     recalledTag.hidden = kind !== "none";
     recalledTitle.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
-    follow2.paint(slice2, frame, opening);
+    follow2.paint(slice2, frame2, opening);
     heads.paint(slice2.layer, slice2.head, kind);
     key.say(joined, kind !== "none");
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
@@ -6446,10 +7233,9 @@ function createStepper(root2, host) {
       union
     });
   }
-  function save() {
+  function save(format2) {
     const head = slice && unionOf(slice).kind !== "none" ? "union" : `head-${slice?.head}`;
-    const place = `step-${now}-layer-${slice?.layer}-${head}`;
-    return savePicture(controls.menu, root2, host.css, `decode-stepper-${place}.png`, map.canvas);
+    return saveAs(format2, controls.menu, root2, host, `decode-stepper-step-${now}-layer-${slice?.layer}-${head}`);
   }
   root2.addEventListener("keydown", (event) => {
     const tag = targetOf(event).tagName, move = stepKeys(page.steps)[event.key];
@@ -6470,7 +7256,7 @@ function createStepper(root2, host) {
     paintMap();
     wait.end();
     paint(slice, opening);
-    if (opening) requestAnimationFrame(() => frame && prompt.focus(follow2.opening(), false));
+    if (opening) requestAnimationFrame(() => frame2 && prompt.focus(follow2.opening(), false));
   }
   host.on("slice", show);
   host.on("step", () => go(0, host.get("step")));
@@ -6523,15 +7309,13 @@ function draw(model, root2) {
     close();
   };
 }
-async function drawPage(page, css, root2) {
-  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget, css)));
+async function drawPage(page, root2) {
+  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget)));
   for (const model of models) draw(model, root2.appendChild(element("div")));
   if (page.follow) follow(models[1], models[0], page.follow);
 }
-var [data, style, root] = ["kvviz-page", "kvviz-style", "kvviz-root"].map((id) => document.getElementById(id));
-if (data && style && root && !root.hasChildNodes()) {
-  drawPage(JSON.parse(data.textContent), style.textContent, root);
-}
+var [data, root] = ["kvviz-page", "kvviz-root"].map((id) => document.getElementById(id));
+if (data && root && !root.hasChildNodes()) drawPage(JSON.parse(data.textContent), root);
 var kvviz_default = {
   /** @param {{ model: Model, el: HTMLElement }} context */
   render({ model, el }) {
