@@ -97,10 +97,11 @@ def inspector(source: Source, settings: Settings, picked: int, token: int, proje
     place = f"layer {settings.layer} · KV head {settings.head} · {settings.metric} · seed {settings.seed} · step {step}"
     numbers = []
     if picked >= 0:
-        recalled, steps = int((groups.taken[:, picked] > 0).sum()), len(groups.taken)
+        recalled, steps, head = int((groups.taken[:, picked] > 0).sum()), len(groups.taken), scopes.text("head")
         numbers = [
-            (f"picked {kind}", f"#{picked}"), ("size", f"{groups.sizes[picked]:,} tokens"),
-            ("spread", f"{groups.spread[picked]:.3f}"), ("recalled by", f"{recalled} of {steps} steps"),
+            (f"picked {kind}", f"#{picked}"), (f"size ({head})", f"{groups.sizes[picked]:,} tokens"),
+            (f"spread ({head})", f"{groups.spread[picked]:.3f}"),
+            (f"recalled by ({scopes.text('head', 'steps')})", f"{recalled} of {steps} steps"),
         ]  # fmt: skip
     members = set(groups.members(picked).tolist()) if picked >= 0 else set()
     fills = {

@@ -39,7 +39,8 @@ PIXELS = """([svg, spots]) => new Promise((resolve) => {
 TEXT_IN_SIGHT = """root => {
     const hidden = ".kv-spoken, .kv-menu, .kv-tip, .kv-panel, svg, select";
     const sees = (node) => node.checkVisibility() && !node.querySelector("select") && !node.closest(hidden);
-    const nodes = [...root.querySelectorAll("h2, h3, h3 span, output, .kv-number, .kv-picker span, button")].filter(sees);
+    const shown = "h2, h3, h3 span, output, .kv-number, .kv-picker span, button";
+    const nodes = [...root.querySelectorAll(shown)].filter(sees);
     const own = (node) => [...node.childNodes].filter((part) => part instanceof Text).map((part) => part.data).join("");
     return nodes.map((node) => own(node).trim()).filter((text) => text && !text.includes("\\n"));
 }"""

@@ -24,6 +24,7 @@ NUMBERS = {
     "stepper": ".kv-figure .kv-number, .kv-clusters .kv-score, .kv-clusters .kv-share",
     "comparer": ".kv-numbers .kv-number, .kv-numbers .kv-mean",
     "explorer": ".kv-explorer-numbers .kv-number, .kv-explorer-ledger b",
+    "inspector": ".kv-facts .kv-number, .kv-ranks h3",
     "misses": ".kv-title, .kv-causes .kv-number, .kv-stage, .kv-answerlist dd",
 }
 # Each number with the words of its mark and of its row.
@@ -244,7 +245,9 @@ def test_a_tap_on_a_number_or_a_mark_says_what_it_means(browser, tmp_path, name)
 
 @pytest.mark.browser
 @browser_test
-@pytest.mark.parametrize(("name", "most"), [("stepper", 2), ("comparer", 2), ("explorer", 4), ("misses", 3)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("stepper", 2), ("comparer", 2), ("explorer", 4), ("inspector", 3), ("misses", 3)]
+)
 def test_no_words_depend_on_titles_and_they_add_few_stops(browser, tmp_path, name, most):
     path = tmp_path / f"{name}.html"
     widgets()[name].to_html(path)

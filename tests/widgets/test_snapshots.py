@@ -189,7 +189,7 @@ def test_the_inspectors_snapshot_has_the_picked_cluster():
     inspector = ClusterInspector(clustered_trace(400), n_clusters=8, token=100)
     inspector.metric = "l2"
     snapshot = inspector.snapshot()
-    assert ("size", f"{len(inspector.members())} tokens") in snapshot.numbers
+    assert ("size (this head)", f"{len(inspector.members())} tokens") in snapshot.numbers
     assert "l2" in snapshot.place
     assert "in 8 clusters" in snapshot.title
     assert snapshot.panels[2].lined == set(inspector.members().tolist())

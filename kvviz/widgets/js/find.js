@@ -17,8 +17,10 @@ const MEANING = "find text in the prompt (/); Enter: next match, Shift+Enter: pr
  * @param {object} options
  * @param {string[]} options.tokens from position 0
  * @param {() => Strip[]} options.strips which show these tokens
+ * @param {(found: number[], match: number) => void} [options.onFound] gets the tokens of all matches, and the first one
+ *   of the present match, -1 for none
  */
-export function createFind(host, root, { tokens, strips }) {
+export function createFind(host, root, { tokens, strips, onFound = () => {} }) {
   const box = host.appendChild(element("span", "kv-find"));
   const field = box.appendChild(element("input"));
   Object.assign(field, { type: "search", placeholder: "find", autocomplete: "off", spellcheck: false });
@@ -34,6 +36,8 @@ export function createFind(host, root, { tokens, strips }) {
   let search = null;
   /** @type {Match[]} */
   let matches = [];
+  /** @type {number[]} */
+  let found = [];
   let now = -1;
 
   function find() {
@@ -42,7 +46,7 @@ export function createFind(host, root, { tokens, strips }) {
     const [top] = strips()[0].inSight();
     now = matches.findIndex(([, last]) => last >= top);
     if (now < 0) now = matches.length ? 0 : -1;
-    const found = matches.flatMap(range);
+    found = matches.flatMap(range);
     for (const strip of strips()) strip.outline("found", found);
     show();
   }
@@ -54,6 +58,7 @@ export function createFind(host, root, { tokens, strips }) {
       strip.outline("match", match ? range(match) : []);
       if (match) strip.focus(match[0], false);
     }
+    onFound(found, match ? match[0] : -1);
     if (!field.value.trim()) said.textContent = "";
     else said.textContent = match ? `match ${now + 1} of ${matches.length}, position ${match[0]}` : "no match";
   }

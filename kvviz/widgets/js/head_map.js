@@ -53,7 +53,7 @@ export function createHeadMap(host, options) {
   const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
   axis.setAttribute("aria-hidden", "true");
   axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(1, Math.ceil(layers.length / 10));
+  const every = Math.max(heads.length > 12 ? 2 : 1, Math.ceil(layers.length / 10)); // a small cell has no room for two digits
   layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
   const said = host.appendChild(element("p", "kv-headsaid"));
   said.setAttribute("role", "status");

@@ -1,4 +1,6 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
+import { explainTogether } from "./explain.js";
+import { createFind } from "./find.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createInspectorControls } from "./inspector_controls.js";
 import { createDetails } from "./inspector_details.js";
@@ -6,7 +8,6 @@ import { aboutOf, membersOf, pickedOf, projectionOf, starOf, takenOf } from "./i
 import { drawMapLegend } from "./inspector_legend.js";
 import { createKeyMap } from "./inspector_map.js";
 import { createRanking } from "./inspector_ranking.js";
-import { createSearch } from "./inspector_search.js";
 import { MEANING, PROJECTIONS, steps, VIEWS } from "./inspector_words.js";
 import { keepKeys, section, stepKeys } from "./panel.js";
 import { saveAs } from "./save.js";
@@ -58,8 +59,6 @@ export function createInspector(root, host) {
   let queued = null;
   /** @type {number | undefined} */
   let slowTimer;
-  /** @type {number[]} */
-  let found = [];
   let placesChanged = true, clustersChanged = true;
   root.classList.add("kvviz", "kv-inspector");
   keepKeys(root);
@@ -75,7 +74,7 @@ export function createInspector(root, host) {
   const right = section(grid, "prompt", "kv-prompt", MEANING.text);
   const ranked = grid.appendChild(element("section", "kv-ranks"));
   const about = grid.appendChild(element("section", "kv-details"));
-  const legend = root.appendChild(element("p", "kv-legend"));
+  const legend = root.appendChild(explainTogether(element("p", "kv-legend"), "legend of the map and the text"));
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
 
   const map = createKeyMap(left.appendChild(element("div")), root, {
@@ -95,12 +94,8 @@ export function createInspector(root, host) {
   const limits = left.appendChild(element("p", "kv-note kv-limits"));
   const status = left.appendChild(element("div", "kv-axis kv-cursor"));
   status.setAttribute("role", "status");
-  createSearch(right, page.tokens, (tokens, at) => {
-    found = tokens;
-    light([]);
-    map.find(tokens, at);
-    if (at >= 0) strip.focus(at);
-  });
+  const [heading] = right.children;
+  createFind(heading, root, { tokens: page.tokens, strips: () => [strip], onFound: map.find });
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
     span: page.span,
@@ -121,7 +116,7 @@ export function createInspector(root, host) {
   const unwatch = watchTheme(root, map.recolour);
 
   const picked = () => pickedOf(clusters, group, token);
-  const light = (/** @type {number[]} */ tokens) => strip.light([...found, ...tokens]);
+  const light = (/** @type {number[]} */ tokens) => strip.light(tokens);
 
   /** @returns {Settings} */
   function settings() {

@@ -1975,7 +1975,7 @@ function createHeadMap(host, options) {
   const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
   axis.setAttribute("aria-hidden", "true");
   axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(1, Math.ceil(layers.length / 10));
+  const every = Math.max(heads.length > 12 ? 2 : 1, Math.ceil(layers.length / 10));
   layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
   const said = host.appendChild(element("p", "kv-headsaid"));
   said.setAttribute("role", "status");
@@ -3188,7 +3188,8 @@ function createLabels(host) {
 
 // find.js
 var MEANING2 = "find text in the prompt (/); Enter: next match, Shift+Enter: previous match, Escape: clear";
-function createFind(host, root2, { tokens, strips }) {
+function createFind(host, root2, { tokens, strips, onFound = () => {
+} }) {
   const box = host.appendChild(element("span", "kv-find"));
   const field = box.appendChild(element("input"));
   Object.assign(field, {
@@ -3207,6 +3208,7 @@ function createFind(host, root2, { tokens, strips }) {
   said.setAttribute("role", "status");
   let search = null;
   let matches2 = [];
+  let found = [];
   let now = -1;
   function find() {
     search ??= searcher(tokens);
@@ -3214,7 +3216,7 @@ function createFind(host, root2, { tokens, strips }) {
     const [top] = strips()[0].inSight();
     now = matches2.findIndex(([, last]) => last >= top);
     if (now < 0) now = matches2.length ? 0 : -1;
-    const found = matches2.flatMap(range);
+    found = matches2.flatMap(range);
     for (const strip of strips()) strip.outline("found", found);
     show();
   }
@@ -3225,6 +3227,7 @@ function createFind(host, root2, { tokens, strips }) {
       strip.outline("match", match ? range(match) : []);
       if (match) strip.focus(match[0], false);
     }
+    onFound(found, match ? match[0] : -1);
     if (!field.value.trim()) said.textContent = "";
     else said.textContent = match ? `match ${now + 1} of ${matches2.length}, position ${match[0]}` : "no match";
   }
@@ -4482,13 +4485,12 @@ var MEANING4 = {
   part: "part: PQCache cuts each key into parts and codes each part by its nearest centroid; this is the part shown",
   projection: "map: how the keys are placed in two dimensions",
   map: "the keys in two dimensions; what this map keeps and where it misleads is said below it; + and \u2212 zoom, 0 shows all, or Ctrl and the wheel; drag to move. The wheel alone scrolls the page.",
-  text: "the prompt as the model reads it, tinted by group; dotted tokens are in no group",
-  find: "outlines the tokens of every occurrence, in the text and on the map; Enter goes to the next, Shift+Enter back",
+  text: "the prompt as the model reads it, tinted by group; dotted tokens are in no group; text that is found is outlined on the map too",
   ranking: "one bar per group, best score first, counted from the lowest one: a softmax depends on differences only; the budget also pays for sinks, recent and generated tokens; a bar is picked by a click, or by \u2190, \u2192 and Enter",
-  size: `size: number of tokens in the group. Of: ${SCOPES.head}`,
-  spread: `spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction. Of: ${SCOPES.head}`,
-  recalled: `recalled by: number of steps that attended to at least one token of the group. Of: ${SCOPES.head}, ${SCOPES.steps}`,
-  central: "the token whose key has the largest cosine to the centroid",
+  size: "size: number of tokens in the group",
+  spread: "spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction",
+  recalled: "recalled by: number of steps that attended to at least one token of the group",
+  central: "most central: the token whose key has the largest cosine to the centroid",
   mostly: "the most frequent texts of the group's tokens",
   nearest: "the groups whose centroids have the largest cosine to this group's centroid",
   steps: "one bar per step: the share of the group's tokens that the step attended to; the step shown is framed",
@@ -4597,7 +4599,6 @@ function createInspectorControls(root2, page, { go, change, save }) {
   let counts = page.counts;
   const label = bar.appendChild(element("label", "kv-step kv-count"));
   label.append(element("span", "", "clusters"));
-  label.title = MEANING4.count;
   const slider = label.appendChild(element("input"));
   Object.assign(slider, {
     type: "range",
@@ -4606,20 +4607,11 @@ function createInspectorControls(root2, page, { go, change, save }) {
     step: 1
   });
   slider.setAttribute("aria-label", "number of clusters C");
+  slider.setAttribute("aria-description", MEANING4.count);
   const count = label.appendChild(element("output"));
   slider.addEventListener("input", () => setCount(Number(slider.value)));
-  const settings = head.appendChild(element("details", "kv-menu kv-settings"));
-  settings.appendChild(element("summary", "", "Settings")).title = "groups, layer, head, map, metric and seed";
-  const sheet = settings.appendChild(element("div", "kv-sheet"));
-  root2.addEventListener("pointerdown", (event) => {
-    if (!settings.contains(targetOf(event))) settings.open = false;
-  });
-  settings.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !settings.open) return;
-    settings.open = false;
-    settings.querySelector("summary")?.focus();
-    event.stopPropagation();
-  });
+  const settings = createMenu(head, root2, "Settings", "groups, layer, head, map, metric and seed"), { sheet } = settings;
+  settings.menu.classList.add("kv-settings");
   const fields = [];
   let partPicker;
   if (page.views.length > 1) {
@@ -4684,7 +4676,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
   }
   function addSeed() {
     const seedLabel = sheet.appendChild(element("label", "kv-picker"));
-    seedLabel.title = MEANING4.seed;
+    explain(seedLabel, MEANING4.seed);
     seedLabel.append(element("span", "", "seed"));
     const seed = seedLabel.appendChild(element("input", "kv-seed"));
     Object.assign(seed, {
@@ -4694,6 +4686,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
       step: 1
     });
     seed.setAttribute("aria-label", "seed");
+    seed.setAttribute("aria-description", MEANING4.seed);
     const setSeed = () => {
       if (seed.checkValidity() && seed.value !== "") change({
         seed: Number(seed.value)
@@ -4732,7 +4725,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     slider.setAttribute("aria-valuetext", `${counts[index]} clusters`);
     const isDefault = counts[index] === page.default;
     count.textContent = format(counts[index]);
-    count.title = isDefault ? `${MEANING4.count} (as here)` : `${MEANING4.count}, here ${page.default}`;
+    explain(label, isDefault ? `${MEANING4.count} (as here)` : `${MEANING4.count}, here ${page.default}`);
     count.style.minWidth = `${format(counts[counts.length - 1]).length}ch`;
   }
   const menu = createSaveMenu(head, root2, save);
@@ -4888,12 +4881,13 @@ function ranksOf(clusters, step) {
 
 // inspector_details.js
 function createDetails(host, page, { goTo, onList }) {
-  const heading = host.appendChild(element("h3"));
+  const heading = host.appendChild(element("h3")), title = heading.appendChild(element("span"));
+  heading.append(" ", tagOf(host, "head"));
   const body = host.appendChild(element("div", "kv-panel kv-about"));
   function link(parent, cluster, text, meaning, clusters) {
     const button2 = parent.appendChild(element("button", "kv-link"));
     button2.type = "button";
-    button2.title = meaning;
+    explain(button2, meaning).setAttribute("aria-description", meaning);
     const swatch = button2.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     button2.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
@@ -4903,22 +4897,23 @@ function createDetails(host, page, { goTo, onList }) {
   function details(clusters, cluster, { step, rank, ranked }) {
     const members = membersOf(clusters, cluster), { one, many } = VIEWS[clusters.told.view];
     const taken = takenOf(clusters, cluster), central = clusters.central[cluster];
-    const facts = element("div", "kv-facts");
+    const told = explainTogether(element("div"), `the picked ${one}`);
+    const facts = told.appendChild(element("div", "kv-facts"));
     const swatch = facts.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
     const place = rank < 0 ? "not ranked" : `${format(rank + 1)} of ${format(ranked)}`;
-    fact(facts, `rank at step ${format(step)}`, place, MEANING4.rank);
+    fact(facts, `rank at step ${format(step)}`, place, MEANING4.rank, "step");
     fact(facts, "size", format(members.length), MEANING4.size);
     fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING4.spread);
     const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
-    fact(facts, "recalled by", recalled, MEANING4.recalled);
+    fact(facts, "recalled by", recalled, MEANING4.recalled, "steps");
     fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING4.central);
     const list = facts.appendChild(element("button", "", `All ${many}`));
     list.type = "button";
-    list.title = `clears the choice and lists all ${many} (Escape)`;
+    explain(list, `clears the choice and lists all ${many} (Escape)`);
     list.addEventListener("click", onList);
-    const rows = element("dl", "kv-rows");
+    const rows = told.appendChild(element("dl", "kv-rows"));
     row(rows, "mostly", MEANING4.mostly).append(frequent(page.tokens, members));
     const nearest = row(rows, "nearest", MEANING4.nearest), width = clusters.shapes.nearest[1];
     for (let rank2 = 0; rank2 < width; rank2++) {
@@ -4931,8 +4926,7 @@ function createDetails(host, page, { goTo, onList }) {
     if (!nearest.children.length) nearest.append(`there is no other ${one}`);
     row(rows, "steps", MEANING4.steps).append(bars(clusters, cluster, taken, step));
     return [
-      facts,
-      rows
+      told
     ];
   }
   function bars(clusters, cluster, taken, now) {
@@ -4947,7 +4941,8 @@ function createDetails(host, page, { goTo, onList }) {
       const bar = chart.appendChild(element("span", "kv-stepbar"));
       bar.toggleAttribute("data-now", step === now);
       const fed = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${format(page.tokens.length + step)}`;
-      bar.title = `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`;
+      explain(bar, `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`);
+      bar.dataset.said = format(count);
       const fill2 = bar.appendChild(element("span"));
       fill2.style.height = `${100 * count / clusters.sizes[cluster]}%`;
       fill2.style.background = colourOf(clusters.hues[cluster]);
@@ -4983,21 +4978,19 @@ function createDetails(host, page, { goTo, onList }) {
     paint(clusters, token, cluster, shown2) {
       const { one, many, none } = VIEWS[clusters.told.view], empty = clusters.sizes.filter((size2) => !size2).length;
       const more = empty ? ` (${format(empty)} more are empty)` : "";
-      heading.textContent = cluster >= 0 ? `the picked ${one}` : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
+      title.textContent = cluster >= 0 ? `the picked ${one}` : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
       body.replaceChildren(...cluster >= 0 ? details(clusters, cluster, shown2) : all(clusters));
       if (token < 0 || cluster >= 0) return;
       body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} is ${none}.`));
     }
   };
 }
-function fact(parent, name, text, meaning) {
-  const figure3 = parent.appendChild(element("span", "kv-figure"));
-  figure3.title = meaning;
+function fact(parent, name, text, meaning, ...when) {
+  const figure3 = parent.appendChild(explainNumber(element("span", "kv-figure"), meaning, "head", ...when));
   figure3.append(element("span", "kv-name", name), element("span", "kv-number", text));
 }
 function row(rows, name, meaning) {
-  const term = rows.appendChild(element("dt", "kv-name", name));
-  term.title = meaning;
+  rows.append(explain(element("dt", "kv-name", name), meaning));
   return rows.appendChild(element("dd"));
 }
 
@@ -5019,11 +5012,7 @@ function drawMapLegend(host, view, stepped) {
       `the mean over the KV head's query heads${stepped ? "" : " at the last position"}, ${scaled}`
     ]
   ];
-  host.replaceChildren(...entries.map(([text, meaning]) => {
-    const entry = element("span", "kv-entry", text);
-    entry.title = meaning;
-    return entry;
-  }));
+  host.replaceChildren(...entries.map(([text, meaning]) => explain(element("span", "kv-entry", text), meaning)));
   const samples = [
     [
       "kv-attended kv-agreed",
@@ -5038,7 +5027,7 @@ function drawMapLegend(host, view, stepped) {
   ];
   for (const [mark, style, text] of samples) {
     const entry = host.appendChild(element("span", "kv-entry"));
-    entry.title = text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text";
+    explain(entry, text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text");
     entry.appendChild(element("span", mark, "text")).style.cssText = style;
     entry.append(element("span", "", text));
   }
@@ -5511,7 +5500,6 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   const resized = new ResizeObserver(() => fit() && drawBelow());
   resized.observe(host);
   return {
-    above,
     /**
      * @param {Places} newPlaces
      * @param {Clustering} newClusters
@@ -5579,8 +5567,9 @@ var KINDS = {
   none: "not recalled"
 };
 function createRanking(host, { tip, onHover, onPick }) {
-  const heading = host.appendChild(element("h3"));
-  heading.title = MEANING4.ranking;
+  const heading = host.appendChild(explain(element("h3"), MEANING4.ranking));
+  const title = heading.appendChild(element("span"));
+  heading.append(" ", tagOf(host, "head", "step"));
   const words = host.appendChild(element("p", "kv-rankwords"));
   words.setAttribute("role", "status");
   const panel = host.appendChild(element("div", "kv-panel kv-ranking"));
@@ -5588,7 +5577,7 @@ function createRanking(host, { tip, onHover, onPick }) {
   list.tabIndex = 0;
   list.setAttribute("role", "listbox");
   list.setAttribute("aria-description", "\u2190 and \u2192 read them, Enter picks one");
-  const legend3 = host.appendChild(element("p", "kv-legend"));
+  const legend3 = host.appendChild(explainTogether(element("p", "kv-legend"), "legend of the bars"));
   let clusters;
   let ranks = [];
   let bars = [];
@@ -5697,7 +5686,7 @@ function createRanking(host, { tip, onHover, onPick }) {
       list.setAttribute("aria-label", `${VIEWS[view].many} by ${VIEWS[view].score}, best first`);
       panel.hidden = legend3.hidden = bars.length === 0;
       const scores = bars.length ? `, from ${decimals(least)} at the bottom to ${decimals(most)} at the top` : "";
-      heading.textContent = `step ${format(step)}: ${countOf(ranks.length, view)} by ${VIEWS[view].score}${scores}`;
+      title.textContent = `step ${format(step)}: ${countOf(ranks.length, view)} by ${VIEWS[view].score}${scores}`;
       drawLegend(legend3, clusters);
       cursor = -1;
     },
@@ -5716,93 +5705,33 @@ function createRanking(host, { tip, onHover, onPick }) {
   };
 }
 function drawLegend(host, { told: { view } }) {
+  const { one } = VIEWS[view];
   const entries = [
     [
       "whole",
-      view === "lists" ? "probed" : view === "codes" ? "all its tokens are attended to" : "recalled whole"
+      view === "lists" ? "probed" : view === "codes" ? "all its tokens are attended to" : "recalled whole",
+      view === "lists" ? "the step ranks the tokens of this list" : `the step attends to all tokens of this ${one}`
     ],
     [
       "part",
-      view === "codes" ? "some of its tokens are attended to" : "trimmed by the budget"
+      view === "codes" ? "some of its tokens are attended to" : "trimmed by the budget",
+      `the step attends to some tokens of this ${one}`
     ],
     [
       "none",
-      view === "lists" ? "not probed" : "not recalled"
+      view === "lists" ? "not probed" : "not recalled",
+      view === "lists" ? "the step leaves this list out" : `the step selects no token of this ${one}`
     ]
   ];
   const used = view === "pages" || view === "lists" ? entries.filter(([kind]) => kind !== "part") : entries;
-  host.replaceChildren(...used.map(([kind, text]) => {
-    const entry = element("span", "kv-entry");
+  host.replaceChildren(...used.map(([kind, text, meaning]) => {
+    const entry = explain(element("span", "kv-entry"), meaning);
     const sample = entry.appendChild(element("span", `kv-ranksample kv-rank-${kind}`));
     const fill2 = sample.appendChild(element("span", "kv-rankfill"));
     fill2.style.setProperty("--kv-own", colourOf(16));
     entry.append(element("span", "", text));
     return entry;
   }));
-}
-
-// inspector_search.js
-function createSearch(host, tokens, onFound) {
-  const row2 = host.appendChild(element("div", "kv-find"));
-  const field = row2.appendChild(element("input"));
-  Object.assign(field, {
-    type: "search",
-    placeholder: "find text",
-    title: MEANING4.find
-  });
-  field.setAttribute("aria-label", "find text in the prompt");
-  const buttons = row2.appendChild(element("span", "kv-buttons"));
-  button(buttons, "\u2039", "previous occurrence (Shift+Enter)", () => go(-1));
-  button(buttons, "\u203A", "next occurrence (Enter)", () => go(1));
-  const said = row2.appendChild(element("span", "kv-found"));
-  said.setAttribute("role", "status");
-  let places = [];
-  let at = 0;
-  function find() {
-    places = field.value ? occurrences(tokens, field.value) : [];
-    at = 0;
-    tell();
-  }
-  function tell() {
-    buttons.hidden = places.length < 2;
-    said.textContent = !field.value ? "" : places.length === 0 ? "not in the prompt" : `${format(at + 1)} of ${format(places.length)}, at position ${format(places[at][0])}`;
-    onFound([
-      ...new Set(places.flat())
-    ], places[at]?.[0] ?? -1);
-  }
-  function go(by) {
-    if (!places.length) return;
-    at = (at + by + places.length) % places.length;
-    tell();
-  }
-  field.addEventListener("input", find);
-  field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
-    else if (event.key === "Escape" && field.value) {
-      field.value = "";
-      find();
-    } else return;
-    event.preventDefault();
-    event.stopPropagation();
-  });
-  buttons.hidden = true;
-}
-function occurrences(tokens, wanted) {
-  const starts = [];
-  let text = "";
-  for (const token of tokens) {
-    starts.push(text.length);
-    text += token.toLowerCase();
-  }
-  const needle = wanted.toLowerCase();
-  const found = [];
-  for (let from = text.indexOf(needle), token = 0; from >= 0; from = text.indexOf(needle, from + needle.length)) {
-    while (token + 1 < starts.length && starts[token + 1] <= from) token++;
-    const members = [];
-    for (let next = token; next < starts.length && starts[next] < from + needle.length; next++) members.push(next);
-    found.push(members);
-  }
-  return found;
 }
 
 // inspector.js
@@ -5826,7 +5755,6 @@ function createInspector(root2, host) {
   let requested = null;
   let queued = null;
   let slowTimer;
-  let found = [];
   let placesChanged = true, clustersChanged = true;
   root2.classList.add("kvviz", "kv-inspector");
   keepKeys(root2);
@@ -5852,7 +5780,7 @@ function createInspector(root2, host) {
   const right = section(grid, "prompt", "kv-prompt", MEANING4.text);
   const ranked = grid.appendChild(element("section", "kv-ranks"));
   const about2 = grid.appendChild(element("section", "kv-details"));
-  const legend3 = root2.appendChild(element("p", "kv-legend"));
+  const legend3 = root2.appendChild(explainTogether(element("p", "kv-legend"), "legend of the map and the text"));
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const map = createKeyMap(left.appendChild(element("div")), root2, {
     onHover(key, event) {
@@ -5871,11 +5799,13 @@ function createInspector(root2, host) {
   const limits = left.appendChild(element("p", "kv-note kv-limits"));
   const status = left.appendChild(element("div", "kv-axis kv-cursor"));
   status.setAttribute("role", "status");
-  createSearch(right, page.tokens, (tokens, at) => {
-    found = tokens;
-    light([]);
-    map.find(tokens, at);
-    if (at >= 0) strip.focus(at);
+  const [heading] = right.children;
+  createFind(heading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ],
+    onFound: map.find
   });
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
@@ -5904,10 +5834,7 @@ function createInspector(root2, host) {
   });
   const unwatch = watchTheme(root2, map.recolour);
   const picked = () => pickedOf(clusters, group2, token);
-  const light = (tokens) => strip.light([
-    ...found,
-    ...tokens
-  ]);
+  const light = (tokens) => strip.light(tokens);
   function settings() {
     const { settings: [n_clusters, metric, seed], layer, head, told: { view, part, fields } } = clusters;
     const projection = NAMES2[projectionOf(places)];
