@@ -136,6 +136,7 @@ def test_the_numbers_of_a_union_are_those_of_all_its_heads(browser, tmp_path, na
         expect(page.locator(".kv-tip")).to_contain_text(f"of {of_union}, step 0")
         cell(page, 2, "union of all KV heads").hover()
         expect(page.locator(".kv-tip")).to_contain_text(f"({of_union})")
+        expect(page.locator(".kv-tip")).not_to_contain_text("mean over the heads of error")
         pick_head(page, 2, 0)
         expect(numbers).to_contain_text(scopes.SCOPES["head"])
         expect(numbers).not_to_contain_text("mean recall")

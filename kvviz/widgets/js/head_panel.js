@@ -116,7 +116,9 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
       const others = page.head_maps.filter((numbers) => numbers !== shown);
       const several = headsOfRow(place.head).length > 1, kind = unionOfRow(place.head);
       return [shown, ...others].map((numbers) => [
-        `${several ? "mean over the heads of " : ""}${numbers.label} (${SCOPES[scopeIn(numbers.scope, kind)]})`,
+        `${several && numbers.scope === "head" ? "mean over the heads of " : ""}${numbers.label} (${
+          SCOPES[scopeIn(numbers.scope, kind)]
+        })`,
         valueOf(numbers, place).toFixed(3),
       ]);
     },

@@ -2191,7 +2191,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
         shown2,
         ...others
       ].map((numbers) => [
-        `${several ? "mean over the heads of " : ""}${numbers.label} (${SCOPES[scopeIn(numbers.scope, kind)]})`,
+        `${several && numbers.scope === "head" ? "mean over the heads of " : ""}${numbers.label} (${SCOPES[scopeIn(numbers.scope, kind)]})`,
         valueOf(numbers, place2).toFixed(3)
       ]);
     },
