@@ -2,6 +2,7 @@
 
     python docs/build.py                                      everything, into build/site
     python docs/build.py --notebooks 00_quickstart            run only this notebook; show the others without outputs
+    python docs/build.py --light                              without Chromium: pictures are white in the dark theme too
 
 The pages are those in this folder, the repository's Markdown, and those that `pages.py` writes from the registry and
 the docstrings. Nothing is fetched from other hosts, neither by the build nor by the site. The build fails on a warning
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,7 +32,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "notebooks")]
 
-import frames  # noqa: E402  # not in a package: found by the line above
+import dark_pictures  # noqa: E402  # not in a package: found by the line above
+import frames  # noqa: E402  # likewise
 import pages  # noqa: E402  # likewise
 import references  # noqa: E402  # likewise
 import run as notebooks  # noqa: E402  # likewise
@@ -45,7 +48,7 @@ DOCUMENTS = (
 )  # fmt: skip
 BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").glob("pictures/*.png")))
 # <img> in Markdown is not changed, so these files must be where it points.
-COPIED_AS_THEY_ARE = ("data/gallery/*.png", "data/papers/pictures/*.png")
+COPIED_AS_THEY_ARE = ("data/gallery/*.png", "data/papers/pictures/*.png", "data/pictures/*.png")
 PLOTLY = "plotly.min.js"
 AT_ONCE = 2  # notebooks; the kernel of each takes up to 1 GiB
 
@@ -55,14 +58,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the site.")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="build/site by default")
     parser.add_argument("--notebooks", nargs="*", choices=NAMES, default=NAMES, metavar="NAME", help="run only these")
+    parser.add_argument("--light", action="store_true", help="draw no dark pictures, which need Chromium or Chrome")
     options = parser.parse_args()
     out = options.out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
         source, extra, html = (Path(folder) / name for name in ("source", "extra", "html"))
         try:
-            peaks = prepare(source, extra, options.notebooks)
-        except CellExecutionError as error:
+            peaks = prepare(source, extra, options.notebooks, dark=not options.light)
+        except (CellExecutionError, subprocess.CalledProcessError) as error:
             print(error, file=sys.stderr)
             return 1
         if peaks and notebooks.fits_binder(peaks, notebooks.BINDER_GIB):
@@ -81,10 +85,10 @@ def main() -> int:
     return 0
 
 
-def prepare(source: Path, extra: Path, to_run: Sequence[str]) -> dict[str, int]:
+def prepare(source: Path, extra: Path, to_run: Sequence[str], *, dark: bool) -> dict[str, int]:
     """Write Sphinx's input into `source`, and files that are copied to the site unchanged into `extra`.
 
-    Returns the peak bytes of the kernel of each notebook that was run.
+    With `dark`, pictures have a dark one beside them. Returns the peak bytes of the kernel of each notebook that ran.
     """
     for path in DOCS.glob("*.md"):
         copy(path, source / path.name)
@@ -101,7 +105,15 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str]) -> dict[str, int]:
     (extra / "widgets").mkdir()
     pages.front(extra / "widgets" / "front.html")
     with ProcessPoolExecutor(AT_ONCE) as pool:
+        drawings = [pool.submit(dark_pictures.draw, folder, extra) for folder in dark_pictures.MADE_BY if dark]
         runs = dict(zip(to_run, pool.map(partial(live, widgets=extra / "widgets"), to_run), strict=True))
+        for drawing in drawings:
+            drawing.result()
+    if dark:
+        dark_pictures.draw_widgets(notebooks.README_PICTURES, to_run, extra)
+    for path in source.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(dark_pictures.both(text, extra / path.parent.relative_to(source)), encoding="utf-8")
     for name in NAMES:
         notebook = runs[name][0] if name in runs else unrun(read(name))
         nbformat.write(notebook, source / "notebooks" / f"{name}.ipynb")

@@ -4,6 +4,7 @@ This takes about a minute.
 
     python data/gallery/make.py                     all pictures, README.md and print.md
     python data/gallery/make.py --only kv_memory    one of them, and both pages
+    python data/gallery/make.py --dark --out FOLDER    dark SVGs instead, which the site shows in its dark theme
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from families import ENTRIES, Entry, attention, costs, misses, scores, similarit
 
 import kvviz
 from kvviz import plots
-from kvviz.plots.export import browser_page
+from kvviz.plots.export import browser_page, save_dark
 
 HERE = Path(__file__).resolve().parent
 PAGE, PRINT_PAGE = "README.md", "print.md"
@@ -42,6 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=ENTRIES, action="append", help="a figure to draw; may be repeated")
     parser.add_argument("--out", type=Path, default=HERE, help="the folder to write to, by default this one")
+    parser.add_argument("--dark", action="store_true", help="write dark SVGs to --out, and nothing else")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     runs = kvviz.open_runs(live=False)
@@ -49,8 +51,13 @@ def main() -> int:
     try:
         for name in options.only or ENTRIES:
             entry = ENTRIES[name]
+            if options.dark:
+                save_dark(entry.draw(runs), options.out / f"{name}.svg", entry.width)
+                continue
             path = plots.save(entry.draw(runs), options.out / f"{name}.png", width=entry.width, dpi=DPI)
             print(f"{path.name:32} {path.stat().st_size / 1e3:6.0f} kB", flush=True)
+        if options.dark:
+            return 0
         (options.out / PRINT_PAGE).write_text(print_page.page(runs), encoding="utf-8")
     finally:
         kaleido.stop_sync_server(silence_warnings=True)

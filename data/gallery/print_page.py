@@ -33,6 +33,18 @@ call below was run by `make gallery` on `figure = kvviz.plots.recall_by_budget(r
 """
 
 
+WIDGETS = """
+## A widget as a figure
+
+"Save" in the head of a widget has "Save as SVG" and "Save as PDF": what the widget shows, without the menu, light or
+dark as it is and as wide as on the screen. Text stays text, lines and marks are vectors, and maps are lossless
+bitmaps at their own resolution. An SVG names its fonts, a generic one last, and gives each text the width that it
+had, so that tints stay under their tokens with other fonts. For a PDF the browser's print dialog opens with one page
+of the widget's size: choose "Save as PDF" there. It embeds its fonts. A narrower window makes larger type in print: a
+widget 480 pixels wide has type of about 6 points in a column of 3.3 inches.
+"""
+
+
 class Measured(NamedTuple):
     """A PDF's size in inches, the sizes of its type in points, and whether all fonts are embedded."""
 
@@ -72,7 +84,7 @@ def page(runs: Runs) -> str:
             return measured(path)
 
         parts = [INTRODUCTION, _choices(saved), _latex(), _styles(saved)]
-    return "\n".join(parts)
+    return "\n".join([*parts, WIDGETS.strip(), ""])
 
 
 def _choices(saved: Callable[[str], Measured]) -> str:

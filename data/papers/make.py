@@ -2,6 +2,7 @@
 
 python data/papers/make.py                           all pages and pictures
 python data/papers/make.py --only ctkvr-fig-8        one picture, and all pages
+python data/papers/make.py --dark --out FOLDER       dark SVGs instead, which the site shows in its dark theme
 python data/papers/make.py --measure overlap_of_ann  measure something again first; "missing" is all that was never
                                                      measured at its sizes, "gpu" all that needs a GPU
 """
@@ -26,7 +27,7 @@ from entries import ENTRIES, Entry, Finding, wanted
 from measures import MEASURES
 
 from kvviz import plots
-from kvviz.plots.export import browser_page
+from kvviz.plots.export import browser_page, save_dark
 
 HERE = Path(__file__).resolve().parent
 PICTURES = "pictures"
@@ -52,6 +53,7 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="only list the measurements, and which were made")
     parser.add_argument("--out", type=Path, default=HERE, help="the folder of pages and pictures, by default this one")
+    parser.add_argument("--dark", action="store_true", help="write dark SVGs to --out, and nothing else")
     options = parser.parse_args()
     if options.list:
         for name, each in sorted(MEASURES.items()):
@@ -64,6 +66,9 @@ def main() -> int:
         measure(name)
     missing = [f"{paper} {item}" for paper, item in wanted() if (paper, item) not in ENTRIES]
     findings = {key: entry.finding() for key, entry in ENTRIES.items()}
+    if options.dark:
+        draw_dark(findings, options.out)
+        return 0
     (options.out / PICTURES).mkdir(parents=True, exist_ok=True)
     draw(
         {key: findings[key] for key, entry in ENTRIES.items() if not options.only or entry.slug in options.only},
@@ -124,6 +129,18 @@ def draw(findings: dict[tuple[str, str], Finding], folder: Path) -> None:
     for file in (folder / PICTURES).glob("*.png"):
         if f"{PICTURES}/{file.name}" not in kept:
             file.unlink()
+
+
+def draw_dark(findings: dict[tuple[str, str], Finding], folder: Path) -> None:
+    """Write the same pictures to a folder as dark SVGs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kaleido.start_sync_server(silence_warnings=True, **browser_page())
+    try:
+        for key, finding in findings.items():
+            for path, figure in pictures(ENTRIES[key], finding).items():
+                save_dark(figure(), folder / f"{Path(path).stem}.svg")
+    finally:
+        kaleido.stop_sync_server(silence_warnings=True)
 
 
 def pictures(entry: Entry, finding: Finding) -> dict[str, entries.Draw]:

@@ -37,8 +37,10 @@ from .similarity import similarity_by_distance as similarity_by_distance
 from .similarity import similarity_map as similarity_map
 from .similarity import topk_overlap as topk_overlap
 from .verdicts import LEAST_SHARE as LEAST_SHARE
+from .verdicts import HeadUnion as HeadUnion
 from .verdicts import Verdict as Verdict
 from .verdicts import agreement as agreement
 from .verdicts import always_attended as always_attended
+from .verdicts import head_union as head_union
 from .verdicts import wasted_tokens as wasted_tokens
 from .verdicts import window_starts as window_starts

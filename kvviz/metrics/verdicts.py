@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,37 @@ def agreement(
     verdicts = (Verdict.AGREED, Verdict.KEPT, Verdict.WASTED, Verdict.MERGED_AWAY, Verdict.MISSED)
     codes = [np.uint8(verdict) for verdict in verdicts]
     return np.asarray(np.select(cases, codes, np.uint8(Verdict.UNMARKED)), np.uint8)
+
+
+class HeadUnion(NamedTuple):
+    """What several heads made of each token: the number of heads, int64 [tokens], and the verdict on their union.
+
+    A head attends to a token, its oracle would (`wanted`), it missed it, or it wasted it.
+    """
+
+    attended: NDArray[np.int64]
+    wanted: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    wasted: NDArray[np.int64]
+    verdict: NDArray[np.uint8]  # of `Verdict`
+
+
+def head_union(verdicts: ArrayLike) -> HeadUnion:
+    """The union of heads whose `verdicts` are uint8 [heads, tokens] of `Verdict`.
+
+    Agreed: at least one head attends to the token, and the oracle of at least one (this or another) would. Missed: no
+    head attends to it, but the oracle of at least one would; merged away if none of these heads missed it. Wasted: at
+    least one head chose it, and no oracle would; kept if the heads that attend to it did not choose it.
+
+    >>> head_union([[0, 1, 3, 2, 255], [3, 2, 255, 2, 255]]).verdict.tolist()
+    [0, 1, 3, 2, 255]
+    """
+    rows = np.asarray(verdicts, np.uint8)
+    attended = np.isin(rows, (Verdict.AGREED, Verdict.WASTED, Verdict.KEPT)).sum(0)
+    wanted = np.isin(rows, (Verdict.AGREED, Verdict.MISSED, Verdict.MERGED_AWAY)).sum(0)
+    missed, wasted = ((rows == verdict).sum(0) for verdict in (Verdict.MISSED, Verdict.WASTED))
+    verdict = agreement(attended > 0, wanted > 0, always=wasted == 0, merged=missed == 0)
+    return HeadUnion(attended, wanted, missed, wasted, verdict)
 
 
 def always_attended(unchosen: ArrayLike, *, prompt_length: int, sinks: int) -> NDArray[np.bool_]:

@@ -55,6 +55,22 @@ def style_sheet(figure: go.Figure | None = None) -> str:
 
     They change the figures of plotly on the page that are drawn in the colours of kvviz's light theme.
     """
+    inside = "\n".join(_all_rules(figure))
+    return (
+        f":is({', '.join(DARK_PAGES)}) {{\n{inside}\n}}\n"
+        f"@media (prefers-color-scheme: dark) {{ :is({', '.join(_SYSTEM)}) {{\n{inside}\n}} }}\n"
+    )
+
+
+def dark_drawing(svg: str, figure: go.Figure) -> str:
+    """The SVG of a figure that was drawn in the light theme, in the dark theme's colours wherever it is shown."""
+    rules = "\n".join(_all_rules(figure)).replace("&", "&amp;").replace(">", "&gt;").replace("<", "&lt;")
+    head, inside = svg.split(">", 1)
+    return f'{head}><g class="js-plotly-plot"><style>\n{rules}</style>{inside.removesuffix("</svg>")}</g></svg>'
+
+
+def _all_rules(figure: go.Figure | None) -> list[str]:
+    """The rules that a figure needs, or all."""
     colors, lines = dark_colors(), _line_colors()
     if figure is not None:
         used = {_hexadecimal(color) for color in _COLOR.findall(pio.to_json(figure, validate=False))}
@@ -62,12 +78,7 @@ def style_sheet(figure: go.Figure | None = None) -> str:
         colors, lines = ({light: dark for light, dark in pairs.items() if light in used} for pairs in (colors, lines))
         colors |= _own_lines(figure, {*colors, *lines})
     rules = [rule for light, dark in lines.items() for rule in _rules(light, dark, ":is(.scatterlayer, .legend) ")]
-    rules += [rule for light, dark in colors.items() for rule in _rules(light, dark)]
-    inside = "\n".join(rules)
-    return (
-        f":is({', '.join(DARK_PAGES)}) {{\n{inside}\n}}\n"
-        f"@media (prefers-color-scheme: dark) {{ :is({', '.join(_SYSTEM)}) {{\n{inside}\n}} }}\n"
-    )
+    return rules + [rule for light, dark in colors.items() for rule in _rules(light, dark)]
 
 
 def _own_lines(figure: go.Figure, known: set[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from ..errors import InvalidInputError, KVVizError, MissingDependencyError
 from ..trace.storage import replacing
+from .dark_page import dark_drawing
 from .print_layout import PIXELS, for_print
 
 WIDTHS = {"column": 3.3, "page": 7.0}  # inches
@@ -71,6 +72,18 @@ def save(
     image = _render(page, path.suffix.lower()[1:], dpi)
     with replacing(path) as partial:
         partial.write_bytes(image)
+    return path
+
+
+def save_dark(fig: go.Figure, path: str | os.PathLike[str], width: Literal["column", "page"] = "column") -> Path:
+    """Write a figure of the light theme to `path` (.svg) as dark pages show it; returns the path.
+
+    It is laid out as by `save`, for a page that shows one file in the light theme and another in the dark one.
+    """
+    page, path = for_print(fig, WIDTHS[width]), Path(path)
+    drawing = dark_drawing(_render(page, "svg", 0).decode("utf-8"), page)
+    with replacing(path) as partial:
+        partial.write_text(drawing, encoding="utf-8")
     return path
 
 

@@ -160,6 +160,14 @@ class Recording:
         masks = (metrics.member_mask(tokens, visible) for tokens in (attended, oracle))
         return metrics.agreement(*masks, always=always, merged=recalled)
 
+    def union(self, step: int, layer: int, rows: Sequence[int] | None = None) -> metrics.HeadUnion:
+        """How many heads attended to each visible token, missed it or wasted it, and the verdict on their union.
+
+        `rows` are the heads (default: all of the layer); a method that selects per query head has one row for each.
+        """
+        verdicts = self.agreement(step, layer)
+        return metrics.head_union(verdicts if rows is None else verdicts[list(rows)])
+
     def attended_tokens(self, step: int, layer: int) -> NDArray[np.int64]:
         """Number of different tokens that each KV head's query heads attended to, merged centroids included, [H]."""
         attended = metrics.member_mask(self.indices(step, layer), self.visible(step))

@@ -180,6 +180,7 @@ class BudgetExplorer(LiveWidget):
         """Answer the page, which asks for another place or, when it is idle, for the next point of the curve."""
         if message["kind"] == "curve":
             self._extend_curve()
+        if message["kind"] != "show":
             return
         before = self._serial
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from . import view
+from . import unions, view
 
 Array = NDArray[Any]
 
@@ -24,21 +24,24 @@ _CURVES = {
 
 
 def column(arrays: Mapping[str, Array], steps: int, prompt_length: int) -> dict[str, Array]:
-    """The arrays of a column, from those of `view.token_arrays`, cut to the first `steps` steps.
+    """The arrays of a column, from those of `view.token_arrays` or `unions.arrays`, cut to the first `steps` steps.
 
     The lists of all steps are concatenated; `offsets` [steps+1] holds their bounds. `looks` hold only the level of
-    attention, `cell_looks` are those of the map. Recall, mass, attended, read, moved and error are [steps] each.
-    `map_positions` and `map_looks` [steps, columns] describe the marked token with the most attention in each column.
+    attention, or of the share of heads; `cell_looks` are those of the map. Recall, mass, attended, read, moved and
+    error are [steps] each. `map_positions` and `map_looks` [steps, columns] describe the marked token with the most
+    attention in each column.
     """
     offsets = arrays["offsets"][: steps + 1]
-    lists = {name: arrays[name][: offsets[-1]] for name in _LISTS}
+    counts = unions.COUNTS if "union" in arrays else ()
+    lists = {name: arrays[name][: offsets[-1]] for name in (*_LISTS, *counts)}
     attended = np.concatenate([[0], np.cumsum(lists["marks"] & view.ATTENDED > 0)])[offsets]
     numbers = {short: arrays[name][:steps] for name, short in _CURVES.items()} | {"attended": np.diff(attended)}
-    levels = view.level(lists["weights"])
+    levels = arrays["levels"][: offsets[-1]] if "union" in arrays else view.level(lists["weights"])
+    whole = {"union": arrays["union"]} if "union" in arrays else {}
     cell_looks = (view.verdicts(lists["marks"]) * view.LEVELS + levels).astype(np.uint8)
     positions, looks = _map(lists, cell_looks, offsets, prompt_length + steps)
     return {
-        **lists, **{name: values.astype(np.float64) for name, values in numbers.items()},
+        **lists, **whole, **{name: values.astype(np.float64) for name, values in numbers.items()},
         "offsets": offsets, "looks": levels, "cell_looks": cell_looks, "map_positions": positions, "map_looks": looks,
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import InvalidInputError
 from ..trace import Recording
 
+ELSEWHERE = "not in this page; to_html(layers=[…], heads=[…]) embeds it"  # of a head that a page lacks
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -33,6 +33,7 @@ def to_html(
         ]
         answers.append(({"settings": changed}, {"curve": _curve(exploration, places)}))
     embedded = {**page, "budgets": stops, "sliders": main, "layers": [shown.layer], "heads": [shown.head]}
+    embedded["elsewhere"] = "not in this page; BudgetExplorer(trace) in a notebook computes it"
     embedded["notes"] = [*page["notes"], _note(shown, page, stops, main)]
     title = f"{page['title']} · layer {shown.layer} · {page['model']} · {page['prompt_length']:,} tokens"
     return self_contained(title, [Embedded("explorer", {"page": embedded, **shown._asdict()}, answers)], path)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import traitlets
+from IPython import get_ipython
+from ipywidgets import Box, Widget
 
 from ..errors import MissingDependencyError
 from . import assets
-from .snapshot import Snapshot
+from .snapshot import Snapshot, bundle
 
 try:
     from anywidget import AnyWidget
@@ -22,7 +25,9 @@ class LiveWidget(AnyWidget):
     """A widget that is drawn by one of the views in js/kvviz.js.
 
     A cell shows it as two outputs: the widget, and its snapshot, which is hidden beside the widget. A notebook that is
-    opened again, or on a page without a kernel, shows the snapshot.
+    opened again, or on a page without a kernel, shows the snapshot. The same is true of a box of ipywidgets (HBox,
+    VBox, Tab, ...) with such widgets in it: its cell shows the box, and then the snapshots of all of them. A widget in
+    an ipywidgets.Output leaves none.
 
     With ANYWIDGET_HMR=1 it is drawn again whenever the bundle changes (`make js-watch`).
     """
@@ -38,6 +43,11 @@ class LiveWidget(AnyWidget):
             _, *parameters = inspect.signature(cls.__init__).parameters.values()
             cls.__signature__ = inspect.Signature(parameters)
 
+    def __init__(self, *arguments: Any, **traits: Any) -> None:
+        super().__init__(*arguments, **traits)
+        _show_snapshots_of_boxes()
+        self.on_msg(self._send_page)
+
     @traitlets.default("_kvviz_key")
     def _new_key(self) -> str:
         return uuid.uuid4().hex
@@ -49,15 +59,55 @@ class LiveWidget(AnyWidget):
         """
         return Snapshot(type(self).__name__, "")
 
+    def _send_page(self, _: Any, message: Mapping[str, Any], buffers: Any) -> None:
+        """Answer "Save as HTML" with the page of `to_html`, or with why there is none."""
+        if message.get("kind") != "page":
+            return
+        try:
+            page: str = self.to_html()  # every widget with this menu has it
+        except Exception as error:
+            self.send({"kind": "page", "refusal": str(error)}, buffers=[])
+            raise
+        self.send({"kind": "page"}, buffers=[page.encode("utf-8")])
+
     def __repr__(self) -> str:
         return f"<kvviz.widgets.{type(self).__name__}>"  # viewers without widgets print it above the snapshot
 
     def _ipython_display_(self, **_: Any) -> None:
         """Show the widget, then its snapshot; IPython calls this in place of `_repr_mimebundle_`."""
-        from IPython.display import display
+        _display(self, [self])
 
-        described = self._repr_mimebundle_()
-        if described is not None:
-            data, metadata = described
-            display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
-        display(self.snapshot().bundle(self._kvviz_key), raw=True)  # type: ignore[no-untyped-call]  # likewise
+
+def _display(shown: Widget, inside: Sequence[LiveWidget]) -> None:
+    from IPython.display import display
+
+    described = shown._repr_mimebundle_()
+    if described is not None:
+        data, metadata = described if isinstance(described, tuple) else (described, {})
+        display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
+    snapshots = bundle({widget._kvviz_key: widget.snapshot() for widget in inside})
+    display(snapshots, raw=True)  # type: ignore[no-untyped-call]  # likewise
+
+
+def _show_snapshots_of_boxes() -> None:
+    """Tell IPython how to display boxes, in the registry that it has for that, unless somebody else did."""
+    shell = get_ipython()
+    if shell is not None:
+        formatter = shell.display_formatter.ipython_display_formatter
+        if Box not in formatter.type_printers:
+            formatter.for_type(Box, _display_box)
+
+
+def _display_box(box: Box) -> None:
+    inside = list(dict.fromkeys(_inside(box)))
+    if not inside:
+        raise NotImplementedError  # IPython then displays the box as it does without this function
+    _display(box, inside)
+
+
+def _inside(box: Box) -> Iterator[LiveWidget]:
+    for child in box.children:
+        if isinstance(child, LiveWidget):
+            yield child
+        elif isinstance(child, Box):
+            yield from _inside(child)

@@ -11,7 +11,7 @@ import traitlets
 
 from ..trace import Recording
 from ..trace.edit_parts import Named
-from . import comparer_content, comparer_page, comparer_view, head_maps, snapshot_content, view
+from . import comparer_content, comparer_page, comparer_view, head_maps, snapshot_content, unions, view
 from .live import LiveWidget
 from .page import Embedded, self_contained
 from .snapshot import Snapshot
@@ -29,6 +29,9 @@ class MethodComparer(LiveWidget):
     change the step of all columns, Home and End jump to the ends; all prompts scroll together. A drag over a map, or
     the keys of the DecodeStepper's, zooms all maps in to these positions.
 
+    `union` "layer" shows all heads of the layer as one, as in the DecodeStepper; "kv_head" joins the query heads of the
+    KV head of `head`, in recordings with one row per query head. The last rows of the map pick them.
+
     `step` (from 0), `layer`, `head` (a KV head; a recording with one row per query head shows the first one of that KV
     head), `token` and `sort` are traits: set them from Python, or observe them. The texts open at the position `token`,
     which is outlined in all of them; a click on a token or a map changes it. If it is -1, they open at the selected
@@ -42,13 +45,15 @@ class MethodComparer(LiveWidget):
 
     Recordings that differ in steps or layers are compared over what they share; a note says so. Raises
     InvalidInputError for no recording, recordings without steps or layers, of different models or prompts or without a
-    shared layer, and for a step, layer, head or token that one of them lacks; UnknownNameError for an unknown `sort`.
+    shared layer, and for a step, layer, head or token that one of them lacks; UnknownNameError for an unknown `sort`
+    or `union`.
     """
 
     _kvviz_view = traitlets.Unicode("comparer").tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
+    union = traitlets.Unicode(unions.NONE).tag(sync=True)
     token = traitlets.Int(-1).tag(sync=True)
     sort = traitlets.Unicode("given").tag(sync=True)
     page = traitlets.Dict().tag(sync=True)
@@ -64,6 +69,7 @@ class MethodComparer(LiveWidget):
         token: int | None = None,
         sort: str = "given",
         span: Named | None = None,
+        union: str = unions.NONE,
     ) -> None:
         self.common = comparer_content.compared(recordings)
         self._columns = lru_cache(CACHED)(self._compared)
@@ -79,22 +85,28 @@ class MethodComparer(LiveWidget):
         comparer_content.check_sort(sort)
         layer = first[0] if layer is None else layer
         page = comparer_content.describe(self.common, [_colours(run) for run in self.common.recordings])
-        page |= {"head_maps": maps, "span": list(positions)}
-        slices = self.packed(layer, head)
-        super().__init__(step=step, layer=layer, head=head, token=token, sort=sort, page=page, slices=slices)
+        page |= {"head_maps": maps, "span": list(positions), **unions.describe(common.recordings, common.heads)}
+        slices = self.packed(layer, head, union)
+        super().__init__(
+            step=step, layer=layer, head=head, union=union, token=token, sort=sort, page=page, slices=slices
+        )
 
-    def packed(self, layer: int, head: int) -> list[bytes]:
-        """The columns of a layer and head, packed as bytes for js/slice.js.
+    def packed(self, layer: int, head: int, union: str = unions.NONE) -> list[bytes]:
+        """The columns of a layer and head, or of the union that the head belongs to, packed as bytes for js/slice.js.
 
-        Raises InvalidInputError for a layer or head that one of the recordings lacks.
+        Raises InvalidInputError for a layer or head that one of the recordings lacks, UnknownNameError for a union that
+        none of them has.
         """
-        columns = self._columns(self.common.check("layer", layer), self.common.check("head", head))
+        unions.check("MethodComparer", unions.offered(self.common.recordings), union)
+        columns = self._columns(self.common.check("layer", layer), self.common.check("head", head), union)
         return [view.pack(arrays, layer, head) for arrays in columns]
 
     def snapshot(self) -> Snapshot:
         """The step, layer and head now shown, as a picture and words."""
-        place = {"step": self.step, "layer": self.layer, "head": self.head}
-        return snapshot_content.comparer(self.common, self._columns(self.layer, self.head), self.page, place)
+        heads = unions.name(self.page["head_name"], self.head, self.union, self.page["per_kv_head"])
+        place = {"step": self.step, "layer": self.layer, "heads": heads}
+        columns = self._columns(self.layer, self.head, self.union)
+        return snapshot_content.comparer(self.common, columns, self.page, place)
 
     def to_html(
         self,
@@ -105,23 +117,29 @@ class MethodComparer(LiveWidget):
     ) -> str:
         """A self-contained HTML page that compares the recordings without a kernel; also written to `path`, atomically.
 
-        It embeds all steps of `layers` (default: the one now shown) and `heads` (default: all), and says which. Raises
-        InvalidInputError as for `layer` and `head`.
+        It embeds all steps of `layers` (default: the one now shown) and `heads` (default: all), and says which. With
+        all heads, it embeds their unions too. The map of heads has the numbers of all layers and heads, and marks those
+        that the page does not embed. Raises InvalidInputError as for `layer` and `head`.
         """
         return self_contained(self.page["description"], [self.embedded(layers, heads)], path)
 
     def embedded(self, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Embedded:
         """The widget as it is in the page of `to_html`."""
-        shown = {name: getattr(self, name) for name in ("step", "layer", "head", "token", "sort", "page")}
+        names = ("step", "layer", "head", "union", "token", "sort", "page")
+        shown = {name: getattr(self, name) for name in names}
         return comparer_page.embedded(self.common, self.packed, shown, layers, heads)
 
-    def _compared(self, layer: int, head: int) -> list[dict[str, Any]]:
-        """The column of every recording at a layer and head."""
-        return [
-            comparer_view.column(view.token_arrays(run, layer, self.common.row(number, head)), self.common.steps,
-                                 run.prompt_length)
-            for number, run in enumerate(self.common.recordings)
-        ]  # fmt: skip
+    def _compared(self, layer: int, head: int, union: str) -> list[dict[str, Any]]:
+        """The column of every recording at a layer and head, or of a union of heads."""
+        columns = []
+        for number, run in enumerate(self.common.recordings):
+            row = self.common.row(number, head)
+            if union == unions.NONE:
+                arrays = view.token_arrays(run, layer, row)
+            else:
+                arrays = unions.arrays(run, layer, unions.rows_of(run, row, union), union)
+            columns.append(comparer_view.column(arrays, self.common.steps, run.prompt_length))
+        return columns
 
     @traitlets.validate("step", "layer", "head", "token")
     def _check(self, proposal: Any) -> int:
@@ -131,9 +149,13 @@ class MethodComparer(LiveWidget):
     def _check_sort(self, proposal: Any) -> str:
         return comparer_content.check_sort(proposal["value"])
 
-    @traitlets.observe("layer", "head")
+    @traitlets.validate("union")
+    def _check_union(self, proposal: Any) -> str:
+        return unions.check("MethodComparer", self.page["unions"], proposal["value"])
+
+    @traitlets.observe("layer", "head", "union")
     def _repack(self, change: Any) -> None:
-        self.slices = self.packed(self.layer, self.head)
+        self.slices = self.packed(self.layer, self.head, self.union)
 
 
 def _colours(run: Recording) -> dict[str, str]:

@@ -28,7 +28,7 @@ _PAGE = """<!doctype html>
 body {{ margin: 0 auto; max-width: 1240px; background: #ffffff; }}
 @media (prefers-color-scheme: dark) {{ body {{ background: #15181c; }} }}
 </style>
-<style id="kvviz-style">
+<style>
 {style}
 </style>
 </head>

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .snapshot_panels import Panel, svg
+from .snapshot_panels import Panel, stacked, svg
 
 AGAIN = "The widget as it was when its cell ran. Run the cell again to use it."
 
@@ -45,12 +45,23 @@ class Snapshot:
 
     def bundle(self, key: str) -> dict[str, str]:
         """The picture by MIME type; as HTML it is hidden while the widget with this `key` is drawn."""
-        picture = self.picture()
-        source = f"data:image/svg+xml;base64,{b64encode(picture.encode()).decode('ascii')}"
-        figure = (
+        return bundle({key: self})
+
+
+def bundle(snapshots: Mapping[str, Snapshot]) -> dict[str, str]:
+    """The pictures of widgets in one output, one below the other, by MIME type; the keys are those of the widgets.
+
+    As HTML, each is hidden while its widget is drawn.
+    """
+    figures = []
+    for key, snapshot in snapshots.items():
+        source = f"data:image/svg+xml;base64,{b64encode(snapshot.picture().encode()).decode('ascii')}"
+        figures.append(
             f'<figure class="kvviz-snapshot" data-kvviz-snapshot="{key}" style="margin: 0">'
             f"<style>{_STYLE.replace('KEY', key)}</style>"
-            f'<img src="{source}" alt="{html.escape(self.alternative)}" style="max-width: 100%">'
+            f'<img src="{source}" alt="{html.escape(snapshot.alternative)}" style="max-width: 100%">'
             f"<figcaption>{AGAIN}</figcaption></figure>"
         )
-        return {"text/html": figure, "image/svg+xml": picture, "text/plain": f"{self.alternative}\n{AGAIN}"}
+    words = "\n".join(snapshot.alternative for snapshot in snapshots.values())
+    pictures = stacked([snapshot.picture() for snapshot in snapshots.values()])
+    return {"text/html": "".join(figures), "image/svg+xml": pictures, "text/plain": f"{words}\n{AGAIN}"}

@@ -14,7 +14,7 @@ from ..metrics import Verdict
 from ..trace import Recording
 from ..trace.diagnosis import Diagnosis
 from ..trace.hues import HUES, hue
-from . import content, scopes, view
+from . import content, scopes, unions, view
 from .comparer_content import Compared
 from .inspector_source import Settings, Source
 from .snapshot import Snapshot
@@ -31,35 +31,35 @@ MAPS = {"pca": "principal components", "query": "the query's direction", "tsne":
 POSITIONS = "attended tokens, from the first position to the last"
 
 
-def stepper(recording: Recording, arrays: Mapping[str, Array], layer: int, head: int, step: int) -> Snapshot:
-    """A step of a recording; `arrays` are those of `view.row_arrays`."""
+def stepper(recording: Recording, arrays: Mapping[str, Array], layer: int, heads: str, step: int) -> Snapshot:
+    """A step of a recording; `arrays` are those of `unions.shown`, `heads` the head or union in words."""
     span = slice(*arrays["offsets"][[step, step + 1]])
     frame = {name: arrays[name][span] for name in ("positions", "looks", "marks", "groups", "weights")}
-    head_name = content.describe(recording)["head_name"]
+    kind = unions.kind_of(arrays)
     shown = {
         "recall": f"{arrays['recall'][step]:.2f}", "mass": f"{arrays['mass'][step]:.2f}",
         "attended": f"{np.count_nonzero(frame['marks'] & view.ATTENDED):,}",
         **{name: f"{int(arrays[f'{name}_bytes'][step]):,} bytes" for name in ("read", "moved")},
     }  # fmt: skip
-    numbers = [(scopes.scoped(name, "step"), value) for name, value in shown.items()]
-    place = f"layer {layer} · {head_name} {head} · step {step} of {recording.steps - 1}"
+    numbers = [(scopes.scoped(name, "step", union=kind), value) for name, value in shown.items()]
+    place = f"layer {layer} · {heads} · step {step} of {recording.steps - 1}"
     tokens = recording.tokens[: recording.visible(step)]
     return Snapshot(recording.description, place, numbers, _text_and_map(tokens, frame, arrays["map_looks"][step]))
 
 
 def comparer(
-    common: Compared, columns: Sequence[Mapping[str, Array]], page: Mapping[str, Any], place: Mapping[str, int]
+    common: Compared, columns: Sequence[Mapping[str, Array]], page: Mapping[str, Any], place: Mapping[str, Any]
 ) -> Snapshot:
-    """A step of several recordings; `columns` are those of `comparer_view.column`, `place` step, layer and head."""
-    step = place["step"]
-    rows = [["", "recall", "mass", "attended", "output error"]]
-    about = ["", *(scopes.text(scopes.SCOPE_OF[name]) for name in ("recall", "mass", "attended", "error"))]
+    """A step of several recordings; `columns` are those of `comparer_view.column`, `place` step, layer and heads."""
+    step, union = place["step"], unions.kind_of(columns[0])
+    rows = [["", *(scopes.name_in(name, union) for name in ("recall", "mass", "attended")), "output error"]]
+    about = ["", *(scopes.text(scopes.scope_in(name, union)) for name in ("recall", "mass", "attended", "error"))]
     strips = []
     for label, column, method in zip(common.labels, columns, page["methods"], strict=True):
         numbers = [f"{column[name][step]:.2f}" for name in ("recall", "mass")]
         rows.append([label, *numbers, f"{int(column['attended'][step]):,}", f"{column['error'][step]:.3f}"])
         strips.append((label, _verdicts(column["map_looks"][step], method["light"])))
-    where = f"layer {place['layer']} · {page['head_name']} {place['head']} · step {step} of {common.steps - 1}"
+    where = f"layer {place['layer']} · {place['heads']} · step {step} of {common.steps - 1}"
     title = "tokens by position: full colour agreed, pale wasted, dark missed"
     return Snapshot(page["description"], where, [], [Table(rows, about), Cells(title, strips)])
 
@@ -97,10 +97,11 @@ def inspector(source: Source, settings: Settings, picked: int, token: int, proje
     place = f"layer {settings.layer} · KV head {settings.head} · {settings.metric} · seed {settings.seed} · step {step}"
     numbers = []
     if picked >= 0:
-        recalled, steps = int((groups.taken[:, picked] > 0).sum()), len(groups.taken)
+        recalled, steps, head = int((groups.taken[:, picked] > 0).sum()), len(groups.taken), scopes.text("head")
         numbers = [
-            (f"picked {kind}", f"#{picked}"), ("size", f"{groups.sizes[picked]:,} tokens"),
-            ("spread", f"{groups.spread[picked]:.3f}"), ("recalled by", f"{recalled} of {steps} steps"),
+            (f"picked {kind}", f"#{picked}"), (f"size ({head})", f"{groups.sizes[picked]:,} tokens"),
+            (f"spread ({head})", f"{groups.spread[picked]:.3f}"),
+            (f"recalled by ({scopes.text('head', 'steps')})", f"{recalled} of {steps} steps"),
         ]  # fmt: skip
     members = set(groups.members(picked).tolist()) if picked >= 0 else set()
     fills = {

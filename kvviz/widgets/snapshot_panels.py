@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 from xml.etree import ElementTree
 
@@ -222,6 +223,16 @@ def svg(title: str, place: str, numbers: Sequence[tuple[str, str]], panels: Sequ
     root.set("height", f"{top:.0f}")
     root.set("font-family", "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif")
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def stacked(pictures: Sequence[str]) -> str:
+    """Pictures by `svg`, one below the other; a single one stays as it is."""
+    if len(pictures) == 1:
+        return pictures[0]
+    tops = [0, *accumulate(int(ElementTree.fromstring(picture).get("height", "0")) for picture in pictures)]
+    inside = [picture.replace("<svg ", f'<svg y="{top}" ', 1) for picture, top in zip(pictures, tops, strict=False)]
+    size = f'viewBox="0 0 {WIDTH} {tops[-1]}" width="{WIDTH}" height="{tops[-1]}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(inside)}</svg>'
 
 
 def _heading(root: ElementTree.Element, title: str, top: float) -> float:

@@ -46,6 +46,12 @@ def verdicts(marks: Array) -> NDArray[np.uint8]:
     return metrics.agreement(attended, oracle, always=marks & (SINK | RECENT | GENERATED) > 0, merged=merged)
 
 
+def cell_looks(marks: Array, looks: Array, levels: Array) -> NDArray[np.uint8]:
+    """The looks of tokens on the map of steps, where missed tokens are drawn too, in the colour of the text."""
+    missed = verdicts(marks) == metrics.Verdict.MISSED
+    return np.where(missed, MISSED_LOOK + levels, looks).astype(np.uint8)
+
+
 def rounded_weights(weights: Array) -> NDArray[np.uint8]:
     """Attention weights in one byte, ten levels per octave: q stands for 2^((q - 255) / 10), 0 for 2⁻²⁵·⁵ or less."""
     weights = np.maximum(weights, 2.0**-40)
@@ -62,14 +68,13 @@ def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> di
     """
     steps, events, length = range(first, recording.steps), recording.events[layer], len(recording.tokens)
     arrays = token_arrays(recording, layer, row, first)
-    missed = verdicts(arrays["marks"]) == metrics.Verdict.MISSED
-    arrays["cell_looks"] = np.where(missed, MISSED_LOOK + level(arrays["weights"]), arrays["looks"]).astype(np.uint8)
+    arrays["cell_looks"] = cell_looks(arrays["marks"], arrays["looks"], level(arrays["weights"]))
     maps, clusters = [], []
-    for block in _blocks(steps, length):
+    for block in blocks(steps, length):
         span = slice(*arrays["offsets"][[block.start - first, block.stop - first]])
         step_of = np.repeat(np.arange(len(block)), np.diff(arrays["offsets"])[block.start - first : block.stop - first])
         tokens = {name: arrays[name][span] for name in ("positions", "marks", "cell_looks", "weights")}
-        maps.append(_map((len(block), length), (step_of, tokens["positions"]), tokens))
+        maps.append(step_map((len(block), length), (step_of, tokens["positions"]), tokens))
         clusters += _clusters(recording, layer, row, block)
     positions, looks = (np.concatenate(column) for column in zip(*maps, strict=True))
     ids, counts, scores, masses = (np.concatenate(column) for column in zip(*clusters, strict=True))
@@ -100,8 +105,8 @@ def token_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> 
         got = f"NaN or infinity in the attention of layer {layer}"
         raise InvalidInputError("show a recording", got, "finite weights: record again, in float32 or bfloat16")
     steps = range(first, recording.steps)
-    blocks = [_tokens(recording, layer, row, block) for block in _blocks(steps, len(recording.tokens))]
-    arrays = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    parts = [_tokens(recording, layer, row, block) for block in blocks(steps, len(recording.tokens))]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     arrays["offsets"] = _offsets(arrays.pop("shown"))
     return arrays | {name: getattr(events, name)[first:].astype(np.float64) for name in WHOLE_LAYER}
 
@@ -112,7 +117,8 @@ def pack(arrays: Mapping[str, Array], layer: int, head: int) -> bytes:
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()} | {"place": place})
 
 
-def _blocks(steps: range, length: int) -> list[range]:
+def blocks(steps: range, length: int) -> list[range]:
+    """The steps in runs that are arranged at once, to limit the memory."""
     at_once = max(1, BLOCK // length)
     return [steps[start : start + at_once] for start in range(0, len(steps), at_once)]
 
@@ -203,7 +209,7 @@ def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Arr
     return ids, counts[ids], np.full(len(ids), np.nan), masses[ids]
 
 
-def _map(
+def step_map(
     shape: tuple[int, int], cells: tuple[Array, Array], tokens: Mapping[str, Array]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
     """Token drawn per step and column (attended before missed before others, then by weight), and its look.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -71,7 +71,9 @@ def _labelled(change: str, label: str) -> Control:
     return Control(change, f'.kvviz [aria-label="{label}"]')
 
 
-STEP, LAYER, HEAD = _labelled("step", "decode step"), _labelled("layer", "layer"), _labelled("KV head", "KV head")
+STEP = _labelled("step", "decode step")
+PICKED = ".kvviz .kv-headcell[data-picked]"  # on the map of layers × heads; the recordings have three heads
+LAYER, HEAD = Control("layer", PICKED, 2, "ArrowRight"), Control("KV head", PICKED, 2, "ArrowDown")
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def comparer(sizes: Sizes) -> Iterator[Scene]:
     )
     yield Scene(
         "comparer", f"{sizes.tokens:,} tokens, {len(COMPARED)} methods", 100, _file(write), (STEP, sort),
-        f"{RECORDING}from kvviz.widgets import MethodComparer\nMethodComparer({runs})", (STEP, sort, LAYER, HEAD),
+        f"{RECORDING}from kvviz.widgets import MethodComparer\nMethodComparer({runs})",
+        (STEP, sort, replace(LAYER, times=1), HEAD),
     )  # fmt: skip
 
 
@@ -147,7 +150,7 @@ def inspector(sizes: Sizes) -> Iterator[Scene]:
     yield Scene(
         "inspector", f"{len(trace):,} tokens", 300, _file(ClusterInspector(trace).to_html), (_labelled("C", label),),
         _of_trace("ClusterInspector", sizes.trace),
-        (_labelled("C", label), _labelled("metric", "metric"), HEAD),
+        (_labelled("C", label), _labelled("metric", "metric"), _labelled("KV head", "KV head")),
     )  # fmt: skip
 
 

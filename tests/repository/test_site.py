@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import io
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 from playwright.sync_api import expect
 
 import kvviz
@@ -34,11 +37,19 @@ def site(tmp_path_factory):
     if built := os.environ.get("KVVIZ_SITE"):
         return Path(built).resolve()
     out = tmp_path_factory.mktemp("built") / "site"
-    process = subprocess.run([sys.executable, ROOT / "docs" / "build.py", "--out", out], capture_output=True, text=True)
+    command = [sys.executable, ROOT / "docs" / "build.py", "--out", out, *["--light"] * NO_BROWSER]
+    process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-3000:]
     assert "within Binder's 2 GiB" in process.stdout
     assert list(out.parent.iterdir()) == [out], "temporary files are left over"
     return out
+
+
+def ground(picture):
+    """The lightness of a picture's most frequent colour, from 0 to 1."""
+    pixels = imread(io.BytesIO(picture.screenshot()), "png")[..., :3].reshape(-1, 3)
+    colours, counts = np.unique(pixels, axis=0, return_counts=True)
+    return colours[counts.argmax()].mean()
 
 
 def text_of(page: Path) -> str:
@@ -133,6 +144,26 @@ def test_the_first_screen_is_a_live_widget_and_code_is_folded_below(site, browse
     expect(code).to_be_hidden()
     page.locator("summary", has_text="Show the code").click()
     expect(code).to_be_visible()
+    context.close()
+
+
+@pytest.mark.browser
+@NEEDS_BROWSER
+@pytest.mark.parametrize("page_name", ["data/gallery/README", "data/papers/clusterkv", "index"])
+def test_pictures_follow_the_theme(site, browser, page_name):
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light", offline=True)
+    page = context.new_page()
+    page.goto((site / f"{page_name}.html").as_uri())
+    grounds = {}
+    for theme in ("light", "dark"):
+        while page.locator("body").get_attribute("data-theme") != theme:
+            page.locator(".theme-toggle:visible").first.click()
+        shown = [picture for picture in page.locator(".content img").all() if picture.is_visible()]
+        assert len(shown) >= 3
+        grounds[theme] = [ground(picture) for picture in shown[:6]]
+    assert len(grounds["light"]) == len(grounds["dark"])
+    assert min(grounds["light"]) > 0.95
+    assert max(grounds["dark"]) < 0.15
     context.close()
 
 

@@ -19,12 +19,16 @@ def test_no_widget_has_a_serious_problem(browser, tmp_path, name, scheme):
     path = tmp_path / f"{name}.html"
     widgets()[name].to_html(path)
     with opened(browser, path, scheme=scheme) as page:
-        page.locator(".kv-menu > summary").first.press("Enter")  # the open menu is checked too
-        found = Axe().run(page).response
-    assert len(found["passes"]) > 10
+        found = []
+        for menu in page.locator(".kv-menu > summary").all():
+            menu.press("Enter")  # the open menu is checked too
+            found.append(Axe().run(page).response)
+            menu.press("Escape")
+    assert all(len(checked["passes"]) > 10 for checked in found)
     serious = [
         (problem["id"], problem["help"], [node["html"][:200] for node in problem["nodes"][:3]])
-        for problem in found["violations"]
+        for checked in found
+        for problem in checked["violations"]
         if problem["impact"] in ("serious", "critical")
     ]
     assert serious == []

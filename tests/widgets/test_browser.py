@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from kvviz.widgets import DecodeStepper
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.picking import pick_head
 from tests.browser.recordings import HOSTILE, hostile_recording
 from tests.synthetic import recording
 
@@ -140,12 +141,13 @@ def test_hover_shows_token_position_cluster_score_and_weight(browser, hostile):
         assert untitled == 0
 
 
-def test_layer_and_head_pickers_and_the_map(browser, hostile):
+def test_the_maps_pick_layer_head_and_step(browser, hostile):
     made, path = hostile
     with opened(browser, path) as page:
-        page.get_by_label("layer", exact=True).select_option("3")
+        assert page.get_by_label("layer", exact=True).count() == 0  # the map picks
+        pick_head(page, 3, 0)
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=0")
-        page.get_by_label("KV head", exact=True).select_option("1")
+        pick_head(page, 3, 1)
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
         assert attended(page) == recorded(made, 0, layer=3, head=1)
         canvas = page.locator(".kv-map canvas")
@@ -154,7 +156,7 @@ def test_layer_and_head_pickers_and_the_map(browser, hostile):
         assert attended(page) == recorded(made, 4, layer=3, head=1)
         assert canvas.evaluate(COLOURS) > 20
         controls = page.locator(".kvviz").locator("button:visible, input:visible, select:visible, summary:visible")
-        assert controls.and_(page.locator(":not(.kv-headcell)")).count() == 9  # and the map of heads
+        assert controls.and_(page.locator(":not(.kv-headcell)")).count() == 7  # and the map of heads
 
 
 def test_agreed_missed_and_wasted_differ_in_greyscale(browser, hostile):
@@ -180,9 +182,9 @@ def test_the_screenshot_is_a_picture_of_the_panel(browser, hostile, tmp_path):
     _, path = hostile
     with opened(browser, path) as page:
         page.get_by_role("slider", name="decode step").press("ArrowRight")
-        page.locator("summary").click()
+        page.get_by_text("Save", exact=True).click()
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "decode-stepper-step-1-layer-2-head-0.png"
         saved = tmp_path / "saved.png"
         download.value.save_as(saved)

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from kvviz import replay
 from kvviz.widgets import MethodComparer
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.picking import pick_head
 from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
@@ -147,7 +148,7 @@ def test_many_columns_scroll_sideways_below_their_labels(browser, tmp_path):
         assert label.bounding_box()["x"] == before["x"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 960
         controls = page.locator(".kvviz").locator("button:visible, input:visible, select:visible, summary:visible")
-        assert controls.and_(page.locator(":not(.kv-headcell)")).count() == 8  # and the map of heads
+        assert controls.and_(page.locator(":not(.kv-headcell)")).count() == 7  # and the map of heads
 
 
 def test_one_prompt_scrolls_all_and_a_click_on_the_map_moves_them(browser, tmp_path):
@@ -213,9 +214,9 @@ def test_the_texts_open_at_the_requested_token(browser, tmp_path, token):
 def test_layers_and_heads_of_the_page_and_a_narrow_window(browser, path):
     runs = list(two().values())
     with opened(browser, path, width=500) as page:
-        page.get_by_label("layer", exact=True).select_option("3")
+        pick_head(page, 3, 0)
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=0")
-        page.get_by_label("KV head", exact=True).select_option("1")
+        pick_head(page, 3, 1)
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
         assert attended(page, 1) == in_prompt(runs[1], 0, layer=3, head=1)
         first, second = (page.locator(".kv-column").nth(number).bounding_box() for number in (0, 1))
@@ -226,9 +227,9 @@ def test_layers_and_heads_of_the_page_and_a_narrow_window(browser, path):
 def test_the_screenshot_shows_every_column(browser, tmp_path):
     MethodComparer(many(6)).to_html(tmp_path / "page.html")
     with opened(browser, tmp_path / "page.html") as page:
-        page.locator("summary").click()
+        page.get_by_text("Save", exact=True).click()
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "method-comparer-step-0-layer-2-head-0.png"
         download.value.save_as(tmp_path / "saved.png")
         data = (tmp_path / "saved.png").read_bytes()

@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 from kvviz.widgets import DecodeStepper, view
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.picking import settle
 from tests.synthetic import recording
 from tests.widgets.test_browser import opened
 
@@ -17,6 +18,7 @@ IN_SIGHT = """position => {
     return token.top >= panel.top - 1 && token.bottom <= panel.bottom + 1;
 }"""
 LAYER, HEAD = 3, 1
+FOLLOWS = "the token that the text follows"
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +42,14 @@ def test_the_text_follows_what_is_asked_for(browser, made, tmp_path):
     DecodeStepper(made, layer=LAYER, head=HEAD).to_html(tmp_path / "page.html")
     with opened(browser, tmp_path / "page.html") as page:
         panel = page.locator(".kv-prompt .kv-panel")
-        follows = page.get_by_label("the token that the text follows")
         for step in range(3):
             assert page.evaluate(IN_SIGHT, heaviest(made, step, missed=False))
             panel.press("ArrowRight")
-        follows.select_option("the missed token")
+        settle(page, FOLLOWS, "the missed token")
         for step in (3, 4):
             assert page.evaluate(IN_SIGHT, heaviest(made, step, missed=True))
             panel.press("ArrowRight")
-        follows.select_option("nothing")
+        settle(page, FOLLOWS, "nothing")
         before = panel.evaluate("panel => panel.scrollTop")
         panel.press("Home")
         expect(page.locator(".kv-step output")).to_have_text("0 / 5")
@@ -72,7 +73,7 @@ def test_a_picked_token_is_outlined_and_told_over_all_steps(browser, made, tmp_p
         expect(line).to_contain_text(f"at {position}: {told} of 6 steps, in this head")
         page.locator(".kv-prompt .kv-panel").press("End")
         assert page.locator("[data-lit]").evaluate_all("all => all.map(one => +one.dataset.position)") == [position]
-        page.get_by_label("the token that the text follows").select_option("the picked token")
+        settle(page, FOLLOWS, "the picked token")
         assert page.evaluate(IN_SIGHT, position)
         token.click()
         expect(line).to_be_hidden()

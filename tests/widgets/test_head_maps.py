@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from kvviz.errors import InvalidInputError
 from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, head_maps
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.picking import expect_head, settle
 from tests.synthetic import recording
 from tests.widgets.test_browser import opened
 from tests.widgets.test_widget_input import made_trace
@@ -70,7 +71,7 @@ def test_the_map_picks_a_head_and_shows_another_number(browser, made, tmp_path):
     numbers = attention(made)
     with opened(browser, path) as page:
         cell = page.locator(".kv-headcell")
-        assert cell.count() == 6
+        assert cell.count() == 9  # and a row for all heads
         picked = page.locator(".kv-headcell[data-picked]")
         assert picked.get_attribute("aria-label").startswith("layer 2, KV head 0: ")
         sizes = {
@@ -79,12 +80,11 @@ def test_the_map_picks_a_head_and_shows_another_number(browser, made, tmp_path):
         }
         assert max(sizes, key=sizes.__getitem__) == max(numbers, key=numbers.__getitem__)
         cell.nth(4).click()
-        expect(page.get_by_label("layer", exact=True)).to_have_value("3")
-        expect(page.get_by_label("KV head", exact=True)).to_have_value("1")
+        expect_head(page, 3, 1)
         picked.press("ArrowRight")
-        expect(page.get_by_label("layer", exact=True)).to_have_value("5")
+        expect_head(page, 5, 1)
         expect(page.locator(".kv-headsaid")).to_contain_text("layer 5, KV head 1: attention on")
-        page.get_by_label("the number that the map of heads shows").select_option("recall")
+        settle(page, "the number that the map of heads shows", "recall")
         expect(page.locator(".kv-headsaid")).to_contain_text("layer 5, KV head 1: recall")
         marked = page.locator(".kv-prompt [data-span]").evaluate_all("all => all.map(one => +one.dataset.position)")
         assert marked == list(SPAN)
@@ -147,3 +147,16 @@ def test_a_long_trace_has_no_map_unless_a_span_asks_for_it_and_says_so(widget, m
     assert any("drawn only with span=" in note for note in plain.page["notes"])
     assert len(asked.page["head_maps"]) == 2
     assert not any("span=" in note for note in asked.page["notes"])
+
+
+@pytest.mark.browser
+@browser_test
+def test_drop_downs_pick_where_there_is_no_map(browser, tmp_path, monkeypatch):
+    trace = made_trace(200, layers=(2, 3))
+    for most, drop_downs in ((head_maps.MOST_KEYS, 0), (399, 2)):
+        monkeypatch.setattr(head_maps, "MOST_KEYS", most)
+        BudgetExplorer(trace, method="quest", dense_layers=0).to_html(tmp_path / "page.html")
+        with opened(browser, tmp_path / "page.html") as page:
+            pickers = [page.get_by_label(label, exact=True).count() for label in ("layer", "KV head")]
+            assert sum(pickers) == drop_downs
+            assert (page.locator(".kv-headcell").count() == 0) == (drop_downs == 2)

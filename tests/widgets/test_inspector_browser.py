@@ -135,10 +135,10 @@ def test_tokens_are_not_markup_and_numbers_are_explained(browser, hostile):
         page.locator("[data-position='0']").hover()
         expect(page.get_by_role("tooltip")).to_contain_text("·<script>alert(1)</script>")
         untitled = page.locator(".kv-number, output, .kv-id").evaluate_all(
-            "nodes => nodes.filter(node => !node.closest('[title], [data-meaning], .kv-facts')).length"
+            "nodes => nodes.filter(node => !node.closest('[data-meaning], .kv-facts')).length"
         )
         assert untitled == 0
-        assert page.locator(".kv-number:not([title] *)").count() == 0
+        assert page.locator(".kv-number:not([data-meaning] *)").count() == 0
 
 
 def test_a_narrow_page_stacks_its_panels(browser, hostile):
@@ -158,7 +158,7 @@ def test_the_screenshot_and_the_call(browser, hostile, tmp_path):
         call = f'layer=2, head=0, n_clusters=8, metric="cosine", seed=0, token={token}, queries=32, budget=90)'
         expect(page.locator(".kv-sheet code")).to_have_text(f"kvviz.widgets.ClusterInspector(trace, {call}")
         with page.expect_download() as download:
-            page.get_by_role("button", name="saves this panel").click()
+            page.get_by_role("button", name="Save as PNG").click()
         assert download.value.suggested_filename == "cluster-inspector-layer-2-head-0-clusters-8.png"
         download.value.save_as(tmp_path / "saved.png")
         data, box = (tmp_path / "saved.png").read_bytes(), page.locator(".kvviz").bounding_box()
@@ -241,7 +241,7 @@ def test_bars_are_picked_by_click_and_keys(browser, hostile):
         ranking.press("ArrowRight")
         lit = page.locator(".kv-prompt [data-lit]").evaluate_all(ATTENDED)
         assert lit == groups.members(order[1]).tolist()
-        expect(page.locator(".kv-spoken")).to_contain_text(f"cluster #{order[1]}, rank 2 of 8, q·centroid")
+        expect(page.locator("p.kv-spoken")).to_contain_text(f"cluster #{order[1]}, rank 2 of 8, q·centroid")
         ranking.press("Enter")
         assert chosen(page) == groups.members(order[1]).tolist()
         selected = page.locator(".kv-rankbar[aria-selected=true]")
@@ -255,7 +255,7 @@ def test_four_hundred_bars_are_one_tab_stop_in_a_panel_that_scrolls(browser, tmp
     with opened(browser, tmp_path / "page.html") as page:
         count = page.locator(".kv-rankbar").count()
         assert count == (inspector.source.clusters(inspector.settings).sizes > 0).sum() > 300
-        assert page.locator(".kv-ranks [tabindex='0']").count() == 1
+        assert page.locator(".kv-ranking [tabindex='0']").count() == 1
         assert page.locator(".kv-rankbar").evaluate_all("bars => Math.min(...bars.map(bar => bar.offsetWidth))") >= 7
         panel = page.locator(".kv-ranking")
         page.get_by_role("listbox").press("End")
@@ -296,35 +296,37 @@ def test_the_map_zooms_and_lets_the_page_scroll(browser, hostile):
             page.get_by_role("button", name="show all keys").click()
             assert below.evaluate(PICTURE) == whole
         expect(page.get_by_role("button", name="zoom out")).to_be_disabled()
-        assert "Ctrl and the wheel" in page.locator(".kv-keys h3").get_attribute("title")
+        assert "Ctrl and the wheel" in page.locator(".kv-keys h3").get_attribute("data-meaning")
 
 
 def test_text_is_found_across_tokens(browser, tmp_path):
     words = [f" word{at % 17}" for at in range(300)]
     words[100:103] = [" Se", "cret", " plan"]
     words[200:202] = [" secret", "s"]
-    ClusterInspector(made_trace(300, tokens=words), n_clusters=4).to_html(tmp_path / "page.html", n_clusters=[])
-    lit = ".kv-prompt [data-lit]"
+    ClusterInspector(made_trace(300, tokens=words), n_clusters=4, token=0).to_html(
+        tmp_path / "page.html", n_clusters=[]
+    )
+    found = ".kv-prompt [data-found]"
     with opened(browser, tmp_path / "page.html") as page:
         field, marks = page.get_by_role("searchbox"), page.locator(".kv-keymap canvas").nth(1)
         said, before = page.locator(".kv-found"), marks.evaluate(PICTURE)
         assert said.get_attribute("role") == "status"
         field.fill("secret")
-        expect(said).to_have_text("1 of 2, at position 100")
-        assert page.locator(lit).evaluate_all(ATTENDED) == [100, 101, 200]
+        expect(said).to_have_text("match 1 of 2, position 100")
+        assert page.locator(found).evaluate_all(ATTENDED) == [100, 101, 200]
         first = marks.evaluate(PICTURE)
         assert first != before
         field.press("Enter")
-        expect(said).to_have_text("2 of 2, at position 200")
+        expect(said).to_have_text("match 2 of 2, position 200")
         expect(page.locator("[data-position='200']")).to_be_in_viewport()
         assert marks.evaluate(PICTURE) != first
         field.press("Shift+Enter")
-        expect(said).to_have_text("1 of 2, at position 100")
-        page.get_by_role("button", name="next occurrence").click()
-        expect(said).to_have_text("2 of 2, at position 200")
+        expect(said).to_have_text("match 1 of 2, position 100")
+        page.get_by_role("button", name="next match").click()
+        expect(said).to_have_text("match 2 of 2, position 200")
         field.fill("nowhere")
-        expect(said).to_have_text("not in the prompt")
-        assert page.locator(lit).count() == 0
+        expect(said).to_have_text("no match")
+        assert page.locator(found).count() == 0
         field.press("Escape")
         assert field.input_value() == ""
         assert marks.evaluate(PICTURE) == before

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, empty_lab, run_cell, set_theme
+from tests.browser.picking import pick_head
 from tests.generation.test_explore import made_trace as explored_trace
 from tests.generation.test_explore_clusters import made_trace as clustered_trace
 from tests.synthetic import recording
@@ -29,7 +30,7 @@ stepper, said = DecodeStepper(recording()), ipywidgets.Label("nothing yet")
 def heard(change):
     said.value = f"{change['name']} {change['new']}: {stepper.highlighted().tolist()}"
     if stepper.step == 3: stepper.layer = 3
-stepper.observe(heard, ["step", "layer", "head", "token"])
+stepper.observe(heard, ["step", "layer", "head", "union", "token"])
 ipywidgets.VBox([stepper, said])
 """
 STRIP_AND_MATRIX = """
@@ -135,9 +136,18 @@ def test_the_stepper_works_in_jupyterlab(lab):
     slider.press("ArrowRight")
     expect(stepper.locator(".kv-sheet code")).to_contain_text("step=3, layer=3, head=0")  # and the page follows it
     assert attended(stepper) == recorded(made, 3, layer=3)
-    stepper.get_by_label("KV head", exact=True).select_option("1")
+    pick_head(stepper, 3, 1)
     expect(stepper.locator(".kv-sheet code")).to_contain_text("layer=3, head=1")
     assert attended(stepper) == recorded(made, 3, layer=3, head=1)
+
+    slider.press("/")
+    lab.keyboard.type("word31")  # "o" and "1" are shortcuts of JupyterLab
+    expect(stepper.locator(".kv-found")).to_have_text("match 1 of 1, position 31")
+    pick_head(stepper, 3, "union of all KV heads")
+    expect(stepper.locator(".kv-sheet code")).to_contain_text('layer=3, head=1, union="layer")')
+    expect(lab.get_by_text(re.compile("^union layer: "))).to_be_visible()  # the kernel follows this too
+    both = made.indices(3, 3)
+    assert attended(stepper) == sorted(set(both[both >= 0].tolist()))
 
     stepper.locator(".kv-prompt [data-position='7']").click()
     expect(lab.get_by_text(re.compile("^token 7: "))).to_be_visible()
@@ -177,7 +187,7 @@ def test_the_comparer_works_in_jupyterlab(lab):
     expect(code).not_to_contain_text("token=100")
     clicked = lab.locator("[data-lit]").evaluate_all(ATTENDED)[0]
     expect(lab.get_by_text(f"token {clicked}", exact=True)).to_be_visible()  # the kernel follows this too
-    lab.get_by_label("KV head", exact=True).select_option("1")
+    pick_head(lab, 3, 1)
     expect(code).to_contain_text("layer=3, head=1")
     assert [in_column(lab, 0), in_column(lab, 1)] == [in_prompt(made, 3, 3, 1) for made in runs]
     lab.get_by_label("sort by").select_option("recall")
@@ -198,7 +208,7 @@ def test_the_explorer_works_in_jupyterlab(lab):
     expect(explorer.locator(".kv-explorer-refusal")).to_contain_text("at least 384 tokens")
     explorer.get_by_role("slider", name="page size").press("Home")
     waited(explorer, replayed(trace, 112, page_size=4)[0])
-    explorer.get_by_role("combobox", name="KV head").press("ArrowDown")  # a shortcut in JupyterLab
+    explorer.locator(".kv-headcell[data-picked]").press("ArrowDown")  # a shortcut in JupyterLab
     waited(explorer, replayed(trace, 112, page_size=4, head=1)[0])
     lab.get_by_role("button", name="set it from Python").click()
     waited(explorer, replayed(trace, 64, page_size=8, head=1)[0])

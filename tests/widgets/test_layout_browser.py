@@ -41,5 +41,10 @@ def test_a_widget_is_as_narrow_as_its_window_becomes(browser, path):
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_timeout(200)  # a resize is noticed after the next frame
             assert page.evaluate("document.documentElement.scrollWidth") == width
+            for menu in page.locator(".kv-menu").all():
+                menu.locator("summary").click()
+                sheet = menu.locator(".kv-sheet").bounding_box()
+                assert 0 <= sheet["x"] <= sheet["x"] + sheet["width"] <= width
+                menu.locator("summary").click()
             for svg in page.locator(".kvviz svg[width]").all():
                 assert svg.bounding_box()["width"] <= width

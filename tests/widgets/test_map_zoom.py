@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvviz import metrics
-from kvviz.widgets import MethodComparer, comparer_view, view
+from kvviz.widgets import MethodComparer, comparer_view, unions, view
 from tests.synthetic import recording
 from tests.widgets.javascript import deno
 
@@ -44,23 +44,23 @@ def run(code, *arguments):
 
 
 def arrays_of(name, made):
-    arrays = view.row_arrays(made, 2, 1)
-    return arrays if name == "stepper" else comparer_view.column(arrays, made.steps, made.prompt_length)
+    arrays = unions.shown(made, 2, 1, "layer" if "union" in name else "none")
+    return arrays if "stepper" in name else comparer_view.column(arrays, made.steps, made.prompt_length)
 
 
-@pytest.mark.parametrize("name", ["stepper", "comparer"])
+@pytest.mark.parametrize("name", ["stepper", "comparer", "stepper, union", "comparer, union"])
 def test_a_range_is_drawn_as_python_draws_all_positions(tmp_path, name):
     made = recording(prompt_length=3000, steps=5, budget=400, n_clusters=40)
     arrays, length = arrays_of(name, made), len(made.tokens)
     path = tmp_path / "slice"
     path.write_bytes(view.pack(arrays, 2, 1))
     ranges = [(0, length), (0, 1000), (517, 1901), (2600, length), (700, 1000), (40, 48)]
-    drawn = run(POOL, path, str(name == "stepper").lower(), *(f"{start}-{stop}" for start, stop in ranges))
+    drawn = run(POOL, path, str("stepper" in name).lower(), *(f"{start}-{stop}" for start, stop in ranges))
     assert drawn[0][1:] == [arrays["map_looks"].ravel().tolist(), arrays["map_positions"].ravel().tolist()]
     ranks, looks = np.zeros((made.steps, length), np.float32), np.full((made.steps, length), view.NOTHING, np.uint8)
     for step, (start, stop) in enumerate(pairwise(arrays["offsets"])):
         tokens = {name: arrays[name][start:stop] for name in ("positions", "weights", "marks", "cell_looks")}
-        first = (tokens["marks"] & view.ATTENDED > 0) if name == "stepper" else False
+        first = (tokens["marks"] & view.ATTENDED > 0) if "stepper" in name else False
         ranks[step, tokens["positions"]] = tokens["weights"] + np.float32(1) + np.float32(1) * first
         looks[step, tokens["positions"]] = tokens["cell_looks"]
     for (start, stop), (shape, shown, positions) in zip(ranges, drawn, strict=True):

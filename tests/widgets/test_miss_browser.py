@@ -10,9 +10,10 @@ from playwright.sync_api import expect
 
 import kvviz
 from kvviz.errors import InvalidInputError
+from kvviz.trace.diagnosis import Diagnosis
 from kvviz.trace.outcomes import OUTCOMES
 from kvviz.widgets import DecodeStepper, MethodComparer, MissInspector
-from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, ROOT
 from tests.browser.recordings import HOSTILE
 from tests.synthetic import diagnosis, recording
 from tests.tiny_models import letters_tokenizer, make, prompt
@@ -248,3 +249,15 @@ def test_changes_are_decoded_again_with_the_model():
     assert widget.result["logprob"] == pytest.approx(d.method.total, abs=1e-5)
     widget.changes = [{"kind": "pin", "position": 40}, {"kind": "drop", "position": 40}]
     assert "pinned and dropped" in widget.result["refusal"]
+
+
+def test_a_narrow_page_shows_the_picked_step(browser, tmp_path):
+    found = Diagnosis.load(ROOT / "data" / "diagnoses" / "misses-quest.safetensors")
+    MissInspector(found).to_html(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html", width=390) as page:
+        slider, picked = page.get_by_role("slider", name="decode step"), page.locator(".kv-steprow [data-picked]")
+        assert page.locator(".kv-steprow").evaluate("row => row.scrollWidth > row.clientWidth")
+        for key in (None, "Home", "End"):
+            if key:
+                slider.press(key)
+            expect(picked).to_be_in_viewport(ratio=1)

@@ -20,6 +20,8 @@ DecodeStepper(recording(), step=3)"""
 MATRIX = """import numpy as np
 from kvviz.widgets import CanvasMatrix
 display(CanvasMatrix(np.arange(200, dtype=np.uint8).reshape(10, 20)))"""
+BOX = """from ipywidgets import HBox, VBox
+HBox([VBox([DecodeStepper(recording(), step=2)]), CanvasMatrix(np.eye(9, dtype=np.uint8))])"""
 SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
 FORGET = "() => window.jupyterapp.serviceManager.sessions.shutdownAll()"
 ERROR = "Error displaying widget"
@@ -30,7 +32,7 @@ def lab(browser, tmp_path):
     """The page and file of a notebook with a stepper and a matrix, and what opens a file of its folder."""
     for name in ("work", "private"):
         (tmp_path / name).mkdir()
-    notebook = write_notebook(tmp_path / "work" / "saved.ipynb", STEPPER, MATRIX)
+    notebook = write_notebook(tmp_path / "work" / "saved.ipynb", STEPPER, MATRIX, BOX)
     with jupyterlab(notebook.parent, tmp_path / "private", {"PYTHONPATH": str(ROOT)}) as address:
         context = browser.new_context(viewport={"width": 1200, "height": 1400})
         page = context.new_page()
@@ -50,22 +52,22 @@ def test_a_reopened_notebook_shows_the_snapshots(lab):
     run_all(page)
     expect(page.locator(".kv-stepper .kv-attended[data-position]").first).to_be_visible()
     snapshots = page.locator("img[src^='data:image/svg+xml']")
-    expect(snapshots).to_have_count(2)
-    assert [picture.is_visible() for picture in snapshots.all()] == [False, False]  # the widgets are there
+    expect(snapshots).to_have_count(4)
+    assert [picture.is_visible() for picture in snapshots.all()] == [False] * 4  # the widgets are there
 
     page.evaluate(SAVE)
     page.evaluate(FORGET)
     show(notebook.name)
     check_pictures(page)
     errors = page.locator(".jp-OutputArea-output", has_text=ERROR)
-    expect(errors).to_have_count(2)  # JupyterLab draws them all the same
-    assert [error.is_visible() for error in errors.all()] == [False, False]
+    expect(errors).to_have_count(3)  # JupyterLab draws them all the same
+    assert [error.is_visible() for error in errors.all()] == [False] * 3
 
     page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 0; }")
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-cell')")
     expect(page.locator(".kv-stepper .kv-attended[data-position]").first).to_be_visible()
     expect(snapshots.nth(0)).to_be_hidden()
-    expect(snapshots.nth(1)).to_be_visible()  # the other cell has not run
+    expect(snapshots.nth(1)).to_be_visible()  # the other cells have not run
 
     document = json.loads(notebook.read_text())
     document["metadata"]["from"] = "elsewhere"
@@ -76,14 +78,14 @@ def test_a_reopened_notebook_shows_the_snapshots(lab):
     assert page.get_by_text(ERROR).count() == 0
 
     text, _ = HTMLExporter().from_filename(str(notebook))
-    assert text.count("data-kvviz-snapshot=") >= 2
+    assert text.count("data-kvviz-snapshot=") >= 4
     assert "widget-view+json" not in text
 
 
 def check_pictures(page):
-    """Both pictures are visible, have loaded, and show the step that the stepper showed."""
+    """All pictures are visible, have loaded, and show the step that the stepper showed."""
     pictures = page.locator("img[src^='data:image/svg+xml']")
-    expect(pictures).to_have_count(2)
+    expect(pictures).to_have_count(4)
     for picture in pictures.all():
         expect(picture).to_be_visible()
         assert picture.evaluate("node => node.decode().then(() => node.naturalWidth)") == 760

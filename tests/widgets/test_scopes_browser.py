@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from kvviz.widgets import BudgetExplorer, DecodeStepper, MethodComparer, scopes
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.picking import cell, pick_head
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 from tests.widgets.javascript import exported
@@ -23,6 +24,7 @@ NUMBERS = {
     "stepper": ".kv-figure .kv-number, .kv-clusters .kv-score, .kv-clusters .kv-share",
     "comparer": ".kv-numbers .kv-number, .kv-numbers .kv-mean",
     "explorer": ".kv-explorer-numbers .kv-number, .kv-explorer-ledger b",
+    "inspector": ".kv-facts .kv-number, .kv-ranks h3",
     "misses": ".kv-title, .kv-causes .kv-number, .kv-stage, .kv-answerlist dd",
 }
 # Each number with the words of its mark and of its row.
@@ -51,7 +53,9 @@ def varied():
 
 def test_python_and_javascript_have_the_same_words():
     module = exported("scope.js")
-    assert (module["SCOPES"], module["SCOPE_OF"]) == (scopes.SCOPES, scopes.SCOPE_OF)
+    assert [module[name] for name in ("SCOPES", "SCOPE_OF", "OF_UNION")] == [
+        scopes.SCOPES, scopes.SCOPE_OF, scopes.OF_UNION,
+    ]  # fmt: skip
 
 
 @pytest.mark.browser
@@ -91,12 +95,11 @@ def test_the_marks_are_true(browser, tmp_path, name):
     with opened(browser, path) as page:
         before = shown()
         assert {"recall", "mass", "attended", "read", "moved"} <= before.keys()
-        page.get_by_label("KV head", exact=True).select_option("1")
+        pick_head(page, 2, 1)
         expect(page.locator(".kv-sheet code")).to_contain_text("head=1")
         changed = {number for number, (_, text) in shown().items() if text != before[number][1]}
         assert changed == {number for number, (scope, _) in before.items() if scope == "head"}
-        page.get_by_label("KV head", exact=True).select_option("0")
-        page.get_by_label("layer", exact=True).select_option("3")
+        pick_head(page, 3, 0)
         expect(page.locator(".kv-sheet code")).to_contain_text("layer=3, head=0")
         of_layer = {number for number, (scope, _) in before.items() if scope == "layer"}
         assert of_layer <= {number for number, (_, text) in shown().items() if text != before[number][1]}
@@ -104,6 +107,39 @@ def test_the_marks_are_true(browser, tmp_path, name):
         page.get_by_role("slider", name="decode step").press("ArrowRight")
         later = {number for number, (_, text) in shown().items() if text != at_layer[number][1]}
         assert later == set(before)
+
+
+@pytest.mark.browser
+@browser_test
+@pytest.mark.parametrize("name", ["stepper", "comparer"])
+def test_the_numbers_of_a_union_are_those_of_all_its_heads(browser, tmp_path, name):
+    path, of_union, of_layer = tmp_path / "page.html", scopes.SCOPES["heads"], scopes.SCOPES["layer"]
+    widget = DecodeStepper(varied()) if name == "stepper" else MethodComparer([varied()])
+    widget.to_html(path, layers=[2])
+    with opened(browser, path) as page:
+        numbers = page.locator(".kv-stats" if name == "stepper" else ".kv-labels")
+        pick_head(page, 2, "union of all KV heads")
+        expect(numbers).to_contain_text("mean recall")
+        page.locator("h2").hover()
+        meanings = numbers.locator("[data-meaning]").evaluate_all("nodes => nodes.map(node => node.dataset.meaning)")
+        mean, attended, moved = (
+            next(text for text in meanings if f"{number}: " in text) for number in ("recall", "attended", "moved")
+        )
+        assert mean.startswith("mean over the 2 heads of recall: ")
+        assert f"Of: {of_union}" in mean
+        assert attended.startswith("attended: tokens that at least one of the 2 heads attends to")
+        assert f"Of: {of_union}" in attended
+        assert f"Of: {of_layer}" in moved
+        assert of_union in numbers.inner_text()
+        assert scopes.SCOPES["head"] not in page.locator(".kvviz").inner_text()
+        page.locator(".kv-prompt .kv-attended").first.hover()
+        expect(page.locator(".kv-tip")).to_contain_text(f"of {of_union}, step 0")
+        cell(page, 2, "union of all KV heads").hover()
+        expect(page.locator(".kv-tip")).to_contain_text(f"({of_union})")
+        expect(page.locator(".kv-tip")).not_to_contain_text("mean over the heads of error")
+        pick_head(page, 2, 0)
+        expect(numbers).to_contain_text(scopes.SCOPES["head"])
+        expect(numbers).not_to_contain_text("mean recall")
 
 
 def test_the_explorers_marks_are_true():
@@ -150,7 +186,7 @@ def test_keys_walk_through_the_numbers_and_escape_closes_the_tip(browser, tmp_pa
     path = tmp_path / "stepper.html"
     widgets()["stepper"].to_html(path)
     with opened(browser, path) as page:
-        tip, spoken = page.locator(".kv-tip"), page.locator(".kv-spoken")
+        tip, spoken = page.locator(".kv-tip"), page.locator("p.kv-spoken")
         tabbed_to(page, ".kv-stats")
         expect(tip).to_contain_text("the token that this step feeds")
         page.keyboard.press("ArrowDown")
@@ -180,12 +216,12 @@ def test_a_panel_with_the_focus_says_what_it_shows_once(browser, tmp_path):
     widgets()["stepper"].to_html(path)
     with opened(browser, path) as page:
         tabbed_to(page, ".kv-map canvas")
-        expect(page.locator(".kv-spoken")).to_contain_text("one row per step, the first at the top")
+        expect(page.locator("p.kv-spoken")).to_contain_text("one row per step, the first at the top")
         page.keyboard.press("Escape")
         expect(page.locator(".kv-tip")).to_be_hidden()
         tabbed_to(page, ".kv-legend")
         page.keyboard.press("ArrowDown")
-        expect(page.locator(".kv-spoken")).to_contain_text("wasted: selected by the method")
+        expect(page.locator("p.kv-spoken")).to_contain_text("wasted: selected by the method")
 
 
 @pytest.mark.browser
@@ -210,7 +246,9 @@ def test_a_tap_on_a_number_or_a_mark_says_what_it_means(browser, tmp_path, name)
 
 @pytest.mark.browser
 @browser_test
-@pytest.mark.parametrize(("name", "most"), [("stepper", 2), ("comparer", 2), ("explorer", 4), ("misses", 3)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("stepper", 2), ("comparer", 2), ("explorer", 4), ("inspector", 3), ("misses", 3)]
+)
 def test_no_words_depend_on_titles_and_they_add_few_stops(browser, tmp_path, name, most):
     path = tmp_path / f"{name}.html"
     widgets()[name].to_html(path)

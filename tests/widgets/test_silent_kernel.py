@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 
 from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, MissInspector, assets
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, empty_lab, run_cell
+from tests.browser.picking import expect_head, pick_head
 from tests.generation.test_explore import made_trace
 from tests.generation.test_explore_clusters import made_trace as clustered_trace
 from tests.synthetic import diagnosis, recording
@@ -55,18 +56,14 @@ def made_misses():
     return made
 
 
-# The widget, its picker, the option to choose, and the trait that a kernel sets in answer.
+# The widget, its layer, and the traits that a kernel sets in answer to another head.
 WIDGETS = {
-    "stepper": (lambda: DecodeStepper(recording()), "KV head", "1", {"head": 1}, ["slice"]),
-    "comparer": (lambda: MethodComparer([recording(), recording(seed=5)]), "KV head", "1", {"head": 1}, ["slices"]),
+    "stepper": (lambda: DecodeStepper(recording()), 2, ["slice"]),
+    "comparer": (lambda: MethodComparer([recording(), recording(seed=5)]), 2, ["slices"]),
     "explorer": (
-        lambda: BudgetExplorer(made_trace(200), method="quest", budget=96), "KV head", "1", {"head": 1},
-        ["slice", "curve", "numbers"],
+        lambda: BudgetExplorer(made_trace(200), method="quest", budget=96), 3, ["slice", "curve", "numbers"],
     ),
-    "inspector": (
-        lambda: ClusterInspector(clustered_trace(400), n_clusters=8), "KV head", "1", {"head": 1},
-        ["places", "clusters"],
-    ),
+    "inspector": (lambda: ClusterInspector(clustered_trace(400), n_clusters=8), None, ["places", "clusters"]),
 }  # fmt: skip
 
 
@@ -100,36 +97,52 @@ def is_plain(value):
     return True
 
 
+def choose(page, layer, head):
+    """Pick a KV head on the map, or in the inspector's drop-down."""
+    if layer is None:
+        picker = page.get_by_label("KV head", exact=True)
+        picker.evaluate("node => node.closest('details')?.setAttribute('open', '')")
+        picker.select_option(str(head))
+    else:
+        pick_head(page, layer, head)
+
+
+def expect_chosen(page, layer, head):
+    if layer is None:
+        expect(page.get_by_label("KV head", exact=True)).to_have_value(str(head))
+    else:
+        expect_head(page, layer, head)
+
+
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_picker_goes_back_and_says_what_to_do(browser, name):
-    make, label, choice, change, traits = WIDGETS[name]
+    make, layer, traits = WIDGETS[name]
     widget, answering = make(), make()
-    answering.set_trait(*next(iter(change.items())))
-    page, errors = opened(browser, widget, {trait: getattr(answering, trait) for trait in traits} | change)
-    picker, line = page.get_by_label(label, exact=True), page.locator(".kv-sheet code")
+    answering.head = 1
+    page, errors = opened(browser, widget, {trait: getattr(answering, trait) for trait in traits} | {"head": 1})
+    line = page.locator(".kv-sheet code")
     words = page.locator(".kv-silent")
     shown = line.text_content()
-    picker.evaluate("node => node.closest('details')?.setAttribute('open', '')")
     page.clock.run_for(1000)
 
-    picker.select_option(choice)
+    choose(page, layer, 1)
     page.clock.run_for(3000)  # longer than an answer takes
-    assert picker.input_value() == choice
+    expect_chosen(page, layer, 1)
     expect(words).to_be_hidden()
 
     page.clock.run_for(7000)
     expect(words).to_be_visible()
     expect(words).to_contain_text(STOPPED)
-    assert picker.input_value() == "0"
+    expect_chosen(page, layer, 0)
     assert line.text_content() == shown
     assert page.locator("[data-busy]").count() == 0
 
-    picker.select_option(choice)  # it asks again; this answer comes late, after the words
+    choose(page, layer, 1)  # it asks again; this answer comes late, after the words
     page.clock.run_for(10_000)
     expect(words).to_be_visible()
     page.evaluate("() => window.answer()")
     expect(words).to_be_hidden()
-    assert picker.input_value() == choice
+    expect_chosen(page, layer, 1)
     assert line.text_content() != shown
     page.clock.run_for(20_000)
     expect(words).to_be_hidden()
@@ -163,18 +176,18 @@ def test_a_killed_kernel_in_jupyterlab(browser, tmp_path):
     with logged, empty_lab(browser, tmp_path) as lab:
         run_cell(lab, TWO)
         stepper, explorer = lab.locator(".kv-stepper"), lab.locator(".kv-explorer")
-        picker, line = stepper.get_by_label("KV head", exact=True), stepper.locator(".kv-sheet code")
-        picker.select_option("1")
+        line = stepper.locator(".kv-sheet code")
+        pick_head(stepper, 2, 1)
         expect(line).to_contain_text("head=1")
         slider = explorer.get_by_role("slider", name="budget")
         budget = slider.get_attribute("aria-valuetext")
 
         lab.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
-        picker.select_option("0")
+        pick_head(stepper, 2, 0)
         slider.press("ArrowRight")
         for widget in (stepper, explorer):
             expect(widget.locator(".kv-silent")).to_contain_text(STOPPED, timeout=60_000)
-        assert picker.input_value() == "1"
+        expect_head(stepper, 2, 1)
         expect(line).to_contain_text("head=1")
         assert slider.get_attribute("aria-valuetext") == budget
         if shots := os.environ.get("KVVIZ_SCREENSHOTS"):  # to look at them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ import pytest
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
+from ipywidgets import HBox, Label, VBox
 
 from kvviz import metrics, widgets
 from kvviz.widgets import (
@@ -112,6 +114,28 @@ def test_a_subclass_elsewhere_still_shows():
     assert "Elsewhere" in still["text/plain"]
 
 
+def test_a_box_shows_its_widgets_and_then_the_snapshot_of_each():
+    InteractiveShell.instance()
+    one, two = (DecodeStepper(recording(), step=step) for step in (1, 3))
+    box = HBox([one, VBox([Label("beside"), two]), one])
+    live, still = shown_in_cell(box)
+    assert live[VIEW]["model_id"] == box.model_id
+    assert re.findall(r'data-kvviz-snapshot="(\w+)" style', still["text/html"]) == [one._kvviz_key, two._kvviz_key]
+    assert [f"step {step} of 5" in still["text/plain"] for step in (1, 3)] == [True, True]
+    root = ElementTree.fromstring(still["image/svg+xml"])
+    tops, heights = zip(*((int(each.get("y")), int(each.get("height"))) for each in root), strict=True)
+    assert tops == (0, heights[0])
+    assert int(root.get("height")) == sum(heights)
+
+
+def test_a_box_without_our_widgets_is_shown_as_ever():
+    shell = InteractiveShell.instance()
+    DecodeStepper(recording())
+    box = VBox([Label("alone")])
+    data, _ = DisplayHook(shell=shell).compute_format_data(box)
+    assert data == box._repr_mimebundle_()
+
+
 def test_two_widgets_have_different_keys():
     assert strip()._kvviz_key != strip()._kvviz_key
 
@@ -165,7 +189,7 @@ def test_the_inspectors_snapshot_has_the_picked_cluster():
     inspector = ClusterInspector(clustered_trace(400), n_clusters=8, token=100)
     inspector.metric = "l2"
     snapshot = inspector.snapshot()
-    assert ("size", f"{len(inspector.members())} tokens") in snapshot.numbers
+    assert ("size (this head)", f"{len(inspector.members())} tokens") in snapshot.numbers
     assert "l2" in snapshot.place
     assert "in 8 clusters" in snapshot.title
     assert snapshot.panels[2].lined == set(inspector.members().tolist())

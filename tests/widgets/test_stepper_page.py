@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from kvviz.errors import InvalidInputError
-from kvviz.widgets import DecodeStepper, static_page, view
+from kvviz.widgets import DecodeStepper, static_page, unions, view
 from tests.browser.recordings import hostile_recording
 from tests.synthetic import recording
 
@@ -63,7 +63,7 @@ def test_the_page_holds_the_recording_and_escapes_the_prompt():
     stepper = DecodeStepper(made, step=2, layer=3, head=1)
     page = stepper.to_html()
     parsed = Scripts(page)
-    assert [tag for tag, _ in parsed.tags].count("script") == 2 + 4  # data, code, and one slice per layer and head
+    assert [tag for tag, _ in parsed.tags].count("script") == 2 + 6  # data, code, two layers × (two heads, all)
     assert not [
         tag
         for tag, attributes in parsed.tags
@@ -76,7 +76,7 @@ def test_the_page_holds_the_recording_and_escapes_the_prompt():
         f"{layer}/{head}": view.pack(view.row_arrays(made, layer, head), layer, head)
         for layer in (2, 3)
         for head in (0, 1)
-    }
+    } | {f"{layer}/layer/0": view.pack(unions.arrays(made, layer, range(2), "layer"), layer, 0) for layer in (2, 3)}
     assert "alert(1)</" not in page
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
     assert "default-src 'none'" in page
@@ -92,7 +92,7 @@ def test_the_page_embeds_the_requested_layers_or_those_that_fit(monkeypatch):
     assert data["page"]["notes"] == [
         "This page holds layer 5 of the 4 recorded and head 1 of 2; to_html(layers=[…], heads=[…]) embeds others."
     ]
-    one_layer = static_page._size(static_page._slices(made, 9, [0, 1]))
+    one_layer = static_page._size(static_page._slices(made, 9, [0, 1], ["layer"]))
     monkeypatch.setattr(static_page, "SIZE_LIMIT", int(2.5 * one_layer))
     data, slices = embedded(stepper.to_html())
     assert data["page"]["layers"] == [2, 9]  # the shown layer, and the farthest from it

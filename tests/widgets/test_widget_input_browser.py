@@ -34,13 +34,13 @@ REACHABLE = """root => [...root.querySelectorAll("button, input, select, summary
 # Role and name of every control and panel, in Tab order.
 TABS = {
     "DecodeStepper": [
-        ("select-one", "layer"), ("select-one", "KV head"), ("summary", "Save"), ("button", "next step (→)"),
-        ("button", "play (space)"), ("range", "decode step"), ("select-one", "the number that the map of heads shows"),
-        ("region", "prompt"), ("listbox", "clusters recalled, best score first"), ("region", "written so far"),
+        ("summary", "Settings"), ("summary", "Save"), ("button", "next step (→)"), ("button", "play (space)"),
+        ("range", "decode step"), ("search", "find text in the prompt"), ("region", "prompt"),
+        ("listbox", "clusters recalled, best score first"), ("region", "written so far"),
     ],
     "MethodComparer": [
-        ("select-one", "layer"), ("select-one", "KV head"), ("select-one", "sort by"), ("summary", "Save"),
-        ("button", "next step (→)"), ("range", "decode step"), ("select-one", "the number that the map of heads shows"),
+        ("select-one", "sort by"), ("summary", "Settings"), ("summary", "Save"), ("button", "next step (→)"),
+        ("range", "decode step"), ("search", "find text in the prompt"),
         ("application", "one: one row per step, one column per position"), ("region", "one: prompt"),
         ("region", "one: answer"), ("region", "two: prompt"), ("region", "two: answer"),
     ],
@@ -53,8 +53,8 @@ TABS = {
         ("listbox", "clusters by q·centroid, best first"), ("button", "All clusters"),
     ],
     "BudgetExplorer": [
-        ("select-one", "measure"), ("select-one", "layer"), ("select-one", "KV head"), ("summary", "Save"),
-        ("range", "budget"), ("range", "sinks"), ("region", "text with the attended tokens"),
+        ("select-one", "measure"), ("summary", "Settings"), ("summary", "Save"), ("range", "budget"),
+        ("range", "sinks"), ("search", "find text in the prompt"), ("region", "text with the attended tokens"),
     ],
 }  # fmt: skip
 LOOK = """node => {

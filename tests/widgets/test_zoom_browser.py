@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from kvviz.widgets import DecodeStepper, MethodComparer
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.picking import pick_head
 from tests.synthetic import recording
 from tests.widgets.test_browser import COLOURS, opened
 from tests.widgets.test_reach_browser import tabbed_to
@@ -87,7 +88,7 @@ def test_a_drag_zooms_in_and_the_button_shows_all_again(browser, paths):
 
 def test_keys_zoom_at_the_cursor_and_choose_a_range(browser, paths):
     with opened(browser, paths / "stepper.html") as page:
-        spoken = page.locator(".kv-spoken")
+        spoken = page.locator("p.kv-spoken")
         tabbed_to(page, ".kv-map canvas")
         for _ in range(40):
             page.keyboard.press("ArrowRight")
@@ -143,7 +144,7 @@ def test_the_columns_zoom_together(browser, paths):
         start, stop = shown_range(page)
         for number in (0, 1):
             assert abs(hovered(page, canvases.nth(number), 0.5) - (start + stop) / 2) < (stop - start) / 20
-        page.get_by_label("KV head", exact=True).select_option("1")
+        pick_head(page, 2, 1)
         expect(page.locator(".kv-sheet code")).to_contain_text("head=1")
         assert shown_range(page) == (start, stop)
         assert start <= hovered(page, canvases.nth(0), 0.5) < stop

@@ -3,15 +3,18 @@ import { createComparerControls } from "./comparer_controls.js";
 import { createLabels } from "./comparer_labels.js";
 import { meanOf, NAMES, NUMBERS, sortKey } from "./comparer_words.js";
 import { element, hasModifier, targetOf } from "./dom.js";
+import { explain } from "./explain.js";
+import { createFind } from "./find.js";
+import { createFollowText } from "./follow_text.js";
 import { createHeadPanel } from "./head_panel.js";
 import { bytesOf } from "./host.js";
 import { createRange, createZoom } from "./map_zoom.js";
-import { createLegend, keepKeys, savePicture, stepKeys } from "./panel.js";
-import { pictureOf } from "./picture.js";
+import { createLegend, keepKeys, stepKeys } from "./panel.js";
+import { saveAs } from "./save.js";
 import { frameOf, unpack } from "./slice.js";
-import { SINK } from "./strip.js";
 import { watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { isShown, STRENGTH, unionOf } from "./union.js";
 import { createWait } from "./wait.js";
 import { marksOf } from "./words.js";
 
@@ -19,6 +22,8 @@ import { marksOf } from "./words.js";
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
+/** @import { Union } from "./union.js" */
 /** @typedef {ReturnType<typeof createColumn>} Column */
 /**
  * @typedef {object} ComparerPage
@@ -28,6 +33,8 @@ import { marksOf } from "./words.js";
  * @property {number[]} layers
  * @property {number[]} heads
  * @property {string} head_name
+ * @property {Union[]} unions
+ * @property {number} per_kv_head
  * @property {string[]} sorts
  * @property {ComparedMethod[]} methods
  * @property {boolean} merges
@@ -66,19 +73,31 @@ export function createComparer(root, host) {
   const controls = createComparerControls(root, page, { go, pick: ask, sort: order, save });
   const wait = createWait(root, paint);
   const tip = createTip(root);
-  const heads = createHeadPanel(root, page, { tip, pick: ask });
+  const heads = createHeadPanel(root, page, { tip, pick: ask, settings: controls.settings });
   const side = root.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
   const labels = createLabels(side);
   const zoom = createZoom(page.prompt.length + page.steps, () => columns.forEach((column) => column.paintMap()));
-  controls.bar.append(createRange(zoom));
   /** @type {About} */
   const about = (rows, event) => (rows ? tip.show(rows, event) : tip.hide());
   const columns = page.methods.map((method) =>
     createColumn(side, page, method, { go, choose, turn, point, about, zoom })
   );
-  root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const follow = createFollowText(
+    controls.settings,
+    labels.prompt,
+    { span: page.span, prompt_length: page.prompt.length },
+    {
+      strip: () => columns[0].prompt,
+      focus: (position) => columns.forEach((column) => column.focus(position, false)),
+      picked: () => state.token,
+    },
+  );
+  createFind(controls.bar, root, { tokens: page.prompt, strips: () => columns.map((column) => column.prompt) });
+  controls.bar.append(createRange(zoom));
+  const key = legend(page);
+  root.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
   const unwatch = watchTheme(root, () => columns.forEach((column) => column.recolour()));
 
@@ -88,9 +107,13 @@ export function createComparer(root, host) {
     arrange();
     labels.paint(columns, state.step);
     tip.hide();
-    heads.paint(columns[0].slice.layer, columns[0].slice.head);
-    controls.paint(state, columns[0].slice);
+    const [{ slice }] = columns, { kind } = unionOf(slice);
+    heads.paint(slice.layer, slice.head, kind);
+    key.say(kind !== "none");
+    controls.paint(state, slice);
   }
+
+  const frames = () => columns.map(({ slice }) => frameOf(slice, state.step));
 
   /** Orders the columns. The elements stay in place, because moving one would lay out its whole text again. */
   function arrange() {
@@ -119,6 +142,7 @@ export function createComparer(root, host) {
     if (next === state.step || !shown) return;
     state.step = next;
     paint();
+    follow.show(frames());
     host.tell({ step: next });
   }
 
@@ -134,11 +158,14 @@ export function createComparer(root, host) {
   /**
    * @param {number} layer
    * @param {number} head
+   * @param {Union} union
    */
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (root.dataset.busy === undefined && isShown(columns[0].slice, layer, head, union)) return;
     wait.begin();
     root.dataset.busy = "";
-    host.tell({ layer, head });
+    heads.paint(layer, head, union);
+    host.tell({ layer, head, union });
   }
 
   /**
@@ -175,20 +202,19 @@ export function createComparer(root, host) {
     for (const column of columns) column.light(outlined < 0 ? [] : [outlined]);
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { layer, head } = columns[0].slice;
-    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root, host.css, name, null, () => {
-      root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // with the columns out of sight
-      const picture = pictureOf(root, host.css); // copies the panel before it returns
-      root.style.width = "";
-      return picture;
-    });
+    const shownHeads = unionOf(columns[0].slice).kind === "none" ? `head-${head}` : "union";
+    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}`;
+    root.style.width = `${root.offsetWidth + side.scrollWidth - side.clientWidth}px`; // with the columns out of sight
+    saveAs(format, controls.menu, root, host, name); // draws the widget before it returns
+    root.style.width = "";
   }
 
   function open() {
     if (state.token >= 0) return seek(state.token, false);
-    const position = heaviest(columns, state.step);
+    const position = follow.opening();
     for (const column of columns) column.focus(position, false);
   }
 
@@ -209,6 +235,7 @@ export function createComparer(root, host) {
     wait.end();
     drawCurves();
     paint();
+    follow.show(frames(), opening);
     if (opening) requestAnimationFrame(open); // a notebook attaches the root first
   }
 
@@ -222,28 +249,6 @@ export function createComparer(root, host) {
     unwatch();
     columns.forEach((column) => column.destroy());
   };
-}
-
-/**
- * Where the texts open: the token with the most attention that a method selected and that is no method's sink.
- *
- * @param {Column[]} columns
- * @param {number} step
- */
-function heaviest(columns, step) {
-  const frames = columns.map(({ slice }) => frameOf(slice, step)), sinks = new Set();
-  for (const { positions, marks } of frames) {
-    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
-  }
-  let heaviestToken = 0, heaviestWeight = -1;
-  for (const { positions, groups, weights } of frames) {
-    positions.forEach((position, index) => {
-      if (groups[index] >= 0 && weights[index] > heaviestWeight && !sinks.has(position)) {
-        [heaviestToken, heaviestWeight] = [position, weights[index]];
-      }
-    });
-  }
-  return heaviestToken;
 }
 
 /**
@@ -267,12 +272,22 @@ function scrollTogether(panels) {
   }
 }
 
-/** @param {ComparerPage} page */
+/**
+ * The legend, and what sets its words for one head or a union of heads.
+ *
+ * @param {ComparerPage} page
+ */
 function legend(page) {
-  const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
-  return createLegend(
-    marksOf(page.merges),
-    "colour: method · strength: attention",
-    `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`,
-  );
+  const map = "on the map, wasted tokens have a paler tint and missed tokens the colour of the text";
+  const host = createLegend(marksOf(page.merges), "", "");
+  const last = /** @type {HTMLElement} */ (host.lastElementChild);
+  return {
+    host,
+    /** @param {boolean} union */
+    say(union) {
+      last.textContent = `colour: method · strength: ${union ? "share of the heads" : "attention"}`;
+      const strength = union ? STRENGTH : "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
+      explain(last, `${strength}; ${map}`);
+    },
+  };
 }

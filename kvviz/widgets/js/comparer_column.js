@@ -5,10 +5,10 @@ import { explain } from "./explain.js";
 import { verdictColours } from "./map_colours.js";
 import { mapOf } from "./map_zoom.js";
 import { createMatrix } from "./matrix.js";
-import { explainNumber, SCOPE_OF, SCOPES } from "./scope.js";
+import { explainNumber, SCOPE_OF, scopeIn, SCOPES } from "./scope.js";
 import { frameOf, positionAt } from "./slice.js";
 import { createStrip } from "./strip.js";
-import { aboutToken } from "./words.js";
+import { about as aboutHeads, meaningIn, nameIn, unionOf } from "./union.js";
 
 /** @import { ComparedMethod, ComparerPage } from "./comparer.js" */
 /** @import { Name } from "./comparer_words.js" */
@@ -17,7 +17,8 @@ import { aboutToken } from "./words.js";
 /** @import { Drawn, Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 /** @import { Pointed, Rows } from "./tip.js" */
-/** @typedef {Slice & Record<Name, Float64Array>} ColumnSlice */
+/** @import { AnySlice, Union } from "./union.js" */
+/** @typedef {AnySlice & Record<Name, Float64Array>} ColumnSlice */
 /**
  * Describes what is under the pointer, or hides the description.
  *
@@ -72,10 +73,10 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
 
   /** @type {(step: number) => Rows} */
   const numbersAt = (step) =>
-    NAMES.map((name) => [`${name} (${SCOPES[SCOPE_OF[name]]})`, NUMBERS[name].write(slice[name][step])]);
+    NAMES.map((name) => [scopedName(name, unionOf(slice).kind), NUMBERS[name].write(slice[name][step])]);
   /** @type {OnHover} */
   const describeToken = (position, event) =>
-    about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+    about(position === null || !frame ? null : aboutHeads(text, slice, frame, step, position), event);
   const mapCell = cell(column, "steps ↓ × positions →", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
@@ -85,7 +86,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell, event) {
       if (!cell || !slice) return about(null, event);
-      const [row] = cell, rows = aboutToken(text, slice, frameOf(slice, row), row, positionAt(drawn, cell));
+      const [row] = cell, rows = aboutHeads(text, slice, frameOf(slice, row), row, positionAt(drawn, cell));
       about([["step", format(row)], ...rows], event);
     },
     onPick(row, mapColumn) {
@@ -159,11 +160,19 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     },
     paintMap,
     describe() {
-      const row = slice.head * method.rows_a_head;
-      note.textContent = [`budget ${format(method.budget)}`, method.rows_a_head > 1 ? `query head ${row}` : ""].filter(
-        Boolean,
-      ).join(" · ");
-      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+      const row = slice.head * method.rows_a_head, { kind, heads } = unionOf(slice), union = kind !== "none";
+      const which = union
+        ? heads > 1 ? `union of ${heads} heads` : "one head"
+        : method.rows_a_head > 1
+        ? `query head ${row}`
+        : "";
+      note.textContent = [`budget ${format(method.budget)}`, which].filter(Boolean).join(" · ");
+      for (const { name, mean, cell } of numbers) {
+        mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+        const scope = cell.dataset.scope = scopeIn(SCOPE_OF[name], kind);
+        cell.dataset.name = scopedName(name, kind);
+        explainNumber(cell, `${meaningIn(name, kind, heads)}; left at this step, right the mean over the steps`, scope);
+      }
     },
     /**
      * @param {Name} name
@@ -218,14 +227,19 @@ function cell(column, name, meaning) {
 }
 
 /**
+ * @param {Name} name
+ * @param {Union} union
+ */
+function scopedName(name, union) {
+  return `${nameIn(name, union)} (${SCOPES[scopeIn(SCOPE_OF[name], union)]})`;
+}
+
+/**
  * @param {HTMLElement} column
  * @param {Name} name
  */
 function numberCell(column, name) {
-  const scope = SCOPE_OF[name];
-  const row = cell(column, `${name} (${SCOPES[scope]})`, NUMBERS[name].meaning);
-  row.dataset.scope = scope;
-  explainNumber(row, `${NUMBERS[name].meaning}; left at this step, right the mean over the steps`, scope);
+  const row = cell(column, name, NUMBERS[name].meaning);
   row.classList.add("kv-numbers");
   row.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
   const now = row.appendChild(element("span", "kv-number")), mean = row.appendChild(element("span", "kv-mean"));

@@ -1,39 +1,34 @@
 import { sortMeaning } from "./comparer_words.js";
 import { element } from "./dom.js";
 import { explain } from "./explain.js";
-import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { createSettings } from "./menu.js";
+import { createStepSlider, markSelected, picker } from "./panel.js";
+import { createPlacePickers } from "./place_pickers.js";
+import { createSaveMenu } from "./save.js";
+import { unionOf } from "./union.js";
 
 /** @import { ComparerPage, ComparerState } from "./comparer.js" */
+/** @import { PickHead } from "./head_panel.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
+/** @import { AnySlice } from "./union.js" */
 
 /**
- * Seven controls: previous step, next step, step slider, layer, head, order of the columns, and menu.
+ * Six controls, to which the texts add a search field: previous step, next step, step slider, order of the columns,
+ * settings, and menu.
  *
  * @param {HTMLElement} root
  * @param {ComparerPage} page
  * @param {object} options
  * @param {Go} options.go
- * @param {(layer: number, head: number) => void} options.pick
+ * @param {PickHead} options.pick
  * @param {(sort: string) => void} options.sort
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createComparerControls(root, page, { go, pick, sort, save }) {
   const head = root.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
-  const layer = picker(
-    head,
-    "layer",
-    page.layers,
-    "layer: the shared layer that is shown",
-    () => pick(Number(layer.value), Number(row.value)),
-  );
-  const row = picker(
-    head,
-    page.head_name,
-    page.heads,
-    `${page.head_name}: the head of the layer that is shown`,
-    () => pick(Number(layer.value), Number(row.value)),
-  );
+  const place = createPlacePickers(head, page, (layer, row) => pick(layer, row, "none"));
   const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
   order.append(
     new Option("as given", "given"),
@@ -41,31 +36,33 @@ export function createComparerControls(root, page, { go, pick, sort, save }) {
     group("mean over the steps", page.sorts, true),
   );
 
+  const settings = createSettings(head, root);
   const menu = createSaveMenu(head, root, save);
 
   const bar = root.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
 
   return {
-    menu,
     bar,
+    menu,
+    settings,
     /**
      * @param {ComparerState} state
-     * @param {{ layer: number, head: number }} place
+     * @param {AnySlice} slice
      */
-    paint(state, place) {
+    paint(state, slice) {
       const { step } = state;
       slider.show(step);
-      layer.value = String(place.layer);
-      row.value = String(place.head);
+      place(slice.layer, slice.head);
       order.value = state.sort;
       order.setAttribute("aria-description", sortMeaning(state.sort));
       if (order.parentElement) explain(order.parentElement, `order of the columns: ${sortMeaning(state.sort)}`);
-      markSelected(layer, row, order);
+      markSelected(order);
       const token = state.token < 0 ? "" : `, token=${state.token}`;
-      const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
+      const sorted = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
+      const { kind } = unionOf(slice), more = kind === "none" ? sorted : `, union="${kind}"${sorted}`;
       menu.line.textContent =
-        `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${more})`;
+        `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${slice.layer}, head=${slice.head}${more})`;
     },
   };
 }

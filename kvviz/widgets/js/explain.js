@@ -75,6 +75,7 @@ export function explainAll(root, show) {
     root.querySelector("[data-term]")?.removeAttribute("data-term");
     if (targetOf(event).closest("[data-terms], [data-meaning], section")) show(null);
   });
+  root.addEventListener("input", () => show(null)); // a field that is typed into keeps its keys
   root.addEventListener("keydown", (event) => {
     const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0, group = targetOf(event);
     if (group.dataset.terms === undefined && event.key !== "Escape") return show(null); // the key is for something else

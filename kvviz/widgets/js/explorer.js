@@ -5,9 +5,12 @@ import { createLedger } from "./explorer_ledger.js";
 import { createQuestions } from "./explorer_questions.js";
 import { MEANING } from "./explorer_words.js";
 import { explain } from "./explain.js";
+import { createFind } from "./find.js";
+import { createFollowText } from "./follow_text.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
-import { createLegend, keepKeys, savePicture, titledPanel } from "./panel.js";
+import { createLegend, keepKeys, titledPanel } from "./panel.js";
+import { saveAs } from "./save.js";
 import { explainNumber, SCOPE_OF, tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createStrip } from "./strip.js";
@@ -21,6 +24,7 @@ import { aboutToken, marksOf } from "./words.js";
 /** @import { MeasureName } from "./explorer_words.js" */
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
 
@@ -82,12 +86,17 @@ export function createExplorer(root, host) {
     questions.forget();
     place = placeOf(numbers);
     controls.set(place);
+    heads.paint(place.layer, place.head);
   });
   controls.grid.before(wait.words);
   const tip = createTip(root);
   const above = element("div");
   controls.grid.before(above);
-  const heads = createHeadPanel(above, page, { tip, pick: (layer, head) => change({ layer, head }) });
+  const heads = createHeadPanel(above, page, {
+    tip,
+    pick: (layer, head) => change({ layer, head }),
+    settings: controls.settings,
+  });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = ["where the tokens went", "which tokens they are"].map((title) =>
     `${title}, at step ${page.steps - 1}`
@@ -101,7 +110,7 @@ export function createExplorer(root, host) {
     MEANING.ledger,
   );
   ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
-  const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING.text);
+  const { panel: textPanel, heading: textHeading } = titledPanel(right, textTitle, "kv-explorer-text", MEANING.text);
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
 
   const curve = createCurve(curvePanel.panel, page, { tip, pick: (budget) => change({ budget }) });
@@ -132,7 +141,15 @@ export function createExplorer(root, host) {
     span: page.span,
     label: "text with the attended tokens",
     onHover: about,
+    onPick(position) {
+      picked = picked === position ? -1 : position;
+      strip.light(picked < 0 ? [] : [picked]);
+    },
   });
+  let picked = -1;
+  const text = { span: page.span, prompt_length: page.tokens.length };
+  const follow = createFollowText(controls.settings, textHeading, text, { strip: () => strip, picked: () => picked });
+  createFind(textHeading, root, { tokens: page.tokens, strips: () => [strip] });
   const unwatch = watchTheme(root, () => {
     root.style.setProperty("--kv-method", root.dataset.theme === "dark" ? page.colours.dark : page.colours.light);
     map.recolour();
@@ -143,6 +160,7 @@ export function createExplorer(root, host) {
     if (!place) return;
     place = { ...place, ...changes, settings: { ...place.settings, ...changes.settings } };
     controls.set(place);
+    heads.paint(place.layer, place.head);
     wait.begin();
     root.dataset.busy = "";
     questions.ask(place);
@@ -155,10 +173,11 @@ export function createExplorer(root, host) {
     curve.paint(controls.measure, numbers);
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root, host.css, name, map.canvas);
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    return saveAs(format, controls.menu, root, host, name);
   }
 
   // The sliders' keys too: JupyterLab suppresses what the arrow keys do to a slider.
@@ -189,9 +208,9 @@ export function createExplorer(root, host) {
     controls.paint(answer);
     heads.paint(answer.layer, answer.head);
     paintCurve();
+    follow.show([frame], opening);
     tip.hide();
-    // A notebook has to attach the root first.
-    if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest(frame), false));
+    if (opening) requestAnimationFrame(() => strip.focus(follow.opening(), false)); // a notebook attaches the root first
   }
 
   const questions = createQuestions(host, { show, grown: curve.points });
@@ -210,19 +229,4 @@ export function createExplorer(root, host) {
  */
 function placeOf({ budget, layer, head, settings }) {
   return { budget, layer, head, settings: { ...settings } };
-}
-
-/**
- * Where the text opens: the selected token with the most attention.
- *
- * @param {Frame} frame
- */
-function heaviest(frame) {
-  let best = 0;
-  for (let index = 1; index < frame.positions.length; index++) {
-    const selected = frame.groups[index] >= 0, bestSelected = frame.groups[best] >= 0;
-    const heavier = frame.weights[index] > frame.weights[best];
-    if ((selected && !bestSelected) || (selected === bestSelected && heavier)) best = index;
-  }
-  return frame.positions.length ? frame.positions[best] : 0;
 }

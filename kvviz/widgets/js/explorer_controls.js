@@ -1,22 +1,27 @@
 import { element, format } from "./dom.js";
 import { explain, explainTogether } from "./explain.js";
 import { FIGURES, MEANING, MEASURES, shortNumber } from "./explorer_words.js";
-import { createSaveMenu, markSelected, picker } from "./panel.js";
+import { createSettings } from "./menu.js";
+import { markSelected, picker } from "./panel.js";
+import { createPlacePickers } from "./place_pickers.js";
+import { createSaveMenu } from "./save.js";
 import { explainNumber, tagged } from "./scope.js";
 import { bytes } from "./words.js";
 
 /** @import { ExplorerNumbers, ExplorerPage, Place } from "./explorer.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Scope } from "./scope.js" */
 
 /**
- * At most seven controls: budget, two fields of the method, measure, layer, head, and menu.
+ * At most six controls, to which the text adds a search field: budget, two fields of the method, measure, settings, and
+ * menu. Drop-downs for layer and head come on top if there is no map of the heads.
  *
  * @param {HTMLElement} root
  * @param {ExplorerPage} page
  * @param {object} options
  * @param {(changes: Partial<Place>) => void} options.change
  * @param {() => void} options.measured
- * @param {() => void} options.save
+ * @param {(format: Format) => void} options.save
  */
 export function createExplorerControls(root, page, { change, measured, save }) {
   const head = root.appendChild(element("div", "kv-head"));
@@ -51,35 +56,22 @@ export function createExplorerControls(root, page, { change, measured, save }) {
     measured();
   });
   measurePicker.value = measure.name;
-  const layer = picker(
-    head,
-    "layer",
-    page.layers,
-    "layer: the captured layer that is shown",
-    (value) => change({ layer: Number(value) }),
-  );
-  const row = picker(
-    head,
-    page.head_name,
-    page.heads,
-    `${page.head_name}: the head of the layer that is shown`,
-    (value) => change({ head: Number(value) }),
-  );
-
+  const pickers = createPlacePickers(head, page, (layer, row) => change({ layer, head: row }));
+  const settings = createSettings(head, root);
   const menu = createSaveMenu(head, root, save);
 
   /** @param {Place} place */
   function set(place) {
     budget.set(place.budget);
     page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
-    layer.value = String(place.layer);
-    row.value = String(place.head);
-    markSelected(measurePicker, layer, row);
+    pickers(place.layer, place.head);
+    markSelected(measurePicker);
   }
 
   return {
     grid,
     menu,
+    settings,
     get measure() {
       return measure;
     },

@@ -1,4 +1,5 @@
 import { element } from "./dom.js";
+import { explain } from "./explain.js";
 
 /** @import { Rows, Tip } from "./tip.js" */
 /** @typedef {{ layer: number, head: number }} Head */
@@ -8,7 +9,7 @@ const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 
 /**
  * A map of layers × heads, which is also their picker: the area of a mark is the value of the head. With the focus, the
- * arrow keys go from head to head.
+ * arrow keys go from head to head; those that are not `available` are read, but cannot be picked.
  *
  * @param {HTMLElement} host
  * @param {object} options
@@ -18,15 +19,20 @@ const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
  * @param {string} options.label
  * @param {(head: Head) => Rows} options.about
  * @param {(head: Head) => void} options.pick
+ * @param {(head: number) => { name: string, short: string } | undefined} [options.joined] what a row of several heads is
+ * @param {(head: Head) => boolean} [options.available]
+ * @param {string} [options.elsewhere] what is said of a head that is not available
  * @param {Tip} options.tip
  */
-export function createHeadMap(host, { layers, heads, headName, label, about, pick, tip }) {
+export function createHeadMap(host, options) {
+  const { layers, heads, headName, label, about, pick, tip } = options;
+  const { joined = () => undefined, available = () => true, elsewhere = "" } = options;
   /** @param {Head} place */
-  const nameOf = ({ layer, head }) => `layer ${layer}, ${headName} ${head}`;
+  const nameOf = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
   /** @param {Head} place */
   const keyOf = ({ layer, head }) => String([layer, head]);
 
-  let current = { layer: -1, head: -1 };
+  let current = { layer: -1, head: -1 }, cursor = current; // what is picked, and where the keys are
   const table = host.appendChild(element("div", "kv-headmap"));
   table.setAttribute("role", "grid");
   table.setAttribute("aria-label", label);
@@ -37,14 +43,17 @@ export function createHeadMap(host, { layers, heads, headName, label, about, pic
   for (const head of heads) {
     const row = table.appendChild(element("div", "kv-headrow"));
     row.setAttribute("role", "row");
-    const name = row.appendChild(element("span", "kv-headname", String(head)));
+    const several = joined(head),
+      name = row.appendChild(element("span", "kv-headname", several?.short ?? String(head)));
     name.setAttribute("role", "rowheader");
+    explain(name, several?.name ?? "");
+    row.toggleAttribute("data-joined", Boolean(several));
     for (const layer of layers) row.append(cell({ layer, head }));
   }
   const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
   axis.setAttribute("aria-hidden", "true");
   axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(1, Math.ceil(layers.length / 10));
+  const every = Math.max(heads.length > 12 ? 2 : 1, Math.ceil(layers.length / 10)); // a small cell has no room for two digits
   layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
   const said = host.appendChild(element("p", "kv-headsaid"));
   said.setAttribute("role", "status");
@@ -56,22 +65,57 @@ export function createHeadMap(host, { layers, heads, headName, label, about, pic
     node.setAttribute("role", "gridcell");
     node.tabIndex = -1;
     node.append(element("span"));
-    node.addEventListener("click", () => pick(place));
-    node.addEventListener("pointerover", (event) => tip.show([["head", nameOf(place)], ...about(place)], event));
+    if (!available(place)) {
+      node.dataset.away = "";
+      node.setAttribute("aria-disabled", "true");
+    }
+    node.addEventListener("click", () => go(place));
+    node.addEventListener("pointerover", (event) => tip.show([["head", nameOf(place)], ...told(place)], event));
     node.addEventListener("pointerleave", () => tip.hide());
     cells.set(keyOf(place), node);
     return node;
   }
 
+  /**
+   * @param {Head} place
+   * @returns {Rows}
+   */
+  function told(place) {
+    return available(place) ? about(place) : [...about(place), ["data", elsewhere]];
+  }
+
+  /** @param {Head} place */
+  function go(place) {
+    move(place);
+    if (available(place)) pick(place);
+    cells.get(keyOf(place))?.focus();
+  }
+
+  /** @param {Head} place */
+  function move(place) {
+    const before = cells.get(keyOf(cursor)), node = cells.get(keyOf(place));
+    if (before) before.tabIndex = -1;
+    if (node) node.tabIndex = 0;
+    cursor = place;
+    say(place);
+  }
+
+  /** @param {Head} place */
+  function say(place) {
+    const words = `${nameOf(place)}: ${told(place).map(([name, value]) => `${name} ${value}`).join(" · ")}`;
+    if (said.textContent !== words) said.textContent = words; // a screen reader reads it again, even if it is the same
+  }
+
   table.addEventListener("keydown", (event) => {
     const [right, down] = MOVES[event.key] ?? [];
     if (right === undefined || down === undefined) return;
-    const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
+    const layer = layers[layers.indexOf(cursor.layer) + right], head = heads[heads.indexOf(cursor.head) + down];
     event.preventDefault();
     event.stopPropagation();
-    if (layer === undefined || head === undefined) return;
-    pick({ layer, head });
-    cells.get(keyOf({ layer, head }))?.focus();
+    if (layer !== undefined && head !== undefined) go({ layer, head });
+  });
+  table.addEventListener("focusout", ({ relatedTarget }) => {
+    if (!table.contains(/** @type {Node | null} */ (relatedTarget))) move(current);
   });
 
   return {
@@ -86,28 +130,25 @@ export function createHeadMap(host, { layers, heads, headName, label, about, pic
       for (const layer of layers) {
         for (const head of heads) {
           const node = /** @type {HTMLButtonElement} */ (cells.get(keyOf({ layer, head })));
-          const value = valueOf({ layer, head }), [, told = ""] = about({ layer, head })[0] ?? [];
+          const value = valueOf({ layer, head }), [, number = ""] = about({ layer, head })[0] ?? [];
           const mark = /** @type {HTMLElement} */ (node.firstChild);
           mark.className = value < 0 ? "kv-hollow" : "";
           mark.style.width = mark.style.height = `${
             Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))
           }%`;
-          node.setAttribute("aria-label", `${nameOf({ layer, head })}: ${told}`);
+          const away = available({ layer, head }) ? "" : `, ${elsewhere}`;
+          node.setAttribute("aria-label", `${nameOf({ layer, head })}: ${number}${away}`);
         }
       }
     },
     /** @param {Head} picked */
     paint({ layer, head }) {
-      const before = cells.get(keyOf(current));
-      before?.removeAttribute("data-picked");
-      if (before) before.tabIndex = -1;
+      cells.get(keyOf(current))?.removeAttribute("data-picked");
+      const moved = keyOf({ layer, head }) !== keyOf(current);
       current = { layer, head };
-      const node = cells.get(keyOf(current));
-      if (node) {
-        node.dataset.picked = "";
-        node.tabIndex = 0;
-      }
-      said.textContent = `${nameOf(current)}: ${about(current).map(([name, value]) => `${name} ${value}`).join(" · ")}`;
+      cells.get(keyOf(current))?.setAttribute("data-picked", "");
+      if (moved && !table.contains(document.activeElement)) move(current);
+      else if (moved || keyOf(cursor) === keyOf(current)) say(current); // the keys may have gone on
     },
     /**
      * Sets or removes an attribute of each head.

@@ -1,63 +1,148 @@
 import { element } from "./dom.js";
 import { explain } from "./explain.js";
 import { createHeadMap } from "./head_map.js";
-import { SCOPES } from "./scope.js";
+import { setting } from "./menu.js";
+import { scopeIn, SCOPES } from "./scope.js";
 import { MEANING } from "./words.js";
 
 /** @import { Head } from "./head_map.js" */
 /** @import { Tip } from "./tip.js" */
 /** @import { Scope } from "./scope.js" */
+/** @import { Union } from "./union.js" */
 /** @typedef {{ label: string, about: string, measure: string, scope: Scope, values: Record<string, number[]> }} HeadNumbers */
-/** @typedef {{ head_maps: HeadNumbers[], layers: number[], heads: number[], head_name: string }} HeadPage */
+/**
+ * `layers` and `heads` are those with data; the numbers of `head_maps` may have more, of which `elsewhere` says where
+ * they are. `per_kv_head` heads share a KV head.
+ *
+ * @typedef {object} HeadPage
+ * @property {HeadNumbers[]} head_maps
+ * @property {number[]} layers
+ * @property {string} [layers_meaning]
+ * @property {number[]} heads
+ * @property {string} head_name
+ * @property {Union[]} [unions]
+ * @property {number} [per_kv_head]
+ * @property {string} [elsewhere]
+ */
+/** @typedef {(layer: number, head: number, union: Union) => void} PickHead */
+
+const ALL = -1; // the row of the map for all heads; the rows before it, -2 and below, are the query heads of a KV head
 
 /**
- * The map of layers × heads of a widget, and a picker of the number that it shows.
+ * Whether a widget shows a map of the heads, which picks one; others have drop-downs.
+ *
+ * @param {HeadPage} page
+ */
+export function hasHeadMap(page) {
+  return page.head_maps.length > 0 && layersOf(page).length * headsOf(page).length > 1;
+}
+
+/** @param {HeadPage} page */
+const layersOf = (page) => Object.keys(page.head_maps[0].values).map(Number);
+
+/** @param {HeadPage} page */
+const headsOf = (page) => Object.values(page.head_maps[0].values)[0].map((_, head) => head);
+
+/**
+ * The map of layers × heads of a widget. The number that it shows is picked in the `settings`, if there are any.
  *
  * @param {HTMLElement} root
  * @param {HeadPage} page
- * @param {{ tip: Tip, pick: (layer: number, head: number) => void }} options
+ * @param {{ tip: Tip, pick: PickHead, settings?: HTMLElement }} options
  */
-export function createHeadPanel(root, page, { tip, pick }) {
-  if (page.head_maps.length === 0 || page.layers.length * page.heads.length < 2) return { paint() {} }; // nothing to pick
+export function createHeadPanel(root, page, { tip, pick, settings }) {
+  /** @type {(layer: number, head: number, union?: Union) => void} */
+  const nothing = () => {};
+  if (!hasHeadMap(page)) return { paint: nothing };
+  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
+  const layers = layersOf(page), heads = headsOf(page);
+  const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
+  if (unions.includes("layer")) joined.push(ALL);
   const section = root.appendChild(element("section", "kv-headpanel"));
   const title = section.appendChild(element("h3", "", `layers × ${page.head_name}s: `));
-  const select = title.appendChild(element("select", "kv-headmeasure"));
-  select.setAttribute("aria-label", "the number that the map of heads shows");
+  const label = "the number that the map of heads shows";
+  const name = title.appendChild(element("span", "kv-headlabel"));
+  const select = settings
+    ? setting(settings, "the map of heads shows", label, MEANING.heads)
+    : title.appendChild(element("select", "kv-headmeasure"));
+  select.setAttribute("aria-label", label);
   for (const { label } of page.head_maps) select.append(new Option(label));
   const note = title.appendChild(element("span", "kv-headnote"));
-  let shown = page.head_maps[0];
+  let shown = page.head_maps[0], place = { layer: -1, head: 0 };
+
+  /** @param {number} head */
+  function rowOfKvHead(head) {
+    return ALL - 1 - head / perKvHead;
+  }
+
+  /**
+   * The heads that a row of the map stands for.
+   *
+   * @param {number} row
+   */
+  function headsOfRow(row) {
+    if (row >= 0) return [row];
+    return row === ALL ? heads : heads.filter((head) => rowOfKvHead(head - head % perKvHead) === row);
+  }
+
+  /**
+   * @param {number} row
+   * @returns {Union}
+   */
+  function unionOfRow(row) {
+    return row >= 0 ? "none" : row === ALL ? "layer" : "kv_head";
+  }
 
   /**
    * @param {HeadNumbers} numbers
    * @param {Head} place
    */
-  const valueOf = (numbers, { layer, head }) => numbers.values[layer]?.[head] ?? 0;
+  function valueOf(numbers, { layer, head }) {
+    const values = headsOfRow(head).map((each) => numbers.values[layer]?.[each] ?? 0);
+    return values.reduce((sum, value) => sum + value, 0) / values.length;
+  }
+
   const map = createHeadMap(section, {
-    layers: page.layers,
-    heads: page.heads,
+    layers,
+    heads: [...heads, ...joined],
     headName: page.head_name,
     label: "map of the heads, which picks one",
+    joined(row) {
+      if (row === ALL) return { name: `union of all ${page.head_name}s`, short: "all" };
+      const number = ALL - 1 - row;
+      return row < 0 ? { name: `union of the query heads of KV head ${number}`, short: `KV ${number}` } : undefined;
+    },
     about: (place) => {
       const others = page.head_maps.filter((numbers) => numbers !== shown);
+      const several = headsOfRow(place.head).length > 1, kind = unionOfRow(place.head);
       return [shown, ...others].map((numbers) => [
-        `${numbers.label} (${SCOPES[numbers.scope]})`,
+        `${several && numbers.scope === "head" ? "mean over the heads of " : ""}${numbers.label} (${
+          SCOPES[scopeIn(numbers.scope, kind)]
+        })`,
         valueOf(numbers, place).toFixed(3),
       ]);
     },
-    pick: ({ layer, head }) => pick(layer, head),
+    available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),
+    elsewhere,
+    pick({ layer, head: row }) {
+      if (row >= 0) pick(layer, row, "none");
+      else if (row === ALL) pick(layer, place.head < 0 ? 0 : place.head, "layer");
+      else pick(layer, headsOfRow(row)[0], "kv_head");
+    },
     tip,
   });
 
   function draw() {
     shown = page.head_maps[select.selectedIndex] ?? shown;
-    const all = page.layers.flatMap((layer) => page.heads.map((head) => valueOf(shown, { layer, head })));
+    if (settings) name.textContent = `${shown.label}; `;
+    const all = layers.flatMap((layer) => heads.map((head) => valueOf(shown, { layer, head })));
     const most = Math.max(1e-9, ...all);
     map.draw((place) => valueOf(shown, place), most);
-    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
-    explain(title, [MEANING.heads, MEANING[shown.measure]].filter(Boolean).join(". "));
+    const away = layers.length > page.layers.length || heads.length > page.heads.length;
+    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}${away ? "; dashed: not in this page" : ""}`;
+    explain(title, [MEANING.heads, MEANING[shown.measure], page.layers_meaning].filter(Boolean).join(". "));
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
-  let place = { layer: -1, head: -1 };
   select.addEventListener("change", () => {
     draw();
     map.paint(place);
@@ -67,9 +152,11 @@ export function createHeadPanel(root, page, { tip, pick }) {
     /**
      * @param {number} layer
      * @param {number} head
+     * @param {Union} [union]
      */
-    paint(layer, head) {
-      place = { layer, head };
+    paint(layer, head, union = "none") {
+      const row = union === "layer" ? ALL : union === "kv_head" ? rowOfKvHead(head - head % perKvHead) : head;
+      place = { layer, head: row };
       map.paint(place);
     },
   };

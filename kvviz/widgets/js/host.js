@@ -1,4 +1,10 @@
 /**
+ * The widget as a page, or why there is none.
+ *
+ * @typedef {{ page?: BlobPart, refusal?: string }} PageAnswer
+ */
+
+/**
  * The values of a widget in the browser: the part of anywidget's model that is used here. page.js has another model.
  *
  * @typedef {object} Model
@@ -6,8 +12,9 @@
  * @property {(name: string, value: unknown) => void} set
  * @property {() => void} save_changes
  * @property {(message: { kind: string, [more: string]: unknown }) => void} send
- * @property {(event: string, react: () => void) => void} on
- * @property {(event: string, react: () => void) => void} off
+ * @property {(event: string, react: (...heard: any[]) => void) => void} on
+ * @property {(event: string, react: (...heard: any[]) => void) => void} off
+ * @property {() => string} [page] the page as a text, if it has no kernel
  */
 
 /** @typedef {ReturnType<typeof createHost>} Host */
@@ -27,10 +34,6 @@ export function createHost(model) {
   /** @type {[string, () => void][]} */
   const listeners = [];
   return {
-    /** The style sheet, for screenshots. */
-    get css() {
-      return /** @type {string} */ (model.get("_css"));
-    },
     /** @param {string} name */
     get: (name) => model.get(name),
     /** @param {string} name */
@@ -49,6 +52,22 @@ export function createHost(model) {
     on(name, react) {
       listeners.push([`change:${name}`, react]);
       model.on(`change:${name}`, react);
+    },
+    /**
+     * Asks for the widget as a page: the kernel makes it, and a page without a kernel is one itself.
+     *
+     * @param {(answer: PageAnswer) => void} react
+     */
+    askForPage(react) {
+      if (model.page) return react({ page: model.page() });
+      /** @type {(message: { kind?: string, refusal?: string }, buffers: ArrayBufferView<ArrayBuffer>[]) => void} */
+      const hear = ({ kind, refusal }, [page]) => {
+        if (kind !== "page") return;
+        model.off("msg:custom", hear);
+        react({ page, refusal });
+      };
+      model.on("msg:custom", hear);
+      model.send({ kind: "page" });
     },
     close() {
       for (const [event, react] of listeners) model.off(event, react);

@@ -1,4 +1,6 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
+import { explainTogether } from "./explain.js";
+import { createFind } from "./find.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createInspectorControls } from "./inspector_controls.js";
 import { createDetails } from "./inspector_details.js";
@@ -6,9 +8,9 @@ import { aboutOf, membersOf, pickedOf, projectionOf, starOf, takenOf } from "./i
 import { drawMapLegend } from "./inspector_legend.js";
 import { createKeyMap } from "./inspector_map.js";
 import { createRanking } from "./inspector_ranking.js";
-import { createSearch } from "./inspector_search.js";
 import { MEANING, PROJECTIONS, steps, VIEWS } from "./inspector_words.js";
-import { keepKeys, savePicture, section, stepKeys } from "./panel.js";
+import { keepKeys, section, stepKeys } from "./panel.js";
+import { saveAs } from "./save.js";
 import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, GENERATED, ORACLE, SINK } from "./strip.js";
 import { HUES, LEVELS, watchTheme } from "./theme.js";
@@ -19,6 +21,7 @@ import { decimals, visible } from "./words.js";
 /** @import { View } from "./host.js" */
 /** @import { InspectorPage, Settings } from "./inspector_controls.js" */
 /** @import { Clustering, Places } from "./inspector_groups.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Key } from "./inspector_map.js" */
 /** @import { ProjectionName } from "./inspector_words.js" */
 /** @import { Go } from "./panel.js" */
@@ -56,8 +59,6 @@ export function createInspector(root, host) {
   let queued = null;
   /** @type {number | undefined} */
   let slowTimer;
-  /** @type {number[]} */
-  let found = [];
   let placesChanged = true, clustersChanged = true;
   root.classList.add("kvviz", "kv-inspector");
   keepKeys(root);
@@ -73,7 +74,7 @@ export function createInspector(root, host) {
   const right = section(grid, "prompt", "kv-prompt", MEANING.text);
   const ranked = grid.appendChild(element("section", "kv-ranks"));
   const about = grid.appendChild(element("section", "kv-details"));
-  const legend = root.appendChild(element("p", "kv-legend"));
+  const legend = root.appendChild(explainTogether(element("p", "kv-legend"), "legend of the map and the text"));
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
 
   const map = createKeyMap(left.appendChild(element("div")), root, {
@@ -93,12 +94,8 @@ export function createInspector(root, host) {
   const limits = left.appendChild(element("p", "kv-note kv-limits"));
   const status = left.appendChild(element("div", "kv-axis kv-cursor"));
   status.setAttribute("role", "status");
-  createSearch(right, page.tokens, (tokens, at) => {
-    found = tokens;
-    light([]);
-    map.find(tokens, at);
-    if (at >= 0) strip.focus(at);
-  });
+  const [heading] = right.children;
+  createFind(heading, root, { tokens: page.tokens, strips: () => [strip], onFound: map.find });
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
     span: page.span,
@@ -119,7 +116,7 @@ export function createInspector(root, host) {
   const unwatch = watchTheme(root, map.recolour);
 
   const picked = () => pickedOf(clusters, group, token);
-  const light = (/** @type {number[]} */ tokens) => strip.light([...found, ...tokens]);
+  const light = (/** @type {number[]} */ tokens) => strip.light(tokens);
 
   /** @returns {Settings} */
   function settings() {
@@ -269,11 +266,11 @@ export function createInspector(root, host) {
     if (!placesChanged && !clustersChanged) queueMicrotask(() => (placesChanged || clustersChanged) && show());
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { layer, head, n_clusters: count, view } = settings();
     const size = view === "clusters" ? `clusters-${count}` : view;
-    const name = `cluster-inspector-layer-${layer}-head-${head}-${size}.png`;
-    return savePicture(controls.menu, root, host.css, name, map.above);
+    return saveAs(format, controls.menu, root, host, `cluster-inspector-layer-${layer}-head-${head}-${size}`);
   }
 
   root.addEventListener("keydown", (event) => {

@@ -1,12 +1,16 @@
-import { element, format, targetOf } from "./dom.js";
+import { element, format } from "./dom.js";
+import { explain } from "./explain.js";
 import { countOf, MEANING, PROJECTIONS, VIEWS } from "./inspector_words.js";
-import { createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
+import { createMenu } from "./menu.js";
+import { createStepSlider, markSelected, picker } from "./panel.js";
+import { createSaveMenu } from "./save.js";
 import { quoted } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { About } from "./inspector_groups.js" */
 /** @import { ProjectionName, ViewName } from "./inspector_words.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @typedef {{ name: string, label: string, values: number[], meaning: string }} FieldSlider */
 /**
  * @typedef {object} InspectorPage
@@ -49,7 +53,7 @@ const ALL = ["clusters", "pages", "codes", "lists"];
  *
  * @param {HTMLElement} root
  * @param {InspectorPage} page
- * @param {{ go: Go, change: (settings: Partial<Settings>) => void, save: () => void }} options
+ * @param {{ go: Go, change: (settings: Partial<Settings>) => void, save: (format: Format) => void }} options
  */
 export function createInspectorControls(root, page, { go, change, save }) {
   const head = root.appendChild(element("div", "kv-head"));
@@ -60,25 +64,16 @@ export function createInspectorControls(root, page, { go, change, save }) {
 
   const label = bar.appendChild(element("label", "kv-step kv-count"));
   label.append(element("span", "", "clusters"));
-  label.title = MEANING.count;
   const slider = label.appendChild(element("input"));
   Object.assign(slider, { type: "range", min: 0, max: counts.length - 1, step: 1 });
   slider.setAttribute("aria-label", "number of clusters C");
+  slider.setAttribute("aria-description", MEANING.count);
   const count = label.appendChild(element("output"));
   slider.addEventListener("input", () => setCount(Number(slider.value)));
 
-  const settings = head.appendChild(element("details", "kv-menu kv-settings"));
-  settings.appendChild(element("summary", "", "Settings")).title = "groups, layer, head, map, metric and seed";
-  const sheet = settings.appendChild(element("div", "kv-sheet"));
-  root.addEventListener("pointerdown", (event) => {
-    if (!settings.contains(targetOf(event))) settings.open = false;
-  });
-  settings.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !settings.open) return;
-    settings.open = false;
-    settings.querySelector("summary")?.focus();
-    event.stopPropagation();
-  });
+  const settings = createMenu(head, root, "Settings", "groups, layer, head, map, metric and seed"),
+    { sheet } = settings;
+  settings.menu.classList.add("kv-settings");
 
   /** @type {Field[]} */
   const fields = [];
@@ -149,11 +144,12 @@ export function createInspectorControls(root, page, { go, change, save }) {
 
   function addSeed() {
     const seedLabel = sheet.appendChild(element("label", "kv-picker"));
-    seedLabel.title = MEANING.seed;
+    explain(seedLabel, MEANING.seed);
     seedLabel.append(element("span", "", "seed"));
     const seed = seedLabel.appendChild(element("input", "kv-seed"));
     Object.assign(seed, { type: "number", min: 0, max: 2 ** 31 - 1, step: 1 });
     seed.setAttribute("aria-label", "seed");
+    seed.setAttribute("aria-description", MEANING.seed);
     const setSeed = () => {
       if (seed.checkValidity() && seed.value !== "") change({ seed: Number(seed.value) });
     };
@@ -191,7 +187,7 @@ export function createInspectorControls(root, page, { go, change, save }) {
     slider.setAttribute("aria-valuetext", `${counts[index]} clusters`);
     const isDefault = counts[index] === page.default;
     count.textContent = format(counts[index]);
-    count.title = isDefault ? `${MEANING.count} (as here)` : `${MEANING.count}, here ${page.default}`;
+    explain(label, isDefault ? `${MEANING.count} (as here)` : `${MEANING.count}, here ${page.default}`);
     count.style.minWidth = `${format(counts[counts.length - 1]).length}ch`;
   }
 

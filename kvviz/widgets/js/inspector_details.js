@@ -1,11 +1,14 @@
 import { element, format } from "./dom.js";
+import { explain, explainTogether } from "./explain.js";
 import { membersOf, takenOf } from "./inspector_groups.js";
 import { frequent, MEANING, steps, VIEWS } from "./inspector_words.js";
+import { explainNumber, tagOf } from "./scope.js";
 import { colourOf } from "./theme.js";
 import { quoted } from "./words.js";
 
 /** @import { InspectorPage } from "./inspector_controls.js" */
 /** @import { Clustering } from "./inspector_groups.js" */
+/** @import { Scope } from "./scope.js" */
 /** @typedef {{ step: number, rank: number, ranked: number }} Shown the step, the picked group's rank, of how many */
 
 /**
@@ -16,7 +19,8 @@ import { quoted } from "./words.js";
  * @param {{ goTo: (token: number, group: number) => void, onList: () => void }} options
  */
 export function createDetails(host, page, { goTo, onList }) {
-  const heading = host.appendChild(element("h3"));
+  const heading = host.appendChild(element("h3")), title = heading.appendChild(element("span"));
+  heading.append(" ", tagOf(host, "head"));
   const body = host.appendChild(element("div", "kv-panel kv-about"));
 
   /**
@@ -29,7 +33,7 @@ export function createDetails(host, page, { goTo, onList }) {
   function link(parent, cluster, text, meaning, clusters) {
     const button = parent.appendChild(element("button", "kv-link"));
     button.type = "button";
-    button.title = meaning;
+    explain(button, meaning).setAttribute("aria-description", meaning);
     const swatch = button.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     button.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
@@ -45,23 +49,24 @@ export function createDetails(host, page, { goTo, onList }) {
   function details(clusters, cluster, { step, rank, ranked }) {
     const members = membersOf(clusters, cluster), { one, many } = VIEWS[clusters.told.view];
     const taken = takenOf(clusters, cluster), central = clusters.central[cluster];
-    const facts = element("div", "kv-facts");
+    const told = explainTogether(element("div"), `the picked ${one}`);
+    const facts = told.appendChild(element("div", "kv-facts"));
     const swatch = facts.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
     const place = rank < 0 ? "not ranked" : `${format(rank + 1)} of ${format(ranked)}`;
-    fact(facts, `rank at step ${format(step)}`, place, MEANING.rank);
+    fact(facts, `rank at step ${format(step)}`, place, MEANING.rank, "step");
     fact(facts, "size", format(members.length), MEANING.size);
     fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING.spread);
     const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
-    fact(facts, "recalled by", recalled, MEANING.recalled);
+    fact(facts, "recalled by", recalled, MEANING.recalled, "steps");
     fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING.central);
     const list = facts.appendChild(element("button", "", `All ${many}`));
     list.type = "button";
-    list.title = `clears the choice and lists all ${many} (Escape)`;
+    explain(list, `clears the choice and lists all ${many} (Escape)`);
     list.addEventListener("click", onList);
 
-    const rows = element("dl", "kv-rows");
+    const rows = told.appendChild(element("dl", "kv-rows"));
     row(rows, "mostly", MEANING.mostly).append(frequent(page.tokens, members));
     const nearest = row(rows, "nearest", MEANING.nearest), width = clusters.shapes.nearest[1];
     for (let rank = 0; rank < width; rank++) {
@@ -73,7 +78,7 @@ export function createDetails(host, page, { goTo, onList }) {
     }
     if (!nearest.children.length) nearest.append(`there is no other ${one}`);
     row(rows, "steps", MEANING.steps).append(bars(clusters, cluster, taken, step));
-    return [facts, rows];
+    return [told];
   }
 
   /**
@@ -99,7 +104,8 @@ export function createDetails(host, page, { goTo, onList }) {
       const fed = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${
         format(page.tokens.length + step)
       }`;
-      bar.title = `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`;
+      explain(bar, `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`);
+      bar.dataset.said = format(count);
       const fill = bar.appendChild(element("span"));
       fill.style.height = `${(100 * count) / clusters.sizes[cluster]}%`;
       fill.style.background = colourOf(clusters.hues[cluster]);
@@ -132,7 +138,7 @@ export function createDetails(host, page, { goTo, onList }) {
     paint(clusters, token, cluster, shown) {
       const { one, many, none } = VIEWS[clusters.told.view], empty = clusters.sizes.filter((size) => !size).length;
       const more = empty ? ` (${format(empty)} more are empty)` : "";
-      heading.textContent = cluster >= 0
+      title.textContent = cluster >= 0
         ? `the picked ${one}`
         : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
       body.replaceChildren(...(cluster >= 0 ? details(clusters, cluster, shown) : all(clusters)));
@@ -147,10 +153,10 @@ export function createDetails(host, page, { goTo, onList }) {
  * @param {string} name
  * @param {string} text
  * @param {string} meaning
+ * @param {Scope[]} when
  */
-function fact(parent, name, text, meaning) {
-  const figure = parent.appendChild(element("span", "kv-figure"));
-  figure.title = meaning;
+function fact(parent, name, text, meaning, ...when) {
+  const figure = parent.appendChild(explainNumber(element("span", "kv-figure"), meaning, "head", ...when));
   figure.append(element("span", "kv-name", name), element("span", "kv-number", text));
 }
 
@@ -160,7 +166,6 @@ function fact(parent, name, text, meaning) {
  * @param {string} meaning
  */
 function row(rows, name, meaning) {
-  const term = rows.appendChild(element("dt", "kv-name", name));
-  term.title = meaning;
+  rows.append(explain(element("dt", "kv-name", name), meaning));
   return rows.appendChild(element("dd"));
 }

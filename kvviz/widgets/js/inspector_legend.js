@@ -1,4 +1,5 @@
 import { element } from "./dom.js";
+import { explain } from "./explain.js";
 import { VIEWS } from "./inspector_words.js";
 
 /** @import { ViewName } from "./inspector_words.js" */
@@ -18,18 +19,14 @@ export function drawMapLegend(host, view, stepped) {
     ["○ centroid", ring],
     [`★ ${star}`, `the mean over the KV head's query heads${stepped ? "" : " at the last position"}, ${scaled}`],
   ];
-  host.replaceChildren(...entries.map(([text, meaning]) => {
-    const entry = element("span", "kv-entry", text);
-    entry.title = meaning;
-    return entry;
-  }));
+  host.replaceChildren(...entries.map(([text, meaning]) => explain(element("span", "kv-entry", text), meaning)));
   const samples = [
     ["kv-attended kv-agreed", "--kv-h:250;--kv-a:1", `in the picked ${one}`],
     ["kv-attended kv-kept", "--kv-c:0;--kv-a:0.4", `in no ${one}`],
   ];
   for (const [mark, style, text] of samples) {
     const entry = host.appendChild(element("span", "kv-entry"));
-    entry.title = text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text";
+    explain(entry, text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text");
     entry.appendChild(element("span", mark, "text")).style.cssText = style;
     entry.append(element("span", "", text));
   }

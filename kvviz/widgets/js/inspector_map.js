@@ -253,7 +253,6 @@ export function createKeyMap(host, root, { onHover, onPick, onCursor }) {
   const resized = new ResizeObserver(() => fit() && drawBelow());
   resized.observe(host);
   return {
-    above,
     /**
      * @param {Places} newPlaces
      * @param {Clustering} newClusters

@@ -1,7 +1,9 @@
 import { onKeys, pointOf } from "./cursor.js";
 import { element, format } from "./dom.js";
+import { explain, explainTogether } from "./explain.js";
 import { ranksOf } from "./inspector_groups.js";
 import { countOf, MEANING, rankingWords, VIEWS } from "./inspector_words.js";
+import { tagOf } from "./scope.js";
 import { colourOf } from "./theme.js";
 import { decimals } from "./words.js";
 
@@ -23,8 +25,9 @@ const KINDS = { whole: "recalled", part: "recalled in part", none: "not recalled
  * @param {(group: number) => void} options.onPick
  */
 export function createRanking(host, { tip, onHover, onPick }) {
-  const heading = host.appendChild(element("h3"));
-  heading.title = MEANING.ranking;
+  const heading = host.appendChild(explain(element("h3"), MEANING.ranking));
+  const title = heading.appendChild(element("span"));
+  heading.append(" ", tagOf(host, "head", "step"));
   const words = host.appendChild(element("p", "kv-rankwords"));
   words.setAttribute("role", "status");
   const panel = host.appendChild(element("div", "kv-panel kv-ranking"));
@@ -32,7 +35,7 @@ export function createRanking(host, { tip, onHover, onPick }) {
   list.tabIndex = 0;
   list.setAttribute("role", "listbox");
   list.setAttribute("aria-description", "← and → read them, Enter picks one");
-  const legend = host.appendChild(element("p", "kv-legend"));
+  const legend = host.appendChild(explainTogether(element("p", "kv-legend"), "legend of the bars"));
   /** @type {Clustering} */
   let clusters;
   /** @type {Rank[]} */
@@ -138,7 +141,7 @@ export function createRanking(host, { tip, onHover, onPick }) {
       list.setAttribute("aria-label", `${VIEWS[view].many} by ${VIEWS[view].score}, best first`);
       panel.hidden = legend.hidden = bars.length === 0;
       const scores = bars.length ? `, from ${decimals(least)} at the bottom to ${decimals(most)} at the top` : "";
-      heading.textContent = `step ${format(step)}: ${countOf(ranks.length, view)} by ${VIEWS[view].score}${scores}`;
+      title.textContent = `step ${format(step)}: ${countOf(ranks.length, view)} by ${VIEWS[view].score}${scores}`;
       drawLegend(legend, clusters);
       cursor = -1;
     },
@@ -162,15 +165,28 @@ export function createRanking(host, { tip, onHover, onPick }) {
  * @param {Clustering} clusters
  */
 function drawLegend(host, { told: { view } }) {
-  /** @type {[kind: Rank["kind"], text: string][]} */
+  const { one } = VIEWS[view];
+  /** @type {[kind: Rank["kind"], text: string, meaning: string][]} */
   const entries = [
-    ["whole", view === "lists" ? "probed" : view === "codes" ? "all its tokens are attended to" : "recalled whole"],
-    ["part", view === "codes" ? "some of its tokens are attended to" : "trimmed by the budget"],
-    ["none", view === "lists" ? "not probed" : "not recalled"],
+    [
+      "whole",
+      view === "lists" ? "probed" : view === "codes" ? "all its tokens are attended to" : "recalled whole",
+      view === "lists" ? "the step ranks the tokens of this list" : `the step attends to all tokens of this ${one}`,
+    ],
+    [
+      "part",
+      view === "codes" ? "some of its tokens are attended to" : "trimmed by the budget",
+      `the step attends to some tokens of this ${one}`,
+    ],
+    [
+      "none",
+      view === "lists" ? "not probed" : "not recalled",
+      view === "lists" ? "the step leaves this list out" : `the step selects no token of this ${one}`,
+    ],
   ];
   const used = view === "pages" || view === "lists" ? entries.filter(([kind]) => kind !== "part") : entries;
-  host.replaceChildren(...used.map(([kind, text]) => {
-    const entry = element("span", "kv-entry");
+  host.replaceChildren(...used.map(([kind, text, meaning]) => {
+    const entry = explain(element("span", "kv-entry"), meaning);
     const sample = entry.appendChild(element("span", `kv-ranksample kv-rank-${kind}`));
     const fill = sample.appendChild(element("span", "kv-rankfill"));
     fill.style.setProperty("--kv-own", colourOf(16));

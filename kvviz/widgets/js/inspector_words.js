@@ -1,5 +1,4 @@
 import { format } from "./dom.js";
-import { SCOPES } from "./scope.js";
 import { quoted } from "./words.js";
 
 /** @import { About, Rank } from "./inspector_groups.js" */
@@ -19,16 +18,14 @@ export const MEANING = {
   projection: "map: how the keys are placed in two dimensions",
   map:
     "the keys in two dimensions; what this map keeps and where it misleads is said below it; + and − zoom, 0 shows all, or Ctrl and the wheel; drag to move. The wheel alone scrolls the page.",
-  text: "the prompt as the model reads it, tinted by group; dotted tokens are in no group",
-  find: "outlines the tokens of every occurrence, in the text and on the map; Enter goes to the next, Shift+Enter back",
+  text:
+    "the prompt as the model reads it, tinted by group; dotted tokens are in no group; text that is found is outlined on the map too",
   ranking:
     "one bar per group, best score first, counted from the lowest one: a softmax depends on differences only; the budget also pays for sinks, recent and generated tokens; a bar is picked by a click, or by ←, → and Enter",
-  size: `size: number of tokens in the group. Of: ${SCOPES.head}`,
-  spread:
-    `spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction. Of: ${SCOPES.head}`,
-  recalled:
-    `recalled by: number of steps that attended to at least one token of the group. Of: ${SCOPES.head}, ${SCOPES.steps}`,
-  central: "the token whose key has the largest cosine to the centroid",
+  size: "size: number of tokens in the group",
+  spread: "spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction",
+  recalled: "recalled by: number of steps that attended to at least one token of the group",
+  central: "most central: the token whose key has the largest cosine to the centroid",
   mostly: "the most frequent texts of the group's tokens",
   nearest: "the groups whose centroids have the largest cosine to this group's centroid",
   steps: "one bar per step: the share of the group's tokens that the step attended to; the step shown is framed",

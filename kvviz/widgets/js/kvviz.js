@@ -41,19 +41,16 @@ function draw(model, root) {
  *
  * @param {{ widgets: { state: Record<string, any>, answers: any[] }[],
  *   follow: { skipped: number, group: number } | null }} page
- * @param {string} css
  * @param {HTMLElement} root
  */
-async function drawPage(page, css, root) {
-  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget, css)));
+async function drawPage(page, root) {
+  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget)));
   for (const model of models) draw(model, root.appendChild(element("div")));
   if (page.follow) follow(models[1], models[0], page.follow);
 }
 
-const [data, style, root] = ["kvviz-page", "kvviz-style", "kvviz-root"].map((id) => document.getElementById(id));
-if (data && style && root && !root.hasChildNodes()) {
-  drawPage(JSON.parse(data.textContent), style.textContent, root);
-}
+const [data, root] = ["kvviz-page", "kvviz-root"].map((id) => document.getElementById(id));
+if (data && root && !root.hasChildNodes()) drawPage(JSON.parse(data.textContent), root);
 
 export default {
   /** @param {{ model: Model, el: HTMLElement }} context */

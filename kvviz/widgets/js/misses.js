@@ -1,10 +1,12 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
 import { explain } from "./explain.js";
+import { createFind } from "./find.js";
 import { createAnswers } from "./misses_answers.js";
 import { createHeads } from "./misses_heads.js";
 import { createJourney } from "./misses_journey.js";
 import { MEANING, nats, total } from "./misses_words.js";
-import { button, createSaveMenu, createStepSlider, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
+import { button, createStepSlider, keepKeys, stepKeys, titledPanel } from "./panel.js";
+import { createSaveMenu, saveAs } from "./save.js";
 import { explainNumber, scopeText, tagged, tagOf } from "./scope.js";
 import { unpack } from "./slice.js";
 import { ATTENDED, createStrip, ORACLE } from "./strip.js";
@@ -14,6 +16,7 @@ import { createWait } from "./wait.js";
 import { quoted, visible } from "./words.js";
 
 /** @import { View } from "./host.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Unpacked } from "./slice.js" */
 
 /**
@@ -128,6 +131,7 @@ export function createMisses(root, host) {
     page.evidence.map(({ look }) => look),
     page.evidence.map(() => ATTENDED | ORACLE),
   );
+  createFind(text.heading, root, { tokens: page.tokens, strips: () => [strip] });
   const map = createHeads(heads.panel, page, { tip, pick });
   const way = createJourney(journey, page, losses, { pick });
   const shown = createAnswers(answers.panel, page);
@@ -169,10 +173,10 @@ export function createMisses(root, host) {
     return position === undefined ? `head ${layer} ${head}` : `token ${position}`;
   }
 
-  function save() {
+  /** @param {Format} format */
+  function save(format) {
     const { layer, head } = picked();
-    const name = `miss-inspector-layer-${layer}-head-${head}.png`;
-    return savePicture(menu, root, host.css, name, null);
+    return saveAs(format, menu, root, host, `miss-inspector-layer-${layer}-head-${head}`);
   }
 
   function paintAnswers() {

@@ -68,6 +68,14 @@ export function createJourney({ heading, panel }, page, losses, { pick }) {
       node.addEventListener("click", () => pick({ step }));
       return node;
     }));
+    reveal();
+    requestAnimationFrame(reveal); // a notebook attaches the root first
+  }
+
+  /** Scrolls the row of steps, and nothing else, to the picked one. */
+  function reveal() {
+    const picked = /** @type {HTMLElement | null} */ (steps.querySelector("[data-picked]"));
+    if (picked) steps.scrollLeft = picked.offsetLeft - steps.offsetLeft - (steps.clientWidth - picked.offsetWidth) / 2;
   }
 
   /**

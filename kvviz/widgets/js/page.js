@@ -5,18 +5,22 @@
 /** @typedef {Record<string, any>} Values */
 /** @typedef {{ when: Values, then: Values }} Answer */
 
+/** @type {Values[]} The values of this page's widgets, in their order. */
+const shown = [];
+
 /** @typedef {Model & { told: (react: () => void) => void, take: (changes: Values) => void }} PageModel */
 
 /**
  * A model that answers from the page: if its values match the `when` of an answer, it takes over the answer's `then`.
  *
  * @param {{ state: Values, answers: Answer[] }} page
- * @param {string} css
  * @returns {Promise<PageModel>}
  */
-export async function pageModel({ state, answers }, css) {
+export async function pageModel({ state, answers }) {
   /** @type {Values} */
-  const values = { ...(await withBytes(state)), _css: css };
+  const values = {};
+  shown.push(values);
+  Object.assign(values, await withBytes(state));
   const events = new EventTarget();
   /** @type {Answer[]} */
   let current = [];
@@ -34,6 +38,7 @@ export async function pageModel({ state, answers }, css) {
 
   await answer();
   return {
+    page: savedPage,
     get: (name) => values[name],
     set(name, value) {
       values[name] = value;
@@ -56,6 +61,30 @@ export async function pageModel({ state, answers }, css) {
     on: (event, react) => events.addEventListener(event, react),
     off: (event, react) => events.removeEventListener(event, react),
   };
+}
+
+/** This page as it was before its widgets were drawn, but opening at what they show now. */
+function savedPage() {
+  const page = /** @type {HTMLElement} */ (document.documentElement.cloneNode(true));
+  page.querySelector("#kvviz-root")?.replaceChildren();
+  for (const node of [page, ...page.querySelectorAll("body")]) {
+    for (const { name } of [...node.attributes]) if (name !== "lang") node.removeAttribute(name); // an outer page's theme
+  }
+  const data = /** @type {HTMLElement} */ (page.querySelector("#kvviz-page")), content = JSON.parse(data.textContent);
+  content.widgets.forEach((/** @type {{ state: Values }} */ { state }, /** @type {number} */ index) => {
+    for (const name of Object.keys(state)) if (!hasBytes(shown[index][name])) state[name] = shown[index][name];
+  });
+  data.textContent = JSON.stringify(content).replace(/[<>&]/g, (sign) => `\\u00${sign.charCodeAt(0).toString(16)}`);
+  page.querySelectorAll("body > iframe").forEach((frame) => frame.remove()); // one that is printed
+  return `<!doctype html>\n${page.outerHTML}`;
+}
+
+/**
+ * @param {any} value
+ * @returns {boolean}
+ */
+function hasBytes(value) {
+  return Array.isArray(value) ? value.some(hasBytes) : value instanceof Uint8Array;
 }
 
 /**

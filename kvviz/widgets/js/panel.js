@@ -1,9 +1,8 @@
 import { element, format, targetOf } from "./dom.js";
 import { explain, explainTogether } from "./explain.js";
-import { download, pictureOf } from "./picture.js";
 import { MEANING } from "./words.js";
 
-// Parts of all widgets: pickers, buttons, titled sections, the step slider, legends, and the "Save" menu.
+// Parts of all widgets: pickers, buttons, titled sections, the step slider and legends.
 
 /**
  * Keeps JupyterLab's shortcuts from taking the widget's keys. JupyterLab first asks the focused element, then its
@@ -163,69 +162,5 @@ export function createLegend(marks, hint, hintMeaning) {
 export function markSelected(...selects) {
   for (const select of selects) {
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
-  }
-}
-
-/** @typedef {ReturnType<typeof createSaveMenu>} SaveMenu */
-
-/**
- * The "Save" menu: a screenshot of the panel, made by `save`, and the Python line that opens this view.
- *
- * @param {HTMLElement} head
- * @param {HTMLElement} root
- * @param {() => void} save
- */
-export function createSaveMenu(head, root, save) {
-  const menu = head.appendChild(element("details", "kv-menu"));
-  explain(
-    menu.appendChild(element("summary", "", "Save")),
-    "a picture of this panel, or the Python line that opens it",
-  );
-  root.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(targetOf(event))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
-  const sheet = menu.appendChild(element("div", "kv-sheet"));
-  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
-  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
-  const line = sheet.appendChild(element("code"));
-  const status = sheet.appendChild(element("p", "kv-said"));
-  status.setAttribute("role", "status");
-
-  async function copy() {
-    try {
-      await navigator.clipboard.writeText(line.textContent);
-      status.textContent = "Copied.";
-    } catch {
-      getSelection()?.selectAllChildren(line);
-      status.textContent = "This page cannot use the clipboard. The line is selected: copy it with Ctrl+C.";
-    }
-  }
-
-  return { menu, line, status };
-}
-
-/**
- * Saves a picture of the panel `root` as `name`; if the browser cannot draw it, saves the canvas `spare`.
- *
- * @param {SaveMenu} menu
- * @param {HTMLElement} root
- * @param {string} css
- * @param {string} name
- * @param {HTMLCanvasElement | null} spare
- */
-export async function savePicture({ menu, status }, root, css, name, spare, picture = () => pictureOf(root, css)) {
-  menu.open = false;
-  try {
-    download(await picture(), name);
-  } catch (error) {
-    menu.open = true;
-    const instead = spare ? "only the map was saved" : "take a screenshot of the page";
-    status.textContent = `This browser cannot draw the whole panel (${
-      /** @type {Error} */ (error).message
-    }): ${instead}.`;
-    if (spare) download(spare.toDataURL("image/png"), name);
   }
 }

@@ -1,75 +1,77 @@
 import { contextOf, element } from "./dom.js";
 
-// A picture of an element: its markup and style sheet inside an SVG, which is drawn onto a canvas. Nothing is fetched.
-// deno-lint-ignore no-control-regex -- XML allows no control characters
-const UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g;
-const VARIABLES = [
-  "--jp-layout-color0",
-  "--jp-layout-color1",
-  "--jp-layout-color2",
-  "--jp-ui-font-color1",
-  "--jp-ui-font-color2",
-  "--jp-border-color1",
-  "--jp-border-color2",
-  "--jp-brand-color1",
-  "--jp-ui-font-family",
-  "--jp-content-font-family",
-  "--jp-code-font-family",
-];
+// Files of a drawing: SVG as text, PNG drawn from it, and PDF by the browser's print dialog. Nothing is fetched.
 
-/**
- * A PNG of an element, as a data URL.
- *
- * @param {HTMLElement} root
- * @param {string} css
- */
-export async function pictureOf(root, css) {
-  const { width, height } = root.getBoundingClientRect();
-  const copy = /** @type {HTMLElement} */ (root.cloneNode(true));
-  const style = getComputedStyle(root);
-  for (const name of VARIABLES) copy.style.setProperty(name, style.getPropertyValue(name));
-  copy.style.width = `${width}px`;
-  copy.querySelectorAll(".kv-tip, .kv-sheet").forEach((node) => node.remove());
-  const canvases = copy.querySelectorAll("canvas");
-  root.querySelectorAll("canvas").forEach((canvas, index) => {
-    const image = element("img");
-    image.src = canvas.toDataURL();
-    image.style.cssText = canvas.style.cssText;
-    canvases[index].replaceWith(image);
-  });
-  const panels = /** @type {NodeListOf<HTMLElement>} */ (copy.querySelectorAll(".kv-panel"));
-  root.querySelectorAll(".kv-panel").forEach((panel, index) => {
-    panels[index].style.overflow = "hidden";
-    panels[index].style.height = `${panel.clientHeight}px`;
-    const inner = /** @type {HTMLElement | null} */ (panels[index].querySelector(".kv-lines, ol, .kv-matrix-inner"));
-    if (panel.scrollTop && inner) inner.style.marginTop = `${-panel.scrollTop}px`;
-  });
-  copy.prepend(element("style", "", css));
-  const markup = new XMLSerializer().serializeToString(copy).replace(UNWRITABLE, "\ufffd");
-  const drawing = `<foreignObject width="100%" height="100%">${markup}</foreignObject>`;
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}">${drawing}</svg>`;
-  const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
-  await image.decode();
-  const scale = 2;
-  const canvas = element("canvas");
-  canvas.width = Math.ceil(width * scale);
-  canvas.height = Math.ceil(height * scale);
-  const context = contextOf(canvas);
-  context.scale(scale, scale);
-  context.fillStyle = style.backgroundColor;
-  context.fillRect(0, 0, width, height);
-  context.drawImage(image, 0, 0, width, height);
-  return canvas.toDataURL("image/png"); // throws in browsers that treat such a canvas as tainted
+/** @typedef {{ svg: SVGElement, width: number, height: number }} Drawn */
+
+// deno-lint-ignore no-control-regex -- XML allows neither control characters nor halves of a surrogate pair
+const UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]/gu;
+const SCALE = 2; // pixels of a PNG per CSS pixel
+const PRINTED_MS = 60_000; // after which a frame is removed whose browser did not say that it printed
+
+/** @param {Drawn} drawn */
+export function textOf({ svg }) {
+  return new XMLSerializer().serializeToString(svg).replace(UNWRITABLE, "\ufffd");
 }
 
 /**
- * @param {string} url
+ * The drawing as the bytes of a PNG.
+ *
+ * @param {Drawn} drawn
+ */
+export async function pngOf(drawn) {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(textOf(drawn))}`;
+  await image.decode();
+  const canvas = element("canvas");
+  canvas.width = SCALE * drawn.width;
+  canvas.height = SCALE * drawn.height;
+  contextOf(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
+  /** @type {Blob | null} */
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!blob) throw new Error("the picture is too large for it");
+  return blob;
+}
+
+/**
+ * Opens the browser's print dialog for a page of exactly the drawing's size. Browsers write such a page as a vector PDF
+ * with the fonts of every script embedded; jsPDF with svg2pdf.js would add 900 kB and leave out all but Latin letters.
+ *
+ * @param {Drawn} drawn
+ * @param {string} name of the file that the dialog suggests
+ */
+export function print({ svg, width, height }, name) {
+  const frame = element("iframe");
+  frame.style.cssText = "position:fixed;width:0;height:0;border:0";
+  frame.setAttribute("aria-hidden", "true");
+  frame.tabIndex = -1;
+  document.body.append(frame);
+  const sheet = /** @type {Window} */ (frame.contentWindow), page = sheet.document, before = document.title;
+  page.title = document.title = name; // browsers differ in which of them names the file
+  const size = `@page { size: ${width / 96}in ${height / 96}in; margin: 0 }`;
+  page.head.append(
+    element("style", "", `${size} html, body { margin: 0 } svg { display: block; break-inside: avoid }`),
+  );
+  page.body.append(page.importNode(svg, true));
+  const done = () => {
+    clearTimeout(timer);
+    frame.remove();
+    if (document.title === name) document.title = before;
+  };
+  const timer = setTimeout(done, PRINTED_MS);
+  sheet.addEventListener("afterprint", () => setTimeout(done));
+  sheet.focus();
+  sheet.print();
+}
+
+/**
+ * @param {Blob} blob
  * @param {string} name
  */
-export function download(url, name) {
+export function download(blob, name) {
   const link = element("a");
-  link.href = url;
+  link.href = URL.createObjectURL(blob);
   link.download = name;
   link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

@@ -2,11 +2,14 @@
 import { element } from "./dom.js";
 import { explain } from "./explain.js";
 
-/** @typedef {"head" | "layer" | "layers" | "step" | "steps" | "last" | "answer"} Scope */
+/** @import { Union } from "./union.js" */
+/** @typedef {"head" | "heads" | "query_heads" | "layer" | "layers" | "step" | "steps" | "last" | "answer"} Scope */
 
 /** @type {Record<Scope, string>} */
 export const SCOPES = {
   head: "this head",
+  heads: "all heads of the layer",
+  query_heads: "query heads of the KV head",
   layer: "this layer",
   layers: "all layers",
   step: "this step",
@@ -31,6 +34,20 @@ export const SCOPE_OF = {
   choose: "layer",
   logprob: "layers",
 };
+
+/** @type {Record<Union, Scope>} */
+export const OF_UNION = { none: "head", layer: "heads", kv_head: "query_heads" };
+
+/**
+ * The scope of a number when a union of heads is shown: what is a head's belongs to all of them.
+ *
+ * @param {Scope} scope
+ * @param {Union} union
+ * @returns {Scope}
+ */
+export function scopeIn(scope, union) {
+  return scope === "head" ? OF_UNION[union] : scope;
+}
 
 /** @param {Scope[]} scopes */
 export function scopeText(...scopes) {

@@ -1,9 +1,11 @@
 import { element, format, hasModifier, targetOf } from "./dom.js";
 import { explain } from "./explain.js";
+import { createFind } from "./find.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createZoom, mapOf } from "./map_zoom.js";
 import { createMatrix } from "./matrix.js";
-import { createLegend, keepKeys, savePicture, stepKeys, titledPanel } from "./panel.js";
+import { createLegend, keepKeys, stepKeys, titledPanel } from "./panel.js";
+import { saveAs } from "./save.js";
 import { tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createAxis } from "./stepper_axis.js";
@@ -15,14 +17,17 @@ import { mapColours } from "./map_colours.js";
 import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
-import { aboutToken, marksOf, MEANING } from "./words.js";
+import { about as aboutHeads, isShown, STRENGTH, unionOf } from "./union.js";
+import { marksOf, MEANING } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { View } from "./host.js" */
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
 /** @import { Clusters, Drawn, Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
-/** @typedef {Slice & Clusters & StepperNumbers} StepperSlice */
+/** @import { HeadCounts, Union } from "./union.js" */
+/** @typedef {Slice & Clusters & StepperNumbers & Partial<HeadCounts>} StepperSlice */
 /**
  * @typedef {object} StepperNumbers
  * @property {Int32Array} group_offsets
@@ -44,6 +49,8 @@ import { aboutToken, marksOf, MEANING } from "./words.js";
  * @property {string} layers_meaning
  * @property {number[]} heads
  * @property {string} head_name
+ * @property {Union[]} unions
+ * @property {number} per_kv_head
  * @property {string} group_name
  * @property {boolean} merges
  * @property {string[]} notes
@@ -77,23 +84,26 @@ export function createStepper(root, host) {
   const wait = createWait(root, () => slice && paint(slice));
 
   const tip = createTip(root);
-  const heads = createHeadPanel(root, page, { tip, pick: ask });
+  const heads = createHeadPanel(root, page, { tip, pick: ask, settings: controls.settings });
   const grid = root.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
-  const follow = createFollow(heading, page, () => prompt);
+  const follow = createFollow(controls.settings, heading, page, () => prompt);
+  createFind(heading, root, { tokens: page.tokens.slice(0, page.prompt_length), strips: () => [prompt] });
   const { panel: mapPanel } = titledPanel(grid, "steps ↓ × positions →", "kv-map", MEANING.map);
   const zoom = createZoom(page.tokens.length, paintMap);
   const axis = createAxis(mapPanel, page, zoom);
   const recalledPanel = titledPanel(grid, "", "kv-recalled", MEANING.recalled);
   const recalledTitle = recalledPanel.heading.appendChild(element("span"));
-  recalledPanel.heading.append(" ", tagOf(recalledPanel.panel, "head", "step"));
+  const recalledTag = tagOf(recalledPanel.panel, "head", "step");
+  recalledPanel.heading.append(" ", recalledTag);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
-  root.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const key = legend(page);
+  root.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
 
   /** @type {OnHover} */
   const about = (position, event) => {
     if (position === null || !frame || !slice) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, now, position), event);
+    else tip.show(aboutHeads(page, slice, frame, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
@@ -121,7 +131,7 @@ export function createStepper(root, host) {
     onHover(cell, event) {
       if (!cell || !slice) return tip.hide();
       const [row] = cell, position = positionAt(drawn, cell);
-      tip.show([["step", format(row)], ...aboutToken(page, slice, frameOf(slice, row), row, position)], event);
+      tip.show([["step", format(row)], ...aboutHeads(page, slice, frameOf(slice, row), row, position)], event);
     },
     onPick(row, column) {
       if (!slice) return;
@@ -149,12 +159,17 @@ export function createStepper(root, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight; // keeps the newest token in sight
     map.frame(now);
-    const recalled = clusters.paint(slice, now, frame);
-    recalledTitle.textContent = page.merges
+    const recalled = clusters.paint(slice, now, frame), { kind, heads: joined } = unionOf(slice);
+    recalledPanel.panel.hidden = kind !== "none";
+    recalledTag.hidden = kind !== "none";
+    recalledTitle.textContent = kind !== "none"
+      ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled`
+      : page.merges
       ? "centroids whose tokens have the most attention (bar: exact attention)"
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow.paint(slice, frame, opening);
-    heads.paint(slice.layer, slice.head);
+    heads.paint(slice.layer, slice.head, kind);
+    key.say(joined, kind !== "none");
     controls.paint(now, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -192,16 +207,20 @@ export function createStepper(root, host) {
   /**
    * @param {number} layer
    * @param {number} head
+   * @param {Union} union
    */
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (slice && root.dataset.busy === undefined && isShown(slice, layer, head, union)) return;
     wait.begin();
     root.dataset.busy = "";
-    host.tell({ layer, head });
+    heads.paint(layer, head, union);
+    host.tell({ layer, head, union });
   }
 
-  function save() {
-    const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
-    return savePicture(controls.menu, root, host.css, `decode-stepper-${place}.png`, map.canvas);
+  /** @param {Format} format */
+  function save(format) {
+    const head = slice && unionOf(slice).kind !== "none" ? "union" : `head-${slice?.head}`;
+    return saveAs(format, controls.menu, root, host, `decode-stepper-step-${now}-layer-${slice?.layer}-${head}`);
   }
 
   root.addEventListener("keydown", (event) => {
@@ -238,13 +257,26 @@ export function createStepper(root, host) {
   };
 }
 
-/** @param {StepperPage} page */
+/**
+ * The legend, and what sets its words for one head or a union of heads.
+ *
+ * @param {StepperPage} page
+ */
 function legend(page) {
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(
-    marksOf(page.merges),
-    `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`,
-    tint,
-  );
+  const words = `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`;
+  const host = createLegend(marksOf(page.merges), words, tint);
+  const last = /** @type {HTMLElement} */ (host.lastElementChild);
+  return {
+    host,
+    /**
+     * @param {number} heads
+     * @param {boolean} union
+     */
+    say(heads, union) {
+      last.textContent = union ? `union of ${heads} heads · strength: share of the heads` : words;
+      explain(last, union ? STRENGTH : tint);
+    },
+  };
 }

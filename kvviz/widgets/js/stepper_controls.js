@@ -1,47 +1,42 @@
 import { element, format } from "./dom.js";
 import { explain, explainTogether } from "./explain.js";
-import { button, createSaveMenu, createStepSlider, markSelected, picker } from "./panel.js";
-import { explainNumber, SCOPE_OF, tagged } from "./scope.js";
+import { createSettings } from "./menu.js";
+import { button, createStepSlider } from "./panel.js";
+import { createPlacePickers } from "./place_pickers.js";
+import { createSaveMenu } from "./save.js";
+import { explainNumber, SCOPE_OF, scopeIn, tagged, tagOf } from "./scope.js";
+import { meaningIn, nameIn, unionOf } from "./union.js";
 import { bytes, MEANING, quoted } from "./words.js";
 
 /** @import { Go } from "./panel.js" */
+/** @import { Format } from "./save.js" */
+/** @import { PickHead } from "./head_panel.js" */
 /** @import { StepperPage, StepperSlice } from "./stepper.js" */
+/** @import { Union } from "./union.js" */
 
 /**
- * Seven controls: previous step, next step, play, step slider, layer, head, and menu.
+ * Six controls, to which the text adds a search field: previous step, next step, play, step slider, settings, and menu.
  *
  * @param {HTMLElement} root
  * @param {StepperPage} page
  * @param {object} options
  * @param {Go} options.go
  * @param {() => void} options.toggle
- * @param {(layer: number, head: number) => void} options.pick
- * @param {() => void} options.save
+ * @param {PickHead} options.pick
+ * @param {(format: Format) => void} options.save
  */
 export function createControls(root, page, { go, toggle, pick, save }) {
   const head = root.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
-  const layer = picker(
-    head,
-    "layer",
-    page.layers,
-    page.layers_meaning,
-    () => pick(Number(layer.value), Number(row.value)),
-  );
-  const row = picker(
-    head,
-    page.head_name,
-    page.heads,
-    `${page.head_name}: the head of the layer that is shown`,
-    () => pick(Number(layer.value), Number(row.value)),
-  );
+  const place = createPlacePickers(head, page, (layer, row) => pick(layer, row, "none"));
 
   const bar = root.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
   const play = button(slider.buttons, "▶", "play (space)", toggle);
   const stats = explainTogether(bar.appendChild(element("span", "kv-stats")), "numbers of this step");
   const fed = stats.appendChild(explain(element("span", "kv-fed"), MEANING.fed));
-  const ofHead = stats.appendChild(tagged(element("span", "kv-scoped"), "head", "step"));
+  const ofHead = stats.appendChild(element("span", "kv-scoped"));
+  ofHead.append(tagOf(ofHead, "head", "step"));
   const ofLayer = stats.appendChild(tagged(element("span", "kv-scoped"), "layer", "step"));
   const figures = {
     recall: figure(ofHead, "recall"),
@@ -51,10 +46,12 @@ export function createControls(root, page, { go, toggle, pick, save }) {
     moved: figure(ofLayer, "moved"),
   };
 
+  const settings = createSettings(head, root);
   const menu = createSaveMenu(head, root, save);
 
   return {
     menu,
+    settings,
     /** @param {boolean} running */
     playing(running) {
       play.textContent = running ? "❚❚" : "▶";
@@ -76,10 +73,12 @@ export function createControls(root, page, { go, toggle, pick, save }) {
       figures.attended.number.textContent = format(attended);
       figures.read.inBytes(slice.read_bytes[step]);
       figures.moved.inBytes(slice.moved_bytes[step]);
-      layer.value = String(slice.layer);
-      row.value = String(slice.head);
-      markSelected(layer, row);
-      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+      place(slice.layer, slice.head);
+      const { kind, heads } = unionOf(slice);
+      ofHead.firstElementChild?.replaceWith(tagOf(ofHead, scopeIn("head", kind), "step"));
+      for (const { ofHeads } of Object.values(figures)) ofHeads(kind, heads);
+      const union = kind === "none" ? "" : `, union="${kind}"`;
+      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head}${union})`;
     },
   };
 }
@@ -90,15 +89,23 @@ export function createControls(root, page, { go, toggle, pick, save }) {
  */
 function figure(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
-  explainNumber(item, MEANING[name], SCOPE_OF[name], "step");
-  item.append(element("span", "kv-name", name));
+  const label = item.appendChild(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
+  let about = "";
   return {
     number,
+    /**
+     * @param {Union} union
+     * @param {number} heads
+     */
+    ofHeads(union, heads) {
+      label.textContent = nameIn(name, union);
+      explainNumber(item, `${meaningIn(name, union, heads)}${about}`, scopeIn(SCOPE_OF[name], union), "step");
+    },
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
-      explainNumber(item, `${MEANING[name]}: ${format(count)} bytes`, SCOPE_OF[name], "step");
+      about = `: ${format(count)} bytes`;
     },
   };
 }

@@ -59,14 +59,12 @@ export function createStrip(host, options) {
   const lines = host.appendChild(element("div", "kv-lines"));
   /** @type {Token[]} */
   let spans = [];
-  /** @type {Token[]} */
-  let outlined = [];
+  /** @type {Map<string, { positions: number[], spans: Token[] }>} by the name of their attribute */
+  const outlines = new Map();
   /** @type {Set<Token>} */
   let painted = new Set();
   /** @type {[positions: Numbers, looks: Numbers, marks: Numbers]} */
   let lastPaint = [[], [], []];
-  /** @type {number[]} */
-  let outlinedPositions = [];
   const asked = new Set(marks);
   let first = start, revealed = tokens.length;
   let cursor = -1; // the position that keys went to
@@ -85,7 +83,7 @@ export function createStrip(host, options) {
       spans.push(span);
     }
     lines.replaceChildren(...spans);
-    light(outlinedPositions);
+    for (const [name, { positions }] of outlines) outline(name, positions);
     note.hidden = tokens.length <= most;
     range.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
     earlier.disabled = first === start;
@@ -125,16 +123,24 @@ export function createStrip(host, options) {
   }
 
   /**
-   * Outlines the tokens of one cluster, whatever their tints and marks.
+   * Outlines tokens, and no others of that name, whatever their tints and marks.
+   *
+   * @param {string} name the style sheet's attribute data-…: "lit", "found" or "match"
+   * @param {number[]} positions
+   */
+  function outline(name, positions) {
+    for (const span of outlines.get(name)?.spans ?? []) delete span.dataset[name];
+    const outlined = positions.flatMap((position) => spanAt(position) ?? []);
+    for (const span of outlined) span.dataset[name] = "";
+    outlines.set(name, { positions, spans: outlined });
+  }
+
+  /**
+   * Outlines the tokens of one cluster, or the picked token.
    *
    * @param {number[]} positions
    */
-  function light(positions) {
-    outlinedPositions = positions;
-    for (const span of outlined) span.removeAttribute("data-lit");
-    outlined = positions.flatMap((position) => spanAt(position) ?? []);
-    for (const span of outlined) span.dataset.lit = "";
-  }
+  const light = (positions) => outline("lit", positions);
 
   /** @param {number} position */
   function focus(position, flash = true) {
@@ -234,7 +240,7 @@ export function createStrip(host, options) {
     });
   });
   build(start);
-  return { paint, light, focus, turn, reveal, inSight };
+  return { paint, light, outline, focus, turn, reveal, inSight };
 }
 
 /**

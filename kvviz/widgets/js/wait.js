@@ -8,8 +8,9 @@ export const PATIENCE_MS = 8000;
  *
  * @param {HTMLElement} root gets a line for the words, empty until then
  * @param {() => void} back
+ * @param {string} [kept] what is left as it was
  */
-export function createWait(root, back, usual = PATIENCE_MS) {
+export function createWait(root, back, usual = PATIENCE_MS, kept = "The widget still shows what it showed before.") {
   const words = root.appendChild(element("p", "kv-silent"));
   words.setAttribute("role", "status");
   /** @type {number | undefined} */
@@ -30,7 +31,7 @@ export function createWait(root, back, usual = PATIENCE_MS) {
         back();
         words.textContent =
           `The kernel has not answered for ${patience / 1000} seconds: it is busy, or it has stopped. ` +
-          "The widget still shows what it showed before. If the kernel has stopped, run the cell again.";
+          `${kept} If the kernel has stopped, run the cell again.`;
       }, patience);
     },
     end,

@@ -197,7 +197,7 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   host.classList.add("kv-matrix");
   const inner = host.appendChild(element("div", "kv-matrix-inner"));
   const canvas = inner.appendChild(element("canvas"));
-  const frame = inner.appendChild(element("div", "kv-row"));
+  const frame2 = inner.appendChild(element("div", "kv-row"));
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", label);
@@ -253,9 +253,9 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   }
   function place() {
     const top = framed * rowHeight;
-    frame.hidden = framed < 0 || framed >= rows;
-    frame.style.top = `${top}px`;
-    frame.style.height = `${rowHeight}px`;
+    frame2.hidden = framed < 0 || framed >= rows;
+    frame2.style.top = `${top}px`;
+    frame2.style.height = `${rowHeight}px`;
     if (top < host.scrollTop) host.scrollTop = top;
     if (top + rowHeight > host.scrollTop + host.clientHeight) host.scrollTop = top + rowHeight - host.clientHeight;
   }
@@ -479,6 +479,7 @@ function explainAll(root2, show) {
     root2.querySelector("[data-term]")?.removeAttribute("data-term");
     if (targetOf(event).closest("[data-terms], [data-meaning], section")) show(null);
   });
+  root2.addEventListener("input", () => show(null));
   root2.addEventListener("keydown", (event) => {
     const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0, group2 = targetOf(event);
     if (group2.dataset.terms === void 0 && event.key !== "Escape") return show(null);
@@ -547,7 +548,7 @@ function createStrip(host, options) {
   host.setAttribute("role", "region");
   host.setAttribute("aria-label", label);
   host.setAttribute("aria-description", "\u2191 and \u2193 read the marked tokens, with Shift all tokens; Enter picks one");
-  const note = host.appendChild(element("p", "kv-window")), range = note.appendChild(element("span"));
+  const note = host.appendChild(element("p", "kv-window")), range2 = note.appendChild(element("span"));
   const [earlier, later] = [
     "earlier",
     "later"
@@ -560,14 +561,13 @@ function createStrip(host, options) {
   });
   const lines = host.appendChild(element("div", "kv-lines"));
   let spans = [];
-  let outlined = [];
+  const outlines = /* @__PURE__ */ new Map();
   let painted = /* @__PURE__ */ new Set();
   let lastPaint = [
     [],
     [],
     []
   ];
-  let outlinedPositions = [];
   const asked = new Set(marks);
   let first = start, revealed = tokens.length;
   let cursor = -1;
@@ -584,9 +584,9 @@ function createStrip(host, options) {
       spans.push(span);
     }
     lines.replaceChildren(...spans);
-    light(outlinedPositions);
+    for (const [name, { positions }] of outlines) outline(name, positions);
     note.hidden = tokens.length <= most;
-    range.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
+    range2.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
     earlier.disabled = first === start;
     later.disabled = until === start + tokens.length;
   }
@@ -612,12 +612,16 @@ function createStrip(host, options) {
     }
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
   }
-  function light(positions) {
-    outlinedPositions = positions;
-    for (const span of outlined) span.removeAttribute("data-lit");
-    outlined = positions.flatMap((position) => spanAt(position) ?? []);
-    for (const span of outlined) span.dataset.lit = "";
+  function outline(name, positions) {
+    for (const span of outlines.get(name)?.spans ?? []) delete span.dataset[name];
+    const outlined = positions.flatMap((position) => spanAt(position) ?? []);
+    for (const span of outlined) span.dataset[name] = "";
+    outlines.set(name, {
+      positions,
+      spans: outlined
+    });
   }
+  const light = (positions) => outline("lit", positions);
   function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
     if (!spanAt(position)) {
@@ -715,6 +719,7 @@ function createStrip(host, options) {
   return {
     paint,
     light,
+    outline,
     focus,
     turn,
     reveal,
@@ -732,8 +737,8 @@ function classOf(mark) {
   if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
   const kept = mark & (SINK | RECENT);
   const kind = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
-  const verdict2 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
-  return `kv-attended ${kind} ${verdict2}`;
+  const verdict3 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
+  return `kv-attended ${kind} ${verdict3}`;
 }
 
 // map_colours.js
@@ -815,17 +820,17 @@ function verdictColours(root2, method) {
     missed
   ];
   ranges[MERGED_AWAY] = merged;
-  return looks((verdict2, level) => {
-    if (!ranges[verdict2]) return "transparent";
-    const lightness = within(ranges[verdict2], level);
-    return verdict2 === KEPT || verdict2 === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
+  return looks((verdict3, level) => {
+    if (!ranges[verdict3]) return "transparent";
+    const lightness = within(ranges[verdict3], level);
+    return verdict3 === KEPT || verdict3 === MISSED ? oklch(lightness) : `oklch(from ${method} ${lightness} c h)`;
   });
 }
 function rangesOf(root2) {
   return RANGES[root2.closest(".kvviz")?.getAttribute("data-theme") === "dark" ? "dark" : "light"];
 }
-function within([faintest, strongest], level) {
-  return faintest + level / (LEVELS - 1) * (strongest - faintest);
+function within([faintest, strongest2], level) {
+  return faintest + level / (LEVELS - 1) * (strongest2 - faintest);
 }
 function oklch(lightness, chroma = 0, hue = 0) {
   return `oklch(${lightness} ${chroma} ${hue})`;
@@ -879,7 +884,7 @@ function createCanvasMatrix(root2, host) {
       ]
     })
   });
-  const frame = () => matrix.frame(host.get("row"));
+  const frame2 = () => matrix.frame(host.get("row"));
   const paint = () => {
     const values = host.bytes("values"), [rows, columns] = host.get("shape");
     if (values.length !== rows * columns) return;
@@ -887,12 +892,12 @@ function createCanvasMatrix(root2, host) {
       rows,
       columns
     ]);
-    frame();
+    frame2();
   };
   host.on("values", paint);
   host.on("shape", paint);
   host.on("colours", matrix.recolour);
-  host.on("row", frame);
+  host.on("row", frame2);
   const unwatch = watchTheme(root2, matrix.recolour);
   paint();
   return () => {
@@ -930,7 +935,7 @@ function createCurve(host, { label, onPick, onHover }) {
     class: "kv-own",
     ...fixed
   }));
-  const frame = svg.appendChild(svgElement("rect", {
+  const frame2 = svg.appendChild(svgElement("rect", {
     class: "kv-now",
     y: 0.5,
     height: TALL - 1,
@@ -962,11 +967,11 @@ function createCurve(host, { label, onPick, onHover }) {
       };
       others.setAttribute("d", all.filter((_, index) => index !== front).map(path).join(""));
       curve.setAttribute("d", path(all[front]));
-      frame.setAttribute("width", String(WIDE / steps2));
+      frame2.setAttribute("width", String(WIDE / steps2));
     },
     /** @param {number} step */
     frame(step) {
-      frame.setAttribute("x", String(step * WIDE / steps2));
+      frame2.setAttribute("x", String(step * WIDE / steps2));
     }
   };
 }
@@ -974,6 +979,8 @@ function createCurve(host, { label, onPick, onHover }) {
 // scope.js
 var SCOPES = {
   head: "this head",
+  heads: "all heads of the layer",
+  query_heads: "query heads of the KV head",
   layer: "this layer",
   layers: "all layers",
   step: "this step",
@@ -992,6 +999,14 @@ var SCOPE_OF = {
   choose: "layer",
   logprob: "layers"
 };
+var OF_UNION = {
+  none: "head",
+  layer: "heads",
+  kv_head: "query_heads"
+};
+function scopeIn(scope, union) {
+  return scope === "head" ? OF_UNION[union] : scope;
+}
 function scopeText(...scopes) {
   return scopes.map((scope) => SCOPES[scope]).join(", ");
 }
@@ -1052,12 +1067,12 @@ function clustersOf(slice, step) {
   ];
   return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
 }
-function indexOf(frame, position) {
-  let low = 0, high = frame.positions.length - 1;
+function indexOf(frame2, position) {
+  let low = 0, high = frame2.positions.length - 1;
   while (low <= high) {
     const middle = low + high >> 1;
-    if (frame.positions[middle] === position) return middle;
-    if (frame.positions[middle] < position) low = middle + 1;
+    if (frame2.positions[middle] === position) return middle;
+    if (frame2.positions[middle] < position) low = middle + 1;
     else high = middle - 1;
   }
   return -1;
@@ -1158,10 +1173,10 @@ function decimals(number) {
   if (Number.isNaN(number)) return "none";
   return number !== 0 && (Math.abs(number) < 1e-3 || Math.abs(number) >= 1e5) ? number.toExponential(1) : Number(number.toPrecision(3)).toString();
 }
-function wasRecalled(frame, index) {
-  return index >= 0 && frame.groups[index] >= 0;
+function wasRecalled(frame2, index) {
+  return index >= 0 && frame2.groups[index] >= 0;
 }
-function aboutToken(page, slice, frame, step, position) {
+function aboutToken(page, slice, frame2, step, position) {
   const rows = [
     [
       "token",
@@ -1179,14 +1194,14 @@ function aboutToken(page, slice, frame, step, position) {
       "not yet in the text at this step"
     ]
   ];
-  const index = indexOf(frame, position);
-  if (wasRecalled(frame, index)) {
+  const index = indexOf(frame2, position);
+  if (wasRecalled(frame2, index)) {
     rows.push([
       page.group_name,
-      `#${frame.groups[index]}`
+      `#${frame2.groups[index]}`
     ], [
       "score",
-      decimals(frame.scores[index])
+      decimals(frame2.scores[index])
     ]);
   } else rows.push([
     page.group_name,
@@ -1194,18 +1209,18 @@ function aboutToken(page, slice, frame, step, position) {
   ]);
   rows.push([
     "attention",
-    weightOf(slice, frame, index, step, position)
+    weightOf(slice, frame2, index, step, position)
   ], [
     "state",
-    verdict(index < 0 ? 0 : frame.marks[index])
+    verdict(index < 0 ? 0 : frame2.marks[index])
   ], [
     "numbers",
     `of ${SCOPES.head}, step ${format(step)}`
   ]);
   return rows;
 }
-function weightOf(slice, frame, index, step, position) {
-  if (index >= 0) return decimals(frame.weights[index]);
+function weightOf(slice, frame2, index, step, position) {
+  if (index >= 0) return decimals(frame2.weights[index]);
   const weight = roundedWeight(slice, step, position);
   if (weight === null) return "less than any token of the oracle";
   return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
@@ -1277,76 +1292,6 @@ function sortMeaning(sort) {
 }
 function meanOf(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
-
-// picture.js
-var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g;
-var VARIABLES = [
-  "--jp-layout-color0",
-  "--jp-layout-color1",
-  "--jp-layout-color2",
-  "--jp-ui-font-color1",
-  "--jp-ui-font-color2",
-  "--jp-border-color1",
-  "--jp-border-color2",
-  "--jp-brand-color1",
-  "--jp-ui-font-family",
-  "--jp-content-font-family",
-  "--jp-code-font-family"
-];
-async function pictureOf(root2, css) {
-  const { width, height } = root2.getBoundingClientRect();
-  const copy = (
-    /** @type {HTMLElement} */
-    root2.cloneNode(true)
-  );
-  const style2 = getComputedStyle(root2);
-  for (const name of VARIABLES) copy.style.setProperty(name, style2.getPropertyValue(name));
-  copy.style.width = `${width}px`;
-  copy.querySelectorAll(".kv-tip, .kv-sheet").forEach((node) => node.remove());
-  const canvases = copy.querySelectorAll("canvas");
-  root2.querySelectorAll("canvas").forEach((canvas2, index) => {
-    const image2 = element("img");
-    image2.src = canvas2.toDataURL();
-    image2.style.cssText = canvas2.style.cssText;
-    canvases[index].replaceWith(image2);
-  });
-  const panels = (
-    /** @type {NodeListOf<HTMLElement>} */
-    copy.querySelectorAll(".kv-panel")
-  );
-  root2.querySelectorAll(".kv-panel").forEach((panel, index) => {
-    panels[index].style.overflow = "hidden";
-    panels[index].style.height = `${panel.clientHeight}px`;
-    const inner = (
-      /** @type {HTMLElement | null} */
-      panels[index].querySelector(".kv-lines, ol, .kv-matrix-inner")
-    );
-    if (panel.scrollTop && inner) inner.style.marginTop = `${-panel.scrollTop}px`;
-  });
-  copy.prepend(element("style", "", css));
-  const markup = new XMLSerializer().serializeToString(copy).replace(UNWRITABLE, "\uFFFD");
-  const drawing = `<foreignObject width="100%" height="100%">${markup}</foreignObject>`;
-  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}">${drawing}</svg>`;
-  const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
-  await image.decode();
-  const scale = 2;
-  const canvas = element("canvas");
-  canvas.width = Math.ceil(width * scale);
-  canvas.height = Math.ceil(height * scale);
-  const context = contextOf(canvas);
-  context.scale(scale, scale);
-  context.fillStyle = style2.backgroundColor;
-  context.fillRect(0, 0, width, height);
-  context.drawImage(image, 0, 0, width, height);
-  return canvas.toDataURL("image/png");
-}
-function download(url, name) {
-  const link = element("a");
-  link.href = url;
-  link.download = name;
-  link.click();
 }
 
 // panel.js
@@ -1437,12 +1382,12 @@ function createStepSlider(bar, steps2, go) {
   return {
     buttons,
     /** @param {number} step */
-    show(step, about = "") {
+    show(step, about2 = "") {
       previous.disabled = step === 0;
       next.disabled = step === last;
       slider.value = String(step);
       slider.setAttribute("value", slider.value);
-      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about}`);
+      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about2}`);
       count.textContent = `${format(step)} / ${format(last)}`;
     }
   };
@@ -1464,54 +1409,12 @@ function markSelected(...selects) {
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
 }
-function createSaveMenu(head, root2, save) {
-  const menu = head.appendChild(element("details", "kv-menu"));
-  explain(menu.appendChild(element("summary", "", "Save")), "a picture of this panel, or the Python line that opens it");
-  root2.addEventListener("pointerdown", (event) => {
-    if (!menu.contains(targetOf(event))) menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") menu.open = false;
-  });
-  const sheet = menu.appendChild(element("div", "kv-sheet"));
-  button(sheet, "Screenshot (PNG)", "saves this panel as a picture", save);
-  button(sheet, "Copy the call that made this", "copies the Python line that opens this view", copy);
-  const line2 = sheet.appendChild(element("code"));
-  const status = sheet.appendChild(element("p", "kv-said"));
-  status.setAttribute("role", "status");
-  async function copy() {
-    try {
-      await navigator.clipboard.writeText(line2.textContent);
-      status.textContent = "Copied.";
-    } catch {
-      getSelection()?.selectAllChildren(line2);
-      status.textContent = "This page cannot use the clipboard. The line is selected: copy it with Ctrl+C.";
-    }
-  }
-  return {
-    menu,
-    line: line2,
-    status
-  };
-}
-async function savePicture({ menu, status }, root2, css, name, spare, picture = () => pictureOf(root2, css)) {
-  menu.open = false;
-  try {
-    download(await picture(), name);
-  } catch (error) {
-    menu.open = true;
-    const instead = spare ? "only the map was saved" : "take a screenshot of the page";
-    status.textContent = `This browser cannot draw the whole panel (${/** @type {Error} */
-    error.message}): ${instead}.`;
-    if (spare) download(spare.toDataURL("image/png"), name);
-  }
-}
 
 // map_zoom.js
 var MAP_COLUMNS = 384;
 var SHORTEST = 8;
 function createZoom(length, changed) {
-  let range = [
+  let range2 = [
     0,
     length
   ];
@@ -1519,22 +1422,22 @@ function createZoom(length, changed) {
   function show(from, until) {
     const size2 = Math.min(length, Math.max(Math.min(SHORTEST, length), Math.round(until - from)));
     const start = Math.max(0, Math.min(length - size2, Math.round(from)));
-    if (start === range[0] && start + size2 === range[1]) return false;
-    range = [
+    if (start === range2[0] && start + size2 === range2[1]) return false;
+    range2 = [
       start,
       start + size2
     ];
     changed();
-    for (const react of listeners) react(range, false);
+    for (const react of listeners) react(range2, false);
     return true;
   }
   return {
     length,
     get range() {
-      return range;
+      return range2;
     },
     get zoomed() {
-      return range[1] - range[0] < length;
+      return range2[1] - range2[0] < length;
     },
     show,
     reset: () => show(0, length),
@@ -1545,7 +1448,7 @@ function createZoom(length, changed) {
      * @param {number} position
      */
     by(factor, position) {
-      const [from, until] = range, size2 = Math.max(SHORTEST, (until - from) * factor);
+      const [from, until] = range2, size2 = Math.max(SHORTEST, (until - from) * factor);
       return show(position - (position - from) * size2 / (until - from), position + (until - position) * size2 / (until - from));
     },
     /**
@@ -1554,8 +1457,8 @@ function createZoom(length, changed) {
      * @param {number} direction
      */
     shift(direction) {
-      const by = direction * (range[1] - range[0]) / 2;
-      return show(range[0] + by, range[1] + by);
+      const by = direction * (range2[1] - range2[0]) / 2;
+      return show(range2[0] + by, range2[1] + by);
     },
     /**
      * The first position of a column; the end of the range for the column behind the last one.
@@ -1563,13 +1466,13 @@ function createZoom(length, changed) {
      * @param {number} column
      */
     firstOf(column) {
-      if (column >= columnsOf(range)) return range[1];
-      return range[0] + Math.floor(column * ((range[1] - range[0]) / columnsOf(range)));
+      if (column >= columnsOf(range2)) return range2[1];
+      return range2[0] + Math.floor(column * ((range2[1] - range2[0]) / columnsOf(range2)));
     },
     /** @param {number} position */
     columnOf(position) {
-      const inside = Math.max(0, Math.min(range[1] - 1, position) - range[0]);
-      return columnIndex(range)[inside];
+      const inside = Math.max(0, Math.min(range2[1] - 1, position) - range2[0]);
+      return columnIndex(range2)[inside];
     },
     /**
      * Tells which positions are being chosen, before the maps show them; null: none any more.
@@ -1577,7 +1480,7 @@ function createZoom(length, changed) {
      * @param {Range | null} positions
      */
     choosing(positions) {
-      for (const react of listeners) react(positions ?? range, positions !== null);
+      for (const react of listeners) react(positions ?? range2, positions !== null);
     },
     /** @param {(range: Range, choosing: boolean) => void} react */
     told: (react) => listeners.push(react)
@@ -1601,8 +1504,8 @@ function createRange(zoom) {
 function mapOf(slice, zoom, attendedFirst) {
   return zoom.zoomed ? pooled(slice, zoom.range, attendedFirst) : slice;
 }
-function pooled(slice, range, attendedFirst) {
-  const [from, until] = range, steps2 = slice.offsets.length - 1, columns = columnsOf(range), index = columnIndex(range);
+function pooled(slice, range2, attendedFirst) {
+  const [from, until] = range2, steps2 = slice.offsets.length - 1, columns = columnsOf(range2), index = columnIndex(range2);
   const map_looks = new Uint8Array(steps2 * columns).fill(255), map_positions = new Int32Array(steps2 * columns);
   const ranks = new Float32Array(steps2 * columns);
   for (let place = from; place < until; place++) {
@@ -1639,8 +1542,8 @@ function pooled(slice, range, attendedFirst) {
 function columnsOf([from, until]) {
   return Math.min(MAP_COLUMNS, until - from);
 }
-function columnIndex(range) {
-  const size2 = range[1] - range[0], columns = columnsOf(range), wide = size2 / columns;
+function columnIndex(range2) {
+  const size2 = range2[1] - range2[0], columns = columnsOf(range2), wide = size2 / columns;
   const index = new Uint16Array(size2);
   for (let column = 0; column < columns; column++) {
     index.fill(column, Math.floor(column * wide), column === columns - 1 ? size2 : Math.floor((column + 1) * wide));
@@ -1648,11 +1551,108 @@ function columnIndex(range) {
   return index;
 }
 
+// union.js
+var UNIONS = (
+  /** @type {Union[]} */
+  [
+    "none",
+    "layer",
+    "kv_head"
+  ]
+);
+var MEANS = [
+  "recall",
+  "mass"
+];
+var STRENGTH = "strength: the share of the heads that attended to the token, or missed it; a token is agreed if a head attends to it and the oracle of a head would, missed if no head attends to it, wasted if a head chose it and no oracle would";
+function unionOf({ union }) {
+  return union ? {
+    kind: UNIONS[union[0]],
+    heads: union[1]
+  } : {
+    kind: "none",
+    heads: 1
+  };
+}
+function nameIn(name, union) {
+  return union !== "none" && MEANS.includes(name) ? `mean ${name}` : name;
+}
+function meaningIn(name, union, heads) {
+  if (union === "none" || heads === 1) return MEANING[name];
+  if (MEANS.includes(name)) return `mean over the ${heads} heads of ${MEANING[name]}`;
+  return name === "attended" ? `attended: tokens that at least one of the ${heads} heads attends to` : MEANING[name];
+}
+function about(page, slice, frame2, step, position) {
+  const rows = aboutToken(page, slice, frame2, step, position), index = indexOf(frame2, position);
+  if (!slice.union || position > page.prompt_length + step) return rows;
+  const counts = (
+    /** @type {HeadCounts} */
+    slice
+  ), heads = unionOf(slice).heads;
+  const at = slice.offsets[step] + index;
+  const of = (name) => `${index < 0 ? 0 : counts[name][at]} of ${heads} heads`;
+  const mark = index < 0 ? 0 : frame2.marks[index];
+  return [
+    ...rows.filter(([term]) => term === "token" || term === "position"),
+    [
+      "attended by",
+      of("attending")
+    ],
+    [
+      "oracle of",
+      of("wanting")
+    ],
+    ...index < 0 ? [] : (
+      /** @type {Rows} */
+      [
+        [
+          "missed by",
+          of("missing")
+        ],
+        [
+          "wasted by",
+          of("wasting")
+        ]
+      ]
+    ),
+    ...rows.filter(([term]) => term === "attention").map(([, value]) => (
+      /** @type {[string, string]} */
+      [
+        "mean attention",
+        value
+      ]
+    )),
+    [
+      "state",
+      verdict2(mark)
+    ],
+    [
+      "numbers",
+      `of ${SCOPES[scopeIn("head", unionOf(slice).kind)]}, step ${format(step)}`
+    ]
+  ];
+}
+function verdict2(mark) {
+  if (!mark) return "no head attends to it; no oracle would";
+  if (mark & ATTENDED && mark & ORACLE) return "agreed: a head attends to it, and the oracle of a head would";
+  if (mark & ATTENDED) {
+    const kind = mark & SINK ? "as a sink" : mark & RECENT ? "as a recent token" : "as a generated token";
+    if (mark & (SINK | RECENT | GENERATED)) return `attended ${kind}; no oracle would`;
+    return "wasted: a head chose it, and no oracle would";
+  }
+  if (mark & MERGED) return "merged: no head attends to it alone, but the centroids of those whose oracle would count";
+  return "missed: no head attends to it; the oracle of a head would";
+}
+function isShown(slice, layer, head, union) {
+  const { kind } = unionOf(slice);
+  return kind === union && slice.layer === layer && (kind === "layer" || slice.head === head);
+}
+
 // comparer_column.js
 var ALL_WINDOWS = 4e4;
 var LEAST_WINDOW = 2e3;
 var MAP_HEIGHT = 96;
-function createColumn(host, page, method, { go, choose, turn, point, about, zoom }) {
+function createColumn(host, page, method, { go, choose, turn, point, about: about2, zoom }) {
   const column = host.appendChild(element("section", "kv-column"));
   column.setAttribute("aria-label", method.label);
   column.style.setProperty("--kv-light", method.light);
@@ -1677,7 +1677,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
   const curve = createCurve(curveCell, {
     label: `${method.label}: over the steps`,
     onPick: (step2) => go(0, step2),
-    onHover: (step2, event) => about(step2 === null ? null : [
+    onHover: (step2, event) => about2(step2 === null ? null : [
       [
         "step",
         format(step2)
@@ -1687,13 +1687,13 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
   });
   let slice;
   let drawn;
-  let frame = null;
+  let frame2 = null;
   let step = 0;
   const numbersAt = (step2) => NAMES.map((name) => [
-    `${name} (${SCOPES[SCOPE_OF[name]]})`,
+    scopedName(name, unionOf(slice).kind),
     NUMBERS[name].write(slice[name][step2])
   ]);
-  const describeToken = (position, event) => about(position === null || !frame ? null : aboutToken(text, slice, frame, step, position), event);
+  const describeToken = (position, event) => about2(position === null || !frame2 ? null : about(text, slice, frame2, step, position), event);
   const mapCell = cell(column, "steps \u2193 \xD7 positions \u2192", ROWS.map);
   mapCell.classList.add("kv-map");
   const map = createMatrix(mapCell.appendChild(element("div", "kv-panel")), {
@@ -1702,9 +1702,9 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
     zoom,
     palette: () => verdictColours(column, getComputedStyle(column).getPropertyValue("--kv-method")),
     onHover(cell2, event) {
-      if (!cell2 || !slice) return about(null, event);
-      const [row2] = cell2, rows = aboutToken(text, slice, frameOf(slice, row2), row2, positionAt(drawn, cell2));
-      about([
+      if (!cell2 || !slice) return about2(null, event);
+      const [row2] = cell2, rows = about(text, slice, frameOf(slice, row2), row2, positionAt(drawn, cell2));
+      about2([
         [
           "step",
           format(row2)
@@ -1784,18 +1784,24 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
      *
      * @param {ColumnSlice} shown
      */
-    show(shown) {
-      slice = shown;
+    show(shown2) {
+      slice = shown2;
       paintMap();
     },
     paintMap,
     describe() {
-      const row2 = slice.head * method.rows_a_head;
+      const row2 = slice.head * method.rows_a_head, { kind, heads } = unionOf(slice), union = kind !== "none";
+      const which = union ? heads > 1 ? `union of ${heads} heads` : "one head" : method.rows_a_head > 1 ? `query head ${row2}` : "";
       note.textContent = [
         `budget ${format(method.budget)}`,
-        method.rows_a_head > 1 ? `query head ${row2}` : ""
+        which
       ].filter(Boolean).join(" \xB7 ");
-      for (const { name, mean } of numbers) mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+      for (const { name, mean, cell: cell2 } of numbers) {
+        mean.textContent = `mean ${NUMBERS[name].write(meanOf(slice[name]))}`;
+        const scope = cell2.dataset.scope = scopeIn(SCOPE_OF[name], kind);
+        cell2.dataset.name = scopedName(name, kind);
+        explainNumber(cell2, `${meaningIn(name, kind, heads)}; left at this step, right the mean over the steps`, scope);
+      }
     },
     /**
      * @param {Name} name
@@ -1820,8 +1826,8 @@ function createColumn(host, page, method, { go, choose, turn, point, about, zoom
       if (token) answerPanel.scrollTop = token.offsetTop - answerPanel.clientHeight / 2;
     },
     paint() {
-      frame = frameOf(slice, step);
-      prompt.paint(frame.positions, frame.looks, frame.marks);
+      frame2 = frameOf(slice, step);
+      prompt.paint(frame2.positions, frame2.looks, frame2.marks);
       fed.forEach((span, index) => {
         span.toggleAttribute("data-now", index === step);
         span.toggleAttribute("data-ahead", index > step);
@@ -1842,11 +1848,11 @@ function cell(column, name, meaning) {
   explain(cell2, meaning);
   return cell2;
 }
+function scopedName(name, union) {
+  return `${nameIn(name, union)} (${SCOPES[scopeIn(SCOPE_OF[name], union)]})`;
+}
 function numberCell(column, name) {
-  const scope = SCOPE_OF[name];
-  const row2 = cell(column, `${name} (${SCOPES[scope]})`, NUMBERS[name].meaning);
-  row2.dataset.scope = scope;
-  explainNumber(row2, `${NUMBERS[name].meaning}; left at this step, right the mean over the steps`, scope);
+  const row2 = cell(column, name, NUMBERS[name].meaning);
   row2.classList.add("kv-numbers");
   row2.toggleAttribute("data-share", Boolean(NUMBERS[name].share));
   const now = row2.appendChild(element("span", "kv-number")), mean = row2.appendChild(element("span", "kv-mean"));
@@ -1858,89 +1864,67 @@ function numberCell(column, name) {
   };
 }
 
-// comparer_controls.js
-function createComparerControls(root2, page, { go, pick, sort, save }) {
-  const head = root2.appendChild(element("div", "kv-head"));
-  head.append(element("h2", "kv-title", page.description));
-  const layer = picker(head, "layer", page.layers, "layer: the shared layer that is shown", () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
-  const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
-  order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
-  const menu = createSaveMenu(head, root2, save);
-  const bar = root2.appendChild(element("div", "kv-controls"));
-  const slider = createStepSlider(bar, page.steps, go);
+// menu.js
+var MOVES = /* @__PURE__ */ new Map([
+  [
+    "ArrowDown",
+    1
+  ],
+  [
+    "ArrowUp",
+    -1
+  ],
+  [
+    "Home",
+    -Infinity
+  ],
+  [
+    "End",
+    Infinity
+  ]
+]);
+function createMenu(head, root2, name, meaning) {
+  const menu = head.appendChild(element("details", "kv-menu"));
+  const summary = menu.appendChild(explain(element("summary", "", name), meaning));
+  root2.addEventListener("pointerdown", (event) => {
+    if (!menu.contains(targetOf(event))) menu.open = false;
+  });
+  const sheet = menu.appendChild(element("div", "kv-sheet"));
+  menu.addEventListener("keydown", (event) => {
+    const by = MOVES.get(event.key), buttons = [
+      ...sheet.querySelectorAll("button")
+    ];
+    if (event.key === "Escape" && menu.open) close();
+    else if (by && menu.open && buttons.length && targetOf(event).tagName !== "SELECT") {
+      const at = buttons.findIndex((node) => node === document.activeElement);
+      buttons[Math.max(0, Math.min(buttons.length - 1, at + by))].focus();
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  function close() {
+    if (menu.contains(document.activeElement)) summary.focus();
+    menu.open = false;
+  }
   return {
     menu,
-    bar,
-    /**
-     * @param {ComparerState} state
-     * @param {{ layer: number, head: number }} place
-     */
-    paint(state, place) {
-      const { step } = state;
-      slider.show(step);
-      layer.value = String(place.layer);
-      row2.value = String(place.head);
-      order.value = state.sort;
-      order.setAttribute("aria-description", sortMeaning(state.sort));
-      if (order.parentElement) explain(order.parentElement, `order of the columns: ${sortMeaning(state.sort)}`);
-      markSelected(layer, row2, order);
-      const token = state.token < 0 ? "" : `, token=${state.token}`;
-      const more = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
-      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${place.layer}, head=${place.head}${more})`;
-    }
+    sheet,
+    close
   };
 }
-function group(label, sorts, mean) {
-  const options = element("optgroup");
-  options.label = label;
-  for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
-    options.append(new Option(sort, sort));
-  }
-  return options;
+function createSettings(head, root2) {
+  return createMenu(head, root2, "Settings", "what the map of heads shows, and what the text follows").sheet;
 }
-
-// comparer_labels.js
-function createLabels(host) {
-  const list = explainTogether(host.appendChild(element("div", "kv-labels")), "rows of numbers, panels and texts");
-  list.append(element("span"));
-  const numbers = NAMES.map((name2) => {
-    const row2 = list.appendChild(element("span"));
-    row2.append(element("span", "", name2));
-    return {
-      name: name2,
-      row: explainNumber(tagged(row2, SCOPE_OF[name2]), NUMBERS[name2].meaning, SCOPE_OF[name2])
-    };
-  });
-  const curve = list.appendChild(explain(element("span"), ROWS.curve));
-  const name = curve.appendChild(element("span")), range = curve.appendChild(element("span", "kv-mean"));
-  list.append(explain(element("span", "", "steps \u2193 \xD7 positions \u2192"), ROWS.map), explain(element("span", "", "prompt"), ROWS.prompt), explain(element("span", "", "answer"), ROWS.answer));
-  return {
-    /**
-     * @param {string} number
-     * @param {string} rangeText
-     */
-    curve(number, rangeText) {
-      name.textContent = `${number} over the steps`;
-      range.textContent = rangeText;
-    },
-    /**
-     * What a screen reader says of each row: the number of every column.
-     *
-     * @param {Numbered[]} columns
-     * @param {number} step
-     */
-    paint(columns, step) {
-      for (const { name: name2, row: row2 } of numbers) {
-        const values = columns.map(({ label, slice }) => `${label} ${NUMBERS[name2].write(slice[name2][step])}`);
-        row2.dataset.said = `${name2}, ${values.join(", ")}`;
-      }
-    }
-  };
+function setting(sheet, text, label, meaning) {
+  const row2 = sheet.appendChild(explain(element("label", "kv-setting", text), meaning));
+  const select = row2.appendChild(element("select"));
+  select.setAttribute("aria-label", label);
+  select.setAttribute("aria-description", meaning);
+  return select;
 }
 
 // head_map.js
-var MOVES = {
+var MOVES2 = {
   ArrowLeft: [
     -1,
     0
@@ -1958,8 +1942,10 @@ var MOVES = {
     1
   ]
 };
-function createHeadMap(host, { layers, heads, headName, label, about, pick, tip }) {
-  const nameOf = ({ layer, head }) => `layer ${layer}, ${headName} ${head}`;
+function createHeadMap(host, options) {
+  const { layers, heads, headName, label, about: about2, pick, tip } = options;
+  const { joined = () => void 0, available = () => true, elsewhere = "" } = options;
+  const nameOf = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
   const keyOf = ({ layer, head }) => String([
     layer,
     head
@@ -1967,7 +1953,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
   let current = {
     layer: -1,
     head: -1
-  };
+  }, cursor = current;
   const table = host.appendChild(element("div", "kv-headmap"));
   table.setAttribute("role", "grid");
   table.setAttribute("aria-label", label);
@@ -1977,8 +1963,10 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
   for (const head of heads) {
     const row2 = table.appendChild(element("div", "kv-headrow"));
     row2.setAttribute("role", "row");
-    const name = row2.appendChild(element("span", "kv-headname", String(head)));
+    const several = joined(head), name = row2.appendChild(element("span", "kv-headname", several?.short ?? String(head)));
     name.setAttribute("role", "rowheader");
+    explain(name, several?.name ?? "");
+    row2.toggleAttribute("data-joined", Boolean(several));
     for (const layer of layers) row2.append(cell2({
       layer,
       head
@@ -1987,7 +1975,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
   const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
   axis.setAttribute("aria-hidden", "true");
   axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(1, Math.ceil(layers.length / 10));
+  const every = Math.max(heads.length > 12 ? 2 : 1, Math.ceil(layers.length / 10));
   layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
   const said = host.appendChild(element("p", "kv-headsaid"));
   said.setAttribute("role", "status");
@@ -1997,33 +1985,63 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
     node.setAttribute("role", "gridcell");
     node.tabIndex = -1;
     node.append(element("span"));
-    node.addEventListener("click", () => pick(place));
+    if (!available(place)) {
+      node.dataset.away = "";
+      node.setAttribute("aria-disabled", "true");
+    }
+    node.addEventListener("click", () => go(place));
     node.addEventListener("pointerover", (event) => tip.show([
       [
         "head",
         nameOf(place)
       ],
-      ...about(place)
+      ...told(place)
     ], event));
     node.addEventListener("pointerleave", () => tip.hide());
     cells.set(keyOf(place), node);
     return node;
   }
+  function told(place) {
+    return available(place) ? about2(place) : [
+      ...about2(place),
+      [
+        "data",
+        elsewhere
+      ]
+    ];
+  }
+  function go(place) {
+    move(place);
+    if (available(place)) pick(place);
+    cells.get(keyOf(place))?.focus();
+  }
+  function move(place) {
+    const before = cells.get(keyOf(cursor)), node = cells.get(keyOf(place));
+    if (before) before.tabIndex = -1;
+    if (node) node.tabIndex = 0;
+    cursor = place;
+    say(place);
+  }
+  function say(place) {
+    const words = `${nameOf(place)}: ${told(place).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+    if (said.textContent !== words) said.textContent = words;
+  }
   table.addEventListener("keydown", (event) => {
-    const [right, down] = MOVES[event.key] ?? [];
+    const [right, down] = MOVES2[event.key] ?? [];
     if (right === void 0 || down === void 0) return;
-    const layer = layers[layers.indexOf(current.layer) + right], head = heads[heads.indexOf(current.head) + down];
+    const layer = layers[layers.indexOf(cursor.layer) + right], head = heads[heads.indexOf(cursor.head) + down];
     event.preventDefault();
     event.stopPropagation();
-    if (layer === void 0 || head === void 0) return;
-    pick({
+    if (layer !== void 0 && head !== void 0) go({
       layer,
       head
     });
-    cells.get(keyOf({
-      layer,
-      head
-    }))?.focus();
+  });
+  table.addEventListener("focusout", ({ relatedTarget }) => {
+    if (!table.contains(
+      /** @type {Node | null} */
+      relatedTarget
+    )) move(current);
   });
   return {
     table,
@@ -2046,7 +2064,7 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
           const value = valueOf({
             layer,
             head
-          }), [, told = ""] = about({
+          }), [, number = ""] = about2({
             layer,
             head
           })[0] ?? [];
@@ -2056,28 +2074,31 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
           );
           mark.className = value < 0 ? "kv-hollow" : "";
           mark.style.width = mark.style.height = `${Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))}%`;
+          const away = available({
+            layer,
+            head
+          }) ? "" : `, ${elsewhere}`;
           node.setAttribute("aria-label", `${nameOf({
             layer,
             head
-          })}: ${told}`);
+          })}: ${number}${away}`);
         }
       }
     },
     /** @param {Head} picked */
     paint({ layer, head }) {
-      const before = cells.get(keyOf(current));
-      before?.removeAttribute("data-picked");
-      if (before) before.tabIndex = -1;
+      cells.get(keyOf(current))?.removeAttribute("data-picked");
+      const moved = keyOf({
+        layer,
+        head
+      }) !== keyOf(current);
       current = {
         layer,
         head
       };
-      const node = cells.get(keyOf(current));
-      if (node) {
-        node.dataset.picked = "";
-        node.tabIndex = 0;
-      }
-      said.textContent = `${nameOf(current)}: ${about(current).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+      cells.get(keyOf(current))?.setAttribute("data-picked", "");
+      if (moved && !table.contains(document.activeElement)) move(current);
+      else if (moved || keyOf(cursor) === keyOf(current)) say(current);
     },
     /**
      * Sets or removes an attribute of each head.
@@ -2100,56 +2121,107 @@ function createHeadMap(host, { layers, heads, headName, label, about, pick, tip 
 }
 
 // head_panel.js
-function createHeadPanel(root2, page, { tip, pick }) {
-  if (page.head_maps.length === 0 || page.layers.length * page.heads.length < 2) return {
-    paint() {
-    }
+var ALL = -1;
+function hasHeadMap(page) {
+  return page.head_maps.length > 0 && layersOf(page).length * headsOf(page).length > 1;
+}
+var layersOf = (page) => Object.keys(page.head_maps[0].values).map(Number);
+var headsOf = (page) => Object.values(page.head_maps[0].values)[0].map((_, head) => head);
+function createHeadPanel(root2, page, { tip, pick, settings }) {
+  const nothing = () => {
   };
+  if (!hasHeadMap(page)) return {
+    paint: nothing
+  };
+  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
+  const layers = layersOf(page), heads = headsOf(page);
+  const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
+  if (unions.includes("layer")) joined.push(ALL);
   const section2 = root2.appendChild(element("section", "kv-headpanel"));
   const title = section2.appendChild(element("h3", "", `layers \xD7 ${page.head_name}s: `));
-  const select = title.appendChild(element("select", "kv-headmeasure"));
-  select.setAttribute("aria-label", "the number that the map of heads shows");
-  for (const { label } of page.head_maps) select.append(new Option(label));
+  const label = "the number that the map of heads shows";
+  const name = title.appendChild(element("span", "kv-headlabel"));
+  const select = settings ? setting(settings, "the map of heads shows", label, MEANING.heads) : title.appendChild(element("select", "kv-headmeasure"));
+  select.setAttribute("aria-label", label);
+  for (const { label: label2 } of page.head_maps) select.append(new Option(label2));
   const note = title.appendChild(element("span", "kv-headnote"));
-  let shown = page.head_maps[0];
-  const valueOf = (numbers, { layer, head }) => numbers.values[layer]?.[head] ?? 0;
+  let shown2 = page.head_maps[0], place = {
+    layer: -1,
+    head: 0
+  };
+  function rowOfKvHead(head) {
+    return ALL - 1 - head / perKvHead;
+  }
+  function headsOfRow(row2) {
+    if (row2 >= 0) return [
+      row2
+    ];
+    return row2 === ALL ? heads : heads.filter((head) => rowOfKvHead(head - head % perKvHead) === row2);
+  }
+  function unionOfRow(row2) {
+    return row2 >= 0 ? "none" : row2 === ALL ? "layer" : "kv_head";
+  }
+  function valueOf(numbers, { layer, head }) {
+    const values = headsOfRow(head).map((each) => numbers.values[layer]?.[each] ?? 0);
+    return values.reduce((sum, value) => sum + value, 0) / values.length;
+  }
   const map = createHeadMap(section2, {
-    layers: page.layers,
-    heads: page.heads,
+    layers,
+    heads: [
+      ...heads,
+      ...joined
+    ],
     headName: page.head_name,
     label: "map of the heads, which picks one",
+    joined(row2) {
+      if (row2 === ALL) return {
+        name: `union of all ${page.head_name}s`,
+        short: "all"
+      };
+      const number = ALL - 1 - row2;
+      return row2 < 0 ? {
+        name: `union of the query heads of KV head ${number}`,
+        short: `KV ${number}`
+      } : void 0;
+    },
     about: (place2) => {
-      const others = page.head_maps.filter((numbers) => numbers !== shown);
+      const others = page.head_maps.filter((numbers) => numbers !== shown2);
+      const several = headsOfRow(place2.head).length > 1, kind = unionOfRow(place2.head);
       return [
-        shown,
+        shown2,
         ...others
       ].map((numbers) => [
-        `${numbers.label} (${SCOPES[numbers.scope]})`,
+        `${several && numbers.scope === "head" ? "mean over the heads of " : ""}${numbers.label} (${SCOPES[scopeIn(numbers.scope, kind)]})`,
         valueOf(numbers, place2).toFixed(3)
       ]);
     },
-    pick: ({ layer, head }) => pick(layer, head),
+    available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),
+    elsewhere,
+    pick({ layer, head: row2 }) {
+      if (row2 >= 0) pick(layer, row2, "none");
+      else if (row2 === ALL) pick(layer, place.head < 0 ? 0 : place.head, "layer");
+      else pick(layer, headsOfRow(row2)[0], "kv_head");
+    },
     tip
   });
   function draw2() {
-    shown = page.head_maps[select.selectedIndex] ?? shown;
-    const all = page.layers.flatMap((layer) => page.heads.map((head) => valueOf(shown, {
+    shown2 = page.head_maps[select.selectedIndex] ?? shown2;
+    if (settings) name.textContent = `${shown2.label}; `;
+    const all = layers.flatMap((layer) => heads.map((head) => valueOf(shown2, {
       layer,
       head
     })));
     const most = Math.max(1e-9, ...all);
-    map.draw((place2) => valueOf(shown, place2), most);
-    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}`;
+    map.draw((place2) => valueOf(shown2, place2), most);
+    const away = layers.length > page.layers.length || heads.length > page.heads.length;
+    note.textContent = `largest ${most.toFixed(3)}; ${shown2.about}${away ? "; dashed: not in this page" : ""}`;
     explain(title, [
       MEANING.heads,
-      MEANING[shown.measure]
+      MEANING[shown2.measure],
+      page.layers_meaning
     ].filter(Boolean).join(". "));
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }
-  let place = {
-    layer: -1,
-    head: -1
-  };
   select.addEventListener("change", () => {
     draw2();
     map.paint(place);
@@ -2159,28 +2231,1130 @@ function createHeadPanel(root2, page, { tip, pick }) {
     /**
      * @param {number} layer
      * @param {number} head
+     * @param {Union} [union]
      */
-    paint(layer, head) {
+    paint(layer, head, union = "none") {
+      const row2 = union === "layer" ? ALL : union === "kv_head" ? rowOfKvHead(head - head % perKvHead) : head;
       place = {
         layer,
-        head
+        head: row2
       };
       map.paint(place);
     }
   };
 }
 
+// place_pickers.js
+function createPlacePickers(host, page, pick) {
+  if (hasHeadMap(page)) return () => {
+  };
+  const changed = () => pick(Number(layer.value), Number(row2.value));
+  const layer = picker(host, "layer", page.layers, page.layers_meaning ?? "layer: the layer that is shown", changed);
+  const meaning = `${page.head_name}: the head of the layer that is shown`;
+  const row2 = picker(host, page.head_name, page.heads, meaning, changed);
+  return (shownLayer, shownHead) => {
+    layer.value = String(shownLayer);
+    row2.value = String(shownHead);
+    markSelected(layer, row2);
+  };
+}
+
+// picture.js
+var UNWRITABLE = /[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]/gu;
+var SCALE = 2;
+var PRINTED_MS = 6e4;
+function textOf({ svg }) {
+  return new XMLSerializer().serializeToString(svg).replace(UNWRITABLE, "\uFFFD");
+}
+async function pngOf(drawn) {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(textOf(drawn))}`;
+  await image.decode();
+  const canvas = element("canvas");
+  canvas.width = SCALE * drawn.width;
+  canvas.height = SCALE * drawn.height;
+  contextOf(canvas).drawImage(image, 0, 0, canvas.width, canvas.height);
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!blob) throw new Error("the picture is too large for it");
+  return blob;
+}
+function print({ svg, width, height }, name) {
+  const frame2 = element("iframe");
+  frame2.style.cssText = "position:fixed;width:0;height:0;border:0";
+  frame2.setAttribute("aria-hidden", "true");
+  frame2.tabIndex = -1;
+  document.body.append(frame2);
+  const sheet = (
+    /** @type {Window} */
+    frame2.contentWindow
+  ), page = sheet.document, before = document.title;
+  page.title = document.title = name;
+  const size2 = `@page { size: ${width / 96}in ${height / 96}in; margin: 0 }`;
+  page.head.append(element("style", "", `${size2} html, body { margin: 0 } svg { display: block; break-inside: avoid }`));
+  page.body.append(page.importNode(svg, true));
+  const done = () => {
+    clearTimeout(timer);
+    frame2.remove();
+    if (document.title === name) document.title = before;
+  };
+  const timer = setTimeout(done, PRINTED_MS);
+  sheet.addEventListener("afterprint", () => setTimeout(done));
+  sheet.focus();
+  sheet.print();
+}
+function download(blob, name) {
+  const link = element("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1e3);
+}
+
+// vector_boxes.js
+var SIDES = [
+  "Top",
+  "Right",
+  "Bottom",
+  "Left"
+];
+function colourReader() {
+  const known = /* @__PURE__ */ new Map();
+  return (text) => {
+    let read = known.get(text);
+    if (!read) {
+      const [red, green, blue, alpha] = pixels([
+        text
+      ]);
+      read = {
+        colour: `rgb(${red},${green},${blue})`,
+        alpha: Math.round(1e3 * alpha / 255) / 1e3
+      };
+      known.set(text, read);
+    }
+    return read;
+  };
+}
+function ink(drawing, kind, text) {
+  const { colour, alpha } = drawing.read(text);
+  return alpha === 1 ? {
+    [kind]: colour
+  } : {
+    [kind]: colour,
+    [`${kind}-opacity`]: alpha
+  };
+}
+function paintBox(drawing, into, box, style) {
+  if (!box.width || !box.height) return;
+  const radius = Math.min(parseFloat(style.borderTopLeftRadius) || 0, box.width / 2, box.height / 2);
+  if (drawing.read(style.backgroundColor).alpha) {
+    into.append(rectangle(drawing, box, 0, radius, ink(drawing, "fill", style.backgroundColor)));
+  }
+  if (style.backgroundImage !== "none") paintImage(drawing, into, box, radius, style);
+  paintBorder(drawing, into, box, radius, style);
+  const shadow = /^(.*\)|\w+) 0px 0px 0px ([\d.]+)px inset$/.exec(style.boxShadow);
+  if (shadow) into.append(frame(drawing, box, radius, -Number(shadow[2]) / 2, Number(shadow[2]), shadow[1], "solid"));
+  const width = parseFloat(style.outlineWidth);
+  if (style.outlineStyle !== "none" && width) {
+    const beyond = parseFloat(style.outlineOffset) + width / 2;
+    drawing.outlines.append(frame(drawing, box, radius, beyond, width, style.outlineColor, style.outlineStyle));
+  }
+}
+function underline(drawing, into, box, style, ascent) {
+  const y = box.top - drawing.top + parseFloat(style.paddingTop) + ascent + (parseFloat(style.textUnderlineOffset) || 1);
+  const width = parseFloat(style.textDecorationThickness) || 1;
+  const [x1, x2] = [
+    box.left - drawing.left,
+    box.right - drawing.left
+  ];
+  const stroke = {
+    "stroke-width": width,
+    ...ink(drawing, "stroke", style.textDecorationColor)
+  };
+  into.append(svgElement("line", {
+    ...rounded({
+      x1,
+      x2,
+      y1: y + width / 2,
+      y2: y + width / 2
+    }),
+    ...stroke
+  }));
+}
+function paintBorder(drawing, into, box, radius, style) {
+  const sides = SIDES.map((side) => ({
+    width: parseFloat(style.getPropertyValue(`border-${side.toLowerCase()}-width`)),
+    line: style.getPropertyValue(`border-${side.toLowerCase()}-style`),
+    colour: style.getPropertyValue(`border-${side.toLowerCase()}-color`)
+  }));
+  const [first] = sides, drawn = sides.map(({ width, line: line2 }) => line2 !== "none" && width > 0);
+  if (sides.every((side) => JSON.stringify(side) === JSON.stringify(first))) {
+    if (drawn[0]) into.append(frame(drawing, box, radius, -first.width / 2, first.width, first.colour, first.line));
+    return;
+  }
+  const left = box.left - drawing.left, top = box.top - drawing.top;
+  sides.forEach(({ width, line: line2, colour }, side) => {
+    if (!drawn[side]) return;
+    const across = side % 2 === 0, far = side === 1 || side === 2;
+    const at = (far ? (across ? box.height : box.width) - width / 2 : width / 2) + (across ? top : left);
+    const ends = across ? {
+      x1: left,
+      x2: left + box.width,
+      y1: at,
+      y2: at
+    } : {
+      x1: at,
+      x2: at,
+      y1: top,
+      y2: top + box.height
+    };
+    into.append(svgElement("line", {
+      ...rounded(ends),
+      ...strokeOf(drawing, width, colour, line2)
+    }));
+  });
+}
+function frame(drawing, box, radius, beyond, width, colour, line2) {
+  const looks2 = {
+    fill: "none",
+    ...strokeOf(drawing, width, colour, line2)
+  };
+  return rectangle(drawing, box, beyond, radius && Math.max(0, radius + beyond), looks2);
+}
+function strokeOf(drawing, width, colour, line2) {
+  const dashes = {
+    dashed: `${3 * width} ${2 * width}`,
+    dotted: `${width} ${width}`
+  }[line2];
+  const stroke = {
+    "stroke-width": width,
+    ...ink(drawing, "stroke", colour)
+  };
+  return dashes ? {
+    ...stroke,
+    "stroke-dasharray": dashes
+  } : stroke;
+}
+function rectangle(drawing, box, beyond, radius, looks2) {
+  const [x, y] = [
+    box.left - drawing.left - beyond,
+    box.top - drawing.top - beyond
+  ];
+  const size2 = {
+    width: Math.max(0, box.width + 2 * beyond),
+    height: Math.max(0, box.height + 2 * beyond)
+  };
+  return svgElement("rect", {
+    ...rounded({
+      x,
+      y,
+      ...size2
+    }),
+    ...radius ? rounded({
+      rx: radius
+    }) : {},
+    ...looks2
+  });
+}
+function paintImage(drawing, into, box, radius, style) {
+  const image = /^([a-z-]+)\((.*)\)$/.exec(style.backgroundImage);
+  if (!image) return;
+  const [first, ...stops] = image[2].split(/,\s*(?![^(]*\))/);
+  const read = stops.map((stop) => ({
+    colour: stop.replace(/(\s+-?[\d.]+(px|%))+$/, ""),
+    places: [
+      ...stop.matchAll(/\s(-?[\d.]+)(?:px|%)/g)
+    ].map(([, number]) => Number(number)).slice(-2)
+  }));
+  if (image[1] === "linear-gradient") {
+    const share = Math.min(1, Math.max(0, read[0].places[0] / 100));
+    const [before, after] = [
+      new DOMRect(box.left, box.top, box.width * share, box.height),
+      new DOMRect(box.left + box.width * share, box.top, box.width * (1 - share), box.height)
+    ];
+    into.append(rectangle(drawing, before, 0, 0, ink(drawing, "fill", read[0].colour)));
+    into.append(rectangle(drawing, after, 0, 0, ink(drawing, "fill", read[1].colour)));
+    return;
+  }
+  const key = `${style.backgroundImage} ${style.backgroundSize}`;
+  let id = drawing.patterns.get(key);
+  if (!id) {
+    id = `pattern-${drawing.patterns.size}`;
+    drawing.patterns.set(key, id);
+    const places = read.flatMap((stop) => stop.places);
+    const dots = image[1] === "radial-gradient", size2 = dots ? parseFloat(style.backgroundSize) : Math.max(...places);
+    const turn = dots ? {} : {
+      patternTransform: `rotate(${parseFloat(first) - 90})`
+    };
+    const units = {
+      id,
+      patternUnits: "userSpaceOnUse",
+      width: size2,
+      height: size2,
+      ...turn
+    };
+    const fill2 = ink(drawing, "fill", read[0].colour);
+    drawing.defs.appendChild(svgElement("pattern", units)).append(dots ? svgElement("circle", {
+      cx: size2 / 2,
+      cy: size2 / 2,
+      r: (places[0] + places[1]) / 2,
+      ...fill2
+    }) : svgElement("rect", {
+      width: Math.min(...places.filter((place) => place > 0)),
+      height: size2,
+      ...fill2
+    }));
+  }
+  into.append(rectangle(drawing, box, 0, radius, {
+    fill: `url(#${id})`
+  }));
+}
+function rounded(numbers) {
+  return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [
+    name,
+    Math.round(100 * value) / 100
+  ]));
+}
+
+// vector_text.js
+var GENERIC = /(^|,)\s*(serif|sans-serif|monospace)\s*$/;
+var measuring = contextOf(element("canvas"));
+function withGeneric(family) {
+  return GENERIC.test(family) ? family : `${family}, sans-serif`;
+}
+function metricsOf(style) {
+  measuring.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  const { fontBoundingBoxAscent: ascent, fontBoundingBoxDescent: descent } = measuring.measureText("x");
+  return {
+    ascent,
+    descent,
+    widthOf: (text) => measuring.measureText(text).width
+  };
+}
+function attributesOfFont(drawing, style) {
+  const family = withGeneric(style.fontFamily);
+  return {
+    "font-size": parseFloat(style.fontSize),
+    ...style.fontWeight === "400" ? {} : {
+      "font-weight": style.fontWeight
+    },
+    ...style.fontStyle === "normal" ? {} : {
+      "font-style": style.fontStyle
+    },
+    ...family === drawing.family ? {} : {
+      "font-family": family
+    }
+  };
+}
+function drawText(drawing, into, node, style, clip) {
+  if (!node.data.trim()) return;
+  const kept = style.whiteSpaceCollapse ? style.whiteSpaceCollapse !== "collapse" : style.whiteSpace.startsWith("pre");
+  const { ascent, descent, widthOf } = metricsOf(style);
+  for (const line2 of linesOf(node)) {
+    if (line2.bottom < clip.top || line2.top > clip.bottom || line2.left > clip.right || line2.right < clip.left) continue;
+    let text = kept ? line2.text.replace(/\s/g, " ") : line2.text.replace(/\s+/g, " ");
+    let width = line2.right - line2.left;
+    if (style.textOverflow === "ellipsis" && line2.right > clip.right + 0.5) {
+      while (text && line2.left + widthOf(`${text}\u2026`) > clip.right) text = text.slice(0, -1).trimEnd();
+      text += "\u2026";
+      width = widthOf(text);
+    }
+    const y = line2.top - drawing.top + (line2.bottom - line2.top) * ascent / (ascent + descent);
+    write(drawing, into, text, {
+      x: line2.left - drawing.left,
+      y,
+      width
+    }, style);
+  }
+}
+function drawWords(drawing, into, text, { left, middle }, style) {
+  const { ascent, descent, widthOf } = metricsOf(style);
+  const y = middle - drawing.top + (ascent - descent) / 2;
+  write(drawing, into, text, {
+    x: left - drawing.left,
+    y,
+    width: widthOf(text)
+  }, style);
+}
+function write(drawing, into, text, { x, y, width }, style) {
+  const looks2 = {
+    ...attributesOfFont(drawing, style),
+    ...ink(drawing, "fill", style.color)
+  };
+  const length = width > 0 ? {
+    ...rounded({
+      textLength: width
+    }),
+    lengthAdjust: "spacingAndGlyphs"
+  } : {};
+  const node = into.appendChild(svgElement("text", {
+    ...rounded({
+      x,
+      y
+    }),
+    ...length,
+    ...looks2
+  }, text));
+  if (/ {2}/.test(text)) node.setAttribute("xml:space", "preserve");
+}
+function linesOf(node) {
+  const range2 = document.createRange(), text = node.data;
+  const boxOf = (from, until) => {
+    range2.setStart(node, from);
+    range2.setEnd(node, until);
+    return range2.getBoundingClientRect();
+  };
+  const start = text.length - text.trimStart().length, end = text.trimEnd().length;
+  range2.setStart(node, start);
+  range2.setEnd(node, end);
+  const boxes = [
+    ...range2.getClientRects()
+  ].filter((box) => box.width);
+  if (boxes.length <= 1) return boxes.map((box) => ({
+    text: text.slice(start, end),
+    ...edges(box)
+  }));
+  const lines = [];
+  for (let at = start; at < end; ) {
+    const sign = String.fromCodePoint(text.codePointAt(at) ?? 0), box = boxOf(at, at + sign.length);
+    const line2 = lines.at(-1);
+    at += sign.length;
+    if (line2 && (!box.width || Math.abs(box.top - line2.top) < box.height / 2)) {
+      line2.text += sign;
+      if (box.width && sign.trim()) {
+        line2.left = Math.min(line2.left, box.left);
+        line2.right = Math.max(line2.right, box.right);
+      }
+    } else if (sign.trim() && box.width) lines.push({
+      text: sign,
+      ...edges(box)
+    });
+  }
+  for (const line2 of lines) line2.text = line2.text.trimEnd();
+  return lines;
+}
+function edges({ left, right, top, bottom }) {
+  return {
+    left,
+    right,
+    top,
+    bottom
+  };
+}
+
+// vector_controls.js
+var LOOKS = [
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-linejoin",
+  "stroke-linecap",
+  "vector-effect",
+  "text-anchor",
+  "dominant-baseline",
+  "opacity"
+];
+var THUMB = 7;
+var TRACK = 5;
+function drawCanvas(drawing, into, canvas, box, style) {
+  if (!canvas.width || !canvas.height) return;
+  const place = rounded({
+    x: box.left - drawing.left,
+    y: box.top - drawing.top,
+    width: box.width,
+    height: box.height
+  });
+  const image = svgElement("image", {
+    ...place,
+    preserveAspectRatio: "none",
+    href: canvas.toDataURL("image/png")
+  });
+  if (style.imageRendering !== "auto") image.style.imageRendering = style.imageRendering;
+  into.append(image);
+}
+function drawCurves(drawing, into, svg, box) {
+  const copy = (
+    /** @type {SVGSVGElement} */
+    svg.cloneNode(true)
+  );
+  const copies = copy.querySelectorAll("*");
+  svg.querySelectorAll("*").forEach((node, index) => {
+    const style = getComputedStyle(node), drawn = copies[index];
+    if (style.display === "none") return drawn.remove();
+    for (const name of LOOKS) {
+      const value = style.getPropertyValue(name);
+      if (value && ![
+        "none",
+        "auto",
+        "normal"
+      ].includes(value)) drawn.setAttribute(name, value.replaceAll("px", ""));
+    }
+    for (const kind of [
+      "fill",
+      "stroke"
+    ]) {
+      const colour = style.getPropertyValue(kind);
+      for (const [name, value] of Object.entries(colour === "none" ? {
+        [kind]: "none"
+      } : ink(drawing, kind, colour))) {
+        drawn.setAttribute(name, String(value));
+      }
+    }
+    if (node.tagName === "text" || node.tagName === "tspan") {
+      for (const [name, value] of Object.entries(attributesOfFont(drawing, style))) {
+        drawn.setAttribute(name, String(value));
+      }
+    }
+    drawn.removeAttribute("class");
+  });
+  if (copy.getAttribute("preserveAspectRatio") === "none") stretch(copy, box);
+  for (const name of [
+    "class",
+    "style",
+    "role",
+    "aria-label",
+    "tabindex"
+  ]) copy.removeAttribute(name);
+  const place = rounded({
+    x: box.left - drawing.left,
+    y: box.top - drawing.top,
+    width: box.width,
+    height: box.height
+  });
+  for (const [name, value] of Object.entries(place)) copy.setAttribute(name, String(value));
+  into.append(copy);
+}
+function stretch(svg, box) {
+  const { width, height } = svg.viewBox.baseVal, scales = [
+    box.width / width,
+    box.height / height
+  ];
+  for (const node of svg.querySelectorAll("*")) {
+    node.removeAttribute("vector-effect");
+    let at = 0;
+    const path = node.getAttribute("d")?.replace(/-?[\d.]+/g, (number) => (Number(number) * scales[at++ % 2]).toFixed(2));
+    if (path) node.setAttribute("d", path);
+    for (const [name, side] of Object.entries({
+      x: 0,
+      width: 0,
+      y: 1,
+      height: 1
+    })) {
+      if (node.hasAttribute(name)) node.setAttribute(name, (Number(node.getAttribute(name)) * scales[side]).toFixed(2));
+    }
+  }
+  svg.removeAttribute("viewBox");
+}
+function drawSelect(drawing, into, select, box, style) {
+  const middle = box.top + box.height / 2, left = box.left + parseFloat(style.paddingLeft) + 1;
+  drawWords(drawing, into, select.selectedOptions[0]?.text ?? "", {
+    left,
+    middle
+  }, style);
+  const [x, y] = [
+    box.right - drawing.left - 15,
+    middle - drawing.top - 2
+  ];
+  const line2 = {
+    fill: "none",
+    "stroke-width": 1.5,
+    ...ink(drawing, "stroke", style.color)
+  };
+  into.append(svgElement("path", {
+    d: `M${x.toFixed(1)} ${y.toFixed(1)}l4 4l4 -4`,
+    ...line2
+  }));
+}
+function drawInput(drawing, into, input, box, style) {
+  const middle = box.top + box.height / 2, [x, y] = [
+    box.left - drawing.left,
+    middle - drawing.top
+  ];
+  const muted = ink(drawing, "fill", style.getPropertyValue("--kv-line"));
+  const accent = ink(drawing, "fill", input.disabled ? style.color : style.getPropertyValue("--kv-brand"));
+  if (input.type === "range") {
+    const low = Number(input.min || 0), high = Number(input.max || 100);
+    const reached = THUMB + (Number(input.value) - low) / Math.max(high - low, 1e-9) * (box.width - 2 * THUMB);
+    const track = {
+      x,
+      y: y - TRACK / 2,
+      height: TRACK,
+      rx: TRACK / 2
+    };
+    into.append(svgElement("rect", {
+      ...rounded({
+        ...track,
+        width: box.width
+      }),
+      ...muted
+    }), svgElement("rect", {
+      ...rounded({
+        ...track,
+        width: reached
+      }),
+      ...accent
+    }), svgElement("circle", {
+      ...rounded({
+        cx: x + reached,
+        cy: y,
+        r: THUMB
+      }),
+      ...accent
+    }));
+  } else if (input.type === "checkbox" || input.type === "radio") {
+    const size2 = {
+      x: x + 0.5,
+      y: y - box.height / 2 + 0.5,
+      width: box.width - 1,
+      height: box.height - 1
+    };
+    const edge = ink(drawing, "stroke", style.color), round = input.type === "radio" ? box.width / 2 : 2;
+    into.append(svgElement("rect", {
+      ...rounded({
+        ...size2,
+        rx: round
+      }),
+      fill: "none",
+      ...edge
+    }));
+    if (!input.checked) return;
+    const inner = {
+      x: x + 3,
+      y: y - box.height / 2 + 3,
+      width: box.width - 6,
+      height: box.height - 6,
+      rx: round
+    };
+    into.append(svgElement("rect", {
+      ...rounded(inner),
+      ...accent
+    }));
+  } else {
+    const left = box.left + parseFloat(style.borderLeftWidth) + parseFloat(style.paddingLeft);
+    drawWords(drawing, into, input.value || input.placeholder, {
+      left,
+      middle
+    }, style);
+  }
+}
+
+// vector.js
+var TYPED = /* @__PURE__ */ new Set([
+  "number",
+  "text",
+  "search"
+]);
+var LEFT_OUT = ".kv-tip, .kv-sheet, .kv-menu, .kv-cross";
+function vectorOf(root2, about2 = "") {
+  const box = root2.getBoundingClientRect(), style = getComputedStyle(root2);
+  const width = Math.ceil(box.width), height = Math.ceil(box.height);
+  const svg = svgElement("svg", {
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`
+  });
+  const family = withGeneric(style.fontFamily);
+  svg.setAttribute("font-family", family);
+  svg.style.fontVariantNumeric = style.fontVariantNumeric;
+  svg.append(svgElement("title", {}, root2.querySelector("h2")?.textContent ?? ""), svgElement("desc", {}, about2));
+  const defs = svg.appendChild(svgElement("defs", {}));
+  const drawing = {
+    left: box.left,
+    top: box.top,
+    defs,
+    outlines: svgElement("g", {}),
+    patterns: /* @__PURE__ */ new Map(),
+    family,
+    read: colourReader()
+  };
+  svg.append(svgElement("rect", {
+    width,
+    height,
+    fill: drawing.read(style.backgroundColor).colour
+  }));
+  drawChildren(drawing, svg, root2, box);
+  svg.append(drawing.outlines);
+  return {
+    svg,
+    width,
+    height
+  };
+}
+function drawChildren(drawing, into, parent, clip) {
+  const style = getComputedStyle(parent);
+  for (const node of parent.childNodes) {
+    if (node instanceof Text) drawText(drawing, into, node, style, clip);
+    else if (node instanceof Element) drawElement(drawing, into, node, clip);
+  }
+}
+function drawElement(drawing, into, node, clip) {
+  if (node.matches(LEFT_OUT)) return;
+  const style = getComputedStyle(node);
+  if (style.display === "none" || style.visibility !== "visible" || style.clipPath !== "none") return;
+  const boxes = [
+    ...node.getClientRects()
+  ].filter((box) => meets(box, clip));
+  if (!boxes.length) return;
+  const group2 = style.opacity === "1" ? into : into.appendChild(svgElement("g", {
+    opacity: style.opacity
+  }));
+  const drawn = node instanceof HTMLInputElement && style.appearance !== "none" && !TYPED.has(node.type);
+  for (const box of boxes) {
+    if (!drawn) paintBox(drawing, group2, box, style);
+    if (style.textDecorationLine === "underline") underline(drawing, group2, box, style, metricsOf(style).ascent);
+  }
+  drawBefore(drawing, group2, node, boxes[0]);
+  if (node instanceof HTMLCanvasElement) drawCanvas(drawing, group2, node, boxes[0], style);
+  else if (node instanceof SVGSVGElement) drawCurves(drawing, group2, node, boxes[0]);
+  else if (node instanceof HTMLSelectElement) drawSelect(drawing, group2, node, boxes[0], style);
+  else if (node instanceof HTMLInputElement) drawInput(drawing, group2, node, boxes[0], style);
+  else if (style.overflowX === "visible" || !(node instanceof HTMLElement)) drawChildren(drawing, group2, node, clip);
+  else drawClipped(drawing, group2, node, boxes[0], clip);
+}
+function drawClipped(drawing, into, node, box, clip) {
+  const left = box.left + node.clientLeft, top = box.top + node.clientTop;
+  const inside = {
+    left: Math.max(left, clip.left),
+    top: Math.max(top, clip.top),
+    right: Math.min(left + node.clientWidth, clip.right),
+    bottom: Math.min(top + node.clientHeight, clip.bottom)
+  };
+  const cut2 = node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
+  if (!cut2) return drawChildren(drawing, into, node, inside);
+  const id = `cut-${drawing.defs.childElementCount}`;
+  const path = drawing.defs.appendChild(svgElement("clipPath", {
+    id
+  }));
+  path.append(svgElement("rect", {
+    x: inside.left - drawing.left,
+    y: inside.top - drawing.top,
+    width: Math.max(0, inside.right - inside.left),
+    height: Math.max(0, inside.bottom - inside.top)
+  }));
+  const group2 = into.appendChild(svgElement("g", {
+    "clip-path": `url(#${id})`
+  })), outlines = svgElement("g", {});
+  drawChildren({
+    ...drawing,
+    outlines
+  }, group2, node, inside);
+  if (outlines.hasChildNodes()) group2.append(outlines);
+}
+function drawBefore(drawing, into, node, box) {
+  const style = getComputedStyle(node, "::before");
+  const words = /^"(.*)"$/.exec(style.content)?.[1];
+  if (words === void 0 || style.display === "none") return;
+  if (style.position === "absolute") {
+    const [left, top, width, height] = [
+      style.left,
+      style.top,
+      style.width,
+      style.height
+    ].map(parseFloat);
+    paintBox(drawing, into, new DOMRect(box.left + left, box.top + top, width, height), style);
+  } else if (words) {
+    const { padding, line: line2 } = {
+      padding: getComputedStyle(node),
+      line: parseFloat(style.lineHeight)
+    };
+    const x = box.left + parseFloat(padding.paddingLeft), y = box.top + parseFloat(padding.paddingTop);
+    drawWords(drawing, into, words, {
+      left: x,
+      middle: y + line2 / 2
+    }, style);
+  }
+}
+function meets(box, clip) {
+  return box.right >= clip.left && box.left <= clip.right && box.bottom >= clip.top && box.top <= clip.bottom;
+}
+
+// wait.js
+var PATIENCE_MS = 8e3;
+function createWait(root2, back, usual = PATIENCE_MS, kept = "The widget still shows what it showed before.") {
+  const words = root2.appendChild(element("p", "kv-silent"));
+  words.setAttribute("role", "status");
+  let timer;
+  function end() {
+    clearTimeout(timer);
+    delete root2.dataset.busy;
+    words.textContent = "";
+  }
+  return {
+    words,
+    begin(patience = usual) {
+      end();
+      timer = setTimeout(() => {
+        end();
+        back();
+        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. ${kept} If the kernel has stopped, run the cell again.`;
+      }, patience);
+    },
+    end,
+    close: () => clearTimeout(timer)
+  };
+}
+
+// save.js
+var PAGE_MS = 6e4;
+var FORMATS = [
+  [
+    "png",
+    "a picture of the widget, two pixels per pixel of the screen"
+  ],
+  [
+    "svg",
+    "a vector graphic of the widget: text stays text, maps are pictures at their own resolution"
+  ],
+  [
+    "pdf",
+    "opens the print dialog for one page of the widget's size: choose \u201CSave as PDF\u201D there"
+  ],
+  [
+    "html",
+    "a page with the widget that works without Python and without a network"
+  ]
+];
+function createSaveMenu(head, root2, save) {
+  const meaning = "this widget as a picture, vector graphic or page, or the Python line that opens it";
+  const { menu, sheet, close } = createMenu(head, root2, "Save", meaning);
+  for (const [format2, meaning2] of FORMATS) item(`Save as ${format2.toUpperCase()}`, meaning2, () => save(format2));
+  item("Copy the call that made this", "copies the Python line that opens this view", copy);
+  const line2 = sheet.appendChild(element("code"));
+  const status = sheet.appendChild(element("p", "kv-said"));
+  status.setAttribute("role", "status");
+  const saved = head.appendChild(element("span", "kv-spoken"));
+  saved.setAttribute("role", "status");
+  const wait = createWait(sheet, () => status.textContent = "", PAGE_MS, "Nothing was saved.");
+  wait.words.className = "kv-said";
+  menu.addEventListener("toggle", () => {
+    if (menu.open) status.textContent = saved.textContent = "";
+  });
+  function item(text, meaning2, pressed) {
+    const node = sheet.appendChild(element("button", "", text));
+    node.type = "button";
+    explain(node, meaning2).setAttribute("aria-description", meaning2);
+    node.addEventListener("click", () => pressed());
+  }
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(line2.textContent);
+      status.textContent = "Copied.";
+    } catch {
+      getSelection()?.selectAllChildren(line2);
+      status.textContent = "This page cannot use the clipboard. The line is selected: copy it with Ctrl+C.";
+    }
+  }
+  return {
+    menu,
+    line: line2,
+    wait,
+    /** @param {string} words */
+    saved(words) {
+      close();
+      saved.textContent = words;
+    },
+    /** @param {string} words */
+    say(words) {
+      menu.open = true;
+      status.textContent = words;
+    }
+  };
+}
+async function saveAs(format2, menu, root2, host, name) {
+  const file = `${name}.${format2}`;
+  if (format2 === "html") return savePage(menu, host, file);
+  try {
+    const drawn = vectorOf(root2, menu.line.textContent);
+    if (format2 === "pdf") {
+      print(drawn, name);
+      return menu.saved("The print dialog was opened.");
+    }
+    download(format2 === "png" ? await pngOf(drawn) : new Blob([
+      textOf(drawn)
+    ], {
+      type: "image/svg+xml"
+    }), file);
+    menu.saved(`Saved ${file}.`);
+  } catch (error) {
+    const { message } = (
+      /** @type {Error} */
+      error
+    );
+    menu.say(`This browser cannot save the widget as ${format2.toUpperCase()} (${message}): take a screenshot instead.`);
+  }
+}
+function savePage(menu, host, file) {
+  menu.say("Making the page \u2026");
+  menu.wait.begin();
+  host.askForPage(({ page, refusal }) => {
+    menu.wait.end();
+    if (!page) return menu.say(`No page was made: ${refusal}`);
+    download(new Blob([
+      page
+    ], {
+      type: "text/html"
+    }), file);
+    menu.saved(`Saved ${file}.`);
+  });
+}
+
+// comparer_controls.js
+function createComparerControls(root2, page, { go, pick, sort, save }) {
+  const head = root2.appendChild(element("div", "kv-head"));
+  head.append(element("h2", "kv-title", page.description));
+  const place = createPlacePickers(head, page, (layer, row2) => pick(layer, row2, "none"));
+  const order = picker(head, "sort by", [], "order of the columns, the best first", () => sort(order.value));
+  order.append(new Option("as given", "given"), group("at this step", page.sorts, false), group("mean over the steps", page.sorts, true));
+  const settings = createSettings(head, root2);
+  const menu = createSaveMenu(head, root2, save);
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  const slider = createStepSlider(bar, page.steps, go);
+  return {
+    bar,
+    menu,
+    settings,
+    /**
+     * @param {ComparerState} state
+     * @param {AnySlice} slice
+     */
+    paint(state, slice) {
+      const { step } = state;
+      slider.show(step);
+      place(slice.layer, slice.head);
+      order.value = state.sort;
+      order.setAttribute("aria-description", sortMeaning(state.sort));
+      if (order.parentElement) explain(order.parentElement, `order of the columns: ${sortMeaning(state.sort)}`);
+      markSelected(order);
+      const token = state.token < 0 ? "" : `, token=${state.token}`;
+      const sorted = state.sort === "given" ? token : `${token}, sort="${state.sort}"`;
+      const { kind } = unionOf(slice), more = kind === "none" ? sorted : `, union="${kind}"${sorted}`;
+      menu.line.textContent = `kvviz.widgets.MethodComparer(recordings, step=${step}, layer=${slice.layer}, head=${slice.head}${more})`;
+    }
+  };
+}
+function group(label, sorts, mean) {
+  const options = element("optgroup");
+  options.label = label;
+  for (const sort of sorts.filter((name) => name !== "given" && name.startsWith("mean ") === mean)) {
+    options.append(new Option(sort, sort));
+  }
+  return options;
+}
+
+// comparer_labels.js
+function createLabels(host) {
+  const list = explainTogether(host.appendChild(element("div", "kv-labels")), "rows of numbers, panels and texts");
+  list.append(element("span"));
+  const numbers = NAMES.map((name2) => {
+    const row2 = list.appendChild(element("span"));
+    const text = row2.appendChild(element("span", "", name2));
+    return {
+      name: name2,
+      text,
+      row: tagged(row2, SCOPE_OF[name2])
+    };
+  });
+  const curve = list.appendChild(explain(element("span"), ROWS.curve));
+  const name = curve.appendChild(element("span")), range2 = curve.appendChild(element("span", "kv-mean"));
+  const prompt = explain(element("span", "", "prompt"), ROWS.prompt);
+  list.append(explain(element("span", "", "steps \u2193 \xD7 positions \u2192"), ROWS.map), prompt, explain(element("span", "", "answer"), ROWS.answer));
+  return {
+    prompt,
+    /**
+     * @param {string} number
+     * @param {string} rangeText
+     */
+    curve(number, rangeText) {
+      name.textContent = `${number} over the steps`;
+      range2.textContent = rangeText;
+    },
+    /**
+     * What the rows are about, and what a screen reader says of each: the number of every column.
+     *
+     * @param {Numbered[]} columns
+     * @param {number} step
+     */
+    paint(columns, step) {
+      const { kind, heads } = unionOf(columns[0].slice);
+      for (const { name: name2, text, row: row2 } of numbers) {
+        const scope = scopeIn(SCOPE_OF[name2], kind);
+        text.textContent = nameIn(name2, kind);
+        row2.lastElementChild?.replaceWith(tagOf(row2, scope));
+        explainNumber(row2, meaningIn(name2, kind, heads), scope);
+        const values = columns.map(({ label, slice }) => `${label} ${NUMBERS[name2].write(slice[name2][step])}`);
+        row2.dataset.said = `${text.textContent}, ${values.join(", ")}`;
+      }
+    }
+  };
+}
+
+// find.js
+var MEANING2 = "find text in the prompt (/); Enter: next match, Shift+Enter: previous match, Escape: clear";
+function createFind(host, root2, { tokens, strips, onFound = () => {
+} }) {
+  const box = host.appendChild(element("span", "kv-find"));
+  const field = box.appendChild(element("input"));
+  Object.assign(field, {
+    type: "search",
+    placeholder: "find",
+    autocomplete: "off",
+    spellcheck: false
+  });
+  field.setAttribute("aria-label", "find text in the prompt");
+  explain(field, MEANING2).setAttribute("aria-description", MEANING2);
+  const moves = box.appendChild(element("span", "kv-buttons"));
+  button(moves, "\u2039", "previous match (Shift+Enter)", () => go(-1));
+  button(moves, "\u203A", "next match (Enter)", () => go(1));
+  moves.hidden = true;
+  const said = box.appendChild(element("span", "kv-found"));
+  said.setAttribute("role", "status");
+  let search = null;
+  let matches2 = [];
+  let found = [];
+  let now = -1;
+  function find() {
+    search ??= searcher(tokens);
+    matches2 = search(field.value);
+    const [top] = strips()[0].inSight();
+    now = matches2.findIndex(([, last]) => last >= top);
+    if (now < 0) now = matches2.length ? 0 : -1;
+    found = matches2.flatMap(range);
+    for (const strip of strips()) strip.outline("found", found);
+    show();
+  }
+  function show() {
+    const match = matches2[now];
+    moves.hidden = matches2.length < 2;
+    for (const strip of strips()) {
+      strip.outline("match", match ? range(match) : []);
+      if (match) strip.focus(match[0], false);
+    }
+    onFound(found, match ? match[0] : -1);
+    if (!field.value.trim()) said.textContent = "";
+    else said.textContent = match ? `match ${now + 1} of ${matches2.length}, position ${match[0]}` : "no match";
+  }
+  function go(by) {
+    if (matches2.length === 0) return;
+    now = (now + by + matches2.length) % matches2.length;
+    show();
+  }
+  field.addEventListener("input", find);
+  field.addEventListener("keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape") {
+      field.value = "";
+      find();
+    } else return;
+    event.preventDefault();
+  });
+  root2.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || hasModifier(event) || targetOf(event).matches("select, input:not([type=range])")) return;
+    field.focus();
+    field.select();
+    event.preventDefault();
+  });
+}
+function range([first, last]) {
+  return Array.from({
+    length: last - first + 1
+  }, (_, at) => first + at);
+}
+var folded = (text) => text.replace(/\s/g, " ").toLowerCase();
+function searcher(tokens) {
+  const parts = tokens.map(folded), text = parts.join("");
+  const starts = [];
+  parts.reduce((length, part) => (starts.push(length), length + part.length), 0);
+  const tokenAt = (place) => {
+    let low = 0, high = starts.length;
+    while (low < high) {
+      const middle = low + high >> 1;
+      if (starts[middle] > place) high = middle;
+      else low = middle + 1;
+    }
+    return low - 1;
+  };
+  return (query) => {
+    const wanted = folded(query);
+    const matches2 = [];
+    if (!wanted.trim()) return matches2;
+    for (let at = text.indexOf(wanted); at >= 0; at = text.indexOf(wanted, at + wanted.length)) {
+      matches2.push([
+        tokenAt(at),
+        tokenAt(at + wanted.length - 1)
+      ]);
+    }
+    return matches2;
+  };
+}
+
+// follow_text.js
+function createFollowText(settings, heading, page, { strip, picked, focus = (to) => strip().focus(to, false) }) {
+  const select = setting(settings, "the text follows", "the token that the text follows", MEANING.follow);
+  if (page.span.length) select.append(new Option("the marked tokens", "span"));
+  select.append(new Option("the strongest token", "strongest"), new Option("the missed token", "missed"), new Option("the picked token", "picked"), new Option("nothing", "nothing"));
+  const words = heading.appendChild(explain(element("span", "kv-follow"), `${MEANING.follow}; Settings has others`));
+  let frames = [];
+  function target() {
+    if (select.value === "span") return page.span[0];
+    if (select.value === "picked") return picked();
+    if (select.value === "missed") return heaviest(frames, (mark) => !(mark & (ATTENDED | MERGED)));
+    return select.value === "nothing" ? -1 : strongest(frames);
+  }
+  function move() {
+    const position = target(), [top, bottom] = strip().inSight();
+    if (position >= 0 && position < page.prompt_length && (position <= top || position >= bottom - 1)) focus(position);
+  }
+  function say() {
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+    words.textContent = `follows ${select.selectedOptions[0].text}`;
+  }
+  select.addEventListener("change", () => {
+    say();
+    move();
+  });
+  say();
+  return {
+    /**
+     * Moves the text to its token in what is now shown, one frame or several side by side, or lets it `stay`.
+     *
+     * @param {Frame[]} shown
+     */
+    show(shown2, stay = false) {
+      frames = shown2;
+      if (!stay) move();
+    },
+    /** Where the text opens. */
+    opening() {
+      const position = target();
+      return Math.max(0, position >= 0 ? position : heaviest(frames, (mark) => Boolean(mark & ATTENDED)));
+    }
+  };
+}
+function strongest(frames) {
+  const sinks = /* @__PURE__ */ new Set();
+  for (const { positions, marks } of frames) {
+    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
+  }
+  return heaviest(frames, (_, group2, position) => group2 >= 0 && !sinks.has(position));
+}
+function heaviest(frames, counts) {
+  let heaviestToken = -1, heaviestWeight = -1;
+  for (const { positions, marks, groups, weights } of frames) {
+    for (let index = 0; index < positions.length; index++) {
+      if (weights[index] > heaviestWeight && counts(marks[index], groups[index], positions[index])) {
+        [heaviestToken, heaviestWeight] = [
+          positions[index],
+          weights[index]
+        ];
+      }
+    }
+  }
+  return heaviestToken;
+}
+
 // host.js
 function createHost(model) {
   const listeners = [];
   return {
-    /** The style sheet, for screenshots. */
-    get css() {
-      return (
-        /** @type {string} */
-        model.get("_css")
-      );
-    },
     /** @param {string} name */
     get: (name) => model.get(name),
     /** @param {string} name */
@@ -2202,6 +3376,28 @@ function createHost(model) {
         react
       ]);
       model.on(`change:${name}`, react);
+    },
+    /**
+     * Asks for the widget as a page: the kernel makes it, and a page without a kernel is one itself.
+     *
+     * @param {(answer: PageAnswer) => void} react
+     */
+    askForPage(react) {
+      if (model.page) return react({
+        page: model.page()
+      });
+      const hear = ({ kind, refusal }, [page]) => {
+        if (kind !== "page") return;
+        model.off("msg:custom", hear);
+        react({
+          page,
+          refusal
+        });
+      };
+      model.on("msg:custom", hear);
+      model.send({
+        kind: "page"
+      });
     },
     close() {
       for (const [event, react] of listeners) model.off(event, react);
@@ -2276,32 +3472,6 @@ function createTip(root2) {
   };
 }
 
-// wait.js
-var PATIENCE_MS = 8e3;
-function createWait(root2, back, usual = PATIENCE_MS) {
-  const words = root2.appendChild(element("p", "kv-silent"));
-  words.setAttribute("role", "status");
-  let timer;
-  function end() {
-    clearTimeout(timer);
-    delete root2.dataset.busy;
-    words.textContent = "";
-  }
-  return {
-    words,
-    begin(patience = usual) {
-      end();
-      timer = setTimeout(() => {
-        end();
-        back();
-        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. The widget still shows what it showed before. If the kernel has stopped, run the cell again.`;
-      }, patience);
-    },
-    end,
-    close: () => clearTimeout(timer)
-  };
-}
-
 // comparer.js
 function createComparer(root2, host) {
   const page = host.get("page");
@@ -2310,7 +3480,7 @@ function createComparer(root2, host) {
     sort: host.get("sort"),
     token: host.get("token")
   };
-  let shown = false;
+  let shown2 = false;
   root2.classList.add("kvviz", "kv-comparer");
   keepKeys(root2);
   const controls = createComparerControls(root2, page, {
@@ -2323,24 +3493,38 @@ function createComparer(root2, host) {
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
-    pick: ask
+    pick: ask,
+    settings: controls.settings
   });
   const side = root2.appendChild(element("div", "kv-columns"));
   side.setAttribute("role", "group");
   side.setAttribute("aria-label", "recordings side by side");
   const labels = createLabels(side);
   const zoom = createZoom(page.prompt.length + page.steps, () => columns.forEach((column) => column.paintMap()));
-  controls.bar.append(createRange(zoom));
-  const about = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
+  const about2 = (rows, event) => rows ? tip.show(rows, event) : tip.hide();
   const columns = page.methods.map((method) => createColumn(side, page, method, {
     go,
     choose,
     turn,
     point,
-    about,
+    about: about2,
     zoom
   }));
-  root2.append(legend(page), ...page.notes.map((note) => element("p", "kv-note", note)));
+  const follow2 = createFollowText(controls.settings, labels.prompt, {
+    span: page.span,
+    prompt_length: page.prompt.length
+  }, {
+    strip: () => columns[0].prompt,
+    focus: (position) => columns.forEach((column) => column.focus(position, false)),
+    picked: () => state.token
+  });
+  createFind(controls.bar, root2, {
+    tokens: page.prompt,
+    strips: () => columns.map((column) => column.prompt)
+  });
+  controls.bar.append(createRange(zoom));
+  const key = legend(page);
+  root2.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
   scrollTogether(columns.map((column) => column.panel));
   const unwatch = watchTheme(root2, () => columns.forEach((column) => column.recolour()));
   function paint() {
@@ -2349,21 +3533,24 @@ function createComparer(root2, host) {
     arrange();
     labels.paint(columns, state.step);
     tip.hide();
-    heads.paint(columns[0].slice.layer, columns[0].slice.head);
-    controls.paint(state, columns[0].slice);
+    const [{ slice }] = columns, { kind } = unionOf(slice);
+    heads.paint(slice.layer, slice.head, kind);
+    key.say(kind !== "none");
+    controls.paint(state, slice);
   }
+  const frames = () => columns.map(({ slice }) => frameOf(slice, state.step));
   function arrange() {
-    const key = sortKey(state.sort);
+    const key2 = sortKey(state.sort);
     const ranked = [
       ...columns
     ];
-    if (key) {
-      const valueOf = ({ slice }) => key.mean ? meanOf(slice[key.name]) : slice[key.name][state.step];
-      ranked.sort((a, b) => NUMBERS[key.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b));
+    if (key2) {
+      const valueOf = ({ slice }) => key2.mean ? meanOf(slice[key2.name]) : slice[key2.name][state.step];
+      ranked.sort((a, b) => NUMBERS[key2.name].more ? valueOf(b) - valueOf(a) : valueOf(a) - valueOf(b));
     }
     ranked.forEach((column, place) => column.element.style.order = String(place + 1));
   }
-  function drawCurves() {
+  function drawCurves2() {
     const name = sortKey(state.sort)?.name ?? NAMES[0];
     const all = columns.map((column) => column.slice[name]);
     const top = NUMBERS[name].share ? 1 : Math.max(1e-12, ...all.flatMap((values) => [
@@ -2374,28 +3561,32 @@ function createComparer(root2, host) {
   }
   function go(by, to = state.step) {
     const next = Math.max(0, Math.min(page.steps - 1, to + by));
-    if (next === state.step || !shown) return;
+    if (next === state.step || !shown2) return;
     state.step = next;
     paint();
+    follow2.show(frames());
     host.tell({
       step: next
     });
   }
   function order(next) {
-    if (next === state.sort || !shown) return;
+    if (next === state.sort || !shown2) return;
     state.sort = next;
-    drawCurves();
+    drawCurves2();
     paint();
     host.tell({
       sort: next
     });
   }
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (root2.dataset.busy === void 0 && isShown(columns[0].slice, layer, head, union)) return;
     wait.begin();
     root2.dataset.busy = "";
+    heads.paint(layer, head, union);
     host.tell({
       layer,
-      head
+      head,
+      union
     });
   }
   function choose(position) {
@@ -2422,19 +3613,17 @@ function createComparer(root2, host) {
       outlined
     ]);
   }
-  function save() {
+  function save(format2) {
     const { layer, head } = columns[0].slice;
-    const name = `method-comparer-step-${state.step}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root2, host.css, name, null, () => {
-      root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
-      const picture = pictureOf(root2, host.css);
-      root2.style.width = "";
-      return picture;
-    });
+    const shownHeads = unionOf(columns[0].slice).kind === "none" ? `head-${head}` : "union";
+    const name = `method-comparer-step-${state.step}-layer-${layer}-${shownHeads}`;
+    root2.style.width = `${root2.offsetWidth + side.scrollWidth - side.clientWidth}px`;
+    saveAs(format2, controls.menu, root2, host, name);
+    root2.style.width = "";
   }
   function open() {
     if (state.token >= 0) return seek(state.token, false);
-    const position = heaviest(columns, state.step);
+    const position = follow2.opening();
     for (const column of columns) column.focus(position, false);
   }
   root2.addEventListener("keydown", (event) => {
@@ -2444,14 +3633,15 @@ function createComparer(root2, host) {
     event.preventDefault();
   });
   function show() {
-    const opening = !shown;
-    shown = true;
+    const opening = !shown2;
+    shown2 = true;
     const slices = host.get("slices");
     columns.forEach((column, index) => column.show(unpack(bytesOf(slices[index]))));
     columns.forEach((column) => column.describe());
     wait.end();
-    drawCurves();
+    drawCurves2();
     paint();
+    follow2.show(frames(), opening);
     if (opening) requestAnimationFrame(open);
   }
   host.on("slices", show);
@@ -2464,24 +3654,6 @@ function createComparer(root2, host) {
     unwatch();
     columns.forEach((column) => column.destroy());
   };
-}
-function heaviest(columns, step) {
-  const frames = columns.map(({ slice }) => frameOf(slice, step)), sinks = /* @__PURE__ */ new Set();
-  for (const { positions, marks } of frames) {
-    positions.forEach((position, index) => marks[index] & SINK && sinks.add(position));
-  }
-  let heaviestToken = 0, heaviestWeight = -1;
-  for (const { positions, groups, weights } of frames) {
-    positions.forEach((position, index) => {
-      if (groups[index] >= 0 && weights[index] > heaviestWeight && !sinks.has(position)) {
-        [heaviestToken, heaviestWeight] = [
-          position,
-          weights[index]
-        ];
-      }
-    });
-  }
-  return heaviestToken;
 }
 function scrollTogether(panels) {
   const lastTops = /* @__PURE__ */ new Map();
@@ -2499,12 +3671,25 @@ function scrollTogether(panels) {
   }
 }
 function legend(page) {
-  const strength = "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
-  return createLegend(marksOf(page.merges), "colour: method \xB7 strength: attention", `${strength}; on the map, wasted tokens have a paler tint and missed tokens the colour of the text`);
+  const map = "on the map, wasted tokens have a paler tint and missed tokens the colour of the text";
+  const host = createLegend(marksOf(page.merges), "", "");
+  const last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /** @param {boolean} union */
+    say(union) {
+      last.textContent = `colour: method \xB7 strength: ${union ? "share of the heads" : "attention"}`;
+      const strength = union ? STRENGTH : "the strength is logarithmic, from 0.0002 or less to 0.35 or more";
+      explain(last, `${strength}; ${map}`);
+    }
+  };
 }
 
 // explorer_words.js
-var MEANING2 = {
+var MEANING3 = {
   budget: "budget: tokens that a head may attend to, including sinks and recent window; tokens fed after the prompt are extra",
   recall: `${MEANING.recall}; mean over the steps`,
   mass: `${MEANING.mass}; mean over the steps`,
@@ -2614,7 +3799,7 @@ function createExplorerControls(root2, page, { change, measured, save }) {
   const title = head.appendChild(element("h2", "kv-title"));
   const grid = root2.appendChild(element("div", "kv-explorer-grid"));
   const left = grid.appendChild(element("div", "kv-explorer-left"));
-  const budget = createSlider(left, "budget", page.budgets, MEANING2.budget, (value) => change({
+  const budget = createSlider(left, "budget", page.budgets, MEANING3.budget, (value) => change({
     budget: value
   }));
   const sliders = page.sliders.map((slider) => createSlider(left, slider.label, slider.values, `${slider.name}: ${slider.meaning}`, (value) => change({
@@ -2640,23 +3825,22 @@ function createExplorerControls(root2, page, { change, measured, save }) {
     measured();
   });
   measurePicker.value = measure.name;
-  const layer = picker(head, "layer", page.layers, "layer: the captured layer that is shown", (value) => change({
-    layer: Number(value)
+  const pickers = createPlacePickers(head, page, (layer, row2) => change({
+    layer,
+    head: row2
   }));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, (value) => change({
-    head: Number(value)
-  }));
+  const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
   function set(place) {
     budget.set(place.budget);
     page.sliders.forEach((slider, index) => sliders[index].set(place.settings[slider.name]));
-    layer.value = String(place.layer);
-    row2.value = String(place.head);
-    markSelected(measurePicker, layer, row2);
+    pickers(place.layer, place.head);
+    markSelected(measurePicker);
   }
   return {
     grid,
     menu,
+    settings,
     get measure() {
       return measure;
     },
@@ -2732,7 +3916,7 @@ function createSlider(host, name, stops, meaning, changed) {
 }
 function figure(host, name, label, scopes) {
   const row2 = host.appendChild(element("div", "kv-explorer-number"));
-  explainNumber(row2, MEANING2[name], ...scopes);
+  explainNumber(row2, MEANING3[name], ...scopes);
   row2.append(element("span", "kv-name", label));
   return row2.appendChild(element("span", "kv-number"));
 }
@@ -2755,12 +3939,12 @@ function createCurve2(host, page, { tip, pick }) {
     oracle: [],
     done: false
   };
-  let shown = null;
+  let shown2 = null;
   let scale = null;
   function draw2() {
     const width = host.clientWidth;
-    if (!shown || !width) return;
-    const { measure, numbers } = shown;
+    if (!shown2 || !width) return;
+    const { measure, numbers } = shown2;
     const now = numbers[measure.name], best = numbers.oracle[measure.name];
     const points = curveOf(known.points, measure, numbers.budget, now);
     const oracle = curveOf(known.oracle, measure, numbers.budget, best);
@@ -2821,8 +4005,8 @@ function createCurve2(host, page, { tip, pick }) {
   }
   svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
   svg.addEventListener("pointermove", (event) => {
-    if (!scale || !shown) return;
-    const budget = nearest(scale, event), { measure, numbers } = shown;
+    if (!scale || !shown2) return;
+    const budget = nearest(scale, event), { measure, numbers } = shown2;
     const valueIn = (points) => points.find(([stop]) => stop === budget)?.[measure.place];
     const value = budget === numbers.budget ? numbers[measure.name] : valueIn(known.points);
     const best = budget === numbers.budget ? numbers.oracle[measure.name] : valueIn(known.oracle);
@@ -2854,7 +4038,7 @@ function createCurve2(host, page, { tip, pick }) {
      * @param {ExplorerNumbers} numbers
      */
     paint(measure, numbers) {
-      shown = {
+      shown2 = {
         measure,
         numbers
       };
@@ -3002,18 +4186,18 @@ function createLedger(host) {
   return {
     /** @param {ExplorerNumbers} numbers */
     paint({ parts }) {
-      const shown = PARTS.filter((name) => parts[name] > 0);
-      const attended = shown.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
-      bar.replaceChildren(...shown.map((name) => {
+      const shown2 = PARTS.filter((name) => parts[name] > 0);
+      const attended = shown2.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
+      bar.replaceChildren(...shown2.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
-        explain(segment, `${MEANING2[name]}: ${format(parts[name])}`);
+        explain(segment, `${MEANING3[name]}: ${format(parts[name])}`);
         return segment;
       }));
-      bar.setAttribute("aria-label", shown.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
-      list.replaceChildren(...shown.map((name) => {
+      bar.setAttribute("aria-label", shown2.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
+      list.replaceChildren(...shown2.map((name) => {
         const entry = element("span", "kv-entry");
-        explain(entry, MEANING2[name]);
+        explain(entry, MEANING3[name]);
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
         const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
@@ -3051,17 +4235,17 @@ function createQuestions(host, { show, grown }) {
     if (place) request(place);
     else timer = setTimeout(grow, wait);
   }
-  function shown() {
+  function shown2() {
     if (queued === null) show();
     grown(host.get("curve"));
     answered(CURVE_WAIT_MS);
   }
-  host.on("numbers", shown);
+  host.on("numbers", shown2);
   host.on("curve", () => {
     grown(host.get("curve"));
     if (underWay === "curve") answered(0);
   });
-  shown();
+  shown2();
   return {
     /** @param {Place} place */
     ask(place) {
@@ -3090,7 +4274,7 @@ function createExplorer(root2, host) {
   let place = null;
   let numbers;
   let slice = null;
-  let frame = null;
+  let frame2 = null;
   root2.classList.add("kvviz", "kv-explorer");
   keepKeys(root2);
   const controls = createExplorerControls(root2, page, {
@@ -3102,6 +4286,7 @@ function createExplorer(root2, host) {
     questions.forget();
     place = placeOf(numbers);
     controls.set(place);
+    heads.paint(place.layer, place.head);
   });
   controls.grid.before(wait.words);
   const tip = createTip(root2);
@@ -3112,18 +4297,19 @@ function createExplorer(root2, host) {
     pick: (layer, head) => change({
       layer,
       head
-    })
+    }),
+    settings: controls.settings
   });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
   const [ledgerTitle, textTitle] = [
     "where the tokens went",
     "which tokens they are"
   ].map((title) => `${title}, at step ${page.steps - 1}`);
-  const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING2.curve);
+  const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING3.curve);
   curvePanel.heading.tabIndex = 0;
-  const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(right, `${ledgerTitle} `, "kv-explorer-ledger", MEANING2.ledger);
+  const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(right, `${ledgerTitle} `, "kv-explorer-ledger", MEANING3.ledger);
   ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
-  const { panel: textPanel } = titledPanel(right, textTitle, "kv-explorer-text", MEANING2.text);
+  const { panel: textPanel, heading: textHeading } = titledPanel(right, textTitle, "kv-explorer-text", MEANING3.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const curve = createCurve2(curvePanel.panel, page, {
     tip,
@@ -3132,28 +4318,49 @@ function createExplorer(root2, host) {
     })
   });
   const ledger = createLedger(ledgerPanel);
-  const about = (position, event) => {
-    if (position === null || !slice || !frame) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
+  const about2 = (position, event) => {
+    if (position === null || !slice || !frame2) tip.hide();
+    else tip.show(aboutToken(page, slice, frame2, page.steps - 1, position), event);
   };
   const mapHost = element("div", "kv-explorer-map");
-  explain(mapHost, MEANING2.map);
+  explain(mapHost, MEANING3.map);
   textPanel.before(mapHost);
   const map = createMatrix(mapHost, {
     label: "map of the attended tokens over all positions",
     palette: () => mapColours(root2),
-    onHover: (cell2, event) => cell2 && slice ? about(positionAt(slice, cell2), event) : tip.hide(),
+    onHover: (cell2, event) => cell2 && slice ? about2(positionAt(slice, cell2), event) : tip.hide(),
     onPick: (row2, column) => slice && strip.focus(positionAt(slice, [
       row2,
       column
     ]))
   });
-  textPanel.after(createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING2.tint));
+  textPanel.after(createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING3.tint));
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     span: page.span,
     label: "text with the attended tokens",
-    onHover: about
+    onHover: about2,
+    onPick(position) {
+      picked = picked === position ? -1 : position;
+      strip.light(picked < 0 ? [] : [
+        picked
+      ]);
+    }
+  });
+  let picked = -1;
+  const text = {
+    span: page.span,
+    prompt_length: page.tokens.length
+  };
+  const follow2 = createFollowText(controls.settings, textHeading, text, {
+    strip: () => strip,
+    picked: () => picked
+  });
+  createFind(textHeading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ]
   });
   const unwatch = watchTheme(root2, () => {
     root2.style.setProperty("--kv-method", root2.dataset.theme === "dark" ? page.colours.dark : page.colours.light);
@@ -3170,6 +4377,7 @@ function createExplorer(root2, host) {
       }
     };
     controls.set(place);
+    heads.paint(place.layer, place.head);
     wait.begin();
     root2.dataset.busy = "";
     questions.ask(place);
@@ -3177,13 +4385,13 @@ function createExplorer(root2, host) {
   function paintCurve() {
     const { name, title } = controls.measure, scopes = SCOPE_OF[name];
     curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scopes, "steps"));
-    explainNumber(curvePanel.heading, `${MEANING2[name]}. ${MEANING2.curve}`, scopes, "steps");
+    explainNumber(curvePanel.heading, `${MEANING3[name]}. ${MEANING3.curve}`, scopes, "steps");
     curve.paint(controls.measure, numbers);
   }
-  function save() {
+  function save(format2) {
     const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}.png`;
-    return savePicture(controls.menu, root2, host.css, name, map.canvas);
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    return saveAs(format2, controls.menu, root2, host, name);
   }
   root2.addEventListener("keydown", (event) => {
     const target = targetOf(event), tag = target.tagName;
@@ -3203,15 +4411,18 @@ function createExplorer(root2, host) {
     place = placeOf(answer);
     slice = /** @type {Slice} */
     unpack(host.bytes("slice"));
-    frame = frameOf(slice, 0);
-    strip.paint(frame.positions, frame.looks, frame.marks);
+    frame2 = frameOf(slice, 0);
+    strip.paint(frame2.positions, frame2.looks, frame2.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
     ledger.paint(answer);
     controls.paint(answer);
     heads.paint(answer.layer, answer.head);
     paintCurve();
+    follow2.show([
+      frame2
+    ], opening);
     tip.hide();
-    if (opening) requestAnimationFrame(() => frame && strip.focus(heaviest2(frame), false));
+    if (opening) requestAnimationFrame(() => strip.focus(follow2.opening(), false));
   }
   const questions = createQuestions(host, {
     show,
@@ -3234,15 +4445,6 @@ function placeOf({ budget, layer, head, settings }) {
       ...settings
     }
   };
-}
-function heaviest2(frame) {
-  let best = 0;
-  for (let index = 1; index < frame.positions.length; index++) {
-    const selected = frame.groups[index] >= 0, bestSelected = frame.groups[best] >= 0;
-    const heavier = frame.weights[index] > frame.weights[best];
-    if (selected && !bestSelected || selected === bestSelected && heavier) best = index;
-  }
-  return frame.positions.length ? frame.positions[best] : 0;
 }
 
 // follow.js
@@ -3273,7 +4475,7 @@ function follow(inspector, other, { skipped, group: group2 }) {
 }
 
 // inspector_words.js
-var MEANING3 = {
+var MEANING4 = {
   count: "C: the number of clusters; ClusterKV's default is one per 80 tokens of the prompt",
   metric: "metric: how k-means finds the nearest centroid of a key: cosine, Euclidean distance (l2) or inner product (ip)",
   seed: "seed: draws the keys from which k-means starts, and the layout of t-SNE",
@@ -3283,13 +4485,12 @@ var MEANING3 = {
   part: "part: PQCache cuts each key into parts and codes each part by its nearest centroid; this is the part shown",
   projection: "map: how the keys are placed in two dimensions",
   map: "the keys in two dimensions; what this map keeps and where it misleads is said below it; + and \u2212 zoom, 0 shows all, or Ctrl and the wheel; drag to move. The wheel alone scrolls the page.",
-  text: "the prompt as the model reads it, tinted by group; dotted tokens are in no group",
-  find: "outlines the tokens of every occurrence, in the text and on the map; Enter goes to the next, Shift+Enter back",
+  text: "the prompt as the model reads it, tinted by group; dotted tokens are in no group; text that is found is outlined on the map too",
   ranking: "one bar per group, best score first, counted from the lowest one: a softmax depends on differences only; the budget also pays for sinks, recent and generated tokens; a bar is picked by a click, or by \u2190, \u2192 and Enter",
-  size: `size: number of tokens in the group. Of: ${SCOPES.head}`,
-  spread: `spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction. Of: ${SCOPES.head}`,
-  recalled: `recalled by: number of steps that attended to at least one token of the group. Of: ${SCOPES.head}, ${SCOPES.steps}`,
-  central: "the token whose key has the largest cosine to the centroid",
+  size: "size: number of tokens in the group",
+  spread: "spread: mean cosine of the group's keys to its centroid; 1 if all point in the same direction",
+  recalled: "recalled by: number of steps that attended to at least one token of the group",
+  central: "most central: the token whose key has the largest cosine to the centroid",
   mostly: "the most frequent texts of the group's tokens",
   nearest: "the groups whose centroids have the largest cosine to this group's centroid",
   steps: "one bar per step: the share of the group's tokens that the step attended to; the step shown is framed",
@@ -3347,8 +4548,8 @@ var PROJECTIONS = {
 function countOf(count, view) {
   return `${format(count)} ${count === 1 ? VIEWS[view].one : VIEWS[view].many}`;
 }
-function rankingWords(ranks, cut2, about, groups) {
-  const { view, budget, parts, probes, title } = about, { one, many } = VIEWS[view];
+function rankingWords(ranks, cut2, about2, groups) {
+  const { view, budget, parts, probes, title } = about2, { one, many } = VIEWS[view];
   if (groups === 0) return `The prompt is too short for ${many}.`;
   if (cut2 === void 0) return "The trace holds no query of this step: capture the prompt with the generated text.";
   const filled = ranks.filter(({ kind }) => kind !== "none").length, total2 = countOf(ranks.length, view);
@@ -3384,7 +4585,7 @@ function steps(taken) {
 }
 
 // inspector_controls.js
-var ALL = [
+var ALL2 = [
   "clusters",
   "pages",
   "codes",
@@ -3398,7 +4599,6 @@ function createInspectorControls(root2, page, { go, change, save }) {
   let counts = page.counts;
   const label = bar.appendChild(element("label", "kv-step kv-count"));
   label.append(element("span", "", "clusters"));
-  label.title = MEANING3.count;
   const slider = label.appendChild(element("input"));
   Object.assign(slider, {
     type: "range",
@@ -3407,27 +4607,18 @@ function createInspectorControls(root2, page, { go, change, save }) {
     step: 1
   });
   slider.setAttribute("aria-label", "number of clusters C");
+  slider.setAttribute("aria-description", MEANING4.count);
   const count = label.appendChild(element("output"));
   slider.addEventListener("input", () => setCount(Number(slider.value)));
-  const settings = head.appendChild(element("details", "kv-menu kv-settings"));
-  settings.appendChild(element("summary", "", "Settings")).title = "groups, layer, head, map, metric and seed";
-  const sheet = settings.appendChild(element("div", "kv-sheet"));
-  root2.addEventListener("pointerdown", (event) => {
-    if (!settings.contains(targetOf(event))) settings.open = false;
-  });
-  settings.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !settings.open) return;
-    settings.open = false;
-    settings.querySelector("summary")?.focus();
-    event.stopPropagation();
-  });
+  const settings = createMenu(head, root2, "Settings", "groups, layer, head, map, metric and seed"), { sheet } = settings;
+  settings.menu.classList.add("kv-settings");
   const fields = [];
   let partPicker;
   if (page.views.length > 1) {
     choose(sheet, "groups", page.views.map((view) => [
       view,
       VIEWS[view].name
-    ]), MEANING3.view, ALL, ({ view }) => view, (view) => ({
+    ]), MEANING4.view, ALL2, ({ view }) => view, (view) => ({
       view: (
         /** @type {ViewName} */
         view
@@ -3436,10 +4627,10 @@ function createInspectorControls(root2, page, { go, change, save }) {
     }));
   }
   if (!page.fixed) {
-    choose(sheet, "layer", page.layers, MEANING3.layer, ALL, ({ layer }) => layer, (layer) => ({
+    choose(sheet, "layer", page.layers, MEANING4.layer, ALL2, ({ layer }) => layer, (layer) => ({
       layer: Number(layer)
     }));
-    choose(sheet, "KV head", page.heads, MEANING3.head, ALL, (shown) => shown.head, (row2) => ({
+    choose(sheet, "KV head", page.heads, MEANING4.head, ALL2, (shown2) => shown2.head, (row2) => ({
       head: Number(row2)
     }));
   }
@@ -3451,7 +4642,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
         PROJECTIONS[name].name
       ]
     ));
-    choose(sheet, "map", names, MEANING3.projection, ALL, ({ projection }) => projection, (projection) => ({
+    choose(sheet, "map", names, MEANING4.projection, ALL2, ({ projection }) => projection, (projection) => ({
       projection: (
         /** @type {ProjectionName} */
         projection
@@ -3459,7 +4650,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     }));
   }
   if (!page.fixed) {
-    choose(sheet, "metric", page.metrics, MEANING3.metric, [
+    choose(sheet, "metric", page.metrics, MEANING4.metric, [
       "clusters"
     ], ({ metric }) => metric, (metric) => ({
       metric
@@ -3468,7 +4659,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     for (const view of page.views) addFields(view);
   }
   if (page.views.includes("codes")) {
-    partPicker = choose(bar, "part", [], MEANING3.part, [
+    partPicker = choose(bar, "part", [], MEANING4.part, [
       "codes"
     ], ({ part }) => part, (part) => ({
       part: Number(part)
@@ -3485,7 +4676,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
   }
   function addSeed() {
     const seedLabel = sheet.appendChild(element("label", "kv-picker"));
-    seedLabel.title = MEANING3.seed;
+    explain(seedLabel, MEANING4.seed);
     seedLabel.append(element("span", "", "seed"));
     const seed = seedLabel.appendChild(element("input", "kv-seed"));
     Object.assign(seed, {
@@ -3495,6 +4686,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
       step: 1
     });
     seed.setAttribute("aria-label", "seed");
+    seed.setAttribute("aria-description", MEANING4.seed);
     const setSeed = () => {
       if (seed.checkValidity() && seed.value !== "") change({
         seed: Number(seed.value)
@@ -3504,8 +4696,8 @@ function createInspectorControls(root2, page, { go, change, save }) {
     seed.addEventListener("keydown", (event) => event.key === "Enter" && setSeed());
     fields.push({
       control: seed,
-      shows: ALL,
-      value: (shown) => shown.seed
+      shows: ALL2,
+      value: (shown2) => shown2.seed
     });
   }
   function addFields(view) {
@@ -3513,7 +4705,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
       const host = index === 0 && view !== "codes" ? bar : sheet;
       choose(host, text, values, `${name}: ${meaning}`, [
         view
-      ], ({ fields: shown }) => shown[name], (value) => ({
+      ], ({ fields: shown2 }) => shown2[name], (value) => ({
         fields: {
           [name]: Number(value)
         }
@@ -3533,7 +4725,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     slider.setAttribute("aria-valuetext", `${counts[index]} clusters`);
     const isDefault = counts[index] === page.default;
     count.textContent = format(counts[index]);
-    count.title = isDefault ? `${MEANING3.count} (as here)` : `${MEANING3.count}, here ${page.default}`;
+    explain(label, isDefault ? `${MEANING4.count} (as here)` : `${MEANING4.count}, here ${page.default}`);
     count.style.minWidth = `${format(counts[counts.length - 1]).length}ch`;
   }
   const menu = createSaveMenu(head, root2, save);
@@ -3552,8 +4744,8 @@ function createInspectorControls(root2, page, { go, change, save }) {
      * @param {number} step
      * @param {string} about
      */
-    step(step, about) {
-      stepper.show(step, `, fed ${quoted(page.step_tokens[step] ?? "")}${about}`);
+    step(step, about2) {
+      stepper.show(step, `, fed ${quoted(page.step_tokens[step] ?? "")}${about2}`);
     },
     /**
      * `waiting`: another number of clusters is on its way, and the slider stays where the user put it.
@@ -3564,9 +4756,9 @@ function createInspectorControls(root2, page, { go, change, save }) {
      * @param {{ token: number, step: number }} picked
      * @param {boolean} waiting
      */
-    paint(shown, about, groups, { token, step }, waiting) {
-      const { n_clusters: clusters, metric, seed, layer, head: row2, view, part, projection } = shown;
-      const of = view === "codes" ? ` of part ${part} (0 to ${about.parts - 1})` : "";
+    paint(shown2, about2, groups, { token, step }, waiting) {
+      const { n_clusters: clusters, metric, seed, layer, head: row2, view, part, projection } = shown2;
+      const of = view === "codes" ? ` of part ${part} (0 to ${about2.parts - 1})` : "";
       const size2 = `${format(page.tokens.length)} tokens in ${countOf(groups, view)}${of}`;
       const kmeans = view === "clusters" ? [
         metric,
@@ -3574,7 +4766,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
       ] : view === "codes" ? [
         `seed ${seed}`
       ] : [];
-      const by = page.steps_by || `${about.method} \xB7 budget ${format(about.budget)}`;
+      const by = page.steps_by || `${about2.method} \xB7 budget ${format(about2.budget)}`;
       const parts = [
         page.model,
         size2,
@@ -3585,16 +4777,16 @@ function createInspectorControls(root2, page, { go, change, save }) {
       title.textContent = parts.join(" \xB7 ");
       label.hidden = view !== "clusters";
       if (!waiting) showCount(counts.indexOf(clusters));
-      if (partPicker && partPicker.options.length !== about.parts) {
+      if (partPicker && partPicker.options.length !== about2.parts) {
         partPicker.replaceChildren(...Array.from({
-          length: about.parts
+          length: about2.parts
         }, (_, at) => new Option(String(at))));
       }
       for (const { control, shows, value } of fields) {
         const holder = control.closest("label");
         if (holder) holder.hidden = !shows.includes(view);
         if (!shows.includes(view) || control.type === "number" && control === document.activeElement) continue;
-        control.value = String(value(shown));
+        control.value = String(value(shown2));
         control.setAttribute("value", control.value);
       }
       markSelected(...fields.map(({ control }) => control).filter((control) => control instanceof HTMLSelectElement));
@@ -3602,7 +4794,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
         step === page.first_step ? "" : `, step=${step}`,
         view === page.first_view ? "" : `, view="${view}"`,
         view === "codes" && part ? `, part=${part}` : "",
-        view === "clusters" ? "" : `, fields=${JSON.stringify(shown.fields).replace(/([:,])/g, "$1 ")}`,
+        view === "clusters" ? "" : `, fields=${JSON.stringify(shown2.fields).replace(/([:,])/g, "$1 ")}`,
         projection === "pca" ? "" : `, projection="${projection}"`
       ].join("");
       const line2 = `layer=${layer}, head=${row2}, n_clusters=${clusters}, metric="${metric}", seed=${seed}, token=${token}`;
@@ -3689,12 +4881,13 @@ function ranksOf(clusters, step) {
 
 // inspector_details.js
 function createDetails(host, page, { goTo, onList }) {
-  const heading = host.appendChild(element("h3"));
+  const heading = host.appendChild(element("h3")), title = heading.appendChild(element("span"));
+  heading.append(" ", tagOf(host, "head"));
   const body = host.appendChild(element("div", "kv-panel kv-about"));
   function link(parent, cluster, text, meaning, clusters) {
     const button2 = parent.appendChild(element("button", "kv-link"));
     button2.type = "button";
-    button2.title = meaning;
+    explain(button2, meaning).setAttribute("aria-description", meaning);
     const swatch = button2.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     button2.append(element("span", "kv-id", `#${cluster}`), element("span", "", text));
@@ -3704,24 +4897,25 @@ function createDetails(host, page, { goTo, onList }) {
   function details(clusters, cluster, { step, rank, ranked }) {
     const members = membersOf(clusters, cluster), { one, many } = VIEWS[clusters.told.view];
     const taken = takenOf(clusters, cluster), central = clusters.central[cluster];
-    const facts = element("div", "kv-facts");
+    const told = explainTogether(element("div"), `the picked ${one}`);
+    const facts = told.appendChild(element("div", "kv-facts"));
     const swatch = facts.appendChild(element("span", "kv-swatch"));
     swatch.style.background = colourOf(clusters.hues[cluster]);
     facts.append(element("span", "kv-id", `#${cluster}`));
     const place = rank < 0 ? "not ranked" : `${format(rank + 1)} of ${format(ranked)}`;
-    fact(facts, `rank at step ${format(step)}`, place, MEANING3.rank);
-    fact(facts, "size", format(members.length), MEANING3.size);
-    fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING3.spread);
+    fact(facts, `rank at step ${format(step)}`, place, MEANING4.rank, "step");
+    fact(facts, "size", format(members.length), MEANING4.size);
+    fact(facts, "spread", clusters.spread[cluster].toFixed(2), MEANING4.spread);
     const recalled = taken.length ? `${steps(taken)} of ${format(taken.length)} steps` : "no recorded step";
-    fact(facts, "recalled by", recalled, MEANING3.recalled);
-    fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING3.central);
+    fact(facts, "recalled by", recalled, MEANING4.recalled, "steps");
+    fact(facts, "most central", `${quoted(page.tokens[central])} at ${format(central)}`, MEANING4.central);
     const list = facts.appendChild(element("button", "", `All ${many}`));
     list.type = "button";
-    list.title = `clears the choice and lists all ${many} (Escape)`;
+    explain(list, `clears the choice and lists all ${many} (Escape)`);
     list.addEventListener("click", onList);
-    const rows = element("dl", "kv-rows");
-    row(rows, "mostly", MEANING3.mostly).append(frequent(page.tokens, members));
-    const nearest = row(rows, "nearest", MEANING3.nearest), width = clusters.shapes.nearest[1];
+    const rows = told.appendChild(element("dl", "kv-rows"));
+    row(rows, "mostly", MEANING4.mostly).append(frequent(page.tokens, members));
+    const nearest = row(rows, "nearest", MEANING4.nearest), width = clusters.shapes.nearest[1];
     for (let rank2 = 0; rank2 < width; rank2++) {
       const neighbour = clusters.nearest[cluster * width + rank2];
       if (neighbour < 0) continue;
@@ -3730,10 +4924,9 @@ function createDetails(host, page, { goTo, onList }) {
       link(nearest, neighbour, cosine, meaning, clusters);
     }
     if (!nearest.children.length) nearest.append(`there is no other ${one}`);
-    row(rows, "steps", MEANING3.steps).append(bars(clusters, cluster, taken, step));
+    row(rows, "steps", MEANING4.steps).append(bars(clusters, cluster, taken, step));
     return [
-      facts,
-      rows
+      told
     ];
   }
   function bars(clusters, cluster, taken, now) {
@@ -3748,7 +4941,8 @@ function createDetails(host, page, { goTo, onList }) {
       const bar = chart.appendChild(element("span", "kv-stepbar"));
       bar.toggleAttribute("data-now", step === now);
       const fed = `step ${step}, fed ${quoted(page.step_tokens[step] ?? "")} at position ${format(page.tokens.length + step)}`;
-      bar.title = `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`;
+      explain(bar, `${fed}: attended to ${format(count)} of ${format(clusters.sizes[cluster])} tokens`);
+      bar.dataset.said = format(count);
       const fill2 = bar.appendChild(element("span"));
       fill2.style.height = `${100 * count / clusters.sizes[cluster]}%`;
       fill2.style.background = colourOf(clusters.hues[cluster]);
@@ -3767,7 +4961,7 @@ function createDetails(host, page, { goTo, onList }) {
     for (const cluster of order) {
       const text = `${format(clusters.sizes[cluster])} tokens \xB7 ${recalled[cluster]} steps`;
       const item = list.appendChild(element("li"));
-      link(item, cluster, text, `${MEANING3.size}; ${MEANING3.recalled}`, clusters);
+      link(item, cluster, text, `${MEANING4.size}; ${MEANING4.recalled}`, clusters);
       item.append(element("span", "kv-first", frequent(page.tokens, membersOf(clusters, cluster), 4)));
     }
     return [
@@ -3781,24 +4975,22 @@ function createDetails(host, page, { goTo, onList }) {
      * @param {number} cluster
      * @param {Shown} shown
      */
-    paint(clusters, token, cluster, shown) {
+    paint(clusters, token, cluster, shown2) {
       const { one, many, none } = VIEWS[clusters.told.view], empty = clusters.sizes.filter((size2) => !size2).length;
       const more = empty ? ` (${format(empty)} more are empty)` : "";
-      heading.textContent = cluster >= 0 ? `the picked ${one}` : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
-      body.replaceChildren(...cluster >= 0 ? details(clusters, cluster, shown) : all(clusters));
+      title.textContent = cluster >= 0 ? `the picked ${one}` : `all ${format(clusters.sizes.length - empty)} ${many}, most often recalled first${more}`;
+      body.replaceChildren(...cluster >= 0 ? details(clusters, cluster, shown2) : all(clusters));
       if (token < 0 || cluster >= 0) return;
       body.prepend(element("p", "kv-empty", `${quoted(page.tokens[token])} at ${format(token)} is ${none}.`));
     }
   };
 }
-function fact(parent, name, text, meaning) {
-  const figure3 = parent.appendChild(element("span", "kv-figure"));
-  figure3.title = meaning;
+function fact(parent, name, text, meaning, ...when) {
+  const figure3 = parent.appendChild(explainNumber(element("span", "kv-figure"), meaning, "head", ...when));
   figure3.append(element("span", "kv-name", name), element("span", "kv-number", text));
 }
 function row(rows, name, meaning) {
-  const term = rows.appendChild(element("dt", "kv-name", name));
-  term.title = meaning;
+  rows.append(explain(element("dt", "kv-name", name), meaning));
   return rows.appendChild(element("dd"));
 }
 
@@ -3820,11 +5012,7 @@ function drawMapLegend(host, view, stepped) {
       `the mean over the KV head's query heads${stepped ? "" : " at the last position"}, ${scaled}`
     ]
   ];
-  host.replaceChildren(...entries.map(([text, meaning]) => {
-    const entry = element("span", "kv-entry", text);
-    entry.title = meaning;
-    return entry;
-  }));
+  host.replaceChildren(...entries.map(([text, meaning]) => explain(element("span", "kv-entry", text), meaning)));
   const samples = [
     [
       "kv-attended kv-agreed",
@@ -3837,10 +5025,10 @@ function drawMapLegend(host, view, stepped) {
       `in no ${one}`
     ]
   ];
-  for (const [mark, style2, text] of samples) {
+  for (const [mark, style, text] of samples) {
     const entry = host.appendChild(element("span", "kv-entry"));
-    entry.title = text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text";
-    entry.appendChild(element("span", mark, "text")).style.cssText = style2;
+    explain(entry, text.startsWith("in no") ? VIEWS[view].none : "tinted strongly and underlined in the text");
+    entry.appendChild(element("span", mark, "text")).style.cssText = style;
     entry.append(element("span", "", text));
   }
 }
@@ -4113,7 +5301,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   let found = [];
   let foundAt = NONE;
   let places = points, rings = points;
-  let coloured = false, ink = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
+  let coloured = false, ink2 = "", muted = "", ground = "", hovered = NONE, picked = NONE, cursor = NONE;
   const zoom = createZoom2(host, () => {
     if (layOut()) drawBelow();
   });
@@ -4152,14 +5340,14 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   function drawBelow() {
     if (!toPixel) return;
     if (!coloured) {
-      const style2 = getComputedStyle(root2);
-      [coloured, colours, ink, ground] = [
+      const style = getComputedStyle(root2);
+      [coloured, colours, ink2, ground] = [
         true,
         mapColours(root2),
-        style2.color,
-        style2.backgroundColor
+        style.color,
+        style.backgroundColor
       ];
-      muted = style2.getPropertyValue("--kv-muted");
+      muted = style.getPropertyValue("--kv-muted");
     }
     const context = clear(below), byHue = Array.from({
       length: HUES + 1
@@ -4193,7 +5381,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
         3,
         3
       ]);
-      circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink, 1.5);
+      circle2(context, ringAt(toPixel, cursor), ringSize() + 6, ink2, 1.5);
       context.setLineDash([]);
     }
     for (const token of found) {
@@ -4204,17 +5392,17 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       circle2(context, [
         places[2 * token],
         places[2 * token + 1]
-      ], dotSize() + 2.5, ink, token === foundAt ? 3 : 1.5);
+      ], dotSize() + 2.5, ink2, token === foundAt ? 3 : 1.5);
     }
-    if (star) drawStar(context, toPixel(...star), ink, ground);
+    if (star) drawStar(context, toPixel(...star), ink2, ground);
     if (hovered >= 0) circle2(context, [
       places[2 * hovered],
       places[2 * hovered + 1]
-    ], dotSize() + 4, ink, 1.5);
+    ], dotSize() + 4, ink2, 1.5);
   }
   function drawPicked(context) {
     context.fillStyle = colour(picked);
-    context.strokeStyle = ink;
+    context.strokeStyle = ink2;
     context.lineWidth = 1;
     context.beginPath();
     for (const token of membersOf(clusters, picked)) {
@@ -4232,7 +5420,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
       1.75
     ];
     circle2(context, place, radius, ground, width + 2.5);
-    circle2(context, place, radius, cluster === picked ? ink : colour(cluster), width);
+    circle2(context, place, radius, cluster === picked ? ink2 : colour(cluster), width);
   }
   function keyAt(event) {
     if (!toPixel) return null;
@@ -4312,7 +5500,6 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   const resized = new ResizeObserver(() => fit() && drawBelow());
   resized.observe(host);
   return {
-    above,
     /**
      * @param {Places} newPlaces
      * @param {Clustering} newClusters
@@ -4380,8 +5567,9 @@ var KINDS = {
   none: "not recalled"
 };
 function createRanking(host, { tip, onHover, onPick }) {
-  const heading = host.appendChild(element("h3"));
-  heading.title = MEANING3.ranking;
+  const heading = host.appendChild(explain(element("h3"), MEANING4.ranking));
+  const title = heading.appendChild(element("span"));
+  heading.append(" ", tagOf(host, "head", "step"));
   const words = host.appendChild(element("p", "kv-rankwords"));
   words.setAttribute("role", "status");
   const panel = host.appendChild(element("div", "kv-panel kv-ranking"));
@@ -4389,12 +5577,12 @@ function createRanking(host, { tip, onHover, onPick }) {
   list.tabIndex = 0;
   list.setAttribute("role", "listbox");
   list.setAttribute("aria-description", "\u2190 and \u2192 read them, Enter picks one");
-  const legend3 = host.appendChild(element("p", "kv-legend"));
+  const legend3 = host.appendChild(explainTogether(element("p", "kv-legend"), "legend of the bars"));
   let clusters;
   let ranks = [];
   let bars = [];
   let cursor = -1, picked = -1;
-  function about(rank) {
+  function about2(rank) {
     const { group: group2, score, recalled, size: size2, kind } = ranks[rank], { one, score: meaning } = VIEWS[clusters.told.view];
     const rows = [
       [
@@ -4423,7 +5611,7 @@ function createRanking(host, { tip, onHover, onPick }) {
   function bar(rank, most, least, every) {
     const { group: group2, score, kind } = ranks[rank], node = element("span", `kv-rankbar kv-rank-${kind}`);
     node.setAttribute("role", "option");
-    node.setAttribute("aria-label", about(rank).map(([term, value]) => `${term} ${value}`).join(", "));
+    node.setAttribute("aria-label", about2(rank).map(([term, value]) => `${term} ${value}`).join(", "));
     const room = node.appendChild(element("span", "kv-rankroom"));
     const fill2 = room.appendChild(element("span", "kv-rankfill"));
     fill2.style.height = `${100 * (score - least) / Math.max(most - least, 1e-9)}%`;
@@ -4432,7 +5620,7 @@ function createRanking(host, { tip, onHover, onPick }) {
     node.appendChild(element("span", "kv-ranklabel", label)).setAttribute("aria-hidden", "true");
     node.addEventListener("pointerenter", (event) => {
       onHover(group2);
-      tip.show(about(rank), event);
+      tip.show(about2(rank), event);
     });
     node.addEventListener("pointerleave", () => leave());
     node.addEventListener("click", () => onPick(group2));
@@ -4453,7 +5641,7 @@ function createRanking(host, { tip, onHover, onPick }) {
       inline: "nearest"
     });
     onHover(ranks[cursor].group);
-    tip.show(about(cursor), pointOf(bars[cursor]));
+    tip.show(about2(cursor), pointOf(bars[cursor]));
   }
   onKeys(list, {
     ArrowLeft: () => go(Math.max(cursor - 1, 0)),
@@ -4481,8 +5669,8 @@ function createRanking(host, { tip, onHover, onPick }) {
      * @param {Clustering} shown
      * @param {number} step
      */
-    paint(shown, step) {
-      clusters = shown;
+    paint(shown2, step) {
+      clusters = shown2;
       ranks = ranksOf(clusters, step);
       const { view } = clusters.told, cut2 = clusters.cut[step];
       const groups = clusters.sizes.reduce((count, size2) => count + (size2 > 0 ? 1 : 0), 0);
@@ -4498,7 +5686,7 @@ function createRanking(host, { tip, onHover, onPick }) {
       list.setAttribute("aria-label", `${VIEWS[view].many} by ${VIEWS[view].score}, best first`);
       panel.hidden = legend3.hidden = bars.length === 0;
       const scores = bars.length ? `, from ${decimals(least)} at the bottom to ${decimals(most)} at the top` : "";
-      heading.textContent = `step ${format(step)}: ${countOf(ranks.length, view)} by ${VIEWS[view].score}${scores}`;
+      title.textContent = `step ${format(step)}: ${countOf(ranks.length, view)} by ${VIEWS[view].score}${scores}`;
       drawLegend(legend3, clusters);
       cursor = -1;
     },
@@ -4517,93 +5705,33 @@ function createRanking(host, { tip, onHover, onPick }) {
   };
 }
 function drawLegend(host, { told: { view } }) {
+  const { one } = VIEWS[view];
   const entries = [
     [
       "whole",
-      view === "lists" ? "probed" : view === "codes" ? "all its tokens are attended to" : "recalled whole"
+      view === "lists" ? "probed" : view === "codes" ? "all its tokens are attended to" : "recalled whole",
+      view === "lists" ? "the step ranks the tokens of this list" : `the step attends to all tokens of this ${one}`
     ],
     [
       "part",
-      view === "codes" ? "some of its tokens are attended to" : "trimmed by the budget"
+      view === "codes" ? "some of its tokens are attended to" : "trimmed by the budget",
+      `the step attends to some tokens of this ${one}`
     ],
     [
       "none",
-      view === "lists" ? "not probed" : "not recalled"
+      view === "lists" ? "not probed" : "not recalled",
+      view === "lists" ? "the step leaves this list out" : `the step selects no token of this ${one}`
     ]
   ];
   const used = view === "pages" || view === "lists" ? entries.filter(([kind]) => kind !== "part") : entries;
-  host.replaceChildren(...used.map(([kind, text]) => {
-    const entry = element("span", "kv-entry");
+  host.replaceChildren(...used.map(([kind, text, meaning]) => {
+    const entry = explain(element("span", "kv-entry"), meaning);
     const sample = entry.appendChild(element("span", `kv-ranksample kv-rank-${kind}`));
     const fill2 = sample.appendChild(element("span", "kv-rankfill"));
     fill2.style.setProperty("--kv-own", colourOf(16));
     entry.append(element("span", "", text));
     return entry;
   }));
-}
-
-// inspector_search.js
-function createSearch(host, tokens, onFound) {
-  const row2 = host.appendChild(element("div", "kv-find"));
-  const field = row2.appendChild(element("input"));
-  Object.assign(field, {
-    type: "search",
-    placeholder: "find text",
-    title: MEANING3.find
-  });
-  field.setAttribute("aria-label", "find text in the prompt");
-  const buttons = row2.appendChild(element("span", "kv-buttons"));
-  button(buttons, "\u2039", "previous occurrence (Shift+Enter)", () => go(-1));
-  button(buttons, "\u203A", "next occurrence (Enter)", () => go(1));
-  const said = row2.appendChild(element("span", "kv-found"));
-  said.setAttribute("role", "status");
-  let places = [];
-  let at = 0;
-  function find() {
-    places = field.value ? occurrences(tokens, field.value) : [];
-    at = 0;
-    tell();
-  }
-  function tell() {
-    buttons.hidden = places.length < 2;
-    said.textContent = !field.value ? "" : places.length === 0 ? "not in the prompt" : `${format(at + 1)} of ${format(places.length)}, at position ${format(places[at][0])}`;
-    onFound([
-      ...new Set(places.flat())
-    ], places[at]?.[0] ?? -1);
-  }
-  function go(by) {
-    if (!places.length) return;
-    at = (at + by + places.length) % places.length;
-    tell();
-  }
-  field.addEventListener("input", find);
-  field.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
-    else if (event.key === "Escape" && field.value) {
-      field.value = "";
-      find();
-    } else return;
-    event.preventDefault();
-    event.stopPropagation();
-  });
-  buttons.hidden = true;
-}
-function occurrences(tokens, wanted) {
-  const starts = [];
-  let text = "";
-  for (const token of tokens) {
-    starts.push(text.length);
-    text += token.toLowerCase();
-  }
-  const needle = wanted.toLowerCase();
-  const found = [];
-  for (let from = text.indexOf(needle), token = 0; from >= 0; from = text.indexOf(needle, from + needle.length)) {
-    while (token + 1 < starts.length && starts[token + 1] <= from) token++;
-    const members = [];
-    for (let next = token; next < starts.length && starts[next] < from + needle.length; next++) members.push(next);
-    found.push(members);
-  }
-  return found;
 }
 
 // inspector.js
@@ -4627,7 +5755,6 @@ function createInspector(root2, host) {
   let requested = null;
   let queued = null;
   let slowTimer;
-  let found = [];
   let placesChanged = true, clustersChanged = true;
   root2.classList.add("kvviz", "kv-inspector");
   keepKeys(root2);
@@ -4649,11 +5776,11 @@ function createInspector(root2, host) {
     })
   });
   const grid = root2.appendChild(element("div", "kv-grid"));
-  const left = section(grid, "keys", "kv-keys", MEANING3.map);
-  const right = section(grid, "prompt", "kv-prompt", MEANING3.text);
+  const left = section(grid, "keys", "kv-keys", MEANING4.map);
+  const right = section(grid, "prompt", "kv-prompt", MEANING4.text);
   const ranked = grid.appendChild(element("section", "kv-ranks"));
-  const about = grid.appendChild(element("section", "kv-details"));
-  const legend3 = root2.appendChild(element("p", "kv-legend"));
+  const about2 = grid.appendChild(element("section", "kv-details"));
+  const legend3 = root2.appendChild(explainTogether(element("p", "kv-legend"), "legend of the map and the text"));
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const map = createKeyMap(left.appendChild(element("div")), root2, {
     onHover(key, event) {
@@ -4672,11 +5799,13 @@ function createInspector(root2, host) {
   const limits = left.appendChild(element("p", "kv-note kv-limits"));
   const status = left.appendChild(element("div", "kv-axis kv-cursor"));
   status.setAttribute("role", "status");
-  createSearch(right, page.tokens, (tokens, at) => {
-    found = tokens;
-    light([]);
-    map.find(tokens, at);
-    if (at >= 0) strip.focus(at);
+  const [heading] = right.children;
+  createFind(heading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ],
+    onFound: map.find
   });
   const strip = createStrip(right.appendChild(element("div", "kv-panel")), {
     tokens: page.tokens,
@@ -4699,16 +5828,13 @@ function createInspector(root2, host) {
     ]),
     onPick: (picked2) => choose(clusters.central[picked2], picked2)
   });
-  const details = createDetails(about, page, {
+  const details = createDetails(about2, page, {
     goTo: choose,
     onList: () => choose(-1)
   });
   const unwatch = watchTheme(root2, map.recolour);
   const picked = () => pickedOf(clusters, group2, token);
-  const light = (tokens) => strip.light([
-    ...found,
-    ...tokens
-  ]);
+  const light = (tokens) => strip.light(tokens);
   function settings() {
     const { settings: [n_clusters, metric, seed], layer, head, told: { view, part, fields } } = clusters;
     const projection = NAMES2[projectionOf(places)];
@@ -4892,11 +6018,10 @@ function createInspector(root2, host) {
   function showSoon() {
     if (!placesChanged && !clustersChanged) queueMicrotask(() => (placesChanged || clustersChanged) && show());
   }
-  function save() {
+  function save(format2) {
     const { layer, head, n_clusters: count, view } = settings();
     const size2 = view === "clusters" ? `clusters-${count}` : view;
-    const name = `cluster-inspector-layer-${layer}-head-${head}-${size2}.png`;
-    return savePicture(controls.menu, root2, host.css, name, map.above);
+    return saveAs(format2, controls.menu, root2, host, `cluster-inspector-layer-${layer}-head-${head}-${size2}`);
   }
   root2.addEventListener("keydown", (event) => {
     const target = targetOf(event), move = stepKeys(page.steps)[event.key];
@@ -4935,7 +6060,7 @@ function createInspector(root2, host) {
 }
 
 // misses_words.js
-var MEANING4 = {
+var MEANING5 = {
   evidence: "the prompt; tinted are the tokens without which full attention gives the answer a lower log-probability, the more the stronger; click one to follow it",
   heads: "one column per layer, one row per KV head: the log-probability that comes back if this head alone attends to the oracle's tokens, in one pass in which all other heads keep their choices; framed: the heads that bring the answer back together; hollow: restoring it makes the answer less likely",
   journey: "where this head lost the picked token: each stage of the method's choice, with its numbers at this step; the bar has one mark per step",
@@ -4999,7 +6124,7 @@ function createAnswers(host, page) {
   changed.setAttribute("role", "status");
   function line2(name, text) {
     list.append(element("dt", "kv-name", name));
-    return list.appendChild(explainNumber(element("dd", "", text), MEANING4.logprob, "layers", "answer"));
+    return list.appendChild(explainNumber(element("dd", "", text), MEANING5.logprob, "layers", "answer"));
   }
   function nameOf({ kind, layer, head, position }) {
     if (kind === "restore") return `layer ${layer}, head ${head} restored`;
@@ -5040,7 +6165,7 @@ function createHeads(host, page, { tip, pick }) {
     }, (_, head) => head),
     headName: "KV head",
     label: "layers and KV heads: the log-probability that restoring each brings back",
-    about,
+    about: about2,
     pick,
     tip
   });
@@ -5050,7 +6175,7 @@ function createHeads(host, page, { tip, pick }) {
     layer,
     head
   ])));
-  function about({ layer, head }) {
+  function about2({ layer, head }) {
     const stages = page.restored.filter(([l, h, stage]) => l === layer && h === head && stage !== "all");
     return [
       [
@@ -5101,7 +6226,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
     const item = waterfall.appendChild(element("li"));
     const end = name === "full attention" || name === "here";
     item.append(element("span", "kv-name", String(name)), element("span", "kv-number", nats(Number(value), !end)));
-    explainNumber(item, end ? MEANING4.logprob : MEANING4.causes, "layers", "answer");
+    explainNumber(item, end ? MEANING5.logprob : MEANING5.causes, "layers", "answer");
   }
   waterfall.appendChild(element("li")).append(tagOf(waterfall, "layers", "answer"));
   function indexOf2({ layer, head, position }, step, row2) {
@@ -5134,8 +6259,17 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       }));
       return node;
     }));
+    reveal();
+    requestAnimationFrame(reveal);
   }
-  function linesOf(index) {
+  function reveal() {
+    const picked = (
+      /** @type {HTMLElement | null} */
+      steps2.querySelector("[data-picked]")
+    );
+    if (picked) steps2.scrollLeft = picked.offsetLeft - steps2.offsetLeft - (steps2.clientWidth - picked.offsetWidth) / 2;
+  }
+  function linesOf2(index) {
     const outcome = page.outcomes[losses.stage[index]];
     const exact = `weight ${decimals(losses.exact_weight[index])}, rank ${format(losses.exact_rank[index])}`;
     if (outcome === "not wanted") return [
@@ -5161,12 +6295,12 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       ]
     ];
     let lost = false;
-    for (const { name, verdict: verdict2 } of page.stages) {
-      const here = verdict2 === outcome;
+    for (const { name, verdict: verdict3 } of page.stages) {
+      const here = verdict3 === outcome;
       lines.push([
         here ? "lost" : lost ? "after" : "passed",
         name,
-        here ? verdict2 : lost ? "" : "\u2713"
+        here ? verdict3 : lost ? "" : "\u2713"
       ]);
       lost ||= here;
     }
@@ -5205,11 +6339,11 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
       stages.replaceChildren();
       for (let row2 = 0; row2 < page.rows_per_head; row2++) {
         const index = indexOf2(picked, step, row2), outcome = page.outcomes[losses.stage[index]];
-        const verdict2 = stages.appendChild(element("li", "kv-verdict"));
+        const verdict3 = stages.appendChild(element("li", "kv-verdict"));
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
-        explainNumber(verdict2, MEANING4.verdict, "head", "step");
-        verdict2.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
-        for (const [state, name, numbers] of linesOf(index)) {
+        explainNumber(verdict3, MEANING5.verdict, "head", "step");
+        verdict3.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
+        for (const [state, name, numbers] of linesOf2(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
           explainNumber(item, meaningOf(name), "head", "step");
@@ -5221,14 +6355,14 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
 }
 function meaningOf(name) {
   const named2 = {
-    "exact attention": MEANING4.exact,
-    given: MEANING4.here,
-    "its score": MEANING4.score
+    "exact attention": MEANING5.exact,
+    given: MEANING5.here,
+    "its score": MEANING5.score
   };
   return named2[
     /** @type {keyof typeof named} */
     name
-  ] ?? MEANING4.stage;
+  ] ?? MEANING5.stage;
 }
 
 // misses.js
@@ -5250,7 +6384,7 @@ function createMisses(root2, host) {
   const top = root2.appendChild(element("div", "kv-head"));
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} \xB7 ${lost} `));
-  explainNumber(tagged(title, "layers", "answer"), MEANING4.logprob, "layers", "answer");
+  explainNumber(tagged(title, "layers", "answer"), MEANING5.logprob, "layers", "answer");
   const menu = createSaveMenu(top, root2, save);
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({
@@ -5258,7 +6392,7 @@ function createMisses(root2, host) {
   }));
   const fed = bar.appendChild(element("span", "kv-fed"));
   const buttons = bar.appendChild(element("span", "kv-changes"));
-  button(buttons, "Restore", MEANING4.restore, () => {
+  button(buttons, "Restore", MEANING5.restore, () => {
     const { layer, head } = picked();
     change({
       kind: "restore",
@@ -5266,23 +6400,23 @@ function createMisses(root2, host) {
       head
     });
   });
-  button(buttons, "Pin", MEANING4.pin, () => change({
+  button(buttons, "Pin", MEANING5.pin, () => change({
     kind: "pin",
     position: picked().position
   }));
-  button(buttons, "Drop", MEANING4.drop, () => change({
+  button(buttons, "Drop", MEANING5.drop, () => change({
     kind: "drop",
     position: picked().position
   }));
-  const reset = button(buttons, "Reset", MEANING4.reset, () => tellChanges([]));
+  const reset = button(buttons, "Reset", MEANING5.reset, () => tellChanges([]));
   let requested = host.get("changes");
   let painted = requested;
   const wait = createWait(root2, () => requested = painted, DECODED_MS);
   const grid = root2.appendChild(element("div", "kv-grid"));
-  const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING4.evidence);
-  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back ", "kv-heads", MEANING4.heads);
-  const journey = titledPanel(grid, "", "kv-journey", MEANING4.journey);
-  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING4.answers);
+  const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING5.evidence);
+  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back ", "kv-heads", MEANING5.heads);
+  const journey = titledPanel(grid, "", "kv-journey", MEANING5.journey);
+  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING5.answers);
   for (const { heading, panel } of [
     heads,
     answers
@@ -5332,6 +6466,12 @@ function createMisses(root2, host) {
     })
   });
   strip.paint(page.evidence.map(({ position }) => position), page.evidence.map(({ look }) => look), page.evidence.map(() => ATTENDED | ORACLE));
+  createFind(text.heading, root2, {
+    tokens: page.tokens,
+    strips: () => [
+      strip
+    ]
+  });
   const map = createHeads(heads.panel, page, {
     tip,
     pick
@@ -5339,7 +6479,7 @@ function createMisses(root2, host) {
   const way = createJourney(journey, page, losses, {
     pick
   });
-  const shown = createAnswers(answers.panel, page);
+  const shown2 = createAnswers(answers.panel, page);
   const unwatch = watchTheme(root2);
   function clamp(step) {
     return Math.max(0, Math.min(page.steps - 1, step));
@@ -5371,16 +6511,15 @@ function createMisses(root2, host) {
   function place({ layer, head, position }) {
     return position === void 0 ? `head ${layer} ${head}` : `token ${position}`;
   }
-  function save() {
+  function save(format2) {
     const { layer, head } = picked();
-    const name = `miss-inspector-layer-${layer}-head-${head}.png`;
-    return savePicture(menu, root2, host.css, name, null);
+    return saveAs(format2, menu, root2, host, `miss-inspector-layer-${layer}-head-${head}`);
   }
   function paintAnswers() {
     wait.end();
     const changes = requested = painted = host.get("changes");
     reset.disabled = changes.length === 0;
-    shown.paint(changes, page.live ? host.get("result") : stored(page, changes));
+    shown2.paint(changes, page.live ? host.get("result") : stored(page, changes));
     map.changed(changes);
   }
   function show() {
@@ -5388,9 +6527,9 @@ function createMisses(root2, host) {
     strip.light([
       now.position
     ]);
-    const about = now.step < page.asked ? "of the question" : "of the answer";
+    const about2 = now.step < page.asked ? "of the question" : "of the answer";
     fed.textContent = `feeds ${quoted(page.fed[now.step])}`;
-    explain(fed, `this step feeds a token ${about}`);
+    explain(fed, `this step feeds a token ${about2}`);
     slider.show(now.step, `, feeds ${page.fed[now.step]}`);
     map.paint(now);
     way.paint(now);
@@ -5442,11 +6581,11 @@ function stored(page, [change]) {
 }
 
 // page.js
-async function pageModel({ state, answers }, css) {
-  const values = {
-    ...await withBytes(state),
-    _css: css
-  };
+var shown = [];
+async function pageModel({ state, answers }) {
+  const values = {};
+  shown.push(values);
+  Object.assign(values, await withBytes(state));
   const events = new EventTarget();
   let current = [];
   async function answer(again = false) {
@@ -5461,6 +6600,7 @@ async function pageModel({ state, answers }, css) {
   }
   await answer();
   return {
+    page: savedPage,
     get: (name) => values[name],
     set(name, value) {
       values[name] = value;
@@ -5483,6 +6623,35 @@ async function pageModel({ state, answers }, css) {
     on: (event, react) => events.addEventListener(event, react),
     off: (event, react) => events.removeEventListener(event, react)
   };
+}
+function savedPage() {
+  const page = (
+    /** @type {HTMLElement} */
+    document.documentElement.cloneNode(true)
+  );
+  page.querySelector("#kvviz-root")?.replaceChildren();
+  for (const node of [
+    page,
+    ...page.querySelectorAll("body")
+  ]) {
+    for (const { name } of [
+      ...node.attributes
+    ]) if (name !== "lang") node.removeAttribute(name);
+  }
+  const data2 = (
+    /** @type {HTMLElement} */
+    page.querySelector("#kvviz-page")
+  ), content = JSON.parse(data2.textContent);
+  content.widgets.forEach(({ state }, index) => {
+    for (const name of Object.keys(state)) if (!hasBytes(shown[index][name])) state[name] = shown[index][name];
+  });
+  data2.textContent = JSON.stringify(content).replace(/[<>&]/g, (sign) => `\\u00${sign.charCodeAt(0).toString(16)}`);
+  page.querySelectorAll("body > iframe").forEach((frame2) => frame2.remove());
+  return `<!doctype html>
+${page.outerHTML}`;
+}
+function hasBytes(value) {
+  return Array.isArray(value) ? value.some(hasBytes) : value instanceof Uint8Array;
 }
 function matches(values, when) {
   return Object.entries(when).every(([name, value]) => value instanceof Object ? matches(values[name], value) : values[name] === value);
@@ -5572,11 +6741,11 @@ function createClusters(host, page, { tip, onHover, onPick }) {
   let rows = [];
   let cursor = -1;
   const emptyNote = host.appendChild(element("p", "kv-empty"));
-  function item(clusters, index, frame, widest) {
+  function item(clusters, index, frame2, widest) {
     const group2 = clusters.group_ids[index], count = clusters.group_counts[index], known = clusters.group_known[index];
     const members = [
-      ...frame.positions
-    ].filter((_, token) => frame.groups[token] === group2);
+      ...frame2.positions
+    ].filter((_, token) => frame2.groups[token] === group2);
     const entry = element("li");
     const bar = entry.appendChild(element("span", "kv-bar"));
     const fill2 = bar.appendChild(element("span"));
@@ -5607,7 +6776,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     entry.addEventListener("click", () => onPick(members[0]));
     entry.setAttribute("role", "option");
     entry.setAttribute("aria-selected", "false");
-    const about = [
+    const about2 = [
       [
         page.group_name,
         `#${group2}`
@@ -5636,7 +6805,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     return {
       node: entry,
       members,
-      about
+      about: about2
     };
   }
   function go(place) {
@@ -5677,10 +6846,10 @@ function createClusters(host, page, { tip, onHover, onPick }) {
      * @param {number} step
      * @param {Frame} frame
      */
-    paint(slice, step, frame) {
+    paint(slice, step, frame2) {
       const clusters = clustersOf(slice, step);
       const widest = slice.group_masses.reduce((most, mass) => Math.max(most, mass), 1e-9);
-      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame, widest));
+      rows = Array.from(clusters.group_ids, (_, index) => item(clusters, index, frame2, widest));
       cursor = -1;
       list.replaceChildren(...rows.map(({ node }) => node));
       list.hidden = rows.length === 0;
@@ -5693,38 +6862,22 @@ function createClusters(host, page, { tip, onHover, onPick }) {
 }
 
 // stepper_follow.js
-function createFollow(heading, page, strip) {
-  const label = heading.appendChild(element("label", "kv-follow", "follows "));
-  explain(label, MEANING.follow);
-  const select = label.appendChild(element("select", "kv-headmeasure"));
-  select.setAttribute("aria-label", "the token that the text follows");
-  if (page.span.length) select.append(new Option("the marked tokens", "span"));
-  select.append(new Option("the strongest token", "strongest"), new Option("the missed token", "missed"), new Option("the picked token", "picked"), new Option("nothing", "nothing"));
+function createFollow(settings, heading, page, strip) {
+  let picked = -1;
+  const text = createFollowText(settings, heading, page, {
+    strip,
+    picked: () => picked
+  });
   const line2 = element("p", "kv-note kv-picked");
   heading.after(line2);
   line2.hidden = true;
-  let picked = -1;
-  let shown = null;
-  function target() {
-    if (!shown) return -1;
-    const { frame } = shown;
-    if (select.value === "span") return page.span[0];
-    if (select.value === "picked") return picked;
-    if (select.value === "missed") return heaviest3(frame, (index) => !(frame.marks[index] & (ATTENDED | MERGED)));
-    return select.value === "nothing" ? -1 : heaviest3(frame, (index) => frame.groups[index] >= 0);
-  }
-  function move() {
-    const position = target(), [top, bottom] = strip().inSight();
-    if (position >= 0 && position < page.prompt_length && (position <= top || position >= bottom - 1)) {
-      strip().focus(position, false);
-    }
-  }
+  let shown2 = null;
   function tell() {
-    line2.hidden = picked < 0 || !shown;
+    line2.hidden = picked < 0 || !shown2;
     strip().light(picked < 0 ? [] : [
       picked
     ]);
-    if (!shown || picked < 0) return;
+    if (!shown2 || picked < 0) return;
     const counts = {
       agreed: 0,
       wasted: 0,
@@ -5732,19 +6885,16 @@ function createFollow(heading, page, strip) {
       missed: 0
     };
     for (let step = 0; step < page.steps; step++) {
-      const frame = frameOf(shown.slice, step), index = indexOf(frame, picked);
-      const mark = index < 0 ? 0 : frame.marks[index];
+      const frame2 = frameOf(shown2, step), index = indexOf(frame2, picked);
+      const mark = index < 0 ? 0 : frame2.marks[index];
       if (mark & ATTENDED) counts[mark & ORACLE ? "agreed" : "wasted"]++;
       else if (mark & MERGED) counts.merged++;
       else if (mark) counts.missed++;
     }
     const found = Object.entries(counts).filter(([, count]) => count).map(([name, count]) => `${name} in ${count}`);
-    line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in this head`;
+    const { kind, heads } = unionOf(shown2);
+    line2.textContent = `${quoted(page.tokens[picked])} at ${picked}: ${found.join(", ") || "neither attended nor wanted"} of ${page.steps} steps, in ${kind === "none" ? "this head" : `the union of ${heads} heads`}`;
   }
-  select.addEventListener("change", () => {
-    for (const option of select.options) option.toggleAttribute("selected", option.selected);
-    move();
-  });
   return {
     /**
      * Outlines a token over all steps; picked again, it is let go.
@@ -5765,38 +6915,29 @@ function createFollow(heading, page, strip) {
      * @param {Frame} frame
      * @param {boolean} stay
      */
-    paint(slice, frame, stay) {
-      shown = {
-        slice,
-        frame
-      };
+    paint(slice, frame2, stay) {
+      shown2 = slice;
       tell();
-      if (!stay) move();
+      text.show([
+        frame2
+      ], stay);
     },
-    /** Where the text opens. */
-    opening: () => Math.max(0, target())
+    opening: text.opening
   };
-}
-function heaviest3(frame, counts) {
-  let best = -1;
-  for (let index = 0; index < frame.positions.length; index++) {
-    if (counts(index) && (best < 0 || frame.weights[index] > frame.weights[best])) best = index;
-  }
-  return best < 0 ? -1 : frame.positions[best];
 }
 
 // stepper_controls.js
 function createControls(root2, page, { go, toggle, pick, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
-  const layer = picker(head, "layer", page.layers, page.layers_meaning, () => pick(Number(layer.value), Number(row2.value)));
-  const row2 = picker(head, page.head_name, page.heads, `${page.head_name}: the head of the layer that is shown`, () => pick(Number(layer.value), Number(row2.value)));
+  const place = createPlacePickers(head, page, (layer, row2) => pick(layer, row2, "none"));
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, go);
   const play = button(slider.buttons, "\u25B6", "play (space)", toggle);
   const stats = explainTogether(bar.appendChild(element("span", "kv-stats")), "numbers of this step");
   const fed = stats.appendChild(explain(element("span", "kv-fed"), MEANING.fed));
-  const ofHead = stats.appendChild(tagged(element("span", "kv-scoped"), "head", "step"));
+  const ofHead = stats.appendChild(element("span", "kv-scoped"));
+  ofHead.append(tagOf(ofHead, "head", "step"));
   const ofLayer = stats.appendChild(tagged(element("span", "kv-scoped"), "layer", "step"));
   const figures = {
     recall: figure2(ofHead, "recall"),
@@ -5805,9 +6946,11 @@ function createControls(root2, page, { go, toggle, pick, save }) {
     read: figure2(ofLayer, "read"),
     moved: figure2(ofLayer, "moved")
   };
+  const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
   return {
     menu,
+    settings,
     /** @param {boolean} running */
     playing(running) {
       play.textContent = running ? "\u275A\u275A" : "\u25B6";
@@ -5829,24 +6972,34 @@ function createControls(root2, page, { go, toggle, pick, save }) {
       figures.attended.number.textContent = format(attended);
       figures.read.inBytes(slice.read_bytes[step]);
       figures.moved.inBytes(slice.moved_bytes[step]);
-      layer.value = String(slice.layer);
-      row2.value = String(slice.head);
-      markSelected(layer, row2);
-      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head})`;
+      place(slice.layer, slice.head);
+      const { kind, heads } = unionOf(slice);
+      ofHead.firstElementChild?.replaceWith(tagOf(ofHead, scopeIn("head", kind), "step"));
+      for (const { ofHeads } of Object.values(figures)) ofHeads(kind, heads);
+      const union = kind === "none" ? "" : `, union="${kind}"`;
+      menu.line.textContent = `${page.call}step=${step}, layer=${slice.layer}, head=${slice.head}${union})`;
     }
   };
 }
 function figure2(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
-  explainNumber(item, MEANING[name], SCOPE_OF[name], "step");
-  item.append(element("span", "kv-name", name));
+  const label = item.appendChild(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
+  let about2 = "";
   return {
     number,
+    /**
+     * @param {Union} union
+     * @param {number} heads
+     */
+    ofHeads(union, heads) {
+      label.textContent = nameIn(name, union);
+      explainNumber(item, `${meaningIn(name, union, heads)}${about2}`, scopeIn(SCOPE_OF[name], union), "step");
+    },
     /** @param {number} count */
     inBytes(count) {
       number.textContent = bytes(count);
-      explainNumber(item, `${MEANING[name]}: ${format(count)} bytes`, SCOPE_OF[name], "step");
+      about2 = `: ${format(count)} bytes`;
     }
   };
 }
@@ -5858,7 +7011,7 @@ function createStepper(root2, host) {
   let now = host.get("step");
   let slice = null;
   let drawn;
-  let frame = null;
+  let frame2 = null;
   let timer = null;
   root2.classList.add("kvviz", "kv-stepper");
   keepKeys(root2);
@@ -5872,28 +7025,37 @@ function createStepper(root2, host) {
   const tip = createTip(root2);
   const heads = createHeadPanel(root2, page, {
     tip,
-    pick: ask
+    pick: ask,
+    settings: controls.settings
   });
   const grid = root2.appendChild(element("div", "kv-grid"));
   const { panel: promptPanel, heading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
-  const follow2 = createFollow(heading, page, () => prompt);
+  const follow2 = createFollow(controls.settings, heading, page, () => prompt);
+  createFind(heading, root2, {
+    tokens: page.tokens.slice(0, page.prompt_length),
+    strips: () => [
+      prompt
+    ]
+  });
   const { panel: mapPanel } = titledPanel(grid, "steps \u2193 \xD7 positions \u2192", "kv-map", MEANING.map);
   const zoom = createZoom(page.tokens.length, paintMap);
   const axis = createAxis(mapPanel, page, zoom);
   const recalledPanel = titledPanel(grid, "", "kv-recalled", MEANING.recalled);
   const recalledTitle = recalledPanel.heading.appendChild(element("span"));
-  recalledPanel.heading.append(" ", tagOf(recalledPanel.panel, "head", "step"));
+  const recalledTag = tagOf(recalledPanel.panel, "head", "step");
+  recalledPanel.heading.append(" ", recalledTag);
   const { panel: writtenPanel } = titledPanel(grid, "written so far", "kv-written", MEANING.written);
-  root2.append(legend2(page), ...page.notes.map((note) => element("p", "kv-note", note)));
-  const about = (position, event) => {
-    if (position === null || !frame || !slice) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, now, position), event);
+  const key = legend2(page);
+  root2.append(key.host, ...page.notes.map((note) => element("p", "kv-note", note)));
+  const about2 = (position, event) => {
+    if (position === null || !frame2 || !slice) tip.hide();
+    else tip.show(about(page, slice, frame2, now, position), event);
   };
   const prompt = createStrip(promptPanel, {
     tokens: page.tokens.slice(0, page.prompt_length),
     span: page.span,
     label: "prompt",
-    onHover: about,
+    onHover: about2,
     onPick: (token) => host.tell({
       token: follow2.pick(token)
     }),
@@ -5903,7 +7065,7 @@ function createStepper(root2, host) {
     tokens: page.tokens.slice(page.prompt_length),
     start: page.prompt_length,
     label: "written so far",
-    onHover: about
+    onHover: about2
   });
   const next = writtenPanel.appendChild(element("span", "kv-next"));
   explain(next, MEANING.next);
@@ -5920,7 +7082,7 @@ function createStepper(root2, host) {
           "step",
           format(row2)
         ],
-        ...aboutToken(page, slice, frameOf(slice, row2), row2, position)
+        ...about(page, slice, frameOf(slice, row2), row2, position)
       ], event);
     },
     onPick(row2, column) {
@@ -5940,8 +7102,8 @@ function createStepper(root2, host) {
   });
   const unwatch = watchTheme(root2, map.recolour);
   function paint(slice2, opening = false) {
-    frame = frameOf(slice2, now);
-    const { positions, looks: looks2, marks } = frame;
+    frame2 = frameOf(slice2, now);
+    const { positions, looks: looks2, marks } = frame2;
     prompt.paint(positions, looks2, marks);
     written.paint(positions, looks2, marks);
     written.reveal(now + 1);
@@ -5950,10 +7112,13 @@ function createStepper(root2, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
-    const recalled = clusters.paint(slice2, now, frame);
-    recalledTitle.textContent = page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
-    follow2.paint(slice2, frame, opening);
-    heads.paint(slice2.layer, slice2.head);
+    const recalled = clusters.paint(slice2, now, frame2), { kind, heads: joined } = unionOf(slice2);
+    recalledPanel.panel.hidden = kind !== "none";
+    recalledTag.hidden = kind !== "none";
+    recalledTitle.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    follow2.paint(slice2, frame2, opening);
+    heads.paint(slice2.layer, slice2.head, kind);
+    key.say(joined, kind !== "none");
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -5984,17 +7149,20 @@ function createStepper(root2, host) {
     timer = null;
     controls.playing(false);
   }
-  function ask(layer, head) {
+  function ask(layer, head, union) {
+    if (slice && root2.dataset.busy === void 0 && isShown(slice, layer, head, union)) return;
     wait.begin();
     root2.dataset.busy = "";
+    heads.paint(layer, head, union);
     host.tell({
       layer,
-      head
+      head,
+      union
     });
   }
-  function save() {
-    const place = `step-${now}-layer-${slice?.layer}-head-${slice?.head}`;
-    return savePicture(controls.menu, root2, host.css, `decode-stepper-${place}.png`, map.canvas);
+  function save(format2) {
+    const head = slice && unionOf(slice).kind !== "none" ? "union" : `head-${slice?.head}`;
+    return saveAs(format2, controls.menu, root2, host, `decode-stepper-step-${now}-layer-${slice?.layer}-${head}`);
   }
   root2.addEventListener("keydown", (event) => {
     const tag = targetOf(event).tagName, move = stepKeys(page.steps)[event.key];
@@ -6015,7 +7183,7 @@ function createStepper(root2, host) {
     paintMap();
     wait.end();
     paint(slice, opening);
-    if (opening) requestAnimationFrame(() => frame && prompt.focus(follow2.opening(), false));
+    if (opening) requestAnimationFrame(() => frame2 && prompt.focus(follow2.opening(), false));
   }
   host.on("slice", show);
   host.on("step", () => go(0, host.get("step")));
@@ -6031,7 +7199,23 @@ function createStepper(root2, host) {
 function legend2(page) {
   const hue = `a ${page.group_name} keeps its hue over all steps`;
   const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
-  return createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, tint);
+  const words = `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`;
+  const host = createLegend(marksOf(page.merges), words, tint);
+  const last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /**
+     * @param {number} heads
+     * @param {boolean} union
+     */
+    say(heads, union) {
+      last.textContent = union ? `union of ${heads} heads \xB7 strength: share of the heads` : words;
+      explain(last, union ? STRENGTH : tint);
+    }
+  };
 }
 
 // kvviz.js
@@ -6052,15 +7236,13 @@ function draw(model, root2) {
     close();
   };
 }
-async function drawPage(page, css, root2) {
-  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget, css)));
+async function drawPage(page, root2) {
+  const models = await Promise.all(page.widgets.map((widget) => pageModel(widget)));
   for (const model of models) draw(model, root2.appendChild(element("div")));
   if (page.follow) follow(models[1], models[0], page.follow);
 }
-var [data, style, root] = ["kvviz-page", "kvviz-style", "kvviz-root"].map((id) => document.getElementById(id));
-if (data && style && root && !root.hasChildNodes()) {
-  drawPage(JSON.parse(data.textContent), style.textContent, root);
-}
+var [data, root] = ["kvviz-page", "kvviz-root"].map((id) => document.getElementById(id));
+if (data && root && !root.hasChildNodes()) drawPage(JSON.parse(data.textContent), root);
 var kvviz_default = {
   /** @param {{ model: Model, el: HTMLElement }} context */
   render({ model, el }) {

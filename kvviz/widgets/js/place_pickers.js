@@ -1,0 +1,25 @@
+import { hasHeadMap } from "./head_panel.js";
+import { markSelected, picker } from "./panel.js";
+
+/** @import { HeadPage } from "./head_panel.js" */
+
+/**
+ * Drop-downs for layer and head, where no map of the heads picks them. Returns what sets them.
+ *
+ * @param {HTMLElement} host
+ * @param {HeadPage} page
+ * @param {(layer: number, head: number) => void} pick
+ * @returns {(layer: number, head: number) => void}
+ */
+export function createPlacePickers(host, page, pick) {
+  if (hasHeadMap(page)) return () => {};
+  const changed = () => pick(Number(layer.value), Number(row.value));
+  const layer = picker(host, "layer", page.layers, page.layers_meaning ?? "layer: the layer that is shown", changed);
+  const meaning = `${page.head_name}: the head of the layer that is shown`;
+  const row = picker(host, page.head_name, page.heads, meaning, changed);
+  return (shownLayer, shownHead) => {
+    layer.value = String(shownLayer);
+    row.value = String(shownHead);
+    markSelected(layer, row);
+  };
+}
