@@ -1,6 +1,6 @@
 """What the compiled kernels share: how Numba compiles them, the threads that they use, flat buffers, the exponential.
 
-Loops over `prange` run on as many threads as torch uses. On Linux both take them from GNU OpenMP, so that they wait for
+Loops over `prange` run on as many threads as torch uses, if that pays. On Linux both take them from GNU OpenMP, so that they wait for
 work in one pool. How work is cut into parts never depends on the number of threads, and neither do results.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -21,27 +21,50 @@ Array = NDArray[Any]
 LOWEST = np.float32(-1e30)  # stands for -inf, with which fast mathematics may not compute
 PART = 128  # slots that one part of a row has at least
 MOST_PARTS = 8
+GRAIN = 32768  # operations from which threads pay, as in torch
 
 _MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set when Numba reads its settings
 _running = threading.Lock()  # Numba's portable threading layer takes one caller at a time
 _threads = threading.local()  # what this thread asked Numba for
 
 
-def compiled(function: Callable[..., Any], *, parallel: bool = True) -> Callable[..., Any]:
-    """The function compiled at its first call, for the types of its arguments; kept on disk for the next process."""
+class Kernel(NamedTuple):
+    """A kernel in two forms, each compiled at its first call for the types of its arguments, and kept on disk."""
+
+    serial: Callable[..., Any]
+    parallel: Callable[..., Any]
+
+
+def kernel(function: Callable[..., Any]) -> Kernel:
+    """The function as a kernel; its loops over `prange` are parallel in one of the forms."""
+    return Kernel(_compiled(function), _compiled(function, parallel=True))
+
+
+def helper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a part of kernels."""
+    return _compiled(function)
+
+
+def _compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callable[..., Any]:
     # With fast mathematics, sums and maxima are vectorized. It assumes that no number is NaN or infinite.
     dispatcher: Callable[..., Any] = numba.njit(function, parallel=parallel, fastmath=True, nogil=True, cache=True)
     return dispatcher
 
 
-def run(kernel: Callable[..., Any], *arguments: object) -> None:
-    """Call a compiled kernel on torch's number of threads."""
+def run(called: Kernel, work: int, *arguments: object) -> None:
+    """Call a kernel that does so many operations: on torch's number of threads if these pay, otherwise on one.
+
+    A thread that waits for others spins, for 8 ms where another process has its core: little work never waits.
+    """
     count = torch.get_num_threads()
+    if count == 1 or work < GRAIN:
+        called.serial(*arguments)
+        return
     with _running:
         if getattr(_threads, "count", 0) != count:
             numba.set_num_threads(min(count, _MOST_THREADS))
             _threads.count = count
-        kernel(*arguments)
+        called.parallel(*arguments)
 
 
 def flat(buffer: Tensor) -> tuple[Array, tuple[int, ...]]:
@@ -101,5 +124,5 @@ def _peak(row: Array) -> np.float32:
     return np.float32(peak)
 
 
-exponentials = compiled(_exponentials, parallel=False)
-peak_of = compiled(_peak, parallel=False)
+exponentials = helper(_exponentials)
+peak_of = helper(_peak)

@@ -12,7 +12,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import LOWEST, Array, array_of, compiled, exponentials, flat, parts_of, peak_of, run
+from ..compiling import LOWEST, Array, array_of, exponentials, flat, kernel, parts_of, peak_of, run
 
 NO_BIAS = np.empty((0, 0, 0), np.float32)
 Strides = tuple[int, ...]
@@ -35,7 +35,8 @@ def gather_attention(
     output, lse = np.empty((batch, heads, width), np.float32), np.empty((batch, heads), np.float32)
     sums = np.empty((batch, rows, parts_of(slots) or 1, heads // rows, width + 2), np.float32)
     run(
-        _attend, array_of(queries.float()), *flat(keys), *flat(values), keys.shape[1], array_of(indices),
+        _attend, indices.numel() * heads // rows * width,
+        array_of(queries.float()), *flat(keys), *flat(values), keys.shape[1], array_of(indices),
         NO_BIAS if bias is None else array_of(bias.float().clamp(min=float(LOWEST))), scale, softcap or 0.0, sums,
         output, lse,
     )  # fmt: skip
@@ -53,7 +54,8 @@ def gather_weights(
     logits = np.empty((batch, rows, members, slots), np.float32)
     add, share = group in ("mean", "sum"), 1 / members if group == "mean" else 1.0
     run(
-        _weigh, array_of(queries.float()), *flat(keys), keys.shape[1], array_of(indices), scale, softcap or 0.0, add,
+        _weigh, weights.size * members * queries.shape[2],
+        array_of(queries.float()), *flat(keys), keys.shape[1], array_of(indices), scale, softcap or 0.0, add,
         share, parts_of(slots) or 1, logits, weights,
     )  # fmt: skip
     return torch.from_numpy(weights)
@@ -173,5 +175,5 @@ def _weights(
                 target[slot] = np.float32(-1.0)
 
 
-_attend = compiled(_attention)
-_weigh = compiled(_weights)
+_attend = kernel(_attention)
+_weigh = kernel(_weights)

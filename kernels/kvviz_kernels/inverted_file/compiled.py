@@ -7,7 +7,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import Array, array_of, compiled, run
+from ..compiling import Array, array_of, kernel, run
 
 
 def ivf_union(entries: Tensor, length: int, *, width: int | None, places: bool = True) -> tuple[Tensor, Tensor, Tensor]:
@@ -17,7 +17,7 @@ def ivf_union(entries: Tensor, length: int, *, width: int | None, places: bool =
     slots = max(1, min(n, length)) if width is None else width
     tokens, counts = np.empty((len(rows), slots), np.int64), np.empty(len(rows), np.int64)
     first = np.zeros((len(rows), slots if places else 0), np.int64)
-    run(_unite, rows, length, tokens, first, counts)
+    run(_unite, rows.size, rows, length, tokens, first, counts)
     widest = max([1, *counts.tolist()]) if width is None else width
     tokens_of, first_of = torch.from_numpy(tokens[:, :widest]), torch.from_numpy(first[:, :widest])
     counts_of = torch.from_numpy(counts).view(batch)
@@ -45,4 +45,4 @@ def _union(rows: Array, length: int, tokens: Array, first: Array, counts: Array)
             tokens[row, pad] = -1
 
 
-_unite = compiled(_union)
+_unite = kernel(_union)

@@ -10,7 +10,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import Array, array_of, compiled, exponentials, parts_of, peak_of, run
+from ..compiling import Array, array_of, exponentials, helper, kernel, parts_of, peak_of, run
 from .quantized import CELLS, LEAST_TOTAL, pairs_pay
 
 
@@ -19,7 +19,7 @@ def take_best(scores: Tensor, count: int) -> Tensor:
     batch, rows, length = scores.shape
     positions = np.empty((batch, rows, max(min(count, length), 0)), np.int64)
     if positions.size:
-        run(_take, array_of(scores).view(np.uint32), positions)
+        run(_take, scores.numel(), array_of(scores).view(np.uint32), positions)
     return torch.from_numpy(positions)
 
 
@@ -42,16 +42,18 @@ def pq_scores(
     rows = members if group == "each" else 1
     scores = np.empty((batch, heads, rows, length), np.float32)
     share, cuts = 1 / members if group == "mean" else 1.0, parts_of(length) or 1
+    work = batch * heads * members * length
     inputs = array_of(queries.float()), array_of(centroids)
     if counts is not None and scale is not None and softcap is None and rows == 1 and pairs_pay(centroids, codes):
         pairs, exact = codes.numpy().view(np.uint16), np.empty((batch, heads), np.bool_)
-        run(_score_pairs, *inputs, pairs, array_of(counts), scale, add, share, cuts, exact, scores)
+        run(_score_pairs, work, *inputs, pairs, array_of(counts), scale, add, share, cuts, exact, scores)
         if exact.all():
             return torch.from_numpy(scores[:, :, 0])
     logits = np.empty((batch, heads, members, length), np.float32)
     limit = softcap if softcap and scale is not None else 0.0
     run(
-        _score, *inputs, codes.numpy(), 1.0 if scale is None else scale, limit, scale is not None, add, share, cuts,
+        _score, work,
+        *inputs, codes.numpy(), 1.0 if scale is None else scale, limit, scale is not None, add, share, cuts,
         logits, scores,
     )  # fmt: skip
     return torch.from_numpy(scores).view(batch, heads * rows, length)
@@ -73,8 +75,8 @@ def _digit(counts: Array, wanted: int) -> tuple[int, int]:
     return digit, wanted
 
 
-_ordered_bits = compiled(_ordered, parallel=False)
-_digit_of = compiled(_digit, parallel=False)
+_ordered_bits = helper(_ordered)
+_digit_of = helper(_digit)
 
 
 def _best(bits: Array, positions: Array) -> None:
@@ -207,6 +209,6 @@ def _pair_scores(
             target[token] = of_head[pairs[b, h, token, 0]]
 
 
-_take = compiled(_best)
-_score_pairs = compiled(_pair_scores)
-_score = compiled(_quantized)
+_take = kernel(_best)
+_score_pairs = kernel(_pair_scores)
+_score = kernel(_quantized)
