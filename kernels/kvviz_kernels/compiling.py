@@ -1,7 +1,8 @@
 """What the compiled kernels share: how Numba compiles them, the threads that they use, flat buffers, the exponential.
 
-Loops over `prange` run on as many threads as torch uses, if that pays. On Linux both take them from GNU OpenMP, so that they wait for
-work in one pool. How work is cut into parts never depends on the number of threads, and neither do results.
+Loops over `prange` run on as many threads as torch uses, if that pays. On Linux both take them from GNU OpenMP, so that
+they wait for work in one pool. How work is cut into parts never depends on the number of threads, and neither do
+results.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from __future__ import annotations
 from ...methods.sliders import Slider as Slider  # for widgets, which see no methods
 from .clusters import METRICS, cluster_keys, cluster_limits
 from .explorer_sliders import sliders_of
-from .group_views import VIEWS, group_keys, prompt_length, ranked_steps, view_method, view_of
+from .group_views import VIEWS as VIEWS  # for widgets; the reference has no use for a dictionary's docstring
+from .group_views import group_keys, prompt_length, ranked_steps, view_method, view_of
 from .key_groups import KeyGroups
 from .retries import retry
 from .selections import Explored, Explorer, Parts, Point, select
 
 __all__ = [
     "METRICS",
-    "VIEWS",
     "Explored",
     "Explorer",
     "KeyGroups",
