@@ -13,13 +13,15 @@ from torch import Tensor
 from ..compiling import Array, array_of, exponentials, helper, kernel, parts_of, peak_of, run
 from .quantized import CELLS, LEAST_TOTAL, pairs_pay
 
+PASSES = 4  # over the scores, by `take_best`
+
 
 def take_best(scores: Tensor, count: int) -> Tensor:
     """Positions of the largest scores; see `kvviz_kernels.take_best`."""
     batch, rows, length = scores.shape
     positions = np.empty((batch, rows, max(min(count, length), 0)), np.int64)
     if positions.size:
-        run(_take, scores.numel(), array_of(scores).view(np.uint32), positions)
+        run(_take, PASSES * scores.numel(), array_of(scores).view(np.uint32), positions)
     return torch.from_numpy(positions)
 
 
