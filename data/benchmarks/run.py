@@ -82,16 +82,8 @@ def machine() -> dict[str, Any]:
 
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     packages = (
-        "torch",
-        "transformers",
-        "scikit-learn",
-        "faiss-cpu",
-        "numpy",
-        "numba",
-        "plotly",
-        "ipywidgets",
-        "anywidget",
-    )
+        "torch", "transformers", "scikit-learn", "faiss-cpu", "numpy", "numba", "plotly", "ipywidgets", "anywidget",
+    )  # fmt: skip
     return {
         "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
         "threads": torch.get_num_threads(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numba
@@ -47,6 +48,9 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callable[..., Any]:
+    if parallel:  # Numba keeps compiled code by the function's name, so that one name would give one form for both
+        function = FunctionType(function.__code__, function.__globals__, function.__name__)
+        function.__qualname__ += "_on_threads"
     # With fast mathematics, sums and maxima are vectorized. It assumes that no number is NaN or infinite.
     dispatcher: Callable[..., Any] = numba.njit(function, parallel=parallel, fastmath=True, nogil=True, cache=True)
     return dispatcher
@@ -125,5 +129,19 @@ def _peak(row: Array) -> np.float32:
     return np.float32(peak)
 
 
+def _join(target: Array, row: Array, factor: np.float32, first: bool, add: bool) -> None:
+    """Reduce `row` times `factor` into `target`: the first row of a group is copied, others are added or maximized."""
+    if first:
+        for i in range(len(row)):
+            target[i] = row[i] * factor
+    elif add:
+        for i in range(len(row)):
+            target[i] += row[i] * factor
+    else:
+        for i in range(len(row)):
+            target[i] = max(target[i], row[i] * factor)
+
+
 exponentials = helper(_exponentials)
+join = helper(_join)
 peak_of = helper(_peak)

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 
 import kvviz_kernels
 import pytest
 import torch
-from kvviz_kernels import kmeans_assign, kmeans_update, take_best
+from kvviz_kernels import (
+    gather_attention,
+    gather_weights,
+    ivf_union,
+    kmeans_assign,
+    kmeans_update,
+    pq_scores,
+    take_best,
+)
+from kvviz_kernels.selection import count_pairs, pair_cells
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_impl, normal
+
+NUMBA = pytest.mark.skipif(not kvviz_kernels.has_numba(), reason="Numba is not installed (extra: cpu)")
 
 
 def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.Tensor:
@@ -153,11 +166,20 @@ def test_auto_logs_its_choice_once(caplog):
     assert logged == ["kmeans_assign: naive on cpu", f"take_best: {form} on cpu"]
 
 
-@pytest.mark.skipif(not kvviz_kernels.has_numba(), reason="Numba is not installed (extra: cpu)")
+@pytest.fixture
+def two_threads():
+    """In several processes tests have one thread each, with which no kernel runs in parallel."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+@NUMBA
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_uses_the_naive_form():
+def test_a_forked_process_uses_the_naive_form(two_threads):
     """There Numba would end the process, since GNU OpenMP's threads did not survive the fork."""
-    scores = normal(1, 2, 300)
+    scores = normal(1, 2, 9000)  # enough for threads
     expected = take_best(scores, 20, impl="compiled")
     child = os.fork()
     if child == 0:
@@ -169,22 +191,66 @@ def test_a_counter_of_operations_sees_the_naive_form():
     queries, keys = normal(1, 6, 16), normal(1, 2, 50, 16, seed=1)
     indices = torch.arange(20).expand(1, 2, -1)
     with FlopCounterMode(display=False) as counter:
-        kvviz_kernels.gather_weights(queries, keys, indices, scale=0.25, group="max")
+        gather_weights(queries, keys, indices, scale=0.25, group="max")
     assert counter.get_total_flops() == 2 * 6 * 20 * 16
 
 
-@pytest.mark.skipif(not kvviz_kernels.has_numba(), reason="Numba is not installed (extra: cpu)")
-def test_compiled_results_do_not_depend_on_the_number_of_threads():
+def compiled_results():
+    """What each compiled kernel gives, with pads, ties and uneven parts."""
     queries, keys, values = normal(2, 6, 32), normal(2, 3, 2000, 32, seed=1), normal(2, 3, 2000, 32, seed=2)
-    indices = torch.arange(0, 2000, 2).expand(2, 3, -1)
-    threads, results = torch.get_num_threads(), []
-    try:
-        for count in (1, threads, threads + 1):
-            torch.set_num_threads(count)
-            output, lse = kvviz_kernels.gather_attention(queries, keys, values, indices, scale=0.2, impl="compiled")
-            weights = kvviz_kernels.gather_weights(queries, keys, indices, scale=0.2, group="max", impl="compiled")
-            results.append((output, lse, weights))
-    finally:
-        torch.set_num_threads(threads)
-    for other in results[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+    indices = torch.arange(0, 2000, 2).expand(2, 3, -1).clone()
+    indices[1, :, 700:] = -1
+    centroids, codes = normal(2, 3, 2, 16, 16), (normal(2, 3, 2000, 2) * 4).to(torch.int64).remainder(16).byte()
+    counts = torch.zeros(2, 3, 16, 16)
+    count_pairs(counts, pair_cells(codes, 16))
+    yield from gather_attention(queries, keys, values, indices, scale=0.2, impl="compiled")
+    for group in ("max", "mean"):
+        yield gather_weights(queries, keys, indices, scale=0.2, group=group, impl="compiled")
+        for given in (None, counts):
+            yield pq_scores(queries, centroids, codes, group=group, scale=0.2, counts=given, impl="compiled")
+    yield take_best(normal(2, 3, 2000).round(decimals=1), 300, impl="compiled")
+    yield from ivf_union((normal(2, 3, 900) * 500).int(), 1000, impl="compiled")
+
+
+@NUMBA
+def test_compiled_kernels_give_the_same_on_threads(two_threads, monkeypatch):
+    results = []
+    for grain in (10**9, 0):
+        monkeypatch.setattr("kvviz_kernels.compiling.GRAIN", grain)
+        results.append(list(compiled_results()))
+    for alone, together in zip(*results, strict=True):
+        assert torch.equal(alone, together)
+
+
+FORMS = """
+import torch
+from kvviz_kernels import take_best
+from kvviz_kernels.selection import compiled
+
+torch.set_num_threads(2)
+for length in (100, 9000):
+    take_best(torch.randn(1, 2, length), 20, impl="compiled")
+serial, parallel = ("".join(form.inspect_llvm().values()) for form in compiled._take)
+assert "parfor" in parallel and "parfor" not in serial
+"""
+
+
+@NUMBA
+def test_what_is_kept_on_disk_does_not_mix_up_the_forms(tmp_path):
+    """Numba keeps code by the function's name and types, whether or not it was compiled for threads."""
+    subprocess.run([sys.executable, "-c", FORMS], check=True, env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)})
+
+
+@NUMBA
+@pytest.mark.parametrize("group", ["max", "mean", "each"])
+def test_compiled_kernels_of_no_tokens(group):
+    queries, keys = normal(1, 6, 16), normal(1, 3, 10, 16)
+    rows = 6 if group == "each" else 3
+    none = torch.empty(1, rows, 0, dtype=torch.int64)
+    assert gather_weights(queries, keys, none, scale=0.25, group=group, impl="compiled").shape == (1, rows, 0)
+    codes = torch.empty(1, 3, 0, 2, dtype=torch.uint8)
+    scores = pq_scores(queries, normal(1, 3, 2, 4, 8), codes, group=group, scale=0.25, impl="compiled")
+    assert scores.shape == (1, rows, 0)
+    output, lse = gather_attention(queries, keys, keys, none, scale=0.25, impl="compiled")
+    assert not output.any()
+    assert torch.isneginf(lse).all()

@@ -12,7 +12,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import LOWEST, Array, array_of, exponentials, flat, kernel, parts_of, peak_of, run
+from ..compiling import LOWEST, Array, array_of, exponentials, flat, join, kernel, parts_of, peak_of, run
 
 NO_BIAS = np.empty((0, 0, 0), np.float32)
 Strides = tuple[int, ...]
@@ -53,10 +53,12 @@ def gather_weights(
     weights = np.empty((batch, rows, slots), np.float32)
     logits = np.empty((batch, rows, members, slots), np.float32)
     add, share = group in ("mean", "sum"), 1 / members if group == "mean" else 1.0
+    if not weights.size:  # a maximum over no tokens would read beyond the row
+        return torch.from_numpy(weights)
     run(
         _weigh, weights.size * members * queries.shape[2],
         array_of(queries.float()), *flat(keys), keys.shape[1], array_of(indices), scale, softcap or 0.0, add,
-        share, parts_of(slots) or 1, logits, weights,
+        share, parts_of(slots), logits, weights,
     )  # fmt: skip
     return torch.from_numpy(weights)
 
@@ -161,15 +163,7 @@ def _weights(
         for g in range(members):
             of_query = logits[b, r, g]
             part_of_total = np.float32(share) / exponentials(of_query, peak_of(of_query), room)
-            if g == 0:
-                for slot in range(slots):
-                    target[slot] = of_query[slot] * part_of_total
-            elif add:
-                for slot in range(slots):
-                    target[slot] += of_query[slot] * part_of_total
-            else:
-                for slot in range(slots):
-                    target[slot] = max(target[slot], of_query[slot] * part_of_total)
+            join(target, of_query, part_of_total, g == 0, add)
         for slot in range(slots):
             if indices[b, r, slot] < 0:
                 target[slot] = np.float32(-1.0)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..compiling import Array, array_of, kernel, run
 
+PASSES = 4  # over as many places as entries, about: marking, searching, writing and padding
+
 
 def ivf_union(entries: Tensor, length: int, *, width: int | None, places: bool = True) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct positions; see `kvviz_kernels.ivf_union`."""
@@ -17,7 +19,7 @@ def ivf_union(entries: Tensor, length: int, *, width: int | None, places: bool =
     slots = max(1, min(n, length)) if width is None else width
     tokens, counts = np.empty((len(rows), slots), np.int64), np.empty(len(rows), np.int64)
     first = np.zeros((len(rows), slots if places else 0), np.int64)
-    run(_unite, 4 * rows.size, rows, length, tokens, first, counts)
+    run(_unite, PASSES * rows.size, rows, length, tokens, first, counts)
     widest = max([1, *counts.tolist()]) if width is None else width
     tokens_of, first_of = torch.from_numpy(tokens[:, :widest]), torch.from_numpy(first[:, :widest])
     counts_of = torch.from_numpy(counts).view(batch)

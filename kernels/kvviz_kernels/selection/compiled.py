@@ -10,7 +10,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from ..compiling import Array, array_of, exponentials, helper, kernel, parts_of, peak_of, run
+from ..compiling import Array, array_of, exponentials, helper, join, kernel, parts_of, peak_of, run
 from .quantized import CELLS, LEAST_TOTAL, pairs_pay
 
 PASSES = 4  # over the scores, by `take_best`
@@ -43,7 +43,9 @@ def pq_scores(
     members = queries.shape[1] // heads
     rows = members if group == "each" else 1
     scores = np.empty((batch, heads, rows, length), np.float32)
-    share, cuts = 1 / members if group == "mean" else 1.0, parts_of(length) or 1
+    if not scores.size:  # a maximum over no tokens would read beyond the row
+        return torch.from_numpy(scores).view(batch, heads * rows, length)
+    share, cuts = 1 / members if group == "mean" else 1.0, parts_of(length)
     work = batch * heads * members * length
     inputs = array_of(queries.float()), array_of(centroids)
     if counts is not None and scale is not None and softcap is None and rows == 1 and pairs_pay(centroids, codes):
@@ -153,16 +155,8 @@ def _quantized(
             row, of_total = logits[b, h, g], np.float32(share)
             if softmax:
                 of_total /= exponentials(row, peak_of(row), room)
-            target = scores[b, h, g if scores.shape[2] > 1 else 0]
-            if g == 0 or scores.shape[2] > 1:
-                for token in range(length):
-                    target[token] = row[token] * of_total
-            elif add:
-                for token in range(length):
-                    target[token] += row[token] * of_total
-            else:
-                for token in range(length):
-                    target[token] = max(target[token], row[token] * of_total)
+            each = scores.shape[2] > 1
+            join(scores[b, h, g if each else 0], row, of_total, g == 0 or each, add)
 
 
 def _pair_scores(
@@ -177,7 +171,6 @@ def _pair_scores(
         b, h = task // heads, task % heads
         products, room = np.empty((2, members, count), np.float32), np.empty(count, np.int32)
         exact[b, h] = True
-        cells[b, h, :, :count] = 0.0
         for g in range(members):
             for part in range(2):
                 query, row = queries[b, h * members + g, part * width : (part + 1) * width], products[part, g]
@@ -196,13 +189,7 @@ def _pair_scores(
             exact[b, h] &= total >= LEAST_TOTAL
             of_total = np.float32(share) / total if total >= LEAST_TOTAL else np.float32(share)
             for code in range(count):
-                of_code, weight = cells[b, h, code], second[code] * of_total
-                if add:
-                    for other in range(count):
-                        of_code[other] += weight * first[other]
-                else:
-                    for other in range(count):
-                        of_code[other] = max(of_code[other], weight * first[other])
+                join(cells[b, h, code], first, second[code] * of_total, g == 0, add)
     size = -(-length // cuts)
     for task in prange(batch * heads * cuts):
         b, h, cut = task // (heads * cuts), task // cuts % heads, task % cuts
