@@ -2,7 +2,8 @@
 
 Loops over `prange` run on as many threads as torch uses, if that pays. On Linux both take them from GNU OpenMP, so that
 they wait for work in one pool. How work is cut into parts never depends on the number of threads, and neither do
-results.
+results, except for the last bit of a sum: the two forms may be vectorized differently. The form on one thread gives the
+same bits in every process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from .dispatch import is_forked
 
 Array = NDArray[Any]
 
@@ -39,15 +42,19 @@ class Kernel(NamedTuple):
 
 def kernel(function: Callable[..., Any]) -> Kernel:
     """The function as a kernel; its loops over `prange` are parallel in one of the forms."""
-    return Kernel(_compiled(function), _compiled(function, parallel=True))
+    return Kernel(_compiled(function, parallel=False), _compiled(function, parallel=True))
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as a part of kernels."""
-    return _compiled(function)
+    """The function as a part of kernels: put into each before it is compiled.
+
+    Linked, it would be vectorized in one way where it was compiled and in another where it was loaded from disk.
+    """
+    dispatcher: Callable[..., Any] = numba.njit(function, fastmath=True, nogil=True, inline="always")
+    return dispatcher
 
 
-def _compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], *, parallel: bool) -> Callable[..., Any]:
     if parallel:  # Numba keeps compiled code by the function's name, so that one name would give one form for both
         function = FunctionType(function.__code__, function.__globals__, function.__name__)
         function.__qualname__ += "_on_threads"
@@ -59,10 +66,11 @@ def _compiled(function: Callable[..., Any], *, parallel: bool = False) -> Callab
 def run(called: Kernel, work: int, *arguments: object) -> None:
     """Call a kernel that does so many operations: on torch's number of threads if these pay, otherwise on one.
 
-    A thread that waits for others spins, for 8 ms where another process has its core: little work never waits.
+    A thread that waits for others spins, for 8 ms where another process has its core: little work never waits. A forked
+    process has one thread: Numba would end it at the first use of GNU OpenMP.
     """
     count = torch.get_num_threads()
-    if count == 1 or work < GRAIN:
+    if count == 1 or work < GRAIN or is_forked():
         called.serial(*arguments)
         return
     with _running:

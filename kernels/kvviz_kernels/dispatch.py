@@ -28,12 +28,12 @@ def form(kernel: str, impl: str, tensor: Tensor, *others: Tensor, dense: bool = 
 
     "auto" is fused for a CUDA tensor if Triton is installed, compiled if Numba is installed and the others are float32
     or integers on the CPU, and naive otherwise. `dense`: the compiled form also wants stride 1 in their last dimension.
-    "auto" is never compiled in a forked process, nor while a TorchDispatchMode such as torch's FlopCounterMode watches,
-    which does not see what compiled code does.
+    "auto" is never compiled while a TorchDispatchMode such as torch's FlopCounterMode watches, which does not see what
+    compiled code does.
 
     Raises ValueError for an unknown `impl`, or for tensors that the compiled form does not take; ImportError for a form
     whose library is missing; RuntimeError for impl="fused" on a tensor that is not on a GPU, unless Triton's
-    interpreter is on, and for impl="compiled" in a forked process.
+    interpreter is on.
     """
     if impl == "naive":
         return "naive"
@@ -41,7 +41,7 @@ def form(kernel: str, impl: str, tensor: Tensor, *others: Tensor, dense: bool = 
         chosen: Form = "naive"
         if tensor.is_cuda and has_triton():
             chosen = "fused"
-        elif others and has_numba() and _compiles(others, dense) and not _forked and not _watched():
+        elif others and has_numba() and _compiles(others, dense) and not _watched():
             chosen = "compiled"
         _log_once(kernel, chosen, tensor.device.type)
         return chosen
@@ -75,8 +75,6 @@ def _check_compiled(kernel: str, tensors: tuple[Tensor, ...], dense: bool) -> No
     if not has_numba():
         wanted = 'it installed: pip install "kvviz[cpu]"'
         raise ImportError(f"{kernel}: got impl='compiled' without Numba; wanted {wanted}")
-    if _forked:
-        raise RuntimeError(f"{kernel}: got impl='compiled' in a forked process; wanted 'naive', or a spawned process")
     if not _compiles(tensors, dense):
         got = ", ".join(f"{tensor.dtype} on {tensor.device}, strides {tensor.stride()}" for tensor in tensors)
         wanted = f"float32 or integers on the CPU{', stride 1 in the last dimension' if dense else ''}"
@@ -100,7 +98,12 @@ def _log_once(kernel: str, chosen: str, device: str) -> None:
     _logger.info("%s: %s on %s", kernel, chosen, device)
 
 
-_forked = False  # Numba ends a forked process that runs a parallel kernel on GNU OpenMP, torch's own threads on Linux
+def is_forked() -> bool:
+    """Whether this process was forked since this module was loaded: torch's threads did not come along."""
+    return _forked
+
+
+_forked = False
 
 
 def _note_fork() -> None:
