@@ -97,8 +97,12 @@ def window_starts(kept: NDArray[np.bool_]) -> NDArray[np.int64]:
 
     A method's field `recent` does not always give it: StreamingLLM's window is what the sinks leave of the budget.
     """
-    run = np.logical_and.accumulate(kept[..., ::-1], axis=-1).sum(-1)
-    return np.asarray(kept.shape[-1] - run)
+    length, backwards = kept.shape[-1], kept[..., ::-1]
+    if not length:
+        return np.zeros(kept.shape[:-1], np.int64)
+    run = backwards.argmin(-1)  # up to the first that is not kept; 0 as well if all are
+    whole = np.take_along_axis(backwards, run[..., None], axis=-1)[..., 0]
+    return np.asarray(length - np.where(whole, length, run))
 
 
 def wasted_tokens(

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import metrics
 from . import unions, view
 
 Array = NDArray[Any]
@@ -39,20 +38,8 @@ def column(arrays: Mapping[str, Array], steps: int, prompt_length: int) -> dict[
     levels = arrays["levels"][: offsets[-1]] if "union" in arrays else view.level(lists["weights"])
     whole = {"union": arrays["union"]} if "union" in arrays else {}
     cell_looks = (view.verdicts(lists["marks"]) * view.LEVELS + levels).astype(np.uint8)
-    positions, looks = _map(lists, cell_looks, offsets, prompt_length + steps)
+    shown = {**lists, "offsets": offsets, "cell_looks": cell_looks}
     return {
-        **lists, **whole, **{name: values.astype(np.float64) for name, values in numbers.items()},
-        "offsets": offsets, "looks": levels, "cell_looks": cell_looks, "map_positions": positions, "map_looks": looks,
+        **shown, **whole, **{name: values.astype(np.float64) for name, values in numbers.items()}, "looks": levels,
+        **view.step_map(shown, prompt_length + steps, attended_first=False),
     }  # fmt: skip
-
-
-def _map(
-    lists: Mapping[str, Array], cell_looks: Array, offsets: Array, length: int
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    steps = len(offsets) - 1
-    cells = np.repeat(np.arange(steps), np.diff(offsets)), lists["positions"]
-    rank, looks = np.zeros((steps, length), np.float32), np.full((steps, length), view.NOTHING, np.uint8)
-    rank[cells] = lists["weights"] + 1  # marked tokens come before all others
-    looks[cells] = cell_looks
-    drawn = np.stack([metrics.pool_argmax(row, view.MAP_COLUMNS) for row in rank])
-    return drawn.astype(np.int32), np.take_along_axis(looks, drawn, axis=1)

@@ -20,7 +20,7 @@ class TokenStrip(LiveWidget):
     A look is `kvviz.trace.hues.hue(group) * view.LEVELS + view.level(weight)`, or `view.NOTHING`; a mark is a sum of
     `view.ATTENDED`, `ORACLE`, `SINK`, `RECENT` and `GENERATED`, or 0 for plain text. `paint` changes both without a new
     layout of the text. `hovered` and `clicked` are the positions under the pointer and last clicked, -1 for none;
-    setting `focus` scrolls to a position. Of more than 20,000 tokens, a window is shown.
+    setting `focus` scrolls to a position. Of more than 20,000 tokens, 8,000 are shown at once.
     """
 
     _kvviz_view = traitlets.Unicode("strip").tag(sync=True)

@@ -133,11 +133,11 @@ def arrays(recording: Recording, layer: int, rows: range, union: str, first: int
     tokens["cell_looks"] = view.cell_looks(tokens["marks"], tokens["looks"], tokens["levels"])
     numbers = {name: np.mean([part[name] for part in parts], axis=0) for name in ("recall", "mass")}
     found = dict(zip(COUNTS, (counts.attended, counts.wanted, counts.missed, counts.wasted), strict=True))
+    tokens["offsets"] = np.searchsorted(step, np.arange(steps + 1)).astype(np.int32)
     return {
         **tokens, **numbers, **{name: parts[0][name] for name in view.WHOLE_LAYER},
         **{name: values.astype(np.uint8) for name, values in found.items()},
-        **_maps(steps, length, step, tokens), **_no_clusters(steps),
-        "offsets": np.searchsorted(step, np.arange(steps + 1)).astype(np.int32),
+        **view.step_map(tokens, length, attended_first=True), **_no_clusters(steps),
         "union": np.array([KINDS.index(union), len(parts)], np.int32),
         **_all_weights(attention[first:, rows.start : rows.stop]),
     }  # fmt: skip
@@ -163,16 +163,6 @@ def _looks(marks: Array, levels: Array) -> NDArray[np.uint8]:
     shown = marks & (view.ATTENDED | view.MERGED) > 0
     looks = np.where(shown, np.where(unchosen, HUES, HUE) * view.LEVELS + levels, view.NOTHING)
     return np.asarray(looks, np.uint8)
-
-
-def _maps(steps: int, length: int, step: Array, tokens: dict[str, Array]) -> dict[str, Array]:
-    maps = []
-    for block in view.blocks(range(steps), length):
-        span = slice(*np.searchsorted(step, [block.start, block.stop]))
-        cells = step[span] - block.start, tokens["positions"][span]
-        maps.append(view.step_map((len(block), length), cells, {name: array[span] for name, array in tokens.items()}))
-    positions, looks = (np.concatenate(column) for column in zip(*maps, strict=True))
-    return {"map_positions": positions, "map_looks": looks}
 
 
 def _no_clusters(steps: int) -> dict[str, Array]:

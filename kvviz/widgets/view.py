@@ -69,17 +69,10 @@ def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> di
     steps, events, length = range(first, recording.steps), recording.events[layer], len(recording.tokens)
     arrays = token_arrays(recording, layer, row, first)
     arrays["cell_looks"] = cell_looks(arrays["marks"], arrays["looks"], level(arrays["weights"]))
-    maps, clusters = [], []
-    for block in blocks(steps, length):
-        span = slice(*arrays["offsets"][[block.start - first, block.stop - first]])
-        step_of = np.repeat(np.arange(len(block)), np.diff(arrays["offsets"])[block.start - first : block.stop - first])
-        tokens = {name: arrays[name][span] for name in ("positions", "marks", "cell_looks", "weights")}
-        maps.append(step_map((len(block), length), (step_of, tokens["positions"]), tokens))
-        clusters += _clusters(recording, layer, row, block)
-    positions, looks = (np.concatenate(column) for column in zip(*maps, strict=True))
+    clusters = [ranked for block in blocks(steps, length) for ranked in _clusters(recording, layer, row, block)]
     ids, counts, scores, masses = (np.concatenate(column) for column in zip(*clusters, strict=True))
     arrays |= {
-        "map_positions": positions, "map_looks": looks,  # [T, columns]
+        **step_map(arrays, length, attended_first=True),
         "group_offsets": _offsets(np.array([len(step[0]) for step in clusters])),
         "group_ids": ids.astype(np.int32), "group_hues": hue(ids), "group_counts": counts.astype(np.int32),
         "group_scores": scores.astype(np.float32), "group_masses": masses.astype(np.float32),
@@ -101,7 +94,7 @@ def token_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> 
     Raises InvalidInputError for attention that is not finite.
     """
     events = recording.events[layer]
-    if not np.isfinite(events.attention).all():
+    if not np.isfinite(events.attention[:, row]).all():
         got = f"NaN or infinity in the attention of layer {layer}"
         raise InvalidInputError("show a recording", got, "finite weights: record again, in float32 or bfloat16")
     steps = range(first, recording.steps)
@@ -209,19 +202,26 @@ def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Arr
     return ids, counts[ids], np.full(len(ids), np.nan), masses[ids]
 
 
-def step_map(
-    shape: tuple[int, int], cells: tuple[Array, Array], tokens: Mapping[str, Array]
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Token drawn per step and column (attended before missed before others, then by weight), and its look.
+def step_map(arrays: Mapping[str, Array], length: int, *, attended_first: bool) -> dict[str, Array]:
+    """The map of all `length` positions, from the lists of `token_arrays` with their `cell_looks`.
 
-    `cells`: step and position of the tokens shown, whose marks, looks and weights are `tokens`; `shape`: T, N. When it
-    zooms in, js/map_zoom.js draws a map of fewer positions from the same arrays.
+    `map_positions` [T, columns], int32, is the token drawn per step and column (of the tokens shown the one with the
+    largest weight, attended ones first if `attended_first`; without any the first of the column), `map_looks` [T,
+    columns], uint8, its look. When it zooms in, js/map_zoom.js draws a map of fewer positions from the same arrays.
     """
-    rank, look = np.zeros(shape), np.full(shape, NOTHING, np.uint8)
-    rank[cells] = tokens["weights"] + 1 + (tokens["marks"] & ATTENDED > 0)
-    look[cells] = tokens["cell_looks"]
-    drawn = metrics.pool_argmax(rank, MAP_COLUMNS)
-    return drawn.astype(np.int32), np.take_along_axis(look, drawn, axis=-1)
+    starts = metrics.pool_argmax(np.zeros(length), MAP_COLUMNS)
+    steps, columns, positions = len(arrays["offsets"]) - 1, len(starts), arrays["positions"]
+    step = np.repeat(np.arange(steps), np.diff(arrays["offsets"]))
+    cells = step * columns + np.searchsorted(starts, positions, side="right") - 1  # ascending, as the lists are
+    drawn, looks = np.tile(starts, steps).astype(np.int32), np.full(steps * columns, NOTHING, np.uint8)
+    if len(cells):
+        rank = arrays["weights"] + 1 + (arrays["marks"] & ATTENDED > 0 if attended_first else 0)
+        firsts = np.flatnonzero(np.diff(cells, prepend=-1))
+        largest = np.repeat(np.maximum.reduceat(rank, firsts), np.diff(firsts, append=len(cells)))
+        best = np.flatnonzero(rank == largest)
+        best = best[np.diff(cells[best], prepend=-1) > 0]  # of equal ones the first
+        drawn[cells[best]], looks[cells[best]] = positions[best], arrays["cell_looks"][best]
+    return {"map_positions": drawn.reshape(steps, columns), "map_looks": looks.reshape(steps, columns)}
 
 
 def _known_sizes(

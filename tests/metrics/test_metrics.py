@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -79,9 +79,12 @@ def test_top_tokens_are_the_heaviest_and_ties_go_to_the_earlier(weights, count):
         assert indices == sorted(sorted(range(LENGTH), key=lambda place: (-row[place], place))[:count])
 
 
-@given(
-    arrays(np.float32, (2, 3, LENGTH), elements=st.sampled_from([0.0, 0.25, 0.5, np.nan])), st.integers(0, LENGTH + 3)
-)
+FEW_VALUES = st.sampled_from([0.0, 0.25, 0.5, 0.75, np.nan])
+
+
+@given(arrays(np.float32, (2, 3, LENGTH), elements=FEW_VALUES), st.integers(0, LENGTH + 3))
+@example(np.linspace(0, 1, 700, dtype=np.float32).reshape(2, 350) % 0.3, 20)  # rows of which most is ruled out first
+@example(np.where(np.arange(350) % 9, 0.5, np.nan)[None].astype(np.float32), 40)
 def test_ranked_tokens_are_the_start_of_a_stable_sort(weights, count):
     order = np.argsort(-weights, axis=-1, kind="stable")
     np.testing.assert_array_equal(metrics.ranked_tokens(weights, count), order[..., :count])

@@ -60,3 +60,10 @@ def test_tokens_that_are_always_attended_to_are_in_the_windows(unchosen, prompt,
         recent = place < prompt and all(unchosen[place:prompt])
         expected.append(place >= prompt or (kept and (sink or recent)))
     assert metrics.always_attended(unchosen, prompt_length=prompt, sinks=sinks).tolist() == expected
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=4))
+def test_the_window_starts_after_the_last_token_that_is_not_kept(kept):
+    starts = metrics.window_starts(np.array(kept))
+    assert starts.tolist() == [max((place + 1 for place in range(5) if not row[place]), default=0) for row in kept]
+    assert metrics.window_starts(np.zeros((2, 0), bool)).tolist() == [0, 0]

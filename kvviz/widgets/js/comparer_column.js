@@ -25,7 +25,8 @@ import { about as aboutHeads, meaningIn, nameIn, unionOf } from "./union.js";
  * @typedef {(rows: Rows | null, at: Pointed) => void} About
  */
 
-const ALL_WINDOWS = 40000, LEAST_WINDOW = 2000; // tokens of the prompt shown: over all columns, at least per column
+const ALL_WHOLE = 40000; // tokens over all columns, up to which the whole prompt is shown
+const ALL_WINDOWS = 8000, LEAST_WINDOW = 2000; // tokens shown of a longer one: over all columns, at least per column
 const MAP_HEIGHT = 96; // CSS pixels, unless there are too many steps
 
 /**
@@ -102,6 +103,7 @@ export function createColumn(host, page, method, { go, choose, turn, point, abou
     tokens: page.prompt,
     span: page.span,
     label: `${method.label}: prompt`,
+    whole: Math.max(LEAST_WINDOW, ALL_WHOLE / page.methods.length),
     most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
     onTurn: turn,
     onPick: choose,

@@ -5,7 +5,8 @@ import { NOTHING, tintOf } from "./theme.js";
 
 // The bits of a token's mark, packed by kvviz/widgets/view.py.
 export const ATTENDED = 1, ORACLE = 2, SINK = 4, RECENT = 8, GENERATED = 16, MERGED = 32;
-const WINDOW = 20000; // tokens: with more elements, the layout of a page becomes slow
+const WHOLE = 20000; // tokens: with more elements, the layout of a page becomes slow
+const WINDOW = 8000; // tokens shown of a longer text: each time it moves, all of them are laid out
 const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing direction of the text that follows
 
 /** @typedef {HTMLSpanElement & { look?: number, mark?: number }} Token */
@@ -15,8 +16,8 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing dire
 /** @typedef {ReturnType<typeof createStrip>} Strip */
 
 /**
- * Running text with tinted tokens. `start` is the position of the first token; at most `most` tokens are shown at once.
- * Painting tints some tokens and clears all others; it never changes the layout. With the focus, the keys ↑ and ↓ go to
+ * Running text with tinted tokens. `start` is the position of the first token. A text of more than `whole` tokens shows
+ * `most` of them at once. Painting tints some tokens and clears all others; it never changes the layout. With the focus, the keys ↑ and ↓ go to
  * the marked token before and after, with Shift to any token; Enter picks it.
  *
  * @param {HTMLElement} host
@@ -25,6 +26,7 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing dire
  * @param {number} [options.start]
  * @param {number[]} [options.span] positions that are marked, whatever the step
  * @param {string} options.label
+ * @param {number} [options.whole]
  * @param {number} [options.most]
  * @param {OnHover} [options.onHover]
  * @param {(position: number) => void} [options.onPick]
@@ -37,12 +39,13 @@ export function createStrip(host, options) {
     start = 0,
     span: marks = [],
     label,
+    whole = WHOLE,
     onHover = () => {},
     onPick = () => {},
     onScroll = () => {},
     onTurn,
   } = options;
-  const most = 2 * Math.ceil((options.most ?? WINDOW) / 2);
+  const most = tokens.length <= whole ? tokens.length : 2 * Math.ceil((options.most ?? WINDOW) / 2);
   host.classList.add("kv-strip");
   host.tabIndex = 0;
   host.setAttribute("role", "region");

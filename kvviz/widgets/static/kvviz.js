@@ -535,14 +535,15 @@ var SINK = 4;
 var RECENT = 8;
 var GENERATED = 16;
 var MERGED = 32;
-var WINDOW = 2e4;
+var WHOLE = 2e4;
+var WINDOW = 8e3;
 var BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/;
 function createStrip(host, options) {
-  const { tokens, start = 0, span: marks = [], label, onHover = () => {
+  const { tokens, start = 0, span: marks = [], label, whole = WHOLE, onHover = () => {
   }, onPick = () => {
   }, onScroll = () => {
   }, onTurn } = options;
-  const most = 2 * Math.ceil((options.most ?? WINDOW) / 2);
+  const most = tokens.length <= whole ? tokens.length : 2 * Math.ceil((options.most ?? WINDOW) / 2);
   host.classList.add("kv-strip");
   host.tabIndex = 0;
   host.setAttribute("role", "region");
@@ -1649,7 +1650,8 @@ function isShown(slice, layer, head, union) {
 }
 
 // comparer_column.js
-var ALL_WINDOWS = 4e4;
+var ALL_WHOLE = 4e4;
+var ALL_WINDOWS = 8e3;
 var LEAST_WINDOW = 2e3;
 var MAP_HEIGHT = 96;
 function createColumn(host, page, method, { go, choose, turn, point, about: about2, zoom }) {
@@ -1727,6 +1729,7 @@ function createColumn(host, page, method, { go, choose, turn, point, about: abou
     tokens: page.prompt,
     span: page.span,
     label: `${method.label}: prompt`,
+    whole: Math.max(LEAST_WINDOW, ALL_WHOLE / page.methods.length),
     most: Math.max(LEAST_WINDOW, ALL_WINDOWS / page.methods.length),
     onTurn: turn,
     onPick: choose,
