@@ -11,11 +11,15 @@ import statistics
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from kvviz.trace import Trace
 
 from .frames import Frame, frames, tour
 from .lab import chromium_arguments, empty_lab, run_cell
@@ -70,16 +74,31 @@ def _row(scene: Scene, control: Control, place: str, shown: list[Frame]) -> dict
 def measure_all(
     names: Iterable[str] = WIDGETS, *, live: bool = True, trace_tokens: int = TRACE_TOKENS, **sizes: int
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `measure` in a new browser, with a trace captured from the model for them."""
+    """The rows of `measure` in a new browser, with a trace captured from the model for them.
+
+    A trace longer than the model's positions repeats what was captured, since times do not depend on its content.
+    """
     import kvviz
     from notebooks.runs.recipes import MODEL, manual
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        path = Path(folder) / "trace.safetensors"
-        kvviz.capture(kvviz.load(MODEL), manual(), layers=TRACE_LAYERS, max_tokens=trace_tokens).save(path)
+        path, model = Path(folder) / "trace.safetensors", kvviz.load(MODEL)
+        captured = min(trace_tokens, model.geometry.max_positions)
+        trace = kvviz.capture(model, manual(), layers=TRACE_LAYERS, max_tokens=captured)
+        _repeated(trace, trace_tokens).save(path)
         browser = playwright.chromium.launch(**chromium_arguments())
         yield from measure(browser, Sizes(path, **sizes), names, live=live)
         browser.close()
+
+
+def _repeated(trace: Trace, length: int) -> Trace:
+    """The trace, again and again up to `length` tokens."""
+    order = np.arange(length) % len(trace)
+    arrays = {
+        name: {layer: array[:, order] for layer, array in getattr(trace, name).items()}
+        for name in ("queries", "keys", "values")
+    }
+    return replace(trace, tokens=[trace.tokens[place] for place in order], token_ids=trace.token_ids[order], **arrays)
 
 
 def main() -> None:

@@ -11,12 +11,14 @@ from playwright.sync_api import Page
 
 from kvviz.trace import Trace
 from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, assets
+from kvviz.widgets.budget_explorer import LONGEST
 
 from .recordings import prose_recording
 
 READY = ".kvviz .kv-attended[data-position], .kvviz.kv-alone canvas"
 RECORDING = "from tests.browser.recordings import prose_recording\n"
 LAYERS = (14, 2, 29)
+LONG = 32768  # tokens, from which a change may take twice as long
 COMPARED = ("clusterkv", "quest", "pqcache", "ctkvr")
 # The methods that the explorer has sliders for, with those that it shows first.
 SLIDERS = {
@@ -103,11 +105,15 @@ class Sizes:
     canvas: int = 2048
 
 
+def _limit(milliseconds: int, tokens: int) -> int:
+    return milliseconds if tokens < LONG else 2 * milliseconds
+
+
 def stepper(sizes: Sizes) -> Iterator[Scene]:
     """The stepper over a long prompt."""
     shape = {"prompt_length": sizes.tokens, "steps": sizes.steps, "budget": sizes.budget, "layers": LAYERS}
     yield Scene(
-        "stepper", f"{sizes.tokens:,} tokens", 100,
+        "stepper", f"{sizes.tokens:,} tokens", _limit(100, sizes.tokens),
         _file(lambda path: DecodeStepper(prose_recording(**shape)).to_html(path, layers=LAYERS)), (STEP, LAYER, HEAD),
         f"{RECORDING}from kvviz.widgets import DecodeStepper\nDecodeStepper(prose_recording(**{shape}))",
         (STEP, LAYER, HEAD),
@@ -126,7 +132,8 @@ def comparer(sizes: Sizes) -> Iterator[Scene]:
         f"{{name: prose_recording(seed=seed, **{shape}).replace(method=name) for seed, name in enumerate({COMPARED})}}"
     )
     yield Scene(
-        "comparer", f"{sizes.tokens:,} tokens, {len(COMPARED)} methods", 100, _file(write), (STEP, sort),
+        "comparer", f"{sizes.tokens:,} tokens, {len(COMPARED)} methods", _limit(100, sizes.tokens), _file(write),
+        (STEP, sort),
         f"{RECORDING}from kvviz.widgets import MethodComparer\nMethodComparer({runs})",
         (STEP, sort, replace(LAYER, times=1), HEAD),
     )  # fmt: skip
@@ -135,10 +142,11 @@ def comparer(sizes: Sizes) -> Iterator[Scene]:
 def explorer(sizes: Sizes) -> Iterator[Scene]:
     """The explorer with each method that has sliders, every slider over all its values."""
     trace = Trace.load(sizes.trace)
+    size = f"{len(trace):,} tokens" + (f", of which the first {LONGEST:,}" if len(trace) > LONGEST else "")
     for method, names in SLIDERS.items():
         controls = [_labelled(f"{method}, {name}", name) for name in ("budget", *names)]
         yield Scene(
-            "explorer", f"{len(trace):,} tokens", 300, _file(partial(_explorer_page, trace, method)), controls[:2],
+            "explorer", size, _limit(300, len(trace)), _file(partial(_explorer_page, trace, method)), controls[:2],
             _of_trace("BudgetExplorer", sizes.trace, f"method={method!r}"), controls,
         )  # fmt: skip
 
@@ -148,8 +156,8 @@ def inspector(sizes: Sizes) -> Iterator[Scene]:
     trace = Trace.load(sizes.trace)
     label = "number of clusters C"
     yield Scene(
-        "inspector", f"{len(trace):,} tokens", 300, _file(ClusterInspector(trace).to_html), (_labelled("C", label),),
-        _of_trace("ClusterInspector", sizes.trace),
+        "inspector", f"{len(trace):,} tokens", _limit(300, len(trace)), _file(ClusterInspector(trace).to_html),
+        (_labelled("C", label),), _of_trace("ClusterInspector", sizes.trace),
         (_labelled("C", label), _labelled("metric", "metric"), _labelled("KV head", "KV head")),
     )  # fmt: skip
 

@@ -49,12 +49,14 @@ class TestWidgets:
         jumpy = LATENCY | {"change": "KV head", "median_ms": 20.0, "worst_ms": 120.0}
         canvas = LATENCY | {"widget": "canvas", "change": "another matrix", "size": "2,048 × 2,048", "limit_ms": 150}
         page = LATENCY | {"place": "page", "median_ms": 1.0, "worst_ms": 999.0}
-        assert widgets.lines({"rows": [page, LATENCY, jumpy, layer, canvas]}) == [
+        longer = LATENCY | {"size": "32,768 tokens", "limit_ms": 200, "median_ms": 40.0}
+        assert widgets.lines({"rows": [page, LATENCY, jumpy, layer, canvas, longer]}) == [
             [
                 "stepper in JupyterLab, key press to new frame, 8,192 tokens; limit 100 ms",
                 "16 ms (step) to 80 ms (layer), at worst 120 ms (KV head)",
             ],
             ["canvas in JupyterLab, key press to new frame, 2,048 × 2,048; limit 150 ms", "16 ms, at worst 24 ms"],
+            ["stepper in JupyterLab, key press to new frame, 32,768 tokens; limit 200 ms", "40 ms, at worst 24 ms"],
         ]
 
     def test_one_row_per_control(self):

@@ -11,12 +11,12 @@ LIVE = "JupyterLab"
 
 
 def lines(part: Results) -> list[list[str]]:
-    """One row per widget for the README: its controls' medians in JupyterLab, its slowest change, and the limit."""
-    by_widget: dict[str, list[Results]] = {}
+    """One row per widget and size for the README: its controls' medians in JupyterLab, the slowest, and the limit."""
+    shown: dict[tuple[str, str], list[Results]] = {}
     for row in part.get("rows", []):
         if row["place"] == LIVE:
-            by_widget.setdefault(row["widget"], []).append(row)
-    return [_line(rows) for rows in by_widget.values()]
+            shown.setdefault((row["widget"], row["size"]), []).append(row)
+    return [_line(rows) for rows in shown.values()]
 
 
 def every_change(part: Results) -> str:
