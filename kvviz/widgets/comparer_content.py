@@ -182,7 +182,7 @@ def _notes(common: Compared) -> list[str]:
     if per_query_head:
         notes.append(
             f"{', '.join(per_query_head)} {'select' if len(per_query_head) > 1 else 'selects'} per query head: "
-            "the first query head of the KV head is shown. The last rows of the map show all of them."
+            "the first query head stands for its KV head. The last rows of the map show all of them as one."
         )
     return notes
 

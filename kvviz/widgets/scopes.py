@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SCOPES = {
-    "head": "this head", "heads": "all heads of the layer", "query_heads": "query heads of the KV head",
+    "head": "this head", "heads": "all heads of the layer", "query_heads": "this KV head",
     "layer": "this layer", "layers": "all layers", "step": "this step", "steps": "all steps",
     "last": "last step", "answer": "whole answer",
 }  # fmt: skip

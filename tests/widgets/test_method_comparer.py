@@ -91,7 +91,7 @@ def test_selections_per_query_head_show_the_first_of_the_kv_head():
     assert arrays[1]["recall"][0] == by_query.recall(0, 2)[2] != by_query.recall(0, 2)[1]
     assert [method["rows_a_head"] for method in comparer.page["methods"]] == [1, 2]
     assert any(
-        note.startswith("ctkvr selects per query head: the first query head of the KV head is shown.")
+        note.startswith("ctkvr selects per query head: the first query head stands for its KV head.")
         for note in comparer.page["notes"]
     )
     alone = MethodComparer([by_query], head=3)

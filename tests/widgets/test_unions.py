@@ -112,7 +112,7 @@ def test_the_widgets_send_unions_of_the_layer_and_of_query_heads():
     assert stepper.highlighted().tolist() == sorted(set(both[both >= 0].tolist()))
     words = stepper.snapshot().alternative
     assert "union of the query heads of KV head 1" in words
-    assert "mean recall (query heads of the KV head, this step)" in words
+    assert "mean recall (this KV head, this step)" in words
     stepper.union = "layer"
     assert next(frames(load(stepper.slice))) == by_hand(by_query, 0, 2, range(4))
     comparer = MethodComparer([made, by_query], head=1, union="kv_head")

@@ -9,7 +9,7 @@ import { explain } from "./explain.js";
 export const SCOPES = {
   head: "this head",
   heads: "all heads of the layer",
-  query_heads: "query heads of the KV head",
+  query_heads: "this KV head",
   layer: "this layer",
   layers: "all layers",
   step: "this step",

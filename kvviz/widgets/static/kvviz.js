@@ -981,7 +981,7 @@ function createCurve(host, { label, onPick, onHover }) {
 var SCOPES = {
   head: "this head",
   heads: "all heads of the layer",
-  query_heads: "query heads of the KV head",
+  query_heads: "this KV head",
   layer: "this layer",
   layers: "all layers",
   step: "this step",
