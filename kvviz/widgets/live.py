@@ -9,10 +9,10 @@ from typing import Any
 
 import traitlets
 from IPython import get_ipython
-from ipywidgets import Box, Widget
+from ipywidgets import Box, Output, Widget
 
 from ..errors import MissingDependencyError
-from . import assets
+from . import assets, captured
 from .snapshot import Snapshot, bundle
 
 try:
@@ -26,8 +26,8 @@ class LiveWidget(AnyWidget):
 
     A cell shows it as two outputs: the widget, and its snapshot, which is hidden beside the widget. A notebook that is
     opened again, or on a page without a kernel, shows the snapshot. The same is true of a box of ipywidgets (HBox,
-    VBox, Tab, ...) with such widgets in it: its cell shows the box, and then the snapshots of all of them. A widget in
-    an ipywidgets.Output leaves none.
+    VBox, Tab, ...) or an Output with such widgets in it: its cell shows the box, and then the snapshots of all of them.
+    What an Output shows only later, in another cell, has its snapshot in that other cell.
 
     With ANYWIDGET_HMR=1 it is drawn again whenever the bundle changes (`make js-watch`).
     """
@@ -45,7 +45,7 @@ class LiveWidget(AnyWidget):
 
     def __init__(self, *arguments: Any, **traits: Any) -> None:
         super().__init__(*arguments, **traits)
-        _show_snapshots_of_boxes()
+        _show_snapshots_of_containers()
         self.on_msg(self._send_page)
 
     @traitlets.default("_kvviz_key")
@@ -76,6 +76,7 @@ class LiveWidget(AnyWidget):
     def _ipython_display_(self, **_: Any) -> None:
         """Show the widget, then its snapshot; IPython calls this in place of `_repr_mimebundle_`."""
         _display(self, [self])
+        captured.capture(self, lambda: _display_snapshots([self]))
 
 
 def _display(shown: Widget, inside: Sequence[LiveWidget]) -> None:
@@ -85,29 +86,43 @@ def _display(shown: Widget, inside: Sequence[LiveWidget]) -> None:
     if described is not None:
         data, metadata = described if isinstance(described, tuple) else (described, {})
         display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]  # IPython has no types
-    snapshots = bundle({widget._kvviz_key: widget.snapshot() for widget in inside})
+    _display_snapshots(inside)
+
+
+def _display_snapshots(widgets: Sequence[LiveWidget]) -> None:
+    from IPython.display import display
+
+    snapshots = bundle({widget._kvviz_key: widget.snapshot() for widget in widgets})
     display(snapshots, raw=True)  # type: ignore[no-untyped-call]  # likewise
 
 
-def _show_snapshots_of_boxes() -> None:
-    """Tell IPython how to display boxes, in the registry that it has for that, unless somebody else did."""
+def _show_snapshots_of_containers() -> None:
+    """Tell IPython how to display boxes and Outputs, in the registry that it has for that, unless somebody else did."""
     shell = get_ipython()
     if shell is not None:
         formatter = shell.display_formatter.ipython_display_formatter
-        if Box not in formatter.type_printers:
-            formatter.for_type(Box, _display_box)
+        for container in (Box, Output):
+            if container not in formatter.type_printers:
+                formatter.for_type(container, _display_container)
 
 
-def _display_box(box: Box) -> None:
-    inside = list(dict.fromkeys(_inside(box)))
+def _display_container(container: Box | Output) -> None:
+    inside = list(dict.fromkeys(_inside(container)))
     if not inside:
-        raise NotImplementedError  # IPython then displays the box as it does without this function
-    _display(box, inside)
+        raise NotImplementedError  # IPython then displays the container as it does without this function
+    _display(container, inside)
 
 
-def _inside(box: Box) -> Iterator[LiveWidget]:
-    for child in box.children:
-        if isinstance(child, LiveWidget):
-            yield child
-        elif isinstance(child, Box):
+def _inside(widget: Widget) -> Iterator[LiveWidget]:
+    """The widgets of kvviz in a widget that is about to be displayed."""
+    if isinstance(widget, LiveWidget):
+        yield widget
+    elif isinstance(widget, Box):
+        for child in widget.children:
             yield from _inside(child)
+    elif isinstance(widget, Output):
+        captured.note_displayed(widget)
+        yield from captured.held_by(widget)
+
+
+_show_snapshots_of_containers()  # a cell may display an Output before it makes the first widget

@@ -260,6 +260,29 @@ def test_the_inspector_works_in_jupyterlab(lab):
     check_themes(lab, ".kv-inspector")
 
 
+def test_the_inspector_lays_out_its_keys_by_tsne_in_jupyterlab(lab):
+    run_cell(lab, INSPECTOR)
+    inspector = lab.locator(".kv-inspector")
+    keys, words = inspector.locator(".kv-keymap canvas").first, inspector.locator(".kv-keys")
+    inspector.locator("summary").get_by_text("Settings").click()
+    picker = inspector.get_by_label("map", exact=True)
+    expect(words).to_contain_text("principal component 1")
+    by_pca = keys.evaluate("canvas => canvas.toDataURL()")
+    picker.select_option("tsne")
+    expect(words).to_contain_text("t-SNE of 368 keys (no unit)")
+    expect(words).to_contain_text("Distances between groups, their sizes and the axes mean nothing.")
+    expect(inspector.locator(".kv-silent")).to_be_empty()
+    by_tsne = keys.evaluate("canvas => canvas.toDataURL()")
+    assert by_tsne != by_pca
+    inspector.get_by_label("seed").fill("7")  # the layout's too
+    inspector.get_by_label("seed").press("Enter")
+    expect(inspector.locator("h2")).to_contain_text("seed 7")
+    assert keys.evaluate("canvas => canvas.toDataURL()") not in (by_pca, by_tsne)
+    picker.select_option("pca")
+    expect(words).to_contain_text("principal component 1")
+    expect(words).not_to_contain_text("t-SNE")
+
+
 def test_the_miss_inspector_decodes_again_in_jupyterlab(lab):
     run_cell(lab, MISSES)
     misses = lab.locator(".kv-misses")

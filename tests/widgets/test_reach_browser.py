@@ -133,6 +133,19 @@ def test_a_tap_on_a_token_shows_its_tip_and_keeps_it(browser, paths, name):
     context.close()
 
 
+def test_a_tip_stays_in_the_window(browser, paths):
+    context = browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 400})
+    page = context.new_page()
+    page.goto((paths / "explorer.html").as_uri())
+    token = page.locator(".kv-attended[data-position]").first
+    for block in ("end", "start"):  # the widget goes on below, and then above
+        token.evaluate("(node, block) => node.scrollIntoView({ block })", block)
+        page.wait_for_timeout(200)
+        token.tap(position={"x": 4, "y": 4})
+        expect(page.locator(".kv-tip")).to_be_in_viewport(ratio=1)
+    context.close()
+
+
 STATE = """() => document.querySelector("#kvviz-root").innerHTML
     + [...document.querySelectorAll("select, input")].map((node) => node.value)
     + [...document.querySelectorAll("*")].map((node) => node.scrollTop)"""

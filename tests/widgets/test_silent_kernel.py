@@ -25,11 +25,14 @@ SILENT = """async ([script, state, answers]) => {
         : value?.base64 === undefined ? value : new DataView(Uint8Array.fromBase64(value.base64).buffer);
     const values = Object.fromEntries(Object.entries(state).map(([name, value]) => [name, read(value)]));
     const events = new EventTarget();
+    window.kernel = { status: "unknown" };
+    window.sent = [];
     const model = {
+        widget_manager: { kernel: window.kernel },
         get: (name) => values[name],
         set: (name, value) => values[name] = value,
         save_changes() {},
-        send() {},
+        send: (message) => window.sent.push(message),
         on: (event, react) => events.addEventListener(event, react),
         off: (event, react) => events.removeEventListener(event, react),
     };
@@ -46,6 +49,7 @@ from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 display(DecodeStepper(recording()), BudgetExplorer(made_trace(200), method="quest", budget=96))
 """
+BUSY = "The kernel is busy. Its answer is shown as soon as it comes."
 STOPPED = "If the kernel has stopped, run the cell again."
 
 
@@ -150,6 +154,41 @@ def test_a_picker_goes_back_and_says_what_to_do(browser, name):
     page.close()
 
 
+@pytest.mark.parametrize("name", WIDGETS)
+def test_a_widget_waits_for_a_busy_kernel_and_not_for_one_that_dies(browser, name):
+    make, layer, traits = WIDGETS[name]
+    widget, answering = make(), make()
+    answering.head = 1
+    page, errors = opened(browser, widget, {trait: getattr(answering, trait) for trait in traits} | {"head": 1})
+    words = page.locator(".kv-silent")
+    page.clock.run_for(1000)
+    for answers in (True, False):
+        page.evaluate("() => { window.kernel.status = 'busy'; }")
+        choose(page, layer, 1 if answers else 0)
+        page.clock.run_for(60_000)
+        expect(words).to_have_text(BUSY)
+        expect_chosen(page, layer, 1 if answers else 0)
+        page.evaluate("() => { window.kernel.status = 'dead'; }")
+        if answers:
+            page.evaluate("() => window.answer()")
+            expect(words).to_be_hidden()
+        page.clock.run_for(10_000)
+        expect_chosen(page, layer, 1)
+    expect(words).to_contain_text(STOPPED)
+    assert errors == []
+    page.close()
+
+
+def test_a_change_behind_a_slow_point_of_the_curve_is_not_lost(browser):
+    page, _ = opened(browser, WIDGETS["explorer"][0](), {})
+    page.clock.run_for(1000)
+    pick_head(page, 3, 1)
+    assert [message["kind"] for message in page.evaluate("window.sent")] == ["curve"]
+    page.clock.run_for(10_000)
+    assert [message.get("place", {}).get("head") for message in page.evaluate("window.sent")] == [None, 1]
+    page.close()
+
+
 def test_the_miss_inspector_waits_longer_and_counts_an_unanswered_change_as_not_made(browser):
     result = {"changes": [{"kind": "pin", "position": 10}], "logprob": -2.5, "answered": False, "text": "late"}
     page, errors = opened(browser, made_misses(), {"result": result, "changes": result["changes"]})
@@ -194,3 +233,24 @@ def test_a_killed_kernel_in_jupyterlab(browser, tmp_path):
             lab.screenshot(path=Path(shots) / "silent_kernel.png")
         stepper.get_by_role("slider", name="decode step").press("ArrowRight")  # needs no kernel
         expect(line).to_contain_text("step=1")
+
+
+@pytest.mark.slow
+def test_a_busy_kernel_in_jupyterlab(browser, tmp_path):
+    with empty_lab(browser, tmp_path) as lab:
+        run_cell(lab, TWO)
+        explorer = lab.locator(".kv-explorer")
+        line, words = explorer.locator(".kv-sheet code"), explorer.locator(".kv-silent")
+        busy = "import pathlib, time\nwhile not pathlib.Path('done').exists(): time.sleep(0.1)"
+        lab.evaluate(
+            "code => { window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code }); }",
+            busy,
+        )
+        explorer.get_by_role("slider", name="budget").press("ArrowRight")
+        expect(words).to_have_text(BUSY)
+        if shots := os.environ.get("KVVIZ_SCREENSHOTS"):
+            explorer.screenshot(path=Path(shots) / "busy_kernel.png")
+        expect(line).to_contain_text("budget=96")
+        (tmp_path / "work" / "done").touch()
+        expect(line).not_to_contain_text("budget=96")
+        expect(words).to_be_empty()

@@ -12,7 +12,7 @@ import pytest
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
-from ipywidgets import HBox, Label, VBox
+from ipywidgets import HBox, Label, Output, VBox
 
 from kvviz import metrics, widgets
 from kvviz.widgets import (
@@ -128,12 +128,30 @@ def test_a_box_shows_its_widgets_and_then_the_snapshot_of_each():
     assert int(root.get("height")) == sum(heights)
 
 
+def test_an_output_is_shown_with_the_snapshots_of_what_it_still_shows():
+    InteractiveShell.instance()
+    cleared, left = (DecodeStepper(recording(), step=step) for step in (1, 3))
+    output = Output()
+    output.msg_id = "a cell's"  # as in a `with` block, which needs a kernel
+    for widget in (cleared, left):
+        shown_in_cell(widget)
+    output.msg_id = ""
+    shown_in_cell(DecodeStepper(recording(), step=2))  # after the block
+    views = [{"data": {VIEW: {"model_id": widget.model_id}}} for widget in (cleared, left)]
+    output.outputs = views  # as the page says it
+    output.outputs = views[1:]
+    for container in (output, VBox([Label("above"), output])):
+        live, still = shown_in_cell(container)
+        assert live[VIEW]["model_id"] == container.model_id
+        assert re.findall(r'data-kvviz-snapshot="(\w+)" style', still["text/html"]) == [left._kvviz_key]
+
+
 def test_a_box_without_our_widgets_is_shown_as_ever():
     shell = InteractiveShell.instance()
     DecodeStepper(recording())
-    box = VBox([Label("alone")])
-    data, _ = DisplayHook(shell=shell).compute_format_data(box)
-    assert data == box._repr_mimebundle_()
+    for box in (VBox([Label("alone"), Output()]), Output()):
+        data, _ = DisplayHook(shell=shell).compute_format_data(box)
+        assert data == box._repr_mimebundle_()
 
 
 def test_two_widgets_have_different_keys():

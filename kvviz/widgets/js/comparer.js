@@ -162,7 +162,7 @@ export function createComparer(root, host) {
    */
   function ask(layer, head, union) {
     if (root.dataset.busy === undefined && isShown(columns[0].slice, layer, head, union)) return;
-    wait.begin();
+    wait.begin(host);
     root.dataset.busy = "";
     heads.paint(layer, head, union);
     host.tell({ layer, head, union });

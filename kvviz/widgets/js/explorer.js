@@ -161,7 +161,7 @@ export function createExplorer(root, host) {
     place = { ...place, ...changes, settings: { ...place.settings, ...changes.settings } };
     controls.set(place);
     heads.paint(place.layer, place.head);
-    wait.begin();
+    wait.begin(host);
     root.dataset.busy = "";
     questions.ask(place);
   }

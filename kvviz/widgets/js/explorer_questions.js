@@ -57,8 +57,10 @@ export function createQuestions(host, { show, grown }) {
       if (underWay) queued = place;
       else request(place);
     },
-    /** Give up what is under way: there was no answer. */
+    /** Wait no longer for what is under way. What is queued is sent: a kernel that is only slow answers it later. */
     forget() {
+      const place = queued;
+      if (place) queueMicrotask(() => host.send({ kind: "show", place })); // throws if the kernel is gone
       underWay = queued = null;
     },
     close: () => clearTimeout(timer),

@@ -15,6 +15,7 @@
  * @property {(event: string, react: (...heard: any[]) => void) => void} on
  * @property {(event: string, react: (...heard: any[]) => void) => void} off
  * @property {() => string} [page] the page as a text, if it has no kernel
+ * @property {{ kernel?: { status: string } | null }} [widget_manager] JupyterLab's tells what its kernel does
  */
 
 /** @typedef {ReturnType<typeof createHost>} Host */
@@ -69,6 +70,8 @@ export function createHost(model) {
       model.on("msg:custom", hear);
       model.send({ kind: "page" });
     },
+    /** Whether the kernel is known to be at work: with what was asked, or with something before it. */
+    isBusy: () => model.widget_manager?.kernel?.status === "busy",
     close() {
       for (const [event, react] of listeners) model.off(event, react);
     },

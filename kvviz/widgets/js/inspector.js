@@ -219,7 +219,7 @@ export function createInspector(root, host) {
     if (JSON.stringify(next) === JSON.stringify(settings())) return;
     requested = next;
     const laidOut = next.projection === "tsne";
-    wait.begin(laidOut ? TSNE_PATIENCE_MS : undefined);
+    wait.begin(host, laidOut ? TSNE_PATIENCE_MS : undefined);
     slowTimer = setTimeout(() => {
       root.dataset.busy = "";
       const work = laidOut ? "laying out keys by t-SNE: some seconds" : `grouping ${format(page.tokens.length)} tokens`;

@@ -161,7 +161,7 @@ export function createMisses(root, host) {
   function tellChanges(changes) {
     requested = changes;
     if (page.live) {
-      wait.begin();
+      wait.begin(host);
       root.dataset.busy = "";
     }
     host.tell({ changes });

@@ -116,7 +116,7 @@ export async function saveAs(format, menu, root, host, name) {
  */
 function savePage(menu, host, file) {
   menu.say("Making the page …");
-  menu.wait.begin();
+  menu.wait.begin(host);
   host.askForPage(({ page, refusal }) => {
     menu.wait.end();
     if (!page) return menu.say(`No page was made: ${refusal}`);

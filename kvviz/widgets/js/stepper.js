@@ -211,7 +211,7 @@ export function createStepper(root, host) {
    */
   function ask(layer, head, union) {
     if (slice && root.dataset.busy === undefined && isShown(slice, layer, head, union)) return;
-    wait.begin();
+    wait.begin(host);
     root.dataset.busy = "";
     heads.paint(layer, head, union);
     host.tell({ layer, head, union });

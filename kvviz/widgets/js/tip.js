@@ -51,8 +51,9 @@ export function createTip(root) {
     const box = root.getBoundingClientRect();
     const [x, y] = [at.clientX - box.left, at.clientY - box.top];
     tip.style.left = `${Math.max(4, Math.min(x + 14, box.width - tip.offsetWidth - 8))}px`;
-    const below = y + 18 + tip.offsetHeight < box.height;
-    tip.style.top = `${below ? y + 18 : Math.max(4, y - tip.offsetHeight - 10)}px`;
+    const [top, end] = [Math.max(0, -box.top), Math.min(box.height, innerHeight - box.top)]; // what the window shows
+    const below = y + 18 + tip.offsetHeight < end;
+    tip.style.top = `${below ? y + 18 : Math.max(top + 4, y - tip.offsetHeight - 10)}px`;
   }
 
   explainAll(root, (node, at, said = "") => {

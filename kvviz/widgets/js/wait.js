@@ -1,10 +1,14 @@
 import { element } from "./dom.js";
 
+/** @import { Host } from "./host.js" */
+
 export const PATIENCE_MS = 8000;
+const BUSY = "The kernel is busy. Its answer is shown as soon as it comes.";
 
 /**
- * The wait for a kernel's answer. If none comes in time, `back` sets the controls to what is still shown, and the widget
- * says so. An answer that comes later is shown as any other: the kernel may only have been busy.
+ * The wait for a kernel's answer. While the kernel is known to be busy, the widget says so and waits on: the first use of
+ * a compiled kernel, or another cell, may take longer. Otherwise `back` sets the controls to what is still shown, and the
+ * widget says that no answer came. An answer that comes later is shown as any other: not all front ends know more.
  *
  * @param {HTMLElement} root gets a line for the words, empty until then
  * @param {() => void} back
@@ -24,15 +28,24 @@ export function createWait(root, back, usual = PATIENCE_MS, kept = "The widget s
 
   return {
     words,
-    begin(patience = usual) {
+    /** @param {Host} host */
+    begin(host, patience = usual) {
       end();
-      timer = setTimeout(() => {
+      let waited = 0;
+      function late() {
+        waited += patience;
+        if (host.isBusy()) {
+          if (words.textContent !== BUSY) words.textContent = BUSY; // said once
+          timer = setTimeout(late, patience);
+          return;
+        }
         end();
         back();
         words.textContent =
-          `The kernel has not answered for ${patience / 1000} seconds: it is busy, or it has stopped. ` +
+          `The kernel has not answered for ${waited / 1000} seconds: it is busy, or it has stopped. ` +
           `${kept} If the kernel has stopped, run the cell again.`;
-      }, patience);
+      }
+      timer = setTimeout(late, patience);
     },
     end,
     close: () => clearTimeout(timer),

@@ -2971,6 +2971,7 @@ function meets(box, clip) {
 
 // wait.js
 var PATIENCE_MS = 8e3;
+var BUSY = "The kernel is busy. Its answer is shown as soon as it comes.";
 function createWait(root2, back, usual = PATIENCE_MS, kept = "The widget still shows what it showed before.") {
   const words = root2.appendChild(element("p", "kv-silent"));
   words.setAttribute("role", "status");
@@ -2982,13 +2983,22 @@ function createWait(root2, back, usual = PATIENCE_MS, kept = "The widget still s
   }
   return {
     words,
-    begin(patience = usual) {
+    /** @param {Host} host */
+    begin(host, patience = usual) {
       end();
-      timer = setTimeout(() => {
+      let waited = 0;
+      function late() {
+        waited += patience;
+        if (host.isBusy()) {
+          if (words.textContent !== BUSY) words.textContent = BUSY;
+          timer = setTimeout(late, patience);
+          return;
+        }
         end();
         back();
-        words.textContent = `The kernel has not answered for ${patience / 1e3} seconds: it is busy, or it has stopped. ${kept} If the kernel has stopped, run the cell again.`;
-      }, patience);
+        words.textContent = `The kernel has not answered for ${waited / 1e3} seconds: it is busy, or it has stopped. ${kept} If the kernel has stopped, run the cell again.`;
+      }
+      timer = setTimeout(late, patience);
     },
     end,
     close: () => clearTimeout(timer)
@@ -3086,7 +3096,7 @@ async function saveAs(format2, menu, root2, host, name) {
 }
 function savePage(menu, host, file) {
   menu.say("Making the page \u2026");
-  menu.wait.begin();
+  menu.wait.begin(host);
   host.askForPage(({ page, refusal }) => {
     menu.wait.end();
     if (!page) return menu.say(`No page was made: ${refusal}`);
@@ -3402,6 +3412,8 @@ function createHost(model) {
         kind: "page"
       });
     },
+    /** Whether the kernel is known to be at work: with what was asked, or with something before it. */
+    isBusy: () => model.widget_manager?.kernel?.status === "busy",
     close() {
       for (const [event, react] of listeners) model.off(event, react);
     }
@@ -3441,8 +3453,12 @@ function createTip(root2) {
       at.clientY - box.top
     ];
     tip.style.left = `${Math.max(4, Math.min(x + 14, box.width - tip.offsetWidth - 8))}px`;
-    const below = y + 18 + tip.offsetHeight < box.height;
-    tip.style.top = `${below ? y + 18 : Math.max(4, y - tip.offsetHeight - 10)}px`;
+    const [top, end] = [
+      Math.max(0, -box.top),
+      Math.min(box.height, innerHeight - box.top)
+    ];
+    const below = y + 18 + tip.offsetHeight < end;
+    tip.style.top = `${below ? y + 18 : Math.max(top + 4, y - tip.offsetHeight - 10)}px`;
   }
   explainAll(root2, (node, at, said = "") => {
     if (!node || !at) {
@@ -3583,7 +3599,7 @@ function createComparer(root2, host) {
   }
   function ask(layer, head, union) {
     if (root2.dataset.busy === void 0 && isShown(columns[0].slice, layer, head, union)) return;
-    wait.begin();
+    wait.begin(host);
     root2.dataset.busy = "";
     heads.paint(layer, head, union);
     host.tell({
@@ -4255,8 +4271,13 @@ function createQuestions(host, { show, grown }) {
       if (underWay) queued = place;
       else request(place);
     },
-    /** Give up what is under way: there was no answer. */
+    /** Wait no longer for what is under way. What is queued is sent: a kernel that is only slow answers it later. */
     forget() {
+      const place = queued;
+      if (place) queueMicrotask(() => host.send({
+        kind: "show",
+        place
+      }));
       underWay = queued = null;
     },
     close: () => clearTimeout(timer)
@@ -4381,7 +4402,7 @@ function createExplorer(root2, host) {
     };
     controls.set(place);
     heads.paint(place.layer, place.head);
-    wait.begin();
+    wait.begin(host);
     root2.dataset.busy = "";
     questions.ask(place);
   }
@@ -5975,7 +5996,7 @@ function createInspector(root2, host) {
     if (JSON.stringify(next) === JSON.stringify(settings())) return;
     requested = next;
     const laidOut = next.projection === "tsne";
-    wait.begin(laidOut ? TSNE_PATIENCE_MS : void 0);
+    wait.begin(host, laidOut ? TSNE_PATIENCE_MS : void 0);
     slowTimer = setTimeout(() => {
       root2.dataset.busy = "";
       const work = laidOut ? "laying out keys by t-SNE: some seconds" : `grouping ${format(page.tokens.length)} tokens`;
@@ -6503,7 +6524,7 @@ function createMisses(root2, host) {
   function tellChanges(changes) {
     requested = changes;
     if (page.live) {
-      wait.begin();
+      wait.begin(host);
       root2.dataset.busy = "";
     }
     host.tell({
@@ -7154,7 +7175,7 @@ function createStepper(root2, host) {
   }
   function ask(layer, head, union) {
     if (slice && root2.dataset.busy === void 0 && isShown(slice, layer, head, union)) return;
-    wait.begin();
+    wait.begin(host);
     root2.dataset.busy = "";
     heads.paint(layer, head, union);
     host.tell({
