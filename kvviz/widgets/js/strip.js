@@ -17,8 +17,8 @@ const BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/; // changes the writing dire
 
 /**
  * Running text with tinted tokens. `start` is the position of the first token. A text of more than `whole` tokens shows
- * `most` of them at once. Painting tints some tokens and clears all others; it never changes the layout. With the focus, the keys ↑ and ↓ go to
- * the marked token before and after, with Shift to any token; Enter picks it.
+ * `most` of them at once. Painting tints some tokens and clears all others; it never changes the layout. With the focus,
+ * the keys ↑ and ↓ go to the marked token before and after, with Shift to any token; Enter picks it.
  *
  * @param {HTMLElement} host
  * @param {object} options
