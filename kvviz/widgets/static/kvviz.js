@@ -1574,22 +1574,22 @@ function unionOf({ union }) {
     heads: 1
   };
 }
-function nameIn(name, union) {
-  return union !== "none" && MEANS.includes(name) ? `mean ${name}` : name;
+function nameIn(name, union, label = name) {
+  return union !== "none" && MEANS.includes(name) ? `mean ${label}` : label;
 }
 function meaningIn(name, union, heads) {
   if (union === "none" || heads === 1) return MEANING[name];
   if (MEANS.includes(name)) return `mean over the ${heads} heads of ${MEANING[name]}`;
   return name === "attended" ? `attended: tokens that at least one of the ${heads} heads attends to` : MEANING[name];
 }
-function about(page, slice, frame2, step, position) {
+function about(page, slice, frame2, step, position, row2 = step) {
   const rows = aboutToken(page, slice, frame2, step, position), index = indexOf(frame2, position);
   if (!slice.union || position > page.prompt_length + step) return rows;
   const counts = (
     /** @type {HeadCounts} */
     slice
   ), heads = unionOf(slice).heads;
-  const at = slice.offsets[step] + index;
+  const at = slice.offsets[row2] + index;
   const of = (name) => `${index < 0 ? 0 : counts[name][at]} of ${heads} heads`;
   const mark = index < 0 ? 0 : frame2.marks[index];
   return [
@@ -1642,6 +1642,22 @@ function verdict2(mark) {
   }
   if (mark & MERGED) return "merged: no head attends to it alone, but the centroids of those whose oracle would count";
   return "missed: no head attends to it; the oracle of a head would";
+}
+function createHeadsLegend(marks, words, meaning) {
+  const host = createLegend(marks, words, meaning);
+  const last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /** @param {AnySlice} slice */
+    say(slice) {
+      const { kind, heads } = unionOf(slice);
+      last.textContent = kind === "none" ? words : `union of ${heads} heads \xB7 strength: share of the heads`;
+      explain(last, kind === "none" ? meaning : STRENGTH);
+    }
+  };
 }
 function isShown(slice, layer, head, union) {
   const { kind } = unionOf(slice);
@@ -2134,7 +2150,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
     paint: nothing
   };
   const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
-  const layers = layersOf(page), heads = headsOf(page);
+  const layers = layersOf(page), heads = headsOf(page), joinedHeads = page.joined_heads ?? heads;
   const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
   if (unions.includes("layer")) joined.push(ALL);
   const section2 = root2.appendChild(element("section", "kv-headpanel"));
@@ -2195,7 +2211,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
         valueOf(numbers, place2).toFixed(3)
       ]);
     },
-    available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),
+    available: ({ layer, head: row2 }) => page.layers.includes(layer) && headsOfRow(row2).some((head) => (row2 < 0 ? joinedHeads : page.heads).includes(head)),
     elsewhere,
     pick({ layer, head: row2 }) {
       if (row2 >= 0) pick(layer, row2, "none");
@@ -3710,6 +3726,21 @@ var MEANING3 = {
   generated: "fed: attended tokens that were fed after the prompt",
   missed: "missed: the oracle would attend to them; the method does not, or their centroids give them less than half of their weight"
 };
+var OF_UNION2 = {
+  attended: "attended: tokens that at least one of these heads attends to at the last step, each counted once, and their centroids; the budget is that of each head, so that these may be more",
+  ledger: "the tokens that at least one of these heads attends to at the last step, each counted once; all parts except the missed tokens add up to them",
+  text: "the trace as text; point at a token to see how many heads attend to it, and its mean attention",
+  agreed: "agreed: a head attends to the token, and the oracle of a head would select it",
+  wasted: "wasted: a head selected the token, and no oracle would",
+  merged: "centroids: merged tokens of each of these heads, each of which stands for several tokens",
+  missed: "missed: no head attends to the token, and the oracle of a head would",
+  curve: `means over the heads, each with that budget; ${MEANING3.curve}`
+};
+function meaningOf(name, { kind, heads }) {
+  if (kind === "none") return MEANING3[name];
+  if (name === "recall" || name === "mass") return `${meaningIn(name, kind, heads)}; mean over the steps`;
+  return OF_UNION2[name] ?? MEANING3[name];
+}
 var FIGURES = [
   {
     scopes: [
@@ -3811,10 +3842,7 @@ function createExplorerControls(root2, page, { change, measured, save }) {
   refusal.setAttribute("role", "status");
   const list = explainTogether(left.appendChild(element("div", "kv-explorer-numbers")), "numbers of this budget");
   const figures = {};
-  for (const { scopes, numbers } of FIGURES) {
-    const group2 = list.appendChild(tagged(element("div", "kv-explorer-scope"), ...scopes));
-    for (const [name, label] of numbers) figures[name] = figure(group2, name, label, scopes);
-  }
+  const groups = FIGURES.map(({ scopes, numbers }) => figureGroup(list, scopes, numbers, figures));
   let measure = MEASURES[0];
   const measures = MEASURES.map(({ name, label }) => [
     name,
@@ -3827,7 +3855,8 @@ function createExplorerControls(root2, page, { change, measured, save }) {
   measurePicker.value = measure.name;
   const pickers = createPlacePickers(head, page, (layer, row2) => change({
     layer,
-    head: row2
+    head: row2,
+    union: "none"
   }));
   const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
@@ -3862,9 +3891,13 @@ function createExplorerControls(root2, page, { change, measured, save }) {
       refusal.textContent = reason ? `Nothing to show here. ${reason}. Move a slider back.` : "";
       grid.toggleAttribute("data-stale", Boolean(reason));
     },
-    /** @param {ExplorerNumbers} numbers */
-    paint(numbers) {
+    /**
+     * @param {ExplorerNumbers} numbers
+     * @param {{ kind: Union, heads: number }} union
+     */
+    paint(numbers, union) {
       set(numbers);
+      for (const ofHeads of groups) ofHeads(union);
       const seed = page.seed === null ? "" : ` \xB7 seed ${page.seed}`;
       title.textContent = `${page.title} \xB7 budget ${format(numbers.budget)} \xB7 ${page.model} \xB7 ${format(page.prompt_length)} tokens${seed}`;
       for (const { name } of MEASURES) figures[name].textContent = shortNumber(numbers[name]);
@@ -3914,11 +3947,28 @@ function createSlider(host, name, stops, meaning, changed) {
     move
   };
 }
-function figure(host, name, label, scopes) {
-  const row2 = host.appendChild(element("div", "kv-explorer-number"));
-  explainNumber(row2, MEANING3[name], ...scopes);
-  row2.append(element("span", "kv-name", label));
-  return row2.appendChild(element("span", "kv-number"));
+function figureGroup(list, scopes, numbers, figures) {
+  const group2 = list.appendChild(element("div", "kv-explorer-scope"));
+  let tag = group2.appendChild(tagOf(group2, ...scopes));
+  const rows = numbers.map(([name, label]) => {
+    const row2 = group2.appendChild(element("div", "kv-explorer-number"));
+    const term = row2.appendChild(element("span", "kv-name"));
+    figures[name] = row2.appendChild(element("span", "kv-number"));
+    return {
+      name,
+      label,
+      row: row2,
+      term
+    };
+  });
+  return (union) => {
+    const now = scopes.map((scope) => scopeIn(scope, union.kind));
+    tag.replaceWith(tag = tagOf(group2, ...now));
+    for (const { name, label, row: row2, term } of rows) {
+      term.textContent = nameIn(name, union.kind, label);
+      explainNumber(row2, meaningOf(name, union), ...now);
+    }
+  };
 }
 
 // explorer_curve.js
@@ -4184,20 +4234,23 @@ function createLedger(host) {
   bar.setAttribute("role", "img");
   const list = explainTogether(host.appendChild(element("p", "kv-legend")), "where the tokens went");
   return {
-    /** @param {ExplorerNumbers} numbers */
-    paint({ parts }) {
+    /**
+     * @param {ExplorerNumbers} numbers
+     * @param {{ kind: Union, heads: number }} union
+     */
+    paint({ parts }, union) {
       const shown2 = PARTS.filter((name) => parts[name] > 0);
       const attended = shown2.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
       bar.replaceChildren(...shown2.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
-        explain(segment, `${MEANING3[name]}: ${format(parts[name])}`);
+        explain(segment, `${meaningOf(name, union)}: ${format(parts[name])}`);
         return segment;
       }));
       bar.setAttribute("aria-label", shown2.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
       list.replaceChildren(...shown2.map((name) => {
         const entry = element("span", "kv-entry");
-        explain(entry, MEANING3[name]);
+        explain(entry, meaningOf(name, union));
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
         const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
@@ -4286,7 +4339,7 @@ function createExplorer(root2, host) {
     questions.forget();
     place = placeOf(numbers);
     controls.set(place);
-    heads.paint(place.layer, place.head);
+    heads.paint(place.layer, place.head, place.union);
   });
   controls.grid.before(wait.words);
   const tip = createTip(root2);
@@ -4294,9 +4347,10 @@ function createExplorer(root2, host) {
   controls.grid.before(above);
   const heads = createHeadPanel(above, page, {
     tip,
-    pick: (layer, head) => change({
+    pick: (layer, head, union) => change({
       layer,
-      head
+      head,
+      union
     }),
     settings: controls.settings
   });
@@ -4308,7 +4362,7 @@ function createExplorer(root2, host) {
   const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING3.curve);
   curvePanel.heading.tabIndex = 0;
   const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(right, `${ledgerTitle} `, "kv-explorer-ledger", MEANING3.ledger);
-  ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
+  const ledgerTag = ledgerHeading.appendChild(tagOf(ledgerPanel, "head", "last"));
   const { panel: textPanel, heading: textHeading } = titledPanel(right, textTitle, "kv-explorer-text", MEANING3.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const curve = createCurve2(curvePanel.panel, page, {
@@ -4320,7 +4374,7 @@ function createExplorer(root2, host) {
   const ledger = createLedger(ledgerPanel);
   const about2 = (position, event) => {
     if (position === null || !slice || !frame2) tip.hide();
-    else tip.show(aboutToken(page, slice, frame2, page.steps - 1, position), event);
+    else tip.show(about(page, slice, frame2, page.steps - 1, position, 0), event);
   };
   const mapHost = element("div", "kv-explorer-map");
   explain(mapHost, MEANING3.map);
@@ -4334,7 +4388,8 @@ function createExplorer(root2, host) {
       column
     ]))
   });
-  textPanel.after(createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING3.tint));
+  const legend3 = createHeadsLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING3.tint);
+  textPanel.after(legend3.host);
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     span: page.span,
@@ -4377,20 +4432,36 @@ function createExplorer(root2, host) {
       }
     };
     controls.set(place);
-    heads.paint(place.layer, place.head);
+    heads.paint(place.layer, place.head, place.union);
     wait.begin();
     root2.dataset.busy = "";
     questions.ask(place);
   }
   function paintCurve() {
-    const { name, title } = controls.measure, scopes = SCOPE_OF[name];
-    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scopes, "steps"));
-    explainNumber(curvePanel.heading, `${MEANING3[name]}. ${MEANING3.curve}`, scopes, "steps");
-    curve.paint(controls.measure, numbers);
+    if (!slice) return;
+    const { measure } = controls, union = unionOf(slice);
+    const scope = scopeIn(SCOPE_OF[measure.name], union.kind);
+    const title = nameIn(measure.name, union.kind, measure.title);
+    const about3 = scope === "layer" ? MEANING3.curve : meaningOf("curve", union);
+    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scope, "steps"));
+    explainNumber(curvePanel.heading, `${meaningOf(measure.name, union)}. ${about3}`, scope, "steps");
+    curve.paint({
+      ...measure,
+      title
+    }, numbers);
+  }
+  function describe(slice2) {
+    const union = unionOf(slice2), scope = scopeIn("head", union.kind);
+    ledgerTag.textContent = scopeText(scope, "last");
+    ledgerPanel.dataset.scope = `${scope} last`;
+    explain(ledgerHeading, meaningOf("ledger", union));
+    explain(textHeading, meaningOf("text", union));
+    legend3.say(slice2);
   }
   function save(format2) {
-    const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    const { budget, layer, head, union } = numbers;
+    const heads2 = union === "none" ? `head-${head}` : "union";
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-${heads2}`;
     return saveAs(format2, controls.menu, root2, host, name);
   }
   root2.addEventListener("keydown", (event) => {
@@ -4409,14 +4480,16 @@ function createExplorer(root2, host) {
     const opening = slice === null;
     numbers = answer;
     place = placeOf(answer);
-    slice = /** @type {Slice} */
+    slice = /** @type {ExplorerSlice} */
     unpack(host.bytes("slice"));
     frame2 = frameOf(slice, 0);
+    const union = unionOf(slice);
     strip.paint(frame2.positions, frame2.looks, frame2.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
-    ledger.paint(answer);
-    controls.paint(answer);
-    heads.paint(answer.layer, answer.head);
+    ledger.paint(answer, union);
+    controls.paint(answer, union);
+    heads.paint(answer.layer, answer.head, answer.union);
+    describe(slice);
     paintCurve();
     follow2.show([
       frame2
@@ -4436,11 +4509,12 @@ function createExplorer(root2, host) {
     curve.destroy();
   };
 }
-function placeOf({ budget, layer, head, settings }) {
+function placeOf({ budget, layer, head, union, settings }) {
   return {
     budget,
     layer,
     head,
+    union,
     settings: {
       ...settings
     }
@@ -4986,8 +5060,8 @@ function createDetails(host, page, { goTo, onList }) {
   };
 }
 function fact(parent, name, text, meaning, ...when) {
-  const figure3 = parent.appendChild(explainNumber(element("span", "kv-figure"), meaning, "head", ...when));
-  figure3.append(element("span", "kv-name", name), element("span", "kv-number", text));
+  const figure2 = parent.appendChild(explainNumber(element("span", "kv-figure"), meaning, "head", ...when));
+  figure2.append(element("span", "kv-name", name), element("span", "kv-number", text));
 }
 function row(rows, name, meaning) {
   rows.append(explain(element("dt", "kv-name", name), meaning));
@@ -6346,14 +6420,14 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
         for (const [state, name, numbers] of linesOf2(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
-          explainNumber(item, meaningOf(name), "head", "step");
+          explainNumber(item, meaningOf2(name), "head", "step");
           item.append(element("span", "kv-name", name), element("span", "", numbers));
         }
       }
     }
   };
 }
-function meaningOf(name) {
+function meaningOf2(name) {
   const named2 = {
     "exact attention": MEANING5.exact,
     given: MEANING5.here,
@@ -6940,11 +7014,11 @@ function createControls(root2, page, { go, toggle, pick, save }) {
   ofHead.append(tagOf(ofHead, "head", "step"));
   const ofLayer = stats.appendChild(tagged(element("span", "kv-scoped"), "layer", "step"));
   const figures = {
-    recall: figure2(ofHead, "recall"),
-    mass: figure2(ofHead, "mass"),
-    attended: figure2(ofHead, "attended"),
-    read: figure2(ofLayer, "read"),
-    moved: figure2(ofLayer, "moved")
+    recall: figure(ofHead, "recall"),
+    mass: figure(ofHead, "mass"),
+    attended: figure(ofHead, "attended"),
+    read: figure(ofLayer, "read"),
+    moved: figure(ofLayer, "moved")
   };
   const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
@@ -6981,7 +7055,7 @@ function createControls(root2, page, { go, toggle, pick, save }) {
     }
   };
 }
-function figure2(host, name) {
+function figure(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
   const label = item.appendChild(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
@@ -7112,13 +7186,13 @@ function createStepper(root2, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
-    const recalled = clusters.paint(slice2, now, frame2), { kind, heads: joined } = unionOf(slice2);
+    const recalled = clusters.paint(slice2, now, frame2), { kind } = unionOf(slice2);
     recalledPanel.panel.hidden = kind !== "none";
     recalledTag.hidden = kind !== "none";
     recalledTitle.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow2.paint(slice2, frame2, opening);
     heads.paint(slice2.layer, slice2.head, kind);
-    key.say(joined, kind !== "none");
+    key.say(slice2);
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -7197,25 +7271,9 @@ function createStepper(root2, host) {
   };
 }
 function legend2(page) {
-  const hue = `a ${page.group_name} keeps its hue over all steps`;
-  const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
+  const tint = `a ${page.group_name} keeps its hue over all steps; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
   const words = `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`;
-  const host = createLegend(marksOf(page.merges), words, tint);
-  const last = (
-    /** @type {HTMLElement} */
-    host.lastElementChild
-  );
-  return {
-    host,
-    /**
-     * @param {number} heads
-     * @param {boolean} union
-     */
-    say(heads, union) {
-      last.textContent = union ? `union of ${heads} heads \xB7 strength: share of the heads` : words;
-      explain(last, union ? STRENGTH : tint);
-    }
-  };
+  return createHeadsLegend(marksOf(page.merges), words, tint);
 }
 
 // kvviz.js
