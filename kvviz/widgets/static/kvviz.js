@@ -1907,9 +1907,13 @@ function createMenu(head, root2, name, meaning) {
   });
   const sheet = menu.appendChild(element("div", "kv-sheet"));
   menu.addEventListener("keydown", (event) => {
-    const by = MOVES.get(event.key), buttons = [
-      ...sheet.querySelectorAll("button")
-    ];
+    const by = MOVES.get(event.key);
+    const buttons = (
+      /** @type {HTMLElement[]} */
+      [
+        ...sheet.querySelectorAll("button:enabled")
+      ]
+    );
     if (event.key === "Escape" && menu.open) close();
     else if (by && menu.open && buttons.length && targetOf(event).tagName !== "SELECT") {
       const at = buttons.findIndex((node) => node === document.activeElement);
@@ -1940,6 +1944,7 @@ function setting(sheet, text, label, meaning) {
 }
 
 // head_map.js
+var FEW = 10;
 var MOVES2 = {
   ArrowLeft: [
     -1,
@@ -1974,7 +1979,8 @@ function createHeadMap(host, options) {
   table.setAttribute("role", "grid");
   table.setAttribute("aria-label", label);
   table.style.setProperty("--kv-layers", String(layers.length));
-  if (heads.length > 12) table.dataset.small = "";
+  const small = heads.length > 12, few = layers.length <= FEW;
+  if (small) table.dataset.small = few ? "few" : "many";
   const cells = /* @__PURE__ */ new Map();
   for (const head of heads) {
     const row2 = table.appendChild(element("div", "kv-headrow"));
@@ -1991,7 +1997,7 @@ function createHeadMap(host, options) {
   const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
   axis.setAttribute("aria-hidden", "true");
   axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(heads.length > 12 ? 2 : 1, Math.ceil(layers.length / 10));
+  const every = Math.max(small && !few ? 2 : 1, Math.ceil(layers.length / FEW));
   layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
   const said = host.appendChild(element("p", "kv-headsaid"));
   said.setAttribute("role", "status");
@@ -6144,6 +6150,7 @@ var MEANING5 = {
   stage: "a stage of the method's choice, and what it did with the token",
   causes: "what each cause took from the answer's log-probability, in nats",
   verdict: "what became of the token in this head, at this step",
+  settings: "other changes: pin or drop the picked token, or take all changes back",
   restore: "let the picked head attend to the oracle's tokens, as many as the method attends to, and decode again",
   pin: "let every head attend to the picked token, on top of the budget, and decode again",
   drop: "let no head attend to the picked token, and decode again",
@@ -6212,7 +6219,7 @@ function createAnswers(host, page) {
      */
     paint(changes, result) {
       if (!changes.length) {
-        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token";
+        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token (in Settings)";
         return;
       }
       const names = changes.map(nameOf).join(", ");
@@ -6459,14 +6466,14 @@ function createMisses(root2, host) {
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} \xB7 ${lost} `));
   explainNumber(tagged(title, "layers", "answer"), MEANING5.logprob, "layers", "answer");
+  const { sheet, close } = createMenu(top, root2, "Settings", MEANING5.settings);
   const menu = createSaveMenu(top, root2, save);
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({
     step: clamp(to ?? picked().step + by)
   }));
   const fed = bar.appendChild(element("span", "kv-fed"));
-  const buttons = bar.appendChild(element("span", "kv-changes"));
-  button(buttons, "Restore", MEANING5.restore, () => {
+  button(bar, "Restore", MEANING5.restore, () => {
     const { layer, head } = picked();
     change({
       kind: "restore",
@@ -6474,15 +6481,15 @@ function createMisses(root2, host) {
       head
     });
   });
-  button(buttons, "Pin", MEANING5.pin, () => change({
+  inSheet("Pin the picked token", MEANING5.pin, () => change({
     kind: "pin",
     position: picked().position
   }));
-  button(buttons, "Drop", MEANING5.drop, () => change({
+  inSheet("Drop the picked token", MEANING5.drop, () => change({
     kind: "drop",
     position: picked().position
   }));
-  const reset = button(buttons, "Reset", MEANING5.reset, () => tellChanges([]));
+  const reset = inSheet("Take back all changes", MEANING5.reset, () => tellChanges([]));
   let requested = host.get("changes");
   let painted = requested;
   const wait = createWait(root2, () => requested = painted, DECODED_MS);
@@ -6555,6 +6562,12 @@ function createMisses(root2, host) {
   });
   const shown2 = createAnswers(answers.panel, page);
   const unwatch = watchTheme(root2);
+  function inSheet(text2, meaning, pressed) {
+    return button(sheet, text2, meaning, () => {
+      close();
+      pressed();
+    });
+  }
   function clamp(step) {
     return Math.max(0, Math.min(page.steps - 1, step));
   }
