@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidInputError, KVVizError
 from ..trace import Trace
 from ..trace.edit_parts import Named
-from . import content, explorer_budgets, explorer_data, explorer_page, head_maps, snapshot_content
+from . import content, explorer_budgets, explorer_data, explorer_page, head_maps, snapshot_content, unions
 from .exploration import Exploration, Place
 from .live import LiveWidget
 from .snapshot import Snapshot
@@ -39,6 +39,11 @@ class BudgetExplorer(LiveWidget):
     went; and which tokens they are. The last eight tokens of the trace act as the decode steps; the two lower panels
     show the last step. On the page, arrow keys change the budget.
 
+    `union` "layer" shows all heads of the layer as one: a token is tinted by the share of the heads that attended to
+    it, its verdict is that of `Recording.union`, and recall and mass, also the oracle's and those of the curve, are
+    means over the heads. The budget is still that of each head, so a union may have more tokens. "kv_head" joins the
+    query heads of the KV head of `head`, if the method selects per query head. The last rows of the map pick them.
+
     `budget` (tokens, or a share of the prompt; default: about an eighth of it), `layer` (default: the middle one of
     those in which the method selects), `head` (a KV head, or a query head if the method selects per query head) and
     `settings` (the fields that have sliders) are traits: set them from Python, or observe them. `explored` has all
@@ -47,13 +52,15 @@ class BudgetExplorer(LiveWidget):
     `tokens` sets another number. The start of a trace equals a capture of that much text.
 
     Raises InvalidInputError if `trace` is not a Trace, for a layer or head that it does not have, for a layer in which
-    the method attends to all tokens, and what the method raises for its fields.
+    the method attends to all tokens, and what the method raises for its fields; UnknownNameError for a union that it
+    does not have.
     """
 
     _kvviz_view = traitlets.Unicode("explorer").tag(sync=True)
     budget = traitlets.Int(1).tag(sync=True)
     layer = traitlets.Int(0).tag(sync=True)
     head = traitlets.Int(0).tag(sync=True)
+    union = traitlets.Unicode(unions.NONE).tag(sync=True)
     settings = traitlets.Dict().tag(sync=True)
     page = traitlets.Dict().tag(sync=True)
     numbers = traitlets.Dict().tag(sync=True)
@@ -63,7 +70,7 @@ class BudgetExplorer(LiveWidget):
     def __init__(
         self, trace: Trace, *, method: str = "clusterkv", budget: float | None = None,
         layer: int | None = None, head: int | None = None, tokens: int | None = None, span: Named | None = None,
-        **fields: Any,
+        union: str = unions.NONE, **fields: Any,
     ) -> None:  # fmt: skip
         from ..generation.explore import Explorer
 
@@ -85,12 +92,12 @@ class BudgetExplorer(LiveWidget):
         asked = layer
         if layer is None:  # if the method selects in no layer, `explored` raises the error that says what to do
             layer = layers[len(layers) // 2] if layers else trace.layers[-1]
-        explored = self._exploration.explored(Place(requested, layer, head or 0, {}))
+        explored = self._exploration.explored(Place(requested, layer, head or 0, {}, union))
         maps = head_maps.of_trace(explored_trace, layers, len(explored.indices), positions, explored.recording.budget)
         if positions and (asked is None or head is None):
             first = head_maps.strongest(maps[0], asked)
             layer, head = first[0], first[1] if head is None else head
-            explored = self._exploration.explored(Place(requested, layer, head, {}))
+            explored = self._exploration.explored(Place(requested, layer, head, {}, union))
         budget = explored.recording.budget  # in tokens, even if a share was requested
         stops = sorted({*stops, budget})
         sliders = self.explorer.sliders(explored.method)
@@ -100,9 +107,11 @@ class BudgetExplorer(LiveWidget):
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
         notes = [*_notes(len(explored_trace), len(trace)), *head_maps.notes(maps)]
         page |= {"notes": notes, "head_maps": maps, "span": list(positions)}
-        super().__init__(budget=budget, layer=int(layer), head=int(head or 0), settings=settings, page=page)
+        super().__init__(
+            budget=budget, layer=int(layer), head=int(head or 0), union=union, settings=settings, page=page
+        )
         self._publish()
-        self.observe(self._changed, ["budget", "layer", "head", "settings"])
+        self.observe(self._changed, ["budget", "layer", "head", "union", "settings"])
         self.on_msg(self._heard)
 
     def _default_budget(self, stops: list[int]) -> int:
@@ -118,16 +127,17 @@ class BudgetExplorer(LiveWidget):
         return self._exploration.explored(self._place())
 
     def highlighted(self) -> NDArray[np.int64]:
-        """The positions attended at the last step in the head now shown, int64, ascending."""
-        indices = self.explored.indices[self.head]
-        return np.asarray(indices[indices >= 0])
+        """The positions attended at the last step in the head, or union of heads, now shown, int64, ascending."""
+        indices = self.explored.indices[self._exploration.rows(self._place())]
+        return np.unique(indices[indices >= 0]).astype(np.int64)
 
     def show(
-        self, *, budget: int | None = None, layer: int | None = None, head: int | None = None, **fields: Any
-    ) -> None:
-        """Change budget, layer, head and fields together; raises like the constructor, and then changes nothing."""
+        self, *, budget: int | None = None, layer: int | None = None, head: int | None = None,
+        union: str | None = None, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Change budget, layer, head, union and fields together; raises like the constructor, then changing nothing."""
         settings = self.settings | fields if fields else None
-        values = {"budget": budget, "layer": layer, "head": head, "settings": settings}
+        values = {"budget": budget, "layer": layer, "head": head, "union": union, "settings": settings}
         changes: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         self._exploration.explored(self._place()._replace(**changes))
         with self.hold_sync(), self.hold_trait_notifications():
@@ -136,29 +146,29 @@ class BudgetExplorer(LiveWidget):
 
     def snapshot(self) -> Snapshot:
         """The selection now shown, as a picture and words."""
-        explored, place = self.explored, self._place()
-        arrays = explorer_data.arrays(explored, self.head)
-        return snapshot_content.explorer(explored, arrays, self._exploration.numbers(place), self.page)
+        place, exploration = self._place(), self._exploration
+        numbers = exploration.numbers(place)
+        return snapshot_content.explorer(self.explored, exploration.arrays(place), numbers, self.page)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A self-contained HTML page of the layer and head now shown; also written to `path`, atomically.
+        """A self-contained HTML page of the layer and head, or union, now shown; also written to `path`, atomically.
 
         The page needs no kernel. It embeds the selections for a grid of budgets × values of the method's main field
         (the first slider), and says which.
         """
         return explorer_page.to_html(self._exploration, self._place(), self.page, path)
 
-    @traitlets.validate("budget", "layer", "head", "settings")
+    @traitlets.validate("budget", "layer", "head", "union", "settings")
     def _check(self, proposal: Any) -> Any:
         self._exploration.explored(self._place()._replace(**{proposal["trait"].name: proposal["value"]}))
-        return proposal["value"] if proposal["trait"].name == "settings" else int(proposal["value"])
+        return proposal["value"] if proposal["trait"].name in ("settings", "union") else int(proposal["value"])
 
     @traitlets.default("curve")
     def _no_curve(self) -> dict[str, Any]:
         return {"points": [], "oracle": [], "done": False}
 
     def _place(self) -> Place:
-        return Place(self.budget, self.layer, self.head, self.settings)
+        return Place(self.budget, self.layer, self.head, self.settings, self.union)
 
     def _changed(self, change: Any) -> None:
         if self._place() != self._published:  # traits that change together notify one by one
@@ -170,7 +180,7 @@ class BudgetExplorer(LiveWidget):
         same_curve = self._published is not None and self._published[1:] == place[1:]
         self._published, self._serial = place, self._serial + 1
         with self.hold_sync():
-            self.slice = explorer_data.pack(self.explored, self.head)
+            self.slice = self._exploration.packed(place)
             self.numbers = self._exploration.numbers(place) | {"serial": self._serial, "refusal": ""}
             if not same_curve:
                 self._pending_budgets = list(self._curve_budgets)
@@ -201,8 +211,8 @@ class BudgetExplorer(LiveWidget):
                 point, oracle = self._exploration.curve(self._place()._replace(budget=self._pending_budgets.pop(0)))
             except InvalidInputError:  # the budget is too small for these fields
                 continue
-            curves["points"].append(explorer_data.curve_point(point, self.head))
-            curves["oracle"].append(explorer_data.curve_point(oracle, self.head))
+            curves["points"].append(point)
+            curves["oracle"].append(oracle)
             break
         self.curve = curves | {"done": not self._pending_budgets}
 

@@ -17,8 +17,9 @@ class CanvasMatrix(LiveWidget):
 
     `colours` is uint8 [256, 4] (RGBA); without it, the bytes are looks as in `kvviz.widgets.view`, in the page's theme.
     `row` is framed, -1 for none. `hovered` and `clicked` are the [row, column] under the pointer and last clicked,
-    [-1, -1] for none. The browser squeezes a matrix that is wider than its panel: pool it first, with
-    `kvviz.metrics.pool_argmax`, so that spikes survive.
+    [-1, -1] for none. As on the maps of the other widgets, a drag over columns zooms in, and so do + and −, or Shift
+    with ← and → and then Enter; 0 shows all. The browser squeezes columns that are narrower than a pixel: pool a matrix
+    first, with `kvviz.metrics.pool_argmax`, so that spikes survive.
     """
 
     _kvviz_view = traitlets.Unicode("matrix").tag(sync=True)

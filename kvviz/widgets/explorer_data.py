@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from . import content, view
+from . import content, unions, view
 
 if TYPE_CHECKING:
     from ..generation.explore import Explored, Point, Slider
 
 Array = NDArray[Any]
-FRAME = ("positions", "groups", "scores", "weights", "looks", "marks")
+CurvePoint = list[float | None]
+FRAME: tuple[str, ...] = ("positions", "groups", "scores", "weights", "looks", "marks")
 
 
 def describe(
@@ -27,7 +29,7 @@ def describe(
     recording, method = explored.recording, explored.method
     rows = explored.indices.shape[0]
     styles = {theme: recorded_style(recording, theme == "dark")["color"] for theme in ("light", "dark")}
-    return {
+    return unions.describe([recording], rows) | {
         "model": recording.model,
         "method": method.name,
         "title": method.title,
@@ -47,40 +49,39 @@ def describe(
     }
 
 
-def numbers(explored: Explored, point: Point, oracle: Point, head: int) -> dict[str, Any]:
-    """The numbers of one row (KV head or query head); JSON-able.
+def numbers(explored: Explored, point: Point, oracle: Point, rows: range) -> dict[str, Any]:
+    """The numbers of one row (KV head or query head), or of several as one; JSON-able.
 
     `point` is the method's, `oracle` the oracle's at the same budget. `parts` are `kvviz.generation.explore.Parts` of
-    the last step. Recall, mass and error are means over the steps; error and bytes are those of the whole layer.
+    the last step. Recall, mass and error are means over the steps, and recall and mass over the rows too; error and
+    bytes are those of the whole layer.
     """
-    ledger = explored.ledger
-    return {
-        "budget": point.budget,
-        "recall": point.recall[head],
-        "mass": point.attention_mass[head],
-        "error": _finite(point.output_error),
-        "oracle": {"recall": oracle.recall[head], "mass": oracle.attention_mass[head], "error": oracle.output_error},
-        "parts": asdict(explored.parts[head]),
+    ledger, names = explored.ledger, ("budget", "mass", "recall", "error")
+    own, best = (dict(zip(names, curve_point(each, rows), strict=True)) for each in (point, oracle))
+    return own | {
+        "oracle": {name: best[name] for name in names[1:]},
+        "parts": asdict(explored.union_parts(rows)),
         "metadata_bytes": ledger.metadata_bytes,
         "extra_bytes": ledger.extra_bytes,
         "kept_bytes": sum(ledger.kept_bytes.values()),
     }
 
 
-def curve_point(point: Point, head: int) -> list[float | None]:
-    """[budget, mass, recall, error] of one row; JSON-able."""
-    return [point.budget, point.attention_mass[head], point.recall[head], _finite(point.output_error)]
+def curve_point(point: Point, rows: range) -> CurvePoint:
+    """[budget, mass, recall, error] of one row, or the means over several; JSON-able."""
+    mass, recall = (fmean(values[row] for row in rows) for values in (point.attention_mass, point.recall))
+    return [point.budget, mass, recall, _finite(point.output_error)]
 
 
-def arrays(explored: Explored, head: int) -> dict[str, Array]:
-    """The tokens of one row at the last step, as js/slice.js reads them, and their map over all positions."""
-    last = view.row_arrays(explored.recording, explored.layer, head, explored.recording.steps - 1)
-    return {name: last[name] for name in (*FRAME, "offsets", "map_positions", "map_looks")}
-
-
-def pack(explored: Explored, head: int) -> bytes:
-    """`arrays` as the bytes of a safetensors file."""
-    return view.pack(arrays(explored, head), explored.layer, head)
+def arrays(explored: Explored, rows: range, union: str) -> dict[str, Array]:
+    """The tokens at the last step, of one row or of a union's, as js/slice.js reads them, and their map."""
+    recording, last = explored.recording, explored.recording.steps - 1
+    if union == unions.NONE:
+        found, names = view.row_arrays(recording, explored.layer, rows[0], last), FRAME
+    else:
+        found = unions.arrays(recording, explored.layer, rows, union, last)
+        names = (*FRAME, *unions.COUNTS, "union")
+    return {name: found[name] for name in (*names, "offsets", "map_positions", "map_looks")}
 
 
 def _finite(value: float) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidInputError
-from . import explorer_budgets, explorer_data
+from . import explorer_budgets, unions
 from .exploration import Exploration, Place
 from .page import Embedded, blob, self_contained
 
@@ -32,7 +32,11 @@ def to_html(
             for row, place in enumerate(places)
         ]
         answers.append(({"settings": changed}, {"curve": _curve(exploration, places)}))
-    embedded = {**page, "budgets": stops, "sliders": main, "layers": [shown.layer], "heads": [shown.head]}
+    alone = shown.union == unions.NONE
+    embedded = {
+        **page, "budgets": stops, "sliders": main, "layers": [shown.layer], "heads": [shown.head] if alone else [],
+        "unions": [] if alone else [shown.union], "joined_heads": [shown.head],
+    }  # fmt: skip
     embedded["elsewhere"] = "not in this page; BudgetExplorer(trace) in a notebook computes it"
     embedded["notes"] = [*page["notes"], _note(shown, page, stops, main)]
     title = f"{page['title']} · layer {shown.layer} · {page['model']} · {page['prompt_length']:,} tokens"
@@ -41,10 +45,9 @@ def to_html(
 
 def _cell(exploration: Exploration, place: Place, key: str) -> dict[str, Any]:
     try:
-        explored = exploration.explored(place)
+        packed = blob(exploration.packed(place), key)
     except InvalidInputError as error:
         return {"numbers": {"refusal": str(error)}}
-    packed = blob(explorer_data.pack(explored, place.head), key)
     return {"numbers": exploration.numbers(place) | {"refusal": ""}, "slice": packed}
 
 
@@ -55,8 +58,8 @@ def _curve(exploration: Exploration, places: Sequence[Place]) -> dict[str, Any]:
             point, oracle = exploration.curve(place)
         except InvalidInputError:  # the cell of the grid says why
             continue
-        points.append(explorer_data.curve_point(point, place.head))
-        oracle_points.append(explorer_data.curve_point(oracle, place.head))
+        points.append(point)
+        oracle_points.append(oracle)
     return {"points": points, "oracle": oracle_points, "done": True}
 
 
@@ -66,5 +69,6 @@ def _note(shown: Place, page: Mapping[str, Any], stops: list[int], main: list[di
         grid += f" × {main[0]['label']} {', '.join(map(str, main[0]['values']))}"
     others = {name: value for name, value in shown.settings.items() if not main or name != main[0]["name"]}
     fixed = "".join(f", {name} {value}" for name, value in others.items())
-    place = f"layer {shown.layer}, {page['head_name']} {shown.head}{fixed}"
+    heads = unions.name(page["head_name"], shown.head, shown.union, page["per_kv_head"])
+    place = f"layer {shown.layer}, {heads}{fixed}"
     return f"This page holds {grid} for {place}. BudgetExplorer(trace) in a notebook computes all others."

@@ -67,21 +67,23 @@ def comparer(
 def explorer(
     explored: Explored, arrays: Mapping[str, Array], numbers: Mapping[str, Any], page: Mapping[str, Any]
 ) -> Snapshot:
-    """The last step at a budget; `arrays` and `numbers` are those of `explorer_data`, of one row."""
+    """The last step at a budget; `arrays` and `numbers` are those of `Exploration`."""
     seed = "" if page["seed"] is None else f" · seed {page['seed']}"
     budget, length = f"{numbers['budget']:,}", f"{page['prompt_length']:,} tokens"
     title = f"{page['title']} · budget {budget} · {page['model']} · {length}{seed}"
     settings = "".join(f" · {name} {value}" for name, value in numbers["settings"].items())
     error = "∞" if numbers["error"] is None else f"{numbers['error']:.3f}"
     attended = sum(count for name, count in numbers["parts"].items() if name not in ("missed", "merged_tokens"))
+    union = numbers["union"]
     shown = [
-        (scopes.scoped("recall", "steps"), f"{numbers['recall']:.3f}"),
-        (scopes.scoped("mass", "steps"), f"{numbers['mass']:.3f}"),
+        (scopes.scoped("recall", "steps", union=union), f"{numbers['recall']:.3f}"),
+        (scopes.scoped("mass", "steps", union=union), f"{numbers['mass']:.3f}"),
         (scopes.scoped("error", "steps", label="output error"), error),
-        (scopes.scoped("attended", "last"), f"{attended:,}"),
+        (scopes.scoped("attended", "last", union=union), f"{attended:,}"),
         (scopes.scoped("metadata", "last"), f"{numbers['metadata_bytes']:,} bytes"),
     ]
-    place = f"layer {numbers['layer']} · {page['head_name']} {numbers['head']}{settings} · step {page['steps'] - 1}"
+    heads = unions.name(page["head_name"], numbers["head"], union, page["per_kv_head"])
+    place = f"layer {numbers['layer']} · {heads}{settings} · step {page['steps'] - 1}"
     panels = _text_and_map(explored.recording.tokens, arrays, arrays["map_looks"].ravel())
     return Snapshot(title, place, shown, panels)
 

@@ -61,10 +61,14 @@ def check(operation: str, kinds: Sequence[str], union: str) -> str:
 
 def rows_of(recording: Recording, row: int, union: str) -> range:
     """The rows of a recording that are shown: `row` alone, all of the layer, or those of the same KV head."""
-    count = content.rows(recording)
+    return joined(row, union, content.rows(recording), recording.geometry.n_kv_heads)
+
+
+def joined(row: int, union: str, count: int, heads: int) -> range:
+    """`row` alone, all of the `count` rows of a layer with `heads` KV heads, or those of the same KV head."""
     if union == LAYER:
         return range(count)
-    per_head = 1 if union == NONE else count // recording.geometry.n_kv_heads
+    per_head = 1 if union == NONE else count // heads
     first = row // per_head * per_head
     return range(first, first + per_head)
 

@@ -37,7 +37,7 @@ def test_it_shows_the_numbers_of_a_replay(trace, method):
     assert shown["mass"] == pytest.approx(np.mean([recording.attention_mass(step, 3)[1] for step in range(8)]))
     assert shown["error"] == pytest.approx(recording.events[3].output_error.mean())
     assert shown["mass"] <= shown["oracle"]["mass"] + 1e-6
-    marks = explorer_data.arrays(explorer.explored, 1)["marks"]
+    marks = explorer_data.arrays(explorer.explored, range(1, 2), "none")["marks"]
     attended = (marks & view.ATTENDED) > 0
     parts = shown["parts"]
     sink, recent, generated, oracle = (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kvviz.trace.diagnosis import Diagnosis
 from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, MissInspector
-from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
+from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, ROOT
 from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace
-from tests.synthetic import diagnosis
+from tests.synthetic import diagnosis, recording
 from tests.widgets.test_browser import opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
@@ -45,6 +46,41 @@ def test_a_widget_is_as_narrow_as_its_window_becomes(browser, path):
                 menu.locator("summary").click()
                 sheet = menu.locator(".kv-sheet").bounding_box()
                 assert 0 <= sheet["x"] <= sheet["x"] + sheet["width"] <= width
+                for box in [other.bounding_box() for other in page.locator(".kv-menu > summary").all()]:
+                    covered = box["y"] < sheet["y"] + sheet["height"] and sheet["y"] < box["y"] + box["height"]
+                    assert not (
+                        covered and box["x"] < sheet["x"] + sheet["width"] and sheet["x"] < box["x"] + box["width"]
+                    )
                 menu.locator("summary").click()
             for svg in page.locator(".kvviz svg[width]").all():
                 assert svg.bounding_box()["width"] <= width
+
+
+LABELS = """spans => spans.map(span => {
+    const range = document.createRange();
+    range.selectNodeContents(span);
+    const { left, right } = range.getBoundingClientRect();
+    return [span.textContent, left, right];
+}).filter(([text]) => text)"""
+
+
+@pytest.mark.parametrize("width", [390, 800])
+def test_both_layers_of_a_map_with_many_heads_have_a_label(browser, tmp_path, width):
+    DecodeStepper(recording(heads=12, layers=(22, 23))).to_html(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html", width=width) as page:
+        (_, _, ends), (first, start, stop), (last, behind, _) = page.locator(".kv-headaxis span").evaluate_all(LABELS)
+        assert (first, last) == ("22", "23")
+        assert ends <= start < stop < behind
+
+
+def test_the_label_of_the_last_layer_is_not_cut_on_a_telephone(browser, tmp_path):
+    misses = Diagnosis.load(ROOT / "data" / "diagnoses" / "misses-quest.safetensors")
+    MissInspector(misses, layer=29, head=0).to_html(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html", width=390) as page:
+        panel = page.locator(".kv-heads .kv-panel").bounding_box()
+        text, _, right = page.locator(".kv-headaxis span").evaluate_all(LABELS)[-1]
+        assert text == "29"
+        assert right <= panel["x"] + panel["width"]
+        picked = page.locator(".kv-headcell[data-picked]").bounding_box()
+        assert picked["x"] + picked["width"] + 3 <= panel["x"] + panel["width"]  # with its frame
+        assert picked["y"] - 3 >= panel["y"]

@@ -13,7 +13,8 @@ from safetensors.numpy import load
 from kvviz import metrics, replay
 from kvviz.errors import UnknownNameError
 from kvviz.metrics import Verdict
-from kvviz.widgets import DecodeStepper, MethodComparer, unions, view
+from kvviz.widgets import BudgetExplorer, DecodeStepper, MethodComparer, unions, view
+from kvviz.widgets.page import Embedded, blob, self_contained
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.picking import cell, expect_head, pick_head
 from tests.generation.test_explore import made_trace
@@ -128,6 +129,55 @@ def test_the_widgets_send_unions_of_the_layer_and_of_query_heads():
     assert comparer.union == "layer"
 
 
+@pytest.mark.parametrize("fields", [{"method": "quest"}, {"method": "centroidkv", "recent": 8}])
+def test_the_explorer_shows_the_union_of_the_layer(fields):
+    """Its tokens and parts agree with the union of a replay; recall, mass and the curve are means over the heads."""
+    trace = made_trace(200)
+    explorer = BudgetExplorer(trace, layer=3, budget=96, union="layer", **fields)
+    made = replay(trace, queries=8, budget=96, **fields)
+    (shown,), wanted = frames(load(explorer.slice)), by_hand(made, 7, 3, range(2))
+    assert {place: found for place, found in shown.items() if found[0] != Verdict.UNMARKED} == wanted
+    indices = made.indices(7, 3)
+    assert explorer.highlighted().tolist() == np.unique(indices[indices >= 0]).tolist()
+    parts, verdicts = explorer.numbers["parts"], [int(found[0]) for found in wanted.values()]
+    sinks, recent = (round(getattr(made.ledgers[3], name)) for name in ("sinks", "recent"))
+    assert (parts["sinks"], parts["recent"], parts["generated"]) == (sinks, recent, 8)
+    chosen = [place for place, found in wanted.items() if found[0] == Verdict.AGREED and sinks <= place < 192 - recent]
+    assert (parts["agreed"], parts["wasted"]) == (len(chosen), verdicts.count(Verdict.WASTED))
+    assert parts["missed"] == verdicts.count(Verdict.MISSED)
+    assert parts["merged"] == made.events[3].merged[7].sum()
+    mass = np.mean([made.attention_mass(step, 3).mean() for step in range(8)])
+    assert explorer.numbers["mass"] == pytest.approx(mass)
+    assert explorer.numbers["recall"] == pytest.approx(np.mean([made.recall(step, 3).mean() for step in range(8)]))
+    for _ in range(3):
+        explorer._heard(explorer, {"kind": "curve"}, [])
+    for budget, mass, *_ in explorer.curve["points"]:
+        heads = explorer.explorer.point(3, budget=budget, **fields).attention_mass
+        assert mass == pytest.approx(np.mean(heads))
+        assert heads[0] != heads[1]
+    again = eval(explorer.numbers["call"], {"kvviz": __import__("kvviz.widgets"), "trace": trace})
+    assert (again.union, again.slice) == ("layer", explorer.slice)
+    words = explorer.snapshot().alternative
+    assert "union of all KV heads" in words
+    assert "mean mass (all heads of the layer, all steps)" in words
+    place = {"budget": 96, "layer": 3, "head": 1, "union": "none", "settings": {}}
+    explorer._heard(explorer, {"kind": "show", "place": place}, [])
+    assert explorer.slice == BudgetExplorer(trace, layer=3, head=1, budget=96, **fields).slice
+
+
+def test_the_explorer_joins_query_heads_and_refuses_other_unions():
+    trace = made_trace(200)
+    explorer = BudgetExplorer(trace, method="quest", budget=96, group="each", head=3, union="kv_head")
+    made = replay(trace, "quest", queries=8, budget=96, group="each")
+    assert (explorer.page["unions"], explorer.page["per_kv_head"]) == (["layer", "kv_head"], 2)
+    assert next(frames(load(explorer.slice))) == by_hand(made, 7, 3, [2, 3])
+    with pytest.raises(UnknownNameError, match="union of a BudgetExplorer"):
+        BudgetExplorer(trace, method="quest", budget=96, union="kv_head")
+    with pytest.raises(UnknownNameError, match="union of a BudgetExplorer"):
+        explorer.union = "heads"
+    assert explorer.union == "kv_head"
+
+
 def test_a_page_without_all_heads_has_no_unions():
     made = recording()
     data, slices = embedded(DecodeStepper(made, union="layer").to_html(heads=[1]))
@@ -190,6 +240,56 @@ def test_the_comparer_joins_query_heads_of_a_kv_head(browser, tmp_path):
         assert recall.get_attribute("data-meaning").startswith("mean over the 2 heads of recall")
         pick_head(page, 2, ALL)
         expect(page.locator(".kv-column").nth(1).locator(".kv-name-cell")).to_contain_text("union of 4 heads")
+
+
+@pytest.mark.browser
+@browser_test
+def test_the_explorer_picks_a_union_in_the_map(browser, tmp_path):
+    explorer = BudgetExplorer(made_trace(200), method="quest", budget=96, layer=3)
+    answers, positions = [], {}
+    for union in ("none", "layer"):
+        explorer.union = union
+        positions[union] = explorer.highlighted().tolist()
+        then = {"numbers": explorer.numbers, "slice": blob(explorer.slice, union), "curve": explorer.curve}
+        answers.append(({"union": union}, then))
+    shown = {"budget": 96, "layer": 3, "head": 0, "union": "none", "settings": {}, "page": explorer.page}
+    self_contained("two answers", [Embedded("explorer", shown, answers)], tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as page:
+        pick_head(page, 3, ALL)
+        expect(page.locator(".kv-sheet code")).to_contain_text("head=0, union='layer'")
+        expect_head(page, 3, ALL)
+        assert attended(page) == positions["layer"] != positions["none"]
+        numbers, figures = explorer.numbers, page.locator(".kv-explorer-numbers")
+        expect(figures).to_contain_text(f"all heads of the layer, all stepsmean recall{numbers['recall']:.3f}")
+        expect(figures).to_contain_text(f"mean mass{numbers['mass']:.3f}")
+        expect(figures).to_contain_text(f"attended{len(positions['layer'])}")
+        expect(page.locator(".kv-explorer-curve h3")).to_have_text(
+            "mean attention mass, by budget all heads of the layer, all steps"
+        )
+        expect(page.locator(".kv-explorer-ledger h3")).to_contain_text("all heads of the layer, last step")
+        expect(page.locator(".kv-legend").last).to_contain_text("union of 2 heads · strength: share of the heads")
+        page.locator(f"[data-position='{positions['layer'][30]}']").dispatch_event("pointerover", {"bubbles": True})
+        counts = next(frames(load(explorer.slice)))[positions["layer"][30]]
+        expect(page.get_by_role("tooltip")).to_contain_text(
+            f"attended by{counts[1]} of 2 headsoracle of{counts[2]} of 2"
+        )
+        pick_head(page, 3, 0)
+        expect(figures).not_to_contain_text("mean recall")
+        assert attended(page) == positions["none"]
+
+
+@pytest.mark.browser
+@browser_test
+def test_a_page_of_a_union_offers_this_one_alone(browser, tmp_path):
+    explorer = BudgetExplorer(made_trace(200), method="quest", budget=96, group="each", head=3, union="kv_head")
+    page = explorer.to_html(tmp_path / "page.html")
+    assert "for layer 3, union of the query heads of KV head 1." in page
+    with opened(browser, tmp_path / "page.html") as page:
+        expect_head(page, 3, "union of the query heads of KV head 1")
+        assert page.locator(".kv-headcell:not([aria-disabled])").count() == 1
+        page.get_by_role("slider", name="budget").press("ArrowRight")
+        expect(page.locator(".kv-title")).to_contain_text("budget 128")
+        expect(page.locator(".kv-explorer-numbers")).to_contain_text("query heads of the KV head, all stepsmean recall")
 
 
 @pytest.mark.browser

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from kvviz.widgets import DecodeStepper, MethodComparer
+from kvviz.widgets import DecodeStepper, MethodComparer, assets
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.browser.picking import pick_head
 from tests.synthetic import recording
@@ -203,3 +203,50 @@ def test_32k_positions_zoom_down_to_single_tokens(browser, tmp_path):
         positions = [hovered(page, canvas, (column + 0.5) / (last - first + 1)) for column in range(last - first + 1)]
         assert positions == list(range(first, last + 1))
         assert width > 100
+
+
+# A CanvasMatrix without a kernel, whose 1,000 columns are grey by their number; `model` has its values.
+MATRIX = """async (source) => {
+    const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+    const view = (make, length) => new DataView(Uint8Array.from({ length }, make).buffer), heard = {};
+    const grey = view((_, at) => (at % 4 === 3 ? 255 : at >> 2), 1024);
+    const columns = (count) => ({ shape: [2, count], values: view((_, at) => (at % count) / 4, 2 * count) });
+    const values = { ...columns(1000), colours: grey, label: "columns", row: -1, _kvviz_view: "matrix" };
+    window.model = {
+        get: (name) => values[name], set: (name, value) => (values[name] = value), save_changes() {}, off() {},
+        on: (event, react) => (heard[event] = react), columns,
+        paint: (count) => (Object.assign(values, columns(count)), heard["change:shape"](), heard["change:values"]()),
+    };
+    widget.render({ model: window.model, el: document.body });
+}"""
+GREY = """canvas => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, 1);
+    return [data[0], data[4 * (canvas.width - 1)]];
+}"""
+
+
+def test_a_canvas_matrix_alone_zooms_into_its_columns(browser):
+    page = browser.new_page(viewport={"width": 800, "height": 400})
+    page.set_content("<body></body>")
+    page.evaluate(MATRIX, assets.SCRIPT.read_text(encoding="utf-8"))
+    canvas, words = page.locator("canvas"), page.locator(RANGE)
+    expect(words).to_have_text("all 1,000 columns")
+    drag(page, canvas, 0.2, 0.4)
+    expect(words).to_have_text(re.compile(r"columns (19|20)\d to (39|40)\d of 1,000"))
+    start, stop = (int(number) for number in re.findall(r"\d+", words.inner_text())[:2])
+    assert canvas.evaluate(GREY) == [start // 4, stop // 4]
+    assert page.evaluate("model.get('clicked')") is None  # the click that ends a drag picks nothing
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] - 1, "y": box["height"] - 2})
+    assert page.evaluate("[model.get('clicked'), model.get('hovered')]") == [[1, stop], [1, stop]]
+    page.evaluate("model.paint(1000)")  # another matrix of this width
+    assert canvas.evaluate(GREY) == [start // 4, stop // 4]
+    canvas.press("0")
+    expect(words).to_have_text("all 1,000 columns")
+    assert canvas.evaluate(GREY) == [0, 249]
+    canvas.press("+")
+    expect(words).to_contain_text("of 1,000")
+    page.evaluate("model.paint(400)")  # one of another width is shown whole
+    expect(words).to_have_text("all 400 columns")
+    assert canvas.evaluate(GREY) == [0, 99]
+    page.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ from ...errors import InvalidInputError
 from ...methods import resolve
 from ...methods.base import Method
 from ...methods.sliders import Slider
-from ...metrics import LEAST_SHARE, Verdict, agreement, member_mask
+from ...metrics import LEAST_SHARE, Verdict, agreement, head_union, member_mask
 from ...trace import Ledger, Recording, Trace
 from ..replaying import LayerReplay, check_finite, record
 from .explorer_sliders import sliders_of
@@ -114,6 +114,17 @@ class Explored:
     @property
     def parts(self) -> list[Parts]:
         """The token counts of each row at the last step; sinks and recent window are those of the ledger."""
+        return self._parts([[row] for row in range(len(self.indices))])
+
+    def union_parts(self, rows: Sequence[int]) -> Parts:
+        """The token counts of several rows as one, at the last step: a token counts once, with its union's verdict.
+
+        `merged` is the sum over the KV heads, whose centroids differ. `merged_tokens` are attended to by none of the
+        rows alone.
+        """
+        return self._parts([list(rows)])[0]
+
+    def _parts(self, unions: Sequence[list[int]]) -> list[Parts]:
         recording, last = self.recording, self.recording.steps - 1
         length, prompt = recording.visible(last), recording.prompt_length
         sinks, recent = round(self.ledger.sinks), round(self.ledger.recent)
@@ -122,23 +133,24 @@ class Explored:
         attended = member_mask(self.indices, length)
         oracle = member_mask(recording.oracle(last, self.layer), length)
         centroids = recording.events[self.layer].merged[last]  # [H]
-        merged = np.repeat(centroids, len(attended) // len(centroids))
-        only_merged = selectable & ~attended & (merged > 0)[:, None]  # tokens that only a centroid represents
         recalled = recording.merged_share(last, self.layer) >= LEAST_SHARE
         verdicts = agreement(attended, oracle, always=~selectable, merged=recalled)
-        return [
-            Parts(
+        found = []
+        for rows in unions:
+            tokens = np.asarray(attended[rows].any(0))
+            verdict = head_union(verdicts[rows]).verdict
+            merged = centroids[np.unique(np.array(rows) * len(centroids) // len(attended))].sum()
+            found.append(Parts(
                 sinks=int(tokens[:sinks].sum()),
                 recent=int(tokens[prompt - recent : prompt].sum()),
                 agreed=int((selectable & (verdict == Verdict.AGREED)).sum()),
                 wasted=int((verdict == Verdict.WASTED).sum()),
-                merged=int(merged[row]),
+                merged=int(merged),
                 generated=int(tokens[prompt:].sum()),
                 missed=int((verdict == Verdict.MISSED).sum()),
-                merged_tokens=int(only_merged[row].sum()),
-            )
-            for row, (tokens, verdict) in enumerate(zip(attended, verdicts, strict=True))
-        ]
+                merged_tokens=int((selectable & ~tokens).sum()) if merged else 0,
+            ))  # fmt: skip
+        return found
 
 
 class Explorer:

@@ -3,22 +3,23 @@ import { createExplorerControls } from "./explorer_controls.js";
 import { createCurve } from "./explorer_curve.js";
 import { createLedger } from "./explorer_ledger.js";
 import { createQuestions } from "./explorer_questions.js";
-import { MEANING } from "./explorer_words.js";
+import { MEANING, meaningOf } from "./explorer_words.js";
 import { explain } from "./explain.js";
 import { createFind } from "./find.js";
 import { createFollowText } from "./follow_text.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createMatrix } from "./matrix.js";
-import { createLegend, keepKeys, titledPanel } from "./panel.js";
+import { keepKeys, titledPanel } from "./panel.js";
 import { saveAs } from "./save.js";
-import { explainNumber, SCOPE_OF, tagOf } from "./scope.js";
+import { explainNumber, SCOPE_OF, scopeIn, scopeText, tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
 import { createStrip } from "./strip.js";
 import { mapColours } from "./map_colours.js";
 import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
+import { about as aboutHeads, createHeadsLegend, nameIn, unionOf } from "./union.js";
 import { createWait } from "./wait.js";
-import { aboutToken, marksOf } from "./words.js";
+import { marksOf } from "./words.js";
 
 /** @import { Part } from "./explorer_ledger.js" */
 /** @import { MeasureName } from "./explorer_words.js" */
@@ -27,6 +28,7 @@ import { aboutToken, marksOf } from "./words.js";
 /** @import { Format } from "./save.js" */
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { OnHover } from "./strip.js" */
+/** @import { HeadCounts, Union } from "./union.js" */
 
 /**
  * @typedef {object} ExplorerPage
@@ -43,13 +45,19 @@ import { aboutToken, marksOf } from "./words.js";
  * @property {number[]} layers
  * @property {number[]} heads
  * @property {string} head_name
+ * @property {Union[]} unions
+ * @property {number} per_kv_head
+ * @property {number[]} [joined_heads]
  * @property {string} group_name
  * @property {boolean} merges
  * @property {string[]} notes
  * @property {HeadNumbers[]} head_maps
  * @property {number[]} span
  */
-/** @typedef {{ budget: number, layer: number, head: number, settings: Record<string, number> }} Place */
+/**
+ * @typedef {{ budget: number, layer: number, head: number, union: Union, settings: Record<string, number> }} Place
+ */
+/** @typedef {Slice & Partial<HeadCounts>} ExplorerSlice the last step alone */
 /** @typedef {Record<Part | "merged_tokens", number>} Parts */
 /**
  * The numbers shown at a place. If the method refuses the place, `refusal` says why, and the rest may be missing.
@@ -75,7 +83,7 @@ export function createExplorer(root, host) {
   let place = null;
   /** @type {ExplorerNumbers} */
   let numbers;
-  /** @type {Slice | null} */
+  /** @type {ExplorerSlice | null} */
   let slice = null;
   /** @type {Frame | null} */
   let frame = null;
@@ -86,7 +94,7 @@ export function createExplorer(root, host) {
     questions.forget();
     place = placeOf(numbers);
     controls.set(place);
-    heads.paint(place.layer, place.head);
+    heads.paint(place.layer, place.head, place.union);
   });
   controls.grid.before(wait.words);
   const tip = createTip(root);
@@ -94,7 +102,7 @@ export function createExplorer(root, host) {
   controls.grid.before(above);
   const heads = createHeadPanel(above, page, {
     tip,
-    pick: (layer, head) => change({ layer, head }),
+    pick: (layer, head, union) => change({ layer, head, union }),
     settings: controls.settings,
   });
   const right = controls.grid.appendChild(element("div", "kv-explorer-pictures"));
@@ -109,7 +117,7 @@ export function createExplorer(root, host) {
     "kv-explorer-ledger",
     MEANING.ledger,
   );
-  ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
+  const ledgerTag = ledgerHeading.appendChild(tagOf(ledgerPanel, "head", "last"));
   const { panel: textPanel, heading: textHeading } = titledPanel(right, textTitle, "kv-explorer-text", MEANING.text);
   root.append(...page.notes.map((note) => element("p", "kv-note", note)));
 
@@ -118,7 +126,7 @@ export function createExplorer(root, host) {
   /** @type {OnHover} */
   const about = (position, event) => {
     if (position === null || !slice || !frame) tip.hide();
-    else tip.show(aboutToken(page, slice, frame, page.steps - 1, position), event);
+    else tip.show(aboutHeads(page, slice, frame, page.steps - 1, position, 0), event);
   };
   const mapHost = element("div", "kv-explorer-map");
   explain(mapHost, MEANING.map);
@@ -129,13 +137,12 @@ export function createExplorer(root, host) {
     onHover: (cell, event) => (cell && slice ? about(positionAt(slice, cell), event) : tip.hide()),
     onPick: (row, column) => slice && strip.focus(positionAt(slice, [row, column])),
   });
-  textPanel.after(
-    createLegend(
-      marksOf(page.merges),
-      `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`,
-      MEANING.tint,
-    ),
+  const legend = createHeadsLegend(
+    marksOf(page.merges),
+    `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`,
+    MEANING.tint,
   );
+  textPanel.after(legend.host);
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     span: page.span,
@@ -160,23 +167,42 @@ export function createExplorer(root, host) {
     if (!place) return;
     place = { ...place, ...changes, settings: { ...place.settings, ...changes.settings } };
     controls.set(place);
-    heads.paint(place.layer, place.head);
+    heads.paint(place.layer, place.head, place.union);
     wait.begin(host);
     root.dataset.busy = "";
     questions.ask(place);
   }
 
   function paintCurve() {
-    const { name, title } = controls.measure, scopes = SCOPE_OF[name];
-    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scopes, "steps"));
-    explainNumber(curvePanel.heading, `${MEANING[name]}. ${MEANING.curve}`, scopes, "steps");
-    curve.paint(controls.measure, numbers);
+    if (!slice) return;
+    const { measure } = controls, union = unionOf(slice);
+    const scope = scopeIn(SCOPE_OF[measure.name], union.kind);
+    const title = nameIn(measure.name, union.kind, measure.title);
+    const about = scope === "layer" ? MEANING.curve : meaningOf("curve", union);
+    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scope, "steps"));
+    explainNumber(curvePanel.heading, `${meaningOf(measure.name, union)}. ${about}`, scope, "steps");
+    curve.paint({ ...measure, title }, numbers);
+  }
+
+  /**
+   * Says of which heads the panels at the last step are.
+   *
+   * @param {ExplorerSlice} slice
+   */
+  function describe(slice) {
+    const union = unionOf(slice), scope = scopeIn("head", union.kind);
+    ledgerTag.textContent = scopeText(scope, "last");
+    ledgerPanel.dataset.scope = `${scope} last`;
+    explain(ledgerHeading, meaningOf("ledger", union));
+    explain(textHeading, meaningOf("text", union));
+    legend.say(slice);
   }
 
   /** @param {Format} format */
   function save(format) {
-    const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    const { budget, layer, head, union } = numbers;
+    const heads = union === "none" ? `head-${head}` : "union";
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-${heads}`;
     return saveAs(format, controls.menu, root, host, name);
   }
 
@@ -200,13 +226,15 @@ export function createExplorer(root, host) {
     const opening = slice === null;
     numbers = answer;
     place = placeOf(answer);
-    slice = /** @type {Slice} */ (unpack(host.bytes("slice")));
+    slice = /** @type {ExplorerSlice} */ (unpack(host.bytes("slice")));
     frame = frameOf(slice, 0);
+    const union = unionOf(slice);
     strip.paint(frame.positions, frame.looks, frame.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
-    ledger.paint(answer);
-    controls.paint(answer);
-    heads.paint(answer.layer, answer.head);
+    ledger.paint(answer, union);
+    controls.paint(answer, union);
+    heads.paint(answer.layer, answer.head, answer.union);
+    describe(slice);
     paintCurve();
     follow.show([frame], opening);
     tip.hide();
@@ -227,6 +255,6 @@ export function createExplorer(root, host) {
  * @param {ExplorerNumbers} numbers
  * @returns {Place}
  */
-function placeOf({ budget, layer, head, settings }) {
-  return { budget, layer, head, settings: { ...settings } };
+function placeOf({ budget, layer, head, union, settings }) {
+  return { budget, layer, head, union, settings: { ...settings } };
 }

@@ -1,16 +1,18 @@
 import { element, format } from "./dom.js";
 import { explain, explainTogether } from "./explain.js";
-import { FIGURES, MEANING, MEASURES, shortNumber } from "./explorer_words.js";
+import { FIGURES, MEANING, meaningOf, MEASURES, shortNumber } from "./explorer_words.js";
 import { createSettings } from "./menu.js";
 import { markSelected, picker } from "./panel.js";
 import { createPlacePickers } from "./place_pickers.js";
 import { createSaveMenu } from "./save.js";
-import { explainNumber, tagged } from "./scope.js";
+import { explainNumber, scopeIn, tagOf } from "./scope.js";
+import { nameIn } from "./union.js";
 import { bytes } from "./words.js";
 
 /** @import { ExplorerNumbers, ExplorerPage, Place } from "./explorer.js" */
 /** @import { Format } from "./save.js" */
 /** @import { Scope } from "./scope.js" */
+/** @import { Union } from "./union.js" */
 
 /**
  * At most six controls, to which the text adds a search field: budget, two fields of the method, measure, settings, and
@@ -43,10 +45,7 @@ export function createExplorerControls(root, page, { change, measured, save }) {
   const list = explainTogether(left.appendChild(element("div", "kv-explorer-numbers")), "numbers of this budget");
   /** @type {Record<string, HTMLElement>} */
   const figures = {};
-  for (const { scopes, numbers } of FIGURES) {
-    const group = list.appendChild(tagged(element("div", "kv-explorer-scope"), ...scopes));
-    for (const [name, label] of numbers) figures[name] = figure(group, name, label, scopes);
-  }
+  const groups = FIGURES.map(({ scopes, numbers }) => figureGroup(list, scopes, numbers, figures));
 
   let measure = MEASURES[0];
   /** @type {[string, string][]} */
@@ -56,7 +55,7 @@ export function createExplorerControls(root, page, { change, measured, save }) {
     measured();
   });
   measurePicker.value = measure.name;
-  const pickers = createPlacePickers(head, page, (layer, row) => change({ layer, head: row }));
+  const pickers = createPlacePickers(head, page, (layer, row) => change({ layer, head: row, union: "none" }));
   const settings = createSettings(head, root);
   const menu = createSaveMenu(head, root, save);
 
@@ -90,9 +89,13 @@ export function createExplorerControls(root, page, { change, measured, save }) {
       refusal.textContent = reason ? `Nothing to show here. ${reason}. Move a slider back.` : "";
       grid.toggleAttribute("data-stale", Boolean(reason));
     },
-    /** @param {ExplorerNumbers} numbers */
-    paint(numbers) {
+    /**
+     * @param {ExplorerNumbers} numbers
+     * @param {{ kind: Union, heads: number }} union
+     */
+    paint(numbers, union) {
       set(numbers);
+      for (const ofHeads of groups) ofHeads(union);
       const seed = page.seed === null ? "" : ` · seed ${page.seed}`;
       title.textContent = `${page.title} · budget ${format(numbers.budget)} · ${page.model} · ${
         format(page.prompt_length)
@@ -148,14 +151,28 @@ function createSlider(host, name, stops, meaning, changed) {
 }
 
 /**
- * @param {HTMLElement} host
- * @param {string} name
- * @param {string} label
+ * Adds numbers of the same scopes to a list and to `figures`. Returns what says of which heads they are.
+ *
+ * @param {HTMLElement} list
  * @param {Scope[]} scopes
+ * @param {[name: string, label: string][]} numbers
+ * @param {Record<string, HTMLElement>} figures
  */
-function figure(host, name, label, scopes) {
-  const row = host.appendChild(element("div", "kv-explorer-number"));
-  explainNumber(row, MEANING[name], ...scopes);
-  row.append(element("span", "kv-name", label));
-  return row.appendChild(element("span", "kv-number"));
+function figureGroup(list, scopes, numbers, figures) {
+  const group = list.appendChild(element("div", "kv-explorer-scope"));
+  let tag = group.appendChild(tagOf(group, ...scopes));
+  const rows = numbers.map(([name, label]) => {
+    const row = group.appendChild(element("div", "kv-explorer-number"));
+    const term = row.appendChild(element("span", "kv-name"));
+    figures[name] = row.appendChild(element("span", "kv-number"));
+    return { name, label, row, term };
+  });
+  return (/** @type {{ kind: Union, heads: number }} */ union) => {
+    const now = scopes.map((scope) => scopeIn(scope, union.kind));
+    tag.replaceWith(tag = tagOf(group, ...now));
+    for (const { name, label, row, term } of rows) {
+      term.textContent = nameIn(name, union.kind, label);
+      explainNumber(row, meaningOf(name, union), ...now);
+    }
+  };
 }

@@ -1,6 +1,8 @@
+import { meaningIn } from "./union.js";
 import { MEANING as COMMON } from "./words.js";
 
 /** @import { Scope } from "./scope.js" */
+/** @import { Union } from "./union.js" */
 
 // The meaning of every number and panel of the explorer, shown on hover, focus and tap.
 /** @type {Record<string, string>} */
@@ -30,6 +32,32 @@ export const MEANING = {
   missed:
     "missed: the oracle would attend to them; the method does not, or their centroids give them less than half of their weight",
 };
+
+/** @type {Record<string, string>} */
+const OF_UNION = {
+  attended: "attended: tokens that at least one of these heads attends to at the last step, each counted once, and " +
+    "their centroids; the budget is that of each head, so that these may be more",
+  ledger: "the tokens that at least one of these heads attends to at the last step, each counted once; all parts " +
+    "except the missed tokens add up to them",
+  text: "the trace as text; point at a token to see how many heads attend to it, and its mean attention",
+  agreed: "agreed: a head attends to the token, and the oracle of a head would select it",
+  wasted: "wasted: a head selected the token, and no oracle would",
+  merged: "centroids: merged tokens of each of these heads, each of which stands for several tokens",
+  missed: "missed: no head attends to the token, and the oracle of a head would",
+  curve: `means over the heads, each with that budget; ${MEANING.curve}`,
+};
+
+/**
+ * What a number or panel means for one head, or for a union of `heads`.
+ *
+ * @param {string} name
+ * @param {{ kind: Union, heads: number }} union
+ */
+export function meaningOf(name, { kind, heads }) {
+  if (kind === "none") return MEANING[name];
+  if (name === "recall" || name === "mass") return `${meaningIn(name, kind, heads)}; mean over the steps`;
+  return OF_UNION[name] ?? MEANING[name];
+}
 
 /**
  * The numbers by what they are about.

@@ -4,6 +4,7 @@ import { explain } from "./explain.js";
 /** @import { Rows, Tip } from "./tip.js" */
 /** @typedef {{ layer: number, head: number }} Head */
 
+const FEW = 10; // layers, each of which has a label
 /** @type {Record<string, [layers: number, heads: number] | undefined>} */
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -37,7 +38,8 @@ export function createHeadMap(host, options) {
   table.setAttribute("role", "grid");
   table.setAttribute("aria-label", label);
   table.style.setProperty("--kv-layers", String(layers.length));
-  if (heads.length > 12) table.dataset.small = "";
+  const small = heads.length > 12, few = layers.length <= FEW;
+  if (small) table.dataset.small = few ? "few" : "many";
   /** @type {Map<string, HTMLButtonElement>} */
   const cells = new Map();
   for (const head of heads) {
@@ -53,7 +55,7 @@ export function createHeadMap(host, options) {
   const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
   axis.setAttribute("aria-hidden", "true");
   axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(heads.length > 12 ? 2 : 1, Math.ceil(layers.length / 10)); // a small cell has no room for two digits
+  const every = Math.max(small && !few ? 2 : 1, Math.ceil(layers.length / FEW)); // a small cell has no room for two digits
   layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
   const said = host.appendChild(element("p", "kv-headsaid"));
   said.setAttribute("role", "status");

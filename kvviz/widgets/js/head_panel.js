@@ -12,7 +12,7 @@ import { MEANING } from "./words.js";
 /** @typedef {{ label: string, about: string, measure: string, scope: Scope, values: Record<string, number[]> }} HeadNumbers */
 /**
  * `layers` and `heads` are those with data; the numbers of `head_maps` may have more, of which `elsewhere` says where
- * they are. `per_kv_head` heads share a KV head.
+ * they are. `per_kv_head` heads share a KV head; `joined_heads`: only unions with one of these are there.
  *
  * @typedef {object} HeadPage
  * @property {HeadNumbers[]} head_maps
@@ -22,6 +22,7 @@ import { MEANING } from "./words.js";
  * @property {string} head_name
  * @property {Union[]} [unions]
  * @property {number} [per_kv_head]
+ * @property {number[]} [joined_heads]
  * @property {string} [elsewhere]
  */
 /** @typedef {(layer: number, head: number, union: Union) => void} PickHead */
@@ -55,7 +56,7 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
   const nothing = () => {};
   if (!hasHeadMap(page)) return { paint: nothing };
   const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
-  const layers = layersOf(page), heads = headsOf(page);
+  const layers = layersOf(page), heads = headsOf(page), joinedHeads = page.joined_heads ?? heads;
   const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
   if (unions.includes("layer")) joined.push(ALL);
   const section = root.appendChild(element("section", "kv-headpanel"));
@@ -122,7 +123,9 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
         valueOf(numbers, place).toFixed(3),
       ]);
     },
-    available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),
+    available: ({ layer, head: row }) =>
+      page.layers.includes(layer) &&
+      headsOfRow(row).some((head) => (row < 0 ? joinedHeads : page.heads).includes(head)),
     elsewhere,
     pick({ layer, head: row }) {
       if (row >= 0) pick(layer, row, "none");

@@ -11,12 +11,13 @@ export const MAP_COLUMNS = 384; // as kvviz/widgets/view.py has them: with fewer
 const SHORTEST = 8; // positions
 
 /**
- * A range of `length` positions, which one or more maps show; `changed` draws them again.
+ * A range of `length` positions, which one or more maps show in at most `most` columns; `changed` draws them again.
  *
  * @param {number} length
  * @param {() => void} changed
+ * @param {{ most?: number, noun?: string }} [options] `noun`: what positions are called
  */
-export function createZoom(length, changed) {
+export function createZoom(length, changed, { most = MAP_COLUMNS, noun = "positions" } = {}) {
   /** @type {Range} */
   let range = [0, length];
   /** @type {((range: Range, choosing: boolean) => void)[]} */
@@ -37,7 +38,10 @@ export function createZoom(length, changed) {
   }
 
   return {
-    length,
+    noun,
+    get length() {
+      return length;
+    },
     get range() {
       return range;
     },
@@ -45,6 +49,17 @@ export function createZoom(length, changed) {
       return range[1] - range[0] < length;
     },
     show,
+    /**
+     * Shows all of another number of positions, without drawing them.
+     *
+     * @param {number} other
+     */
+    resize(other) {
+      if (other === length) return;
+      length = other;
+      range = [0, length];
+      for (const react of listeners) react(range, false);
+    },
     reset: () => show(0, length),
     /**
      * Makes the range larger or smaller by a factor; a position stays where it is on the map.
@@ -74,13 +89,13 @@ export function createZoom(length, changed) {
      * @param {number} column
      */
     firstOf(column) {
-      if (column >= columnsOf(range)) return range[1];
-      return range[0] + Math.floor(column * ((range[1] - range[0]) / columnsOf(range)));
+      const size = range[1] - range[0], columns = Math.min(most, size);
+      return column >= columns ? range[1] : range[0] + Math.floor(column * (size / columns));
     },
     /** @param {number} position */
     columnOf(position) {
       const inside = Math.max(0, Math.min(range[1] - 1, position) - range[0]);
-      return columnIndex(range)[inside];
+      return most < Infinity ? columnIndex(range)[inside] : inside;
     },
     /**
      * Tells which positions are being chosen, before the maps show them; null: none any more.
@@ -105,19 +120,19 @@ export function createRange(zoom) {
   bar.append(element("span", "", "map:"));
   const words = bar.appendChild(element("span"));
   words.setAttribute("role", "status");
-  const reset = button(bar, "show all", "show all positions (0)", () => zoom.reset());
+  const reset = button(bar, "show all", `show all ${zoom.noun} (0)`, () => zoom.reset());
   /**
    * @param {Range} range
    * @param {boolean} choosing
    */
   function paint([from, until], choosing) {
     reset.hidden = !zoom.zoomed;
-    const positions = `positions ${format(from)} to ${format(until - 1)}`;
+    const positions = `${zoom.noun} ${format(from)} to ${format(until - 1)}`;
     words.textContent = choosing
       ? `choosing ${positions}`
       : zoom.zoomed
       ? `${positions} of ${format(zoom.length)}`
-      : `all ${format(zoom.length)} positions`;
+      : `all ${format(zoom.length)} ${zoom.noun}`;
   }
   zoom.told(paint);
   paint(zoom.range, false);

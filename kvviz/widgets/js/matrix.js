@@ -38,7 +38,7 @@ export function createMatrix(
   canvas.setAttribute("role", "application"); // a picture that arrow keys walk through, and a text that says where
   canvas.setAttribute("aria-label", label);
   const keys = "arrow keys go to the marked cells, Enter picks one";
-  const zooms = "plus and minus zoom, Shift with ← or → chooses positions and Enter zooms to them, 0 shows all";
+  const zooms = `plus and minus zoom, Shift with ← or → chooses ${zoom?.noun} and Enter zooms to them, 0 shows all`;
   canvas.setAttribute("aria-description", zoom ? `${keys}; ${zooms}` : keys);
   const painted = element("canvas"), wide = element("canvas");
   // Reused for the next matrix: a new image takes 16 MB for 2048², and the browser pauses to collect the old ones.

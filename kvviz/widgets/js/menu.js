@@ -20,7 +20,8 @@ export function createMenu(head, root, name, meaning) {
   });
   const sheet = menu.appendChild(element("div", "kv-sheet"));
   menu.addEventListener("keydown", (event) => {
-    const by = MOVES.get(event.key), buttons = [...sheet.querySelectorAll("button")];
+    const by = MOVES.get(event.key);
+    const buttons = /** @type {HTMLElement[]} */ ([...sheet.querySelectorAll("button:enabled")]);
     if (event.key === "Escape" && menu.open) close();
     else if (by && menu.open && buttons.length && targetOf(event).tagName !== "SELECT") {
       const at = buttons.findIndex((node) => node === document.activeElement);

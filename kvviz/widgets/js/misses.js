@@ -3,6 +3,7 @@ import { explain } from "./explain.js";
 import { createFind } from "./find.js";
 import { createAnswers } from "./misses_answers.js";
 import { createHeads } from "./misses_heads.js";
+import { createMenu } from "./menu.js";
 import { createJourney } from "./misses_journey.js";
 import { MEANING, nats, total } from "./misses_words.js";
 import { button, createStepSlider, keepKeys, stepKeys, titledPanel } from "./panel.js";
@@ -83,18 +84,18 @@ export function createMisses(root, host) {
   }`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} · ${lost} `));
   explainNumber(tagged(title, "layers", "answer"), MEANING.logprob, "layers", "answer");
+  const { sheet, close } = createMenu(top, root, "Settings", MEANING.settings);
   const menu = createSaveMenu(top, root, save);
   const bar = root.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({ step: clamp(to ?? picked().step + by) }));
   const fed = bar.appendChild(element("span", "kv-fed"));
-  const buttons = bar.appendChild(element("span", "kv-changes"));
-  button(buttons, "Restore", MEANING.restore, () => {
+  button(bar, "Restore", MEANING.restore, () => {
     const { layer, head } = picked();
     change({ kind: "restore", layer, head });
   });
-  button(buttons, "Pin", MEANING.pin, () => change({ kind: "pin", position: picked().position }));
-  button(buttons, "Drop", MEANING.drop, () => change({ kind: "drop", position: picked().position }));
-  const reset = button(buttons, "Reset", MEANING.reset, () => tellChanges([]));
+  inSheet("Pin the picked token", MEANING.pin, () => change({ kind: "pin", position: picked().position }));
+  inSheet("Drop the picked token", MEANING.drop, () => change({ kind: "drop", position: picked().position }));
+  const reset = inSheet("Take back all changes", MEANING.reset, () => tellChanges([]));
 
   /** @type {Change[]} */
   let requested = host.get("changes");
@@ -136,6 +137,20 @@ export function createMisses(root, host) {
   const way = createJourney(journey, page, losses, { pick });
   const shown = createAnswers(answers.panel, page);
   const unwatch = watchTheme(root);
+
+  /**
+   * A button of the Settings; the sheet closes, so that it does not cover the answer.
+   *
+   * @param {string} text
+   * @param {string} meaning
+   * @param {() => void} pressed
+   */
+  function inSheet(text, meaning, pressed) {
+    return button(sheet, text, meaning, () => {
+      close();
+      pressed();
+    });
+  }
 
   /** @param {number} step */
   function clamp(step) {

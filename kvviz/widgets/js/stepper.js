@@ -4,7 +4,7 @@ import { createFind } from "./find.js";
 import { createHeadPanel } from "./head_panel.js";
 import { createZoom, mapOf } from "./map_zoom.js";
 import { createMatrix } from "./matrix.js";
-import { createLegend, keepKeys, stepKeys, titledPanel } from "./panel.js";
+import { keepKeys, stepKeys, titledPanel } from "./panel.js";
 import { saveAs } from "./save.js";
 import { tagOf } from "./scope.js";
 import { frameOf, positionAt, unpack } from "./slice.js";
@@ -17,7 +17,7 @@ import { mapColours } from "./map_colours.js";
 import { HUES, watchTheme } from "./theme.js";
 import { createTip } from "./tip.js";
 import { createWait } from "./wait.js";
-import { about as aboutHeads, isShown, STRENGTH, unionOf } from "./union.js";
+import { about as aboutHeads, createHeadsLegend, isShown, unionOf } from "./union.js";
 import { marksOf, MEANING } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
@@ -159,7 +159,7 @@ export function createStepper(root, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight; // keeps the newest token in sight
     map.frame(now);
-    const recalled = clusters.paint(slice, now, frame), { kind, heads: joined } = unionOf(slice);
+    const recalled = clusters.paint(slice, now, frame), { kind } = unionOf(slice);
     recalledPanel.panel.hidden = kind !== "none";
     recalledTag.hidden = kind !== "none";
     recalledTitle.textContent = kind !== "none"
@@ -169,7 +169,7 @@ export function createStepper(root, host) {
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow.paint(slice, frame, opening);
     heads.paint(slice.layer, slice.head, kind);
-    key.say(joined, kind !== "none");
+    key.say(slice);
     controls.paint(now, slice, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -257,26 +257,11 @@ export function createStepper(root, host) {
   };
 }
 
-/**
- * The legend, and what sets its words for one head or a union of heads.
- *
- * @param {StepperPage} page
- */
+/** @param {StepperPage} page */
 function legend(page) {
-  const hue = `a ${page.group_name} keeps its hue over all steps`;
-  const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
+  const tint =
+    `a ${page.group_name} keeps its hue over all steps; the strength is logarithmic, from 0.0002 or less to ` +
+    "0.35 or more";
   const words = `hue: ${page.group_name} (${HUES}, then they repeat) · strength: attention`;
-  const host = createLegend(marksOf(page.merges), words, tint);
-  const last = /** @type {HTMLElement} */ (host.lastElementChild);
-  return {
-    host,
-    /**
-     * @param {number} heads
-     * @param {boolean} union
-     */
-    say(heads, union) {
-      last.textContent = union ? `union of ${heads} heads · strength: share of the heads` : words;
-      explain(last, union ? STRENGTH : tint);
-    },
-  };
+  return createHeadsLegend(marksOf(page.merges), words, tint);
 }

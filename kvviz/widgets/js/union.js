@@ -1,10 +1,13 @@
 // The union of several heads, packed by kvviz/widgets/unions.py, and what is said of it.
 import { format } from "./dom.js";
+import { explain } from "./explain.js";
+import { createLegend } from "./panel.js";
 import { scopeIn, SCOPES } from "./scope.js";
 import { indexOf } from "./slice.js";
 import { ATTENDED, GENERATED, MERGED, ORACLE, RECENT, SINK } from "./strip.js";
 import { aboutToken, MEANING } from "./words.js";
 
+/** @import { Marks } from "./panel.js" */
 /** @import { Frame, Slice } from "./slice.js" */
 /** @import { Rows } from "./tip.js" */
 /** @import { Text } from "./words.js" */
@@ -38,13 +41,13 @@ export function unionOf({ union }) {
 }
 
 /**
- * The name of a number: recall and mass of a union are means over its heads.
+ * The name of a number, or another `label` of it: recall and mass of a union are means over its heads.
  *
  * @param {string} name
  * @param {Union} union
  */
-export function nameIn(name, union) {
-  return union !== "none" && MEANS.includes(name) ? `mean ${name}` : name;
+export function nameIn(name, union, label = name) {
+  return union !== "none" && MEANS.includes(name) ? `mean ${label}` : label;
 }
 
 /**
@@ -68,13 +71,14 @@ export function meaningIn(name, union, heads) {
  * @param {Frame} frame
  * @param {number} step
  * @param {number} position
+ * @param {number} row of the slice, if its first step is not step 0
  * @returns {Rows}
  */
-export function about(page, slice, frame, step, position) {
+export function about(page, slice, frame, step, position, row = step) {
   const rows = aboutToken(page, slice, frame, step, position), index = indexOf(frame, position);
   if (!slice.union || position > page.prompt_length + step) return rows;
   const counts = /** @type {HeadCounts} */ (slice), heads = unionOf(slice).heads;
-  const at = slice.offsets[step] + index;
+  const at = slice.offsets[row] + index;
   /** @type {(name: "attending" | "wanting" | "missing" | "wasting") => string} */
   const of = (name) => `${index < 0 ? 0 : counts[name][at]} of ${heads} heads`;
   const mark = index < 0 ? 0 : frame.marks[index];
@@ -102,6 +106,27 @@ function verdict(mark) {
   }
   if (mark & MERGED) return "merged: no head attends to it alone, but the centroids of those whose oracle would count";
   return "missed: no head attends to it; the oracle of a head would";
+}
+
+/**
+ * A legend of the marks of a text, and what sets its last words for one head or a union of heads.
+ *
+ * @param {Marks} marks
+ * @param {string} words
+ * @param {string} meaning
+ */
+export function createHeadsLegend(marks, words, meaning) {
+  const host = createLegend(marks, words, meaning);
+  const last = /** @type {HTMLElement} */ (host.lastElementChild);
+  return {
+    host,
+    /** @param {AnySlice} slice */
+    say(slice) {
+      const { kind, heads } = unionOf(slice);
+      last.textContent = kind === "none" ? words : `union of ${heads} heads · strength: share of the heads`;
+      explain(last, kind === "none" ? meaning : STRENGTH);
+    },
+  };
 }
 
 /**

@@ -52,64 +52,218 @@ function onKeys(node, actions) {
   });
 }
 
-// matrix_brush.js
-var FIRST_MOVE = 5;
-function createBrush(canvas, inner, { columnAt, columns, choosing, chosen, cancelled }) {
-  const box = inner.appendChild(element("div", "kv-brush"));
-  box.hidden = true;
-  canvas.style.touchAction = "pan-y pinch-zoom";
-  let pressed = null;
-  let dragged = false;
-  function show(one, other) {
-    const from = Math.min(one, other), until = Math.max(one, other) + 1;
-    box.hidden = false;
-    box.style.left = `${100 * from / columns()}%`;
-    box.style.width = `${100 * (until - from) / columns()}%`;
-    choosing(from, until);
-  }
-  function hide() {
-    box.hidden = true;
-    pressed = null;
-  }
-  function cancel() {
-    if (!box.hidden) cancelled();
-    hide();
-  }
-  canvas.addEventListener("pointerdown", (event) => {
-    dragged = false;
-    if (event.isPrimary && event.button === 0) pressed = {
-      x: event.clientX,
-      column: columnAt(event)
-    };
-    else cancel();
+// explain.js
+var CONTROLS = "button, select, input, summary";
+var PICTURES = "canvas, svg, .kv-strip";
+function explain(node, meaning) {
+  if (meaning) node.dataset.meaning = meaning;
+  else delete node.dataset.meaning;
+  return node;
+}
+function explainTogether(group2, label) {
+  group2.tabIndex = 0;
+  group2.dataset.terms = "";
+  group2.setAttribute("role", "group");
+  group2.setAttribute("aria-label", label);
+  group2.setAttribute("aria-description", "\u2191 and \u2193 say what each of them means");
+  return group2;
+}
+function explainAll(root2, show) {
+  root2.addEventListener("pointerover", (event) => {
+    if (!isTouch(event)) show(termOf(targetOf(event)), event);
   });
-  canvas.addEventListener("pointermove", (event) => {
-    if (!pressed || !event.isPrimary) return;
-    if (!dragged && Math.abs(event.clientX - pressed.x) < FIRST_MOVE) return;
-    if (!dragged) canvas.setPointerCapture(event.pointerId);
-    dragged = true;
-    show(pressed.column, columnAt(event));
+  root2.addEventListener("pointerleave", (event) => isTouch(event) || show(null));
+  root2.addEventListener("click", (event) => {
+    const target = targetOf(event), term = termOf(target);
+    if (target.closest(CONTROLS)) show(null);
+    else if (term) show(term, event);
   });
-  canvas.addEventListener("pointerup", (event) => {
-    const start = pressed, end = columnAt(event);
-    hide();
-    if (start && dragged) chosen(Math.min(start.column, end), Math.max(start.column, end) + 1);
-  });
-  canvas.addEventListener("pointercancel", cancel);
-  return {
-    show,
-    hide,
-    get dragging() {
-      return pressed !== null && dragged;
-    },
-    /** Whether the last press was a drag, whose click picks nothing. */
-    get dragged() {
-      return dragged;
-    },
-    get shown() {
-      return !box.hidden;
+  root2.addEventListener("focusin", (event) => {
+    const target = targetOf(event);
+    if (!target.matches(":focus-visible")) return;
+    if (target.dataset.terms !== void 0) return walk(target, 0);
+    const term = (
+      /** @type {HTMLElement | null} */
+      target.closest("[data-meaning]")
+    );
+    if (term === target) show(term, pointOf(term), target.matches(CONTROLS) ? "" : saidOf(term));
+    else if (term && target.matches(CONTROLS)) show(term, pointOf(term));
+    else if (entered(target, event.relatedTarget)) {
+      const { left, top } = (term ?? target).getBoundingClientRect();
+      const panel = term ?? headingOf(target);
+      if (panel) show(panel, {
+        clientX: left,
+        clientY: top
+      }, panel.dataset.meaning);
     }
+  });
+  root2.addEventListener("focusout", (event) => {
+    root2.querySelector("[data-term]")?.removeAttribute("data-term");
+    if (targetOf(event).closest("[data-terms], [data-meaning], section")) show(null);
+  });
+  root2.addEventListener("input", () => show(null));
+  root2.addEventListener("keydown", (event) => {
+    const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0, group2 = targetOf(event);
+    if (group2.dataset.terms === void 0 && event.key !== "Escape") return show(null);
+    if (!by || hasModifier(event)) return;
+    walk(group2, by);
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  function walk(group2, by) {
+    const terms = (
+      /** @type {HTMLElement[]} */
+      [
+        ...group2.querySelectorAll("[data-meaning]")
+      ].filter((term2) => term2.offsetParent !== null)
+    );
+    const before = terms.findIndex((term2) => term2.dataset.term !== void 0);
+    const term = terms[Math.max(0, Math.min(terms.length - 1, before < 0 ? 0 : before + by))];
+    if (!term) return;
+    terms[before]?.removeAttribute("data-term");
+    term.dataset.term = "";
+    term.scrollIntoView({
+      block: "nearest",
+      inline: "nearest"
+    });
+    show(term, pointOf(term), saidOf(term));
+  }
+}
+function termOf(target) {
+  const node = (
+    /** @type {HTMLElement | null} */
+    target.closest(`[data-meaning], ${PICTURES}`)
+  );
+  return node?.dataset.meaning ? node : null;
+}
+function entered(target, before) {
+  const part = target.closest("[data-meaning], section");
+  return !(before instanceof Node && part?.contains(before));
+}
+function headingOf(target) {
+  return target.closest("section")?.querySelector(":scope > h3[data-meaning]") ?? null;
+}
+function saidOf(term) {
+  const parts = [
+    ...term.childNodes
+  ].map((node) => node.textContent?.trim()).filter(Boolean);
+  return `${term.dataset.said ?? parts.join(" ")}: ${term.dataset.meaning}`;
+}
+
+// scope.js
+var SCOPES = {
+  head: "this head",
+  heads: "all heads of the layer",
+  query_heads: "this KV head",
+  layer: "this layer",
+  layers: "all layers",
+  step: "this step",
+  steps: "all steps",
+  last: "last step",
+  answer: "whole answer"
+};
+var SCOPE_OF = {
+  recall: "head",
+  mass: "head",
+  attended: "head",
+  read: "layer",
+  moved: "layer",
+  error: "layer",
+  metadata: "layer",
+  choose: "layer",
+  logprob: "layers"
+};
+var OF_UNION = {
+  none: "head",
+  layer: "heads",
+  kv_head: "query_heads"
+};
+function scopeIn(scope, union) {
+  return scope === "head" ? OF_UNION[union] : scope;
+}
+function scopeText(...scopes) {
+  return scopes.map((scope) => SCOPES[scope]).join(", ");
+}
+function tagged(node, ...scopes) {
+  node.append(tagOf(node, ...scopes));
+  return node;
+}
+function tagOf(node, ...scopes) {
+  node.dataset.scope = scopes.join(" ");
+  return element("span", "kv-scope", scopeText(...scopes));
+}
+function explainNumber(node, meaning, ...scopes) {
+  return explain(node, `${meaning}. Of: ${scopeText(...scopes)}`);
+}
+
+// slice.js
+var TYPES = {
+  U8: Uint8Array,
+  I32: Int32Array,
+  F32: Float32Array,
+  F64: Float64Array
+};
+function unpack(bytes2) {
+  const buffer = bytes2.slice().buffer;
+  const headerLength = Number(new DataView(buffer).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)));
+  const slice = {
+    shapes: {}
   };
+  for (const [name, entry] of Object.entries(header)) {
+    const { dtype, shape, data_offsets: [from, to] } = entry;
+    const type = TYPES[dtype];
+    slice[name] = new type(buffer, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
+    slice.shapes[name] = shape;
+  }
+  [slice.layer, slice.head] = slice.place;
+  return slice;
+}
+function frameOf(slice, step) {
+  const names = [
+    "positions",
+    "groups",
+    "scores",
+    "weights",
+    "looks",
+    "marks"
+  ];
+  return cut(slice, names, slice.offsets[step], slice.offsets[step + 1]);
+}
+function clustersOf(slice, step) {
+  const names = [
+    "group_ids",
+    "group_hues",
+    "group_counts",
+    "group_scores",
+    "group_masses",
+    "group_known"
+  ];
+  return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
+}
+function indexOf(frame2, position) {
+  let low = 0, high = frame2.positions.length - 1;
+  while (low <= high) {
+    const middle = low + high >> 1;
+    if (frame2.positions[middle] === position) return middle;
+    if (frame2.positions[middle] < position) low = middle + 1;
+    else high = middle - 1;
+  }
+  return -1;
+}
+function positionAt({ map_positions, shapes }, [row2, column]) {
+  return map_positions[row2 * shapes.map_positions[1] + column];
+}
+function roundedWeight(slice, step, position) {
+  if (!slice.all_weights) return null;
+  const byte = slice.all_weights[step * slice.shapes.all_weights[1] + position];
+  return byte === 0 ? 0 : 2 ** ((byte - 255) / 10);
+}
+function cut(slice, names, from, to) {
+  return Object.fromEntries(names.map((name) => [
+    name,
+    slice[name].subarray(from, to)
+  ]));
 }
 
 // theme.js
@@ -187,6 +341,695 @@ function pixels(colours) {
   return context.getImageData(0, 0, colours.length, 1).data;
 }
 
+// strip.js
+var ATTENDED = 1;
+var ORACLE = 2;
+var SINK = 4;
+var RECENT = 8;
+var GENERATED = 16;
+var MERGED = 32;
+var WHOLE = 2e4;
+var WINDOW = 8e3;
+var BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/;
+function createStrip(host, options) {
+  const { tokens, start = 0, span: marks = [], label, whole = WHOLE, onHover = () => {
+  }, onPick = () => {
+  }, onScroll = () => {
+  }, onTurn } = options;
+  const most = tokens.length <= whole ? tokens.length : 2 * Math.ceil((options.most ?? WINDOW) / 2);
+  host.classList.add("kv-strip");
+  host.tabIndex = 0;
+  host.setAttribute("role", "region");
+  host.setAttribute("aria-label", label);
+  host.setAttribute("aria-description", "\u2191 and \u2193 read the marked tokens, with Shift all tokens; Enter picks one");
+  const note = host.appendChild(element("p", "kv-window")), range2 = note.appendChild(element("span"));
+  const [earlier, later] = [
+    "earlier",
+    "later"
+  ].map((name, later2) => {
+    const button2 = note.appendChild(element("button", "", name));
+    button2.type = "button";
+    explain(button2, `show ${name} tokens`).setAttribute("aria-label", `show ${name} tokens`);
+    button2.addEventListener("click", () => (onTurn ?? turn)(later2 ? 1 : -1));
+    return button2;
+  });
+  const lines = host.appendChild(element("div", "kv-lines"));
+  let spans = [];
+  const outlines = /* @__PURE__ */ new Map();
+  let painted = /* @__PURE__ */ new Set();
+  let lastPaint = [
+    [],
+    [],
+    []
+  ];
+  const asked = new Set(marks);
+  let first = start, revealed = tokens.length;
+  let cursor = -1;
+  function build(from) {
+    first = Math.max(start, Math.min(from, start + tokens.length - most));
+    const until = Math.min(start + tokens.length, first + most);
+    spans = [];
+    painted = /* @__PURE__ */ new Set();
+    for (let position = first; position < until; position++) {
+      const text = tokens[position - start], span = element("span", "", text);
+      span.dataset.position = String(position);
+      if (BIDI_CONTROL.test(text)) span.dataset.bidi = "";
+      if (asked.has(position)) span.dataset.span = "";
+      spans.push(span);
+    }
+    lines.replaceChildren(...spans);
+    for (const [name, { positions }] of outlines) outline(name, positions);
+    note.hidden = tokens.length <= most;
+    range2.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
+    earlier.disabled = first === start;
+    later.disabled = until === start + tokens.length;
+  }
+  function turn(direction) {
+    build(first + direction * most / 2);
+    paint(...lastPaint);
+    host.scrollTop = 0;
+  }
+  const spanAt = (position) => spans[position - first];
+  function paint(positions, looks2, marks2) {
+    lastPaint = [
+      positions,
+      looks2,
+      marks2
+    ];
+    const before = painted;
+    painted = /* @__PURE__ */ new Set();
+    for (let index = 0; index < positions.length; index++) {
+      const span = spanAt(positions[index]);
+      if (!span) continue;
+      dress(span, looks2[index], marks2[index]);
+      painted.add(span);
+    }
+    for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
+  }
+  function outline(name, positions) {
+    for (const span of outlines.get(name)?.spans ?? []) delete span.dataset[name];
+    const outlined = positions.flatMap((position) => spanAt(position) ?? []);
+    for (const span of outlined) span.dataset[name] = "";
+    outlines.set(name, {
+      positions,
+      spans: outlined
+    });
+  }
+  const light = (positions) => outline("lit", positions);
+  function focus(position, flash = true) {
+    if (position < start || position >= start + tokens.length) return;
+    if (!spanAt(position)) {
+      build(position - most / 2);
+      paint(...lastPaint);
+    }
+    const span = spans[position - first];
+    host.scrollTop = span.offsetTop - host.clientHeight / 3;
+    if (flash) span.animate([
+      {
+        outline: "2px solid currentColor"
+      },
+      {
+        outline: "2px solid transparent"
+      }
+    ], 1200);
+  }
+  function reveal(count) {
+    for (let index = Math.min(count, revealed); index < Math.max(count, revealed); index++) {
+      spans[index].hidden = index >= count;
+    }
+    revealed = count;
+  }
+  function inSight() {
+    const indexBelow = (height) => {
+      let low = 0, high = spans.length;
+      while (low < high) {
+        const middle = low + high >> 1;
+        if (spans[middle].offsetTop + spans[middle].offsetHeight > height) high = middle;
+        else low = middle + 1;
+      }
+      return low;
+    };
+    return [
+      first + indexBelow(host.scrollTop),
+      first + indexBelow(host.scrollTop + host.clientHeight)
+    ];
+  }
+  const move = (by) => ({ shiftKey }) => {
+    const from = cursor >= 0 ? cursor : inSight()[0] - (by > 0 ? 1 : 0);
+    const next = shiftKey || painted.size === 0 ? from + by : marked(from, by);
+    if (next === void 0 || next < start || next >= start + revealed) return;
+    place(next);
+  };
+  function marked(from, by) {
+    const [positions, , marks2] = lastPaint;
+    const places = Array.from(positions).filter((position, index) => marks2[index] && (position - from) * by > 0);
+    return by > 0 ? places[0] : places.at(-1);
+  }
+  function place(position) {
+    spanAt(cursor)?.removeAttribute("data-cursor");
+    cursor = position;
+    if (cursor < 0) return;
+    const [top, bottom] = inSight();
+    if (cursor <= top || cursor >= bottom) focus(cursor, false);
+    const span = spans[cursor - first];
+    span.dataset.cursor = "";
+    onHover(cursor, pointOf(span));
+  }
+  onKeys(host, {
+    ArrowUp: move(-1),
+    ArrowDown: move(1),
+    Enter: () => cursor >= 0 && onPick(cursor)
+  });
+  host.addEventListener("blur", () => {
+    if (cursor < 0) return;
+    place(-1);
+    onHover(null, pointOf(host));
+  });
+  const positionOf = (event) => {
+    const { position } = targetOf(event).dataset;
+    return position === void 0 ? null : Number(position);
+  };
+  host.addEventListener("pointerover", (event) => onHover(positionOf(event), event));
+  host.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
+  host.addEventListener("click", (event) => {
+    const position = positionOf(event);
+    if (position === null) return;
+    onPick(position);
+    if (isTouch(
+      /** @type {PointerEvent} */
+      event
+    )) onHover(position, event);
+  });
+  let waiting = false;
+  host.addEventListener("scroll", () => {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => {
+      waiting = false;
+      onScroll();
+    });
+  });
+  build(start);
+  return {
+    paint,
+    light,
+    outline,
+    focus,
+    turn,
+    reveal,
+    inSight
+  };
+}
+function dress(span, look, mark) {
+  if (span.mark !== mark) span.className = classOf(mark);
+  if (span.look !== look) span.style.cssText = look === NOTHING ? "" : tintOf(look);
+  span.mark = mark;
+  span.look = look;
+}
+function classOf(mark) {
+  if (!mark) return "";
+  if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
+  const kept = mark & (SINK | RECENT);
+  const kind = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
+  const verdict3 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
+  return `kv-attended ${kind} ${verdict3}`;
+}
+
+// words.js
+var MEANING = {
+  step: "decode step, counted from 0 as in recording.indices(step, layer)",
+  fed: "the token that this step feeds to the model",
+  recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
+  mass: "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
+  error: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
+  attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
+  read: "read: bytes of the keys and values that the whole layer attends to at this step",
+  moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
+  prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
+  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token; drag over positions to zoom in; the bar above it has the visible part of the prompt, the prompt's end and the marked tokens",
+  next: "the token that this step predicts",
+  follow: "where the text moves when the step, layer or head changes; click a token to pick it",
+  heads: "a number of each head; the area of a mark is its share of the largest; pick a head by a click or by the arrow keys",
+  recalled: "the clusters recalled at this step, best score first: rank, number, score, bar and share of the exact attention on the attended tokens, how many these are, and their first words",
+  merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
+  written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
+  hues: `there are ${HUES} hues, which repeat: the number tells two of one hue apart`,
+  share: "share of the exact attention that falls on these tokens",
+  score: "the method ranks by this number, the best first"
+};
+var MARKS = {
+  agreed: [
+    "kv-attended kv-agreed",
+    "attended, and the oracle of the same size would attend to it too"
+  ],
+  wasted: [
+    "kv-attended kv-wasted",
+    "selected by the method, although the oracle would not attend to it"
+  ],
+  missed: [
+    "kv-missed",
+    "the oracle would attend to it; the method did not"
+  ],
+  merged: [
+    "kv-merged",
+    MEANING.merged,
+    true
+  ],
+  "sink or recent": [
+    "kv-attended kv-kept",
+    "always attended, without being selected"
+  ]
+};
+function marksOf(merges) {
+  return Object.entries(MARKS).filter(([, [, , merging]]) => merges || !merging).map(([name, [classes, meaning]]) => [
+    classes,
+    name,
+    `${name === "merged" ? "" : `${name}: `}${meaning}`
+  ]);
+}
+function visible(text) {
+  const spaces = text.replace(/ /g, "\xB7").replace(/\n/g, "\u21B5").replace(/\t/g, "\u2192").replace(/\r/g, "\u240D");
+  return named(spaces);
+}
+function named(text) {
+  const hidden = /[\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+  return text.replace(hidden, (character) => `\u27E8U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27E9`);
+}
+function quoted(text) {
+  return `\u201C\u2068${visible(text)}\u2069\u201D`;
+}
+function bytes(count) {
+  const units = [
+    "B",
+    "kB",
+    "MB",
+    "GB"
+  ];
+  let power = 0;
+  while (count >= 999.5 && power < 3) {
+    count /= 1e3;
+    power++;
+  }
+  return `${power && count < 99.95 ? count.toFixed(1) : Math.round(count)} ${units[power]}`;
+}
+function decimals(number) {
+  if (Number.isNaN(number)) return "none";
+  return number !== 0 && (Math.abs(number) < 1e-3 || Math.abs(number) >= 1e5) ? number.toExponential(1) : Number(number.toPrecision(3)).toString();
+}
+function wasRecalled(frame2, index) {
+  return index >= 0 && frame2.groups[index] >= 0;
+}
+function aboutToken(page, slice, frame2, step, position) {
+  const rows = [
+    [
+      "token",
+      visible(page.tokens[position])
+    ],
+    [
+      "position",
+      format(position)
+    ]
+  ];
+  if (position > page.prompt_length + step) return [
+    ...rows,
+    [
+      "state",
+      "not yet in the text at this step"
+    ]
+  ];
+  const index = indexOf(frame2, position);
+  if (wasRecalled(frame2, index)) {
+    rows.push([
+      page.group_name,
+      `#${frame2.groups[index]}`
+    ], [
+      "score",
+      decimals(frame2.scores[index])
+    ]);
+  } else rows.push([
+    page.group_name,
+    index < 0 ? "unknown" : "none"
+  ]);
+  rows.push([
+    "attention",
+    weightOf(slice, frame2, index, step, position)
+  ], [
+    "state",
+    verdict(index < 0 ? 0 : frame2.marks[index])
+  ], [
+    "numbers",
+    `of ${SCOPES.head}, step ${format(step)}`
+  ]);
+  return rows;
+}
+function weightOf(slice, frame2, index, step, position) {
+  if (index >= 0) return decimals(frame2.weights[index]);
+  const weight = roundedWeight(slice, step, position);
+  if (weight === null) return "less than any token of the oracle";
+  return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
+}
+function verdict(mark) {
+  if (!mark) return "not attended; the oracle would not attend to it either";
+  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend to it";
+  const oracle = mark & ORACLE ? "the oracle would too" : "the oracle would not";
+  const kind = mark & SINK ? "attended as a sink" : mark & RECENT ? "attended as a recent token" : mark & GENERATED ? "attended as a generated token" : "attended";
+  return `${kind}; ${oracle}`;
+}
+
+// panel.js
+function keepKeys(root2) {
+  const suppress = (node) => {
+    node.dataset.lmSuppressShortcuts = "true";
+  };
+  suppress(root2);
+  root2.addEventListener("focusin", (event) => suppress(targetOf(event)));
+}
+function picker(host, name, options, meaning, changed) {
+  const label = host.appendChild(element("label", "kv-picker"));
+  label.append(element("span", "", name));
+  explain(label, meaning);
+  const select = label.appendChild(element("select"));
+  select.setAttribute("aria-label", name);
+  select.setAttribute("aria-description", meaning);
+  for (const option of options) {
+    const [value, text] = Array.isArray(option) ? option : [
+      String(option),
+      String(option)
+    ];
+    select.append(new Option(text, value));
+  }
+  select.addEventListener("change", () => changed(select.value));
+  return select;
+}
+function button(host, text, meaning, pressed) {
+  const node = host.appendChild(element("button", "", text));
+  node.type = "button";
+  explain(node, meaning).setAttribute("aria-label", meaning);
+  node.addEventListener("click", () => pressed());
+  return node;
+}
+function section(host, title, name, meaning) {
+  const node = host.appendChild(element("section", name));
+  explain(node.appendChild(element("h3", "", title)), meaning);
+  return node;
+}
+function titledPanel(host, title, name, meaning) {
+  const node = section(host, title, name, meaning);
+  return {
+    heading: (
+      /** @type {HTMLElement} */
+      node.children[0]
+    ),
+    panel: node.appendChild(element("div", "kv-panel"))
+  };
+}
+function stepKeys(steps2) {
+  return {
+    ArrowLeft: [
+      -1
+    ],
+    ArrowRight: [
+      1
+    ],
+    Home: [
+      0,
+      0
+    ],
+    End: [
+      0,
+      steps2 - 1
+    ]
+  };
+}
+function createStepSlider(bar, steps2, go) {
+  const last = steps2 - 1;
+  const buttons = bar.appendChild(element("span", "kv-buttons"));
+  const previous = button(buttons, "\u2039", "previous step (\u2190)", () => go(-1));
+  const next = button(buttons, "\u203A", "next step (\u2192)", () => go(1));
+  const label = bar.appendChild(element("label", "kv-step"));
+  label.append(element("span", "", "step"));
+  explain(label, MEANING.step);
+  const slider = label.appendChild(element("input"));
+  Object.assign(slider, {
+    type: "range",
+    min: 0,
+    max: last,
+    step: 1
+  });
+  slider.setAttribute("aria-label", "decode step");
+  slider.setAttribute("aria-description", MEANING.step);
+  slider.addEventListener("input", () => go(0, Number(slider.value)));
+  const count = label.appendChild(element("output"));
+  count.style.minWidth = `${2 * format(last).length + 3}ch`;
+  return {
+    buttons,
+    /** @param {number} step */
+    show(step, about2 = "") {
+      previous.disabled = step === 0;
+      next.disabled = step === last;
+      slider.value = String(step);
+      slider.setAttribute("value", slider.value);
+      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about2}`);
+      count.textContent = `${format(step)} / ${format(last)}`;
+    }
+  };
+}
+function createLegend(marks, hint, hintMeaning) {
+  const host = explainTogether(element("p", "kv-legend"), "legend of the marks");
+  for (const [mark, text, meaning] of marks) {
+    const entry = host.appendChild(element("span", "kv-entry"));
+    const sample = entry.appendChild(element("span", mark, "text"));
+    if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
+    entry.append(element("span", "", text));
+    explain(entry, meaning);
+  }
+  explain(host.appendChild(element("span", "kv-entry", hint)), hintMeaning);
+  return host;
+}
+function markSelected(...selects) {
+  for (const select of selects) {
+    for (const option of select.options) option.toggleAttribute("selected", option.selected);
+  }
+}
+
+// map_zoom.js
+var MAP_COLUMNS = 384;
+var SHORTEST = 8;
+function createZoom(length, changed, { most = MAP_COLUMNS, noun = "positions" } = {}) {
+  let range2 = [
+    0,
+    length
+  ];
+  const listeners = [];
+  function show(from, until) {
+    const size2 = Math.min(length, Math.max(Math.min(SHORTEST, length), Math.round(until - from)));
+    const start = Math.max(0, Math.min(length - size2, Math.round(from)));
+    if (start === range2[0] && start + size2 === range2[1]) return false;
+    range2 = [
+      start,
+      start + size2
+    ];
+    changed();
+    for (const react of listeners) react(range2, false);
+    return true;
+  }
+  return {
+    noun,
+    get length() {
+      return length;
+    },
+    get range() {
+      return range2;
+    },
+    get zoomed() {
+      return range2[1] - range2[0] < length;
+    },
+    show,
+    /**
+     * Shows all of another number of positions, without drawing them.
+     *
+     * @param {number} other
+     */
+    resize(other) {
+      if (other === length) return;
+      length = other;
+      range2 = [
+        0,
+        length
+      ];
+      for (const react of listeners) react(range2, false);
+    },
+    reset: () => show(0, length),
+    /**
+     * Makes the range larger or smaller by a factor; a position stays where it is on the map.
+     *
+     * @param {number} factor
+     * @param {number} position
+     */
+    by(factor, position) {
+      const [from, until] = range2, size2 = Math.max(SHORTEST, (until - from) * factor);
+      return show(position - (position - from) * size2 / (until - from), position + (until - position) * size2 / (until - from));
+    },
+    /**
+     * Moves the range by half of its size; says whether it moved.
+     *
+     * @param {number} direction
+     */
+    shift(direction) {
+      const by = direction * (range2[1] - range2[0]) / 2;
+      return show(range2[0] + by, range2[1] + by);
+    },
+    /**
+     * The first position of a column; the end of the range for the column behind the last one.
+     *
+     * @param {number} column
+     */
+    firstOf(column) {
+      const size2 = range2[1] - range2[0], columns = Math.min(most, size2);
+      return column >= columns ? range2[1] : range2[0] + Math.floor(column * (size2 / columns));
+    },
+    /** @param {number} position */
+    columnOf(position) {
+      const inside = Math.max(0, Math.min(range2[1] - 1, position) - range2[0]);
+      return most < Infinity ? columnIndex(range2)[inside] : inside;
+    },
+    /**
+     * Tells which positions are being chosen, before the maps show them; null: none any more.
+     *
+     * @param {Range | null} positions
+     */
+    choosing(positions) {
+      for (const react of listeners) react(positions ?? range2, positions !== null);
+    },
+    /** @param {(range: Range, choosing: boolean) => void} react */
+    told: (react) => listeners.push(react)
+  };
+}
+function createRange(zoom) {
+  const bar = element("div", "kv-range");
+  bar.append(element("span", "", "map:"));
+  const words = bar.appendChild(element("span"));
+  words.setAttribute("role", "status");
+  const reset = button(bar, "show all", `show all ${zoom.noun} (0)`, () => zoom.reset());
+  function paint([from, until], choosing) {
+    reset.hidden = !zoom.zoomed;
+    const positions = `${zoom.noun} ${format(from)} to ${format(until - 1)}`;
+    words.textContent = choosing ? `choosing ${positions}` : zoom.zoomed ? `${positions} of ${format(zoom.length)}` : `all ${format(zoom.length)} ${zoom.noun}`;
+  }
+  zoom.told(paint);
+  paint(zoom.range, false);
+  return bar;
+}
+function mapOf(slice, zoom, attendedFirst) {
+  return zoom.zoomed ? pooled(slice, zoom.range, attendedFirst) : slice;
+}
+function pooled(slice, range2, attendedFirst) {
+  const [from, until] = range2, steps2 = slice.offsets.length - 1, columns = columnsOf(range2), index = columnIndex(range2);
+  const map_looks = new Uint8Array(steps2 * columns).fill(255), map_positions = new Int32Array(steps2 * columns);
+  const ranks = new Float32Array(steps2 * columns);
+  for (let place = from; place < until; place++) {
+    const column = index[place - from];
+    if (place === from || index[place - from - 1] !== column) map_positions[column] = place;
+  }
+  for (let step = 1; step < steps2; step++) map_positions.copyWithin(step * columns, 0, columns);
+  for (let step = 0; step < steps2; step++) {
+    for (let token = slice.offsets[step]; token < slice.offsets[step + 1]; token++) {
+      const position = slice.positions[token];
+      if (position < from || position >= until) continue;
+      const cell2 = step * columns + index[position - from];
+      const first = attendedFirst && slice.marks[token] & ATTENDED ? 1 : 0;
+      const rank = Math.fround(Math.fround(slice.weights[token] + 1) + first);
+      if (rank <= ranks[cell2]) continue;
+      ranks[cell2] = rank;
+      map_positions[cell2] = position;
+      map_looks[cell2] = slice.cell_looks[token];
+    }
+  }
+  const shape = [
+    steps2,
+    columns
+  ];
+  return {
+    map_looks,
+    map_positions,
+    shapes: {
+      map_looks: shape,
+      map_positions: shape
+    }
+  };
+}
+function columnsOf([from, until]) {
+  return Math.min(MAP_COLUMNS, until - from);
+}
+function columnIndex(range2) {
+  const size2 = range2[1] - range2[0], columns = columnsOf(range2), wide = size2 / columns;
+  const index = new Uint16Array(size2);
+  for (let column = 0; column < columns; column++) {
+    index.fill(column, Math.floor(column * wide), column === columns - 1 ? size2 : Math.floor((column + 1) * wide));
+  }
+  return index;
+}
+
+// matrix_brush.js
+var FIRST_MOVE = 5;
+function createBrush(canvas, inner, { columnAt, columns, choosing, chosen, cancelled }) {
+  const box = inner.appendChild(element("div", "kv-brush"));
+  box.hidden = true;
+  canvas.style.touchAction = "pan-y pinch-zoom";
+  let pressed = null;
+  let dragged = false;
+  function show(one, other) {
+    const from = Math.min(one, other), until = Math.max(one, other) + 1;
+    box.hidden = false;
+    box.style.left = `${100 * from / columns()}%`;
+    box.style.width = `${100 * (until - from) / columns()}%`;
+    choosing(from, until);
+  }
+  function hide() {
+    box.hidden = true;
+    pressed = null;
+  }
+  function cancel() {
+    if (!box.hidden) cancelled();
+    hide();
+  }
+  canvas.addEventListener("pointerdown", (event) => {
+    dragged = false;
+    if (event.isPrimary && event.button === 0) pressed = {
+      x: event.clientX,
+      column: columnAt(event)
+    };
+    else cancel();
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!pressed || !event.isPrimary) return;
+    if (!dragged && Math.abs(event.clientX - pressed.x) < FIRST_MOVE) return;
+    if (!dragged) canvas.setPointerCapture(event.pointerId);
+    dragged = true;
+    show(pressed.column, columnAt(event));
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const start = pressed, end = columnAt(event);
+    hide();
+    if (start && dragged) chosen(Math.min(start.column, end), Math.max(start.column, end) + 1);
+  });
+  canvas.addEventListener("pointercancel", cancel);
+  return {
+    show,
+    hide,
+    get dragging() {
+      return pressed !== null && dragged;
+    },
+    /** Whether the last press was a drag, whose click picks nothing. */
+    get dragged() {
+      return dragged;
+    },
+    get shown() {
+      return !box.hidden;
+    }
+  };
+}
+
 // matrix.js
 var STRIDES = 32;
 var TALLEST_ROW = 18;
@@ -202,7 +1045,7 @@ function createMatrix(host, { label, palette, height = 330, onHover = () => {
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", label);
   const keys = "arrow keys go to the marked cells, Enter picks one";
-  const zooms = "plus and minus zoom, Shift with \u2190 or \u2192 chooses positions and Enter zooms to them, 0 shows all";
+  const zooms = `plus and minus zoom, Shift with \u2190 or \u2192 chooses ${zoom?.noun} and Enter zooms to them, 0 shows all`;
   canvas.setAttribute("aria-description", zoom ? `${keys}; ${zooms}` : keys);
   const painted = element("canvas"), wide = element("canvas");
   let image = null;
@@ -430,318 +1273,6 @@ function size(canvas, width, height) {
   if (canvas.height !== height) canvas.height = height;
 }
 
-// explain.js
-var CONTROLS = "button, select, input, summary";
-var PICTURES = "canvas, svg, .kv-strip";
-function explain(node, meaning) {
-  if (meaning) node.dataset.meaning = meaning;
-  else delete node.dataset.meaning;
-  return node;
-}
-function explainTogether(group2, label) {
-  group2.tabIndex = 0;
-  group2.dataset.terms = "";
-  group2.setAttribute("role", "group");
-  group2.setAttribute("aria-label", label);
-  group2.setAttribute("aria-description", "\u2191 and \u2193 say what each of them means");
-  return group2;
-}
-function explainAll(root2, show) {
-  root2.addEventListener("pointerover", (event) => {
-    if (!isTouch(event)) show(termOf(targetOf(event)), event);
-  });
-  root2.addEventListener("pointerleave", (event) => isTouch(event) || show(null));
-  root2.addEventListener("click", (event) => {
-    const target = targetOf(event), term = termOf(target);
-    if (target.closest(CONTROLS)) show(null);
-    else if (term) show(term, event);
-  });
-  root2.addEventListener("focusin", (event) => {
-    const target = targetOf(event);
-    if (!target.matches(":focus-visible")) return;
-    if (target.dataset.terms !== void 0) return walk(target, 0);
-    const term = (
-      /** @type {HTMLElement | null} */
-      target.closest("[data-meaning]")
-    );
-    if (term === target) show(term, pointOf(term), target.matches(CONTROLS) ? "" : saidOf(term));
-    else if (term && target.matches(CONTROLS)) show(term, pointOf(term));
-    else if (entered(target, event.relatedTarget)) {
-      const { left, top } = (term ?? target).getBoundingClientRect();
-      const panel = term ?? headingOf(target);
-      if (panel) show(panel, {
-        clientX: left,
-        clientY: top
-      }, panel.dataset.meaning);
-    }
-  });
-  root2.addEventListener("focusout", (event) => {
-    root2.querySelector("[data-term]")?.removeAttribute("data-term");
-    if (targetOf(event).closest("[data-terms], [data-meaning], section")) show(null);
-  });
-  root2.addEventListener("input", () => show(null));
-  root2.addEventListener("keydown", (event) => {
-    const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0, group2 = targetOf(event);
-    if (group2.dataset.terms === void 0 && event.key !== "Escape") return show(null);
-    if (!by || hasModifier(event)) return;
-    walk(group2, by);
-    event.preventDefault();
-    event.stopPropagation();
-  });
-  function walk(group2, by) {
-    const terms = (
-      /** @type {HTMLElement[]} */
-      [
-        ...group2.querySelectorAll("[data-meaning]")
-      ].filter((term2) => term2.offsetParent !== null)
-    );
-    const before = terms.findIndex((term2) => term2.dataset.term !== void 0);
-    const term = terms[Math.max(0, Math.min(terms.length - 1, before < 0 ? 0 : before + by))];
-    if (!term) return;
-    terms[before]?.removeAttribute("data-term");
-    term.dataset.term = "";
-    term.scrollIntoView({
-      block: "nearest",
-      inline: "nearest"
-    });
-    show(term, pointOf(term), saidOf(term));
-  }
-}
-function termOf(target) {
-  const node = (
-    /** @type {HTMLElement | null} */
-    target.closest(`[data-meaning], ${PICTURES}`)
-  );
-  return node?.dataset.meaning ? node : null;
-}
-function entered(target, before) {
-  const part = target.closest("[data-meaning], section");
-  return !(before instanceof Node && part?.contains(before));
-}
-function headingOf(target) {
-  return target.closest("section")?.querySelector(":scope > h3[data-meaning]") ?? null;
-}
-function saidOf(term) {
-  const parts = [
-    ...term.childNodes
-  ].map((node) => node.textContent?.trim()).filter(Boolean);
-  return `${term.dataset.said ?? parts.join(" ")}: ${term.dataset.meaning}`;
-}
-
-// strip.js
-var ATTENDED = 1;
-var ORACLE = 2;
-var SINK = 4;
-var RECENT = 8;
-var GENERATED = 16;
-var MERGED = 32;
-var WHOLE = 2e4;
-var WINDOW = 8e3;
-var BIDI_CONTROL = /[\u202a-\u202e\u2066-\u2069]/;
-function createStrip(host, options) {
-  const { tokens, start = 0, span: marks = [], label, whole = WHOLE, onHover = () => {
-  }, onPick = () => {
-  }, onScroll = () => {
-  }, onTurn } = options;
-  const most = tokens.length <= whole ? tokens.length : 2 * Math.ceil((options.most ?? WINDOW) / 2);
-  host.classList.add("kv-strip");
-  host.tabIndex = 0;
-  host.setAttribute("role", "region");
-  host.setAttribute("aria-label", label);
-  host.setAttribute("aria-description", "\u2191 and \u2193 read the marked tokens, with Shift all tokens; Enter picks one");
-  const note = host.appendChild(element("p", "kv-window")), range2 = note.appendChild(element("span"));
-  const [earlier, later] = [
-    "earlier",
-    "later"
-  ].map((name, later2) => {
-    const button2 = note.appendChild(element("button", "", name));
-    button2.type = "button";
-    explain(button2, `show ${name} tokens`).setAttribute("aria-label", `show ${name} tokens`);
-    button2.addEventListener("click", () => (onTurn ?? turn)(later2 ? 1 : -1));
-    return button2;
-  });
-  const lines = host.appendChild(element("div", "kv-lines"));
-  let spans = [];
-  const outlines = /* @__PURE__ */ new Map();
-  let painted = /* @__PURE__ */ new Set();
-  let lastPaint = [
-    [],
-    [],
-    []
-  ];
-  const asked = new Set(marks);
-  let first = start, revealed = tokens.length;
-  let cursor = -1;
-  function build(from) {
-    first = Math.max(start, Math.min(from, start + tokens.length - most));
-    const until = Math.min(start + tokens.length, first + most);
-    spans = [];
-    painted = /* @__PURE__ */ new Set();
-    for (let position = first; position < until; position++) {
-      const text = tokens[position - start], span = element("span", "", text);
-      span.dataset.position = String(position);
-      if (BIDI_CONTROL.test(text)) span.dataset.bidi = "";
-      if (asked.has(position)) span.dataset.span = "";
-      spans.push(span);
-    }
-    lines.replaceChildren(...spans);
-    for (const [name, { positions }] of outlines) outline(name, positions);
-    note.hidden = tokens.length <= most;
-    range2.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
-    earlier.disabled = first === start;
-    later.disabled = until === start + tokens.length;
-  }
-  function turn(direction) {
-    build(first + direction * most / 2);
-    paint(...lastPaint);
-    host.scrollTop = 0;
-  }
-  const spanAt = (position) => spans[position - first];
-  function paint(positions, looks2, marks2) {
-    lastPaint = [
-      positions,
-      looks2,
-      marks2
-    ];
-    const before = painted;
-    painted = /* @__PURE__ */ new Set();
-    for (let index = 0; index < positions.length; index++) {
-      const span = spanAt(positions[index]);
-      if (!span) continue;
-      dress(span, looks2[index], marks2[index]);
-      painted.add(span);
-    }
-    for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
-  }
-  function outline(name, positions) {
-    for (const span of outlines.get(name)?.spans ?? []) delete span.dataset[name];
-    const outlined = positions.flatMap((position) => spanAt(position) ?? []);
-    for (const span of outlined) span.dataset[name] = "";
-    outlines.set(name, {
-      positions,
-      spans: outlined
-    });
-  }
-  const light = (positions) => outline("lit", positions);
-  function focus(position, flash = true) {
-    if (position < start || position >= start + tokens.length) return;
-    if (!spanAt(position)) {
-      build(position - most / 2);
-      paint(...lastPaint);
-    }
-    const span = spans[position - first];
-    host.scrollTop = span.offsetTop - host.clientHeight / 3;
-    if (flash) span.animate([
-      {
-        outline: "2px solid currentColor"
-      },
-      {
-        outline: "2px solid transparent"
-      }
-    ], 1200);
-  }
-  function reveal(count) {
-    for (let index = Math.min(count, revealed); index < Math.max(count, revealed); index++) {
-      spans[index].hidden = index >= count;
-    }
-    revealed = count;
-  }
-  function inSight() {
-    const indexBelow = (height) => {
-      let low = 0, high = spans.length;
-      while (low < high) {
-        const middle = low + high >> 1;
-        if (spans[middle].offsetTop + spans[middle].offsetHeight > height) high = middle;
-        else low = middle + 1;
-      }
-      return low;
-    };
-    return [
-      first + indexBelow(host.scrollTop),
-      first + indexBelow(host.scrollTop + host.clientHeight)
-    ];
-  }
-  const move = (by) => ({ shiftKey }) => {
-    const from = cursor >= 0 ? cursor : inSight()[0] - (by > 0 ? 1 : 0);
-    const next = shiftKey || painted.size === 0 ? from + by : marked(from, by);
-    if (next === void 0 || next < start || next >= start + revealed) return;
-    place(next);
-  };
-  function marked(from, by) {
-    const [positions, , marks2] = lastPaint;
-    const places = Array.from(positions).filter((position, index) => marks2[index] && (position - from) * by > 0);
-    return by > 0 ? places[0] : places.at(-1);
-  }
-  function place(position) {
-    spanAt(cursor)?.removeAttribute("data-cursor");
-    cursor = position;
-    if (cursor < 0) return;
-    const [top, bottom] = inSight();
-    if (cursor <= top || cursor >= bottom) focus(cursor, false);
-    const span = spans[cursor - first];
-    span.dataset.cursor = "";
-    onHover(cursor, pointOf(span));
-  }
-  onKeys(host, {
-    ArrowUp: move(-1),
-    ArrowDown: move(1),
-    Enter: () => cursor >= 0 && onPick(cursor)
-  });
-  host.addEventListener("blur", () => {
-    if (cursor < 0) return;
-    place(-1);
-    onHover(null, pointOf(host));
-  });
-  const positionOf = (event) => {
-    const { position } = targetOf(event).dataset;
-    return position === void 0 ? null : Number(position);
-  };
-  host.addEventListener("pointerover", (event) => onHover(positionOf(event), event));
-  host.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
-  host.addEventListener("click", (event) => {
-    const position = positionOf(event);
-    if (position === null) return;
-    onPick(position);
-    if (isTouch(
-      /** @type {PointerEvent} */
-      event
-    )) onHover(position, event);
-  });
-  let waiting = false;
-  host.addEventListener("scroll", () => {
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      onScroll();
-    });
-  });
-  build(start);
-  return {
-    paint,
-    light,
-    outline,
-    focus,
-    turn,
-    reveal,
-    inSight
-  };
-}
-function dress(span, look, mark) {
-  if (span.mark !== mark) span.className = classOf(mark);
-  if (span.look !== look) span.style.cssText = look === NOTHING ? "" : tintOf(look);
-  span.mark = mark;
-  span.look = look;
-}
-function classOf(mark) {
-  if (!mark) return "";
-  if (!(mark & ATTENDED)) return mark & MERGED ? "kv-merged" : "kv-missed";
-  const kept = mark & (SINK | RECENT);
-  const kind = mark & GENERATED ? "kv-generated" : kept ? "kv-kept" : "";
-  const verdict3 = mark & ORACLE ? "kv-agreed" : kept || mark & GENERATED ? "" : "kv-wasted";
-  return `kv-attended ${kind} ${verdict3}`;
-}
-
 // map_colours.js
 var AGREED = 0;
 var WASTED = 1;
@@ -869,29 +1400,38 @@ function createTokenStrip(root2, host) {
   return unwatch;
 }
 function createCanvasMatrix(root2, host) {
+  const zoom = createZoom(host.get("shape")[1], () => paint(), {
+    most: Infinity,
+    noun: "columns"
+  });
+  const whole = (row2, column) => [
+    row2,
+    zoom.firstOf(column)
+  ];
   const matrix = createMatrix(panelOf(root2), {
     label: host.get("label"),
+    zoom,
     palette: () => host.get("colours").byteLength ? host.bytes("colours").slice() : mapColours(root2),
     onHover: (cell2) => host.tell({
-      hovered: cell2 ?? [
+      hovered: cell2 ? whole(...cell2) : [
         -1,
         -1
       ]
     }),
     onPick: (row2, column) => host.tell({
-      clicked: [
-        row2,
-        column
-      ]
+      clicked: whole(row2, column)
     })
   });
+  root2.append(createRange(zoom));
   const frame2 = () => matrix.frame(host.get("row"));
   const paint = () => {
     const values = host.bytes("values"), [rows, columns] = host.get("shape");
     if (values.length !== rows * columns) return;
-    matrix.paint(values, [
+    zoom.resize(columns);
+    const [from, until] = zoom.range;
+    matrix.paint(zoom.zoomed ? columnsOf2(values, columns, from, until) : values, [
       rows,
-      columns
+      until - from
     ]);
     frame2();
   };
@@ -909,6 +1449,13 @@ function createCanvasMatrix(root2, host) {
 function panelOf(root2) {
   root2.className = "kvviz kv-alone";
   return root2.appendChild(element("div", "kv-panel"));
+}
+function columnsOf2(values, columns, from, until) {
+  const wide = until - from, cut2 = new Uint8Array(values.length / columns * wide);
+  for (let row2 = 0; row2 * columns < values.length; row2++) {
+    cut2.set(values.subarray(row2 * columns + from, row2 * columns + until), row2 * wide);
+  }
+  return cut2;
 }
 
 // comparer_curve.js
@@ -977,263 +1524,6 @@ function createCurve(host, { label, onPick, onHover }) {
   };
 }
 
-// scope.js
-var SCOPES = {
-  head: "this head",
-  heads: "all heads of the layer",
-  query_heads: "this KV head",
-  layer: "this layer",
-  layers: "all layers",
-  step: "this step",
-  steps: "all steps",
-  last: "last step",
-  answer: "whole answer"
-};
-var SCOPE_OF = {
-  recall: "head",
-  mass: "head",
-  attended: "head",
-  read: "layer",
-  moved: "layer",
-  error: "layer",
-  metadata: "layer",
-  choose: "layer",
-  logprob: "layers"
-};
-var OF_UNION = {
-  none: "head",
-  layer: "heads",
-  kv_head: "query_heads"
-};
-function scopeIn(scope, union) {
-  return scope === "head" ? OF_UNION[union] : scope;
-}
-function scopeText(...scopes) {
-  return scopes.map((scope) => SCOPES[scope]).join(", ");
-}
-function tagged(node, ...scopes) {
-  node.append(tagOf(node, ...scopes));
-  return node;
-}
-function tagOf(node, ...scopes) {
-  node.dataset.scope = scopes.join(" ");
-  return element("span", "kv-scope", scopeText(...scopes));
-}
-function explainNumber(node, meaning, ...scopes) {
-  return explain(node, `${meaning}. Of: ${scopeText(...scopes)}`);
-}
-
-// slice.js
-var TYPES = {
-  U8: Uint8Array,
-  I32: Int32Array,
-  F32: Float32Array,
-  F64: Float64Array
-};
-function unpack(bytes2) {
-  const buffer = bytes2.slice().buffer;
-  const headerLength = Number(new DataView(buffer).getBigUint64(0, true));
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, headerLength)));
-  const slice = {
-    shapes: {}
-  };
-  for (const [name, entry] of Object.entries(header)) {
-    const { dtype, shape, data_offsets: [from, to] } = entry;
-    const type = TYPES[dtype];
-    slice[name] = new type(buffer, 8 + headerLength + from, (to - from) / type.BYTES_PER_ELEMENT);
-    slice.shapes[name] = shape;
-  }
-  [slice.layer, slice.head] = slice.place;
-  return slice;
-}
-function frameOf(slice, step) {
-  const names = [
-    "positions",
-    "groups",
-    "scores",
-    "weights",
-    "looks",
-    "marks"
-  ];
-  return cut(slice, names, slice.offsets[step], slice.offsets[step + 1]);
-}
-function clustersOf(slice, step) {
-  const names = [
-    "group_ids",
-    "group_hues",
-    "group_counts",
-    "group_scores",
-    "group_masses",
-    "group_known"
-  ];
-  return cut(slice, names, slice.group_offsets[step], slice.group_offsets[step + 1]);
-}
-function indexOf(frame2, position) {
-  let low = 0, high = frame2.positions.length - 1;
-  while (low <= high) {
-    const middle = low + high >> 1;
-    if (frame2.positions[middle] === position) return middle;
-    if (frame2.positions[middle] < position) low = middle + 1;
-    else high = middle - 1;
-  }
-  return -1;
-}
-function positionAt({ map_positions, shapes }, [row2, column]) {
-  return map_positions[row2 * shapes.map_positions[1] + column];
-}
-function roundedWeight(slice, step, position) {
-  if (!slice.all_weights) return null;
-  const byte = slice.all_weights[step * slice.shapes.all_weights[1] + position];
-  return byte === 0 ? 0 : 2 ** ((byte - 255) / 10);
-}
-function cut(slice, names, from, to) {
-  return Object.fromEntries(names.map((name) => [
-    name,
-    slice[name].subarray(from, to)
-  ]));
-}
-
-// words.js
-var MEANING = {
-  step: "decode step, counted from 0 as in recording.indices(step, layer)",
-  fed: "the token that this step feeds to the model",
-  recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
-  mass: "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
-  error: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
-  attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
-  read: "read: bytes of the keys and values that the whole layer attends to at this step",
-  moved: "moved: bytes of keys and values that the whole layer fetched from another tier at this step",
-  prompt: "the prompt as the model reads it; point at a token to see its cluster, score and attention",
-  map: "one row per step, the first at the top; one column per position, or per several positions of a long text (the strongest token is drawn); in colour: attended, in the colour of the text: missed, faint: sinks and recent tokens; click to go to the step and the token; drag over positions to zoom in; the bar above it has the visible part of the prompt, the prompt's end and the marked tokens",
-  next: "the token that this step predicts",
-  follow: "where the text moves when the step, layer or head changes; click a token to pick it",
-  heads: "a number of each head; the area of a mark is its share of the largest; pick a head by a click or by the arrow keys",
-  recalled: "the clusters recalled at this step, best score first: rank, number, score, bar and share of the exact attention on the attended tokens, how many these are, and their first words",
-  merged: "merged: the oracle would attend to it; the method attends to its centroid instead, the mean of several tokens, which gives it at least half of its weight",
-  written: "the tokens fed up to this step (a question in grey), then the token that this step predicts",
-  hues: `there are ${HUES} hues, which repeat: the number tells two of one hue apart`,
-  share: "share of the exact attention that falls on these tokens",
-  score: "the method ranks by this number, the best first"
-};
-var MARKS = {
-  agreed: [
-    "kv-attended kv-agreed",
-    "attended, and the oracle of the same size would attend to it too"
-  ],
-  wasted: [
-    "kv-attended kv-wasted",
-    "selected by the method, although the oracle would not attend to it"
-  ],
-  missed: [
-    "kv-missed",
-    "the oracle would attend to it; the method did not"
-  ],
-  merged: [
-    "kv-merged",
-    MEANING.merged,
-    true
-  ],
-  "sink or recent": [
-    "kv-attended kv-kept",
-    "always attended, without being selected"
-  ]
-};
-function marksOf(merges) {
-  return Object.entries(MARKS).filter(([, [, , merging]]) => merges || !merging).map(([name, [classes, meaning]]) => [
-    classes,
-    name,
-    `${name === "merged" ? "" : `${name}: `}${meaning}`
-  ]);
-}
-function visible(text) {
-  const spaces = text.replace(/ /g, "\xB7").replace(/\n/g, "\u21B5").replace(/\t/g, "\u2192").replace(/\r/g, "\u240D");
-  return named(spaces);
-}
-function named(text) {
-  const hidden = /[\x00-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
-  return text.replace(hidden, (character) => `\u27E8U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27E9`);
-}
-function quoted(text) {
-  return `\u201C\u2068${visible(text)}\u2069\u201D`;
-}
-function bytes(count) {
-  const units = [
-    "B",
-    "kB",
-    "MB",
-    "GB"
-  ];
-  let power = 0;
-  while (count >= 999.5 && power < 3) {
-    count /= 1e3;
-    power++;
-  }
-  return `${power && count < 99.95 ? count.toFixed(1) : Math.round(count)} ${units[power]}`;
-}
-function decimals(number) {
-  if (Number.isNaN(number)) return "none";
-  return number !== 0 && (Math.abs(number) < 1e-3 || Math.abs(number) >= 1e5) ? number.toExponential(1) : Number(number.toPrecision(3)).toString();
-}
-function wasRecalled(frame2, index) {
-  return index >= 0 && frame2.groups[index] >= 0;
-}
-function aboutToken(page, slice, frame2, step, position) {
-  const rows = [
-    [
-      "token",
-      visible(page.tokens[position])
-    ],
-    [
-      "position",
-      format(position)
-    ]
-  ];
-  if (position > page.prompt_length + step) return [
-    ...rows,
-    [
-      "state",
-      "not yet in the text at this step"
-    ]
-  ];
-  const index = indexOf(frame2, position);
-  if (wasRecalled(frame2, index)) {
-    rows.push([
-      page.group_name,
-      `#${frame2.groups[index]}`
-    ], [
-      "score",
-      decimals(frame2.scores[index])
-    ]);
-  } else rows.push([
-    page.group_name,
-    index < 0 ? "unknown" : "none"
-  ]);
-  rows.push([
-    "attention",
-    weightOf(slice, frame2, index, step, position)
-  ], [
-    "state",
-    verdict(index < 0 ? 0 : frame2.marks[index])
-  ], [
-    "numbers",
-    `of ${SCOPES.head}, step ${format(step)}`
-  ]);
-  return rows;
-}
-function weightOf(slice, frame2, index, step, position) {
-  if (index >= 0) return decimals(frame2.weights[index]);
-  const weight = roundedWeight(slice, step, position);
-  if (weight === null) return "less than any token of the oracle";
-  return weight === 0 ? "below 3e-8" : `about ${decimals(Number(weight.toPrecision(2)))}`;
-}
-function verdict(mark) {
-  if (!mark) return "not attended; the oracle would not attend to it either";
-  if (!(mark & ATTENDED)) return mark & MERGED ? MEANING.merged : "missed: the oracle would attend to it";
-  const oracle = mark & ORACLE ? "the oracle would too" : "the oracle would not";
-  const kind = mark & SINK ? "attended as a sink" : mark & RECENT ? "attended as a recent token" : mark & GENERATED ? "attended as a generated token" : "attended";
-  return `${kind}; ${oracle}`;
-}
-
 // comparer_words.js
 var NUMBERS = {
   recall: {
@@ -1295,263 +1585,6 @@ function meanOf(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-// panel.js
-function keepKeys(root2) {
-  const suppress = (node) => {
-    node.dataset.lmSuppressShortcuts = "true";
-  };
-  suppress(root2);
-  root2.addEventListener("focusin", (event) => suppress(targetOf(event)));
-}
-function picker(host, name, options, meaning, changed) {
-  const label = host.appendChild(element("label", "kv-picker"));
-  label.append(element("span", "", name));
-  explain(label, meaning);
-  const select = label.appendChild(element("select"));
-  select.setAttribute("aria-label", name);
-  select.setAttribute("aria-description", meaning);
-  for (const option of options) {
-    const [value, text] = Array.isArray(option) ? option : [
-      String(option),
-      String(option)
-    ];
-    select.append(new Option(text, value));
-  }
-  select.addEventListener("change", () => changed(select.value));
-  return select;
-}
-function button(host, text, meaning, pressed) {
-  const node = host.appendChild(element("button", "", text));
-  node.type = "button";
-  explain(node, meaning).setAttribute("aria-label", meaning);
-  node.addEventListener("click", () => pressed());
-  return node;
-}
-function section(host, title, name, meaning) {
-  const node = host.appendChild(element("section", name));
-  explain(node.appendChild(element("h3", "", title)), meaning);
-  return node;
-}
-function titledPanel(host, title, name, meaning) {
-  const node = section(host, title, name, meaning);
-  return {
-    heading: (
-      /** @type {HTMLElement} */
-      node.children[0]
-    ),
-    panel: node.appendChild(element("div", "kv-panel"))
-  };
-}
-function stepKeys(steps2) {
-  return {
-    ArrowLeft: [
-      -1
-    ],
-    ArrowRight: [
-      1
-    ],
-    Home: [
-      0,
-      0
-    ],
-    End: [
-      0,
-      steps2 - 1
-    ]
-  };
-}
-function createStepSlider(bar, steps2, go) {
-  const last = steps2 - 1;
-  const buttons = bar.appendChild(element("span", "kv-buttons"));
-  const previous = button(buttons, "\u2039", "previous step (\u2190)", () => go(-1));
-  const next = button(buttons, "\u203A", "next step (\u2192)", () => go(1));
-  const label = bar.appendChild(element("label", "kv-step"));
-  label.append(element("span", "", "step"));
-  explain(label, MEANING.step);
-  const slider = label.appendChild(element("input"));
-  Object.assign(slider, {
-    type: "range",
-    min: 0,
-    max: last,
-    step: 1
-  });
-  slider.setAttribute("aria-label", "decode step");
-  slider.setAttribute("aria-description", MEANING.step);
-  slider.addEventListener("input", () => go(0, Number(slider.value)));
-  const count = label.appendChild(element("output"));
-  count.style.minWidth = `${2 * format(last).length + 3}ch`;
-  return {
-    buttons,
-    /** @param {number} step */
-    show(step, about2 = "") {
-      previous.disabled = step === 0;
-      next.disabled = step === last;
-      slider.value = String(step);
-      slider.setAttribute("value", slider.value);
-      slider.setAttribute("aria-valuetext", `step ${step} of ${last}${about2}`);
-      count.textContent = `${format(step)} / ${format(last)}`;
-    }
-  };
-}
-function createLegend(marks, hint, hintMeaning) {
-  const host = explainTogether(element("p", "kv-legend"), "legend of the marks");
-  for (const [mark, text, meaning] of marks) {
-    const entry = host.appendChild(element("span", "kv-entry"));
-    const sample = entry.appendChild(element("span", mark, "text"));
-    if (mark !== "kv-missed") sample.style.cssText = `--kv-h:250;--kv-a:0.6;${mark.includes("kept") ? "--kv-c:0" : ""}`;
-    entry.append(element("span", "", text));
-    explain(entry, meaning);
-  }
-  explain(host.appendChild(element("span", "kv-entry", hint)), hintMeaning);
-  return host;
-}
-function markSelected(...selects) {
-  for (const select of selects) {
-    for (const option of select.options) option.toggleAttribute("selected", option.selected);
-  }
-}
-
-// map_zoom.js
-var MAP_COLUMNS = 384;
-var SHORTEST = 8;
-function createZoom(length, changed) {
-  let range2 = [
-    0,
-    length
-  ];
-  const listeners = [];
-  function show(from, until) {
-    const size2 = Math.min(length, Math.max(Math.min(SHORTEST, length), Math.round(until - from)));
-    const start = Math.max(0, Math.min(length - size2, Math.round(from)));
-    if (start === range2[0] && start + size2 === range2[1]) return false;
-    range2 = [
-      start,
-      start + size2
-    ];
-    changed();
-    for (const react of listeners) react(range2, false);
-    return true;
-  }
-  return {
-    length,
-    get range() {
-      return range2;
-    },
-    get zoomed() {
-      return range2[1] - range2[0] < length;
-    },
-    show,
-    reset: () => show(0, length),
-    /**
-     * Makes the range larger or smaller by a factor; a position stays where it is on the map.
-     *
-     * @param {number} factor
-     * @param {number} position
-     */
-    by(factor, position) {
-      const [from, until] = range2, size2 = Math.max(SHORTEST, (until - from) * factor);
-      return show(position - (position - from) * size2 / (until - from), position + (until - position) * size2 / (until - from));
-    },
-    /**
-     * Moves the range by half of its size; says whether it moved.
-     *
-     * @param {number} direction
-     */
-    shift(direction) {
-      const by = direction * (range2[1] - range2[0]) / 2;
-      return show(range2[0] + by, range2[1] + by);
-    },
-    /**
-     * The first position of a column; the end of the range for the column behind the last one.
-     *
-     * @param {number} column
-     */
-    firstOf(column) {
-      if (column >= columnsOf(range2)) return range2[1];
-      return range2[0] + Math.floor(column * ((range2[1] - range2[0]) / columnsOf(range2)));
-    },
-    /** @param {number} position */
-    columnOf(position) {
-      const inside = Math.max(0, Math.min(range2[1] - 1, position) - range2[0]);
-      return columnIndex(range2)[inside];
-    },
-    /**
-     * Tells which positions are being chosen, before the maps show them; null: none any more.
-     *
-     * @param {Range | null} positions
-     */
-    choosing(positions) {
-      for (const react of listeners) react(positions ?? range2, positions !== null);
-    },
-    /** @param {(range: Range, choosing: boolean) => void} react */
-    told: (react) => listeners.push(react)
-  };
-}
-function createRange(zoom) {
-  const bar = element("div", "kv-range");
-  bar.append(element("span", "", "map:"));
-  const words = bar.appendChild(element("span"));
-  words.setAttribute("role", "status");
-  const reset = button(bar, "show all", "show all positions (0)", () => zoom.reset());
-  function paint([from, until], choosing) {
-    reset.hidden = !zoom.zoomed;
-    const positions = `positions ${format(from)} to ${format(until - 1)}`;
-    words.textContent = choosing ? `choosing ${positions}` : zoom.zoomed ? `${positions} of ${format(zoom.length)}` : `all ${format(zoom.length)} positions`;
-  }
-  zoom.told(paint);
-  paint(zoom.range, false);
-  return bar;
-}
-function mapOf(slice, zoom, attendedFirst) {
-  return zoom.zoomed ? pooled(slice, zoom.range, attendedFirst) : slice;
-}
-function pooled(slice, range2, attendedFirst) {
-  const [from, until] = range2, steps2 = slice.offsets.length - 1, columns = columnsOf(range2), index = columnIndex(range2);
-  const map_looks = new Uint8Array(steps2 * columns).fill(255), map_positions = new Int32Array(steps2 * columns);
-  const ranks = new Float32Array(steps2 * columns);
-  for (let place = from; place < until; place++) {
-    const column = index[place - from];
-    if (place === from || index[place - from - 1] !== column) map_positions[column] = place;
-  }
-  for (let step = 1; step < steps2; step++) map_positions.copyWithin(step * columns, 0, columns);
-  for (let step = 0; step < steps2; step++) {
-    for (let token = slice.offsets[step]; token < slice.offsets[step + 1]; token++) {
-      const position = slice.positions[token];
-      if (position < from || position >= until) continue;
-      const cell2 = step * columns + index[position - from];
-      const first = attendedFirst && slice.marks[token] & ATTENDED ? 1 : 0;
-      const rank = Math.fround(Math.fround(slice.weights[token] + 1) + first);
-      if (rank <= ranks[cell2]) continue;
-      ranks[cell2] = rank;
-      map_positions[cell2] = position;
-      map_looks[cell2] = slice.cell_looks[token];
-    }
-  }
-  const shape = [
-    steps2,
-    columns
-  ];
-  return {
-    map_looks,
-    map_positions,
-    shapes: {
-      map_looks: shape,
-      map_positions: shape
-    }
-  };
-}
-function columnsOf([from, until]) {
-  return Math.min(MAP_COLUMNS, until - from);
-}
-function columnIndex(range2) {
-  const size2 = range2[1] - range2[0], columns = columnsOf(range2), wide = size2 / columns;
-  const index = new Uint16Array(size2);
-  for (let column = 0; column < columns; column++) {
-    index.fill(column, Math.floor(column * wide), column === columns - 1 ? size2 : Math.floor((column + 1) * wide));
-  }
-  return index;
-}
-
 // union.js
 var UNIONS = (
   /** @type {Union[]} */
@@ -1575,22 +1608,22 @@ function unionOf({ union }) {
     heads: 1
   };
 }
-function nameIn(name, union) {
-  return union !== "none" && MEANS.includes(name) ? `mean ${name}` : name;
+function nameIn(name, union, label = name) {
+  return union !== "none" && MEANS.includes(name) ? `mean ${label}` : label;
 }
 function meaningIn(name, union, heads) {
   if (union === "none" || heads === 1) return MEANING[name];
   if (MEANS.includes(name)) return `mean over the ${heads} heads of ${MEANING[name]}`;
   return name === "attended" ? `attended: tokens that at least one of the ${heads} heads attends to` : MEANING[name];
 }
-function about(page, slice, frame2, step, position) {
+function about(page, slice, frame2, step, position, row2 = step) {
   const rows = aboutToken(page, slice, frame2, step, position), index = indexOf(frame2, position);
   if (!slice.union || position > page.prompt_length + step) return rows;
   const counts = (
     /** @type {HeadCounts} */
     slice
   ), heads = unionOf(slice).heads;
-  const at = slice.offsets[step] + index;
+  const at = slice.offsets[row2] + index;
   const of = (name) => `${index < 0 ? 0 : counts[name][at]} of ${heads} heads`;
   const mark = index < 0 ? 0 : frame2.marks[index];
   return [
@@ -1643,6 +1676,22 @@ function verdict2(mark) {
   }
   if (mark & MERGED) return "merged: no head attends to it alone, but the centroids of those whose oracle would count";
   return "missed: no head attends to it; the oracle of a head would";
+}
+function createHeadsLegend(marks, words, meaning) {
+  const host = createLegend(marks, words, meaning);
+  const last = (
+    /** @type {HTMLElement} */
+    host.lastElementChild
+  );
+  return {
+    host,
+    /** @param {AnySlice} slice */
+    say(slice) {
+      const { kind, heads } = unionOf(slice);
+      last.textContent = kind === "none" ? words : `union of ${heads} heads \xB7 strength: share of the heads`;
+      explain(last, kind === "none" ? meaning : STRENGTH);
+    }
+  };
 }
 function isShown(slice, layer, head, union) {
   const { kind } = unionOf(slice);
@@ -1894,9 +1943,13 @@ function createMenu(head, root2, name, meaning) {
   });
   const sheet = menu.appendChild(element("div", "kv-sheet"));
   menu.addEventListener("keydown", (event) => {
-    const by = MOVES.get(event.key), buttons = [
-      ...sheet.querySelectorAll("button")
-    ];
+    const by = MOVES.get(event.key);
+    const buttons = (
+      /** @type {HTMLElement[]} */
+      [
+        ...sheet.querySelectorAll("button:enabled")
+      ]
+    );
     if (event.key === "Escape" && menu.open) close();
     else if (by && menu.open && buttons.length && targetOf(event).tagName !== "SELECT") {
       const at = buttons.findIndex((node) => node === document.activeElement);
@@ -1927,6 +1980,7 @@ function setting(sheet, text, label, meaning) {
 }
 
 // head_map.js
+var FEW = 10;
 var MOVES2 = {
   ArrowLeft: [
     -1,
@@ -1961,7 +2015,8 @@ function createHeadMap(host, options) {
   table.setAttribute("role", "grid");
   table.setAttribute("aria-label", label);
   table.style.setProperty("--kv-layers", String(layers.length));
-  if (heads.length > 12) table.dataset.small = "";
+  const small = heads.length > 12, few = layers.length <= FEW;
+  if (small) table.dataset.small = few ? "few" : "many";
   const cells = /* @__PURE__ */ new Map();
   for (const head of heads) {
     const row2 = table.appendChild(element("div", "kv-headrow"));
@@ -1978,7 +2033,7 @@ function createHeadMap(host, options) {
   const axis = table.appendChild(element("div", "kv-headrow kv-headaxis"));
   axis.setAttribute("aria-hidden", "true");
   axis.append(element("span", "kv-headname", "layer"));
-  const every = Math.max(heads.length > 12 ? 2 : 1, Math.ceil(layers.length / 10));
+  const every = Math.max(small && !few ? 2 : 1, Math.ceil(layers.length / FEW));
   layers.forEach((layer, at) => axis.append(element("span", "", at % every ? "" : String(layer))));
   const said = host.appendChild(element("p", "kv-headsaid"));
   said.setAttribute("role", "status");
@@ -2137,7 +2192,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
     paint: nothing
   };
   const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
-  const layers = layersOf(page), heads = headsOf(page);
+  const layers = layersOf(page), heads = headsOf(page), joinedHeads = page.joined_heads ?? heads;
   const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
   if (unions.includes("layer")) joined.push(ALL);
   const section2 = root2.appendChild(element("section", "kv-headpanel"));
@@ -2198,7 +2253,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
         valueOf(numbers, place2).toFixed(3)
       ]);
     },
-    available: ({ layer, head }) => page.layers.includes(layer) && (head < 0 || page.heads.includes(head)),
+    available: ({ layer, head: row2 }) => page.layers.includes(layer) && headsOfRow(row2).some((head) => (row2 < 0 ? joinedHeads : page.heads).includes(head)),
     elsewhere,
     pick({ layer, head: row2 }) {
       if (row2 >= 0) pick(layer, row2, "none");
@@ -3729,6 +3784,21 @@ var MEANING3 = {
   generated: "fed: attended tokens that were fed after the prompt",
   missed: "missed: the oracle would attend to them; the method does not, or their centroids give them less than half of their weight"
 };
+var OF_UNION2 = {
+  attended: "attended: tokens that at least one of these heads attends to at the last step, each counted once, and their centroids; the budget is that of each head, so that these may be more",
+  ledger: "the tokens that at least one of these heads attends to at the last step, each counted once; all parts except the missed tokens add up to them",
+  text: "the trace as text; point at a token to see how many heads attend to it, and its mean attention",
+  agreed: "agreed: a head attends to the token, and the oracle of a head would select it",
+  wasted: "wasted: a head selected the token, and no oracle would",
+  merged: "centroids: merged tokens of each of these heads, each of which stands for several tokens",
+  missed: "missed: no head attends to the token, and the oracle of a head would",
+  curve: `means over the heads, each with that budget; ${MEANING3.curve}`
+};
+function meaningOf(name, { kind, heads }) {
+  if (kind === "none") return MEANING3[name];
+  if (name === "recall" || name === "mass") return `${meaningIn(name, kind, heads)}; mean over the steps`;
+  return OF_UNION2[name] ?? MEANING3[name];
+}
 var FIGURES = [
   {
     scopes: [
@@ -3830,10 +3900,7 @@ function createExplorerControls(root2, page, { change, measured, save }) {
   refusal.setAttribute("role", "status");
   const list = explainTogether(left.appendChild(element("div", "kv-explorer-numbers")), "numbers of this budget");
   const figures = {};
-  for (const { scopes, numbers } of FIGURES) {
-    const group2 = list.appendChild(tagged(element("div", "kv-explorer-scope"), ...scopes));
-    for (const [name, label] of numbers) figures[name] = figure(group2, name, label, scopes);
-  }
+  const groups = FIGURES.map(({ scopes, numbers }) => figureGroup(list, scopes, numbers, figures));
   let measure = MEASURES[0];
   const measures = MEASURES.map(({ name, label }) => [
     name,
@@ -3846,7 +3913,8 @@ function createExplorerControls(root2, page, { change, measured, save }) {
   measurePicker.value = measure.name;
   const pickers = createPlacePickers(head, page, (layer, row2) => change({
     layer,
-    head: row2
+    head: row2,
+    union: "none"
   }));
   const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
@@ -3881,9 +3949,13 @@ function createExplorerControls(root2, page, { change, measured, save }) {
       refusal.textContent = reason ? `Nothing to show here. ${reason}. Move a slider back.` : "";
       grid.toggleAttribute("data-stale", Boolean(reason));
     },
-    /** @param {ExplorerNumbers} numbers */
-    paint(numbers) {
+    /**
+     * @param {ExplorerNumbers} numbers
+     * @param {{ kind: Union, heads: number }} union
+     */
+    paint(numbers, union) {
       set(numbers);
+      for (const ofHeads of groups) ofHeads(union);
       const seed = page.seed === null ? "" : ` \xB7 seed ${page.seed}`;
       title.textContent = `${page.title} \xB7 budget ${format(numbers.budget)} \xB7 ${page.model} \xB7 ${format(page.prompt_length)} tokens${seed}`;
       for (const { name } of MEASURES) figures[name].textContent = shortNumber(numbers[name]);
@@ -3933,11 +4005,28 @@ function createSlider(host, name, stops, meaning, changed) {
     move
   };
 }
-function figure(host, name, label, scopes) {
-  const row2 = host.appendChild(element("div", "kv-explorer-number"));
-  explainNumber(row2, MEANING3[name], ...scopes);
-  row2.append(element("span", "kv-name", label));
-  return row2.appendChild(element("span", "kv-number"));
+function figureGroup(list, scopes, numbers, figures) {
+  const group2 = list.appendChild(element("div", "kv-explorer-scope"));
+  let tag = group2.appendChild(tagOf(group2, ...scopes));
+  const rows = numbers.map(([name, label]) => {
+    const row2 = group2.appendChild(element("div", "kv-explorer-number"));
+    const term = row2.appendChild(element("span", "kv-name"));
+    figures[name] = row2.appendChild(element("span", "kv-number"));
+    return {
+      name,
+      label,
+      row: row2,
+      term
+    };
+  });
+  return (union) => {
+    const now = scopes.map((scope) => scopeIn(scope, union.kind));
+    tag.replaceWith(tag = tagOf(group2, ...now));
+    for (const { name, label, row: row2, term } of rows) {
+      term.textContent = nameIn(name, union.kind, label);
+      explainNumber(row2, meaningOf(name, union), ...now);
+    }
+  };
 }
 
 // explorer_curve.js
@@ -4203,20 +4292,23 @@ function createLedger(host) {
   bar.setAttribute("role", "img");
   const list = explainTogether(host.appendChild(element("p", "kv-legend")), "where the tokens went");
   return {
-    /** @param {ExplorerNumbers} numbers */
-    paint({ parts }) {
+    /**
+     * @param {ExplorerNumbers} numbers
+     * @param {{ kind: Union, heads: number }} union
+     */
+    paint({ parts }, union) {
       const shown2 = PARTS.filter((name) => parts[name] > 0);
       const attended = shown2.reduce((sum, name) => sum + (name === "missed" ? 0 : parts[name]), 0);
       bar.replaceChildren(...shown2.map((name) => {
         const segment = element("span", `kv-explorer-part kv-explorer-${name}`);
         segment.style.flexGrow = String(parts[name]);
-        explain(segment, `${MEANING3[name]}: ${format(parts[name])}`);
+        explain(segment, `${meaningOf(name, union)}: ${format(parts[name])}`);
         return segment;
       }));
       bar.setAttribute("aria-label", shown2.map((name) => `${PART_LABELS[name] ?? name} ${parts[name]}`).join(", "));
       list.replaceChildren(...shown2.map((name) => {
         const entry = element("span", "kv-entry");
-        explain(entry, MEANING3[name]);
+        explain(entry, meaningOf(name, union));
         const share = name === "missed" ? "" : ` (${(100 * parts[name] / attended).toFixed(1)} %)`;
         const members = name === "merged" ? ` for ${format(parts.merged_tokens)} tokens` : "";
         entry.append(element("i", `kv-explorer-part kv-explorer-${name}`), element("span", "", PART_LABELS[name] ?? name));
@@ -4310,7 +4402,7 @@ function createExplorer(root2, host) {
     questions.forget();
     place = placeOf(numbers);
     controls.set(place);
-    heads.paint(place.layer, place.head);
+    heads.paint(place.layer, place.head, place.union);
   });
   controls.grid.before(wait.words);
   const tip = createTip(root2);
@@ -4318,9 +4410,10 @@ function createExplorer(root2, host) {
   controls.grid.before(above);
   const heads = createHeadPanel(above, page, {
     tip,
-    pick: (layer, head) => change({
+    pick: (layer, head, union) => change({
       layer,
-      head
+      head,
+      union
     }),
     settings: controls.settings
   });
@@ -4332,7 +4425,7 @@ function createExplorer(root2, host) {
   const curvePanel = titledPanel(right, "", "kv-explorer-curve", MEANING3.curve);
   curvePanel.heading.tabIndex = 0;
   const { heading: ledgerHeading, panel: ledgerPanel } = titledPanel(right, `${ledgerTitle} `, "kv-explorer-ledger", MEANING3.ledger);
-  ledgerHeading.append(tagOf(ledgerPanel, "head", "last"));
+  const ledgerTag = ledgerHeading.appendChild(tagOf(ledgerPanel, "head", "last"));
   const { panel: textPanel, heading: textHeading } = titledPanel(right, textTitle, "kv-explorer-text", MEANING3.text);
   root2.append(...page.notes.map((note) => element("p", "kv-note", note)));
   const curve = createCurve2(curvePanel.panel, page, {
@@ -4344,7 +4437,7 @@ function createExplorer(root2, host) {
   const ledger = createLedger(ledgerPanel);
   const about2 = (position, event) => {
     if (position === null || !slice || !frame2) tip.hide();
-    else tip.show(aboutToken(page, slice, frame2, page.steps - 1, position), event);
+    else tip.show(about(page, slice, frame2, page.steps - 1, position, 0), event);
   };
   const mapHost = element("div", "kv-explorer-map");
   explain(mapHost, MEANING3.map);
@@ -4358,7 +4451,8 @@ function createExplorer(root2, host) {
       column
     ]))
   });
-  textPanel.after(createLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING3.tint));
+  const legend3 = createHeadsLegend(marksOf(page.merges), `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`, MEANING3.tint);
+  textPanel.after(legend3.host);
   const strip = createStrip(textPanel, {
     tokens: page.tokens,
     span: page.span,
@@ -4401,20 +4495,36 @@ function createExplorer(root2, host) {
       }
     };
     controls.set(place);
-    heads.paint(place.layer, place.head);
+    heads.paint(place.layer, place.head, place.union);
     wait.begin(host);
     root2.dataset.busy = "";
     questions.ask(place);
   }
   function paintCurve() {
-    const { name, title } = controls.measure, scopes = SCOPE_OF[name];
-    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scopes, "steps"));
-    explainNumber(curvePanel.heading, `${MEANING3[name]}. ${MEANING3.curve}`, scopes, "steps");
-    curve.paint(controls.measure, numbers);
+    if (!slice) return;
+    const { measure } = controls, union = unionOf(slice);
+    const scope = scopeIn(SCOPE_OF[measure.name], union.kind);
+    const title = nameIn(measure.name, union.kind, measure.title);
+    const about3 = scope === "layer" ? MEANING3.curve : meaningOf("curve", union);
+    curvePanel.heading.replaceChildren(`${title} `, tagOf(curvePanel.panel, scope, "steps"));
+    explainNumber(curvePanel.heading, `${meaningOf(measure.name, union)}. ${about3}`, scope, "steps");
+    curve.paint({
+      ...measure,
+      title
+    }, numbers);
+  }
+  function describe(slice2) {
+    const union = unionOf(slice2), scope = scopeIn("head", union.kind);
+    ledgerTag.textContent = scopeText(scope, "last");
+    ledgerPanel.dataset.scope = `${scope} last`;
+    explain(ledgerHeading, meaningOf("ledger", union));
+    explain(textHeading, meaningOf("text", union));
+    legend3.say(slice2);
   }
   function save(format2) {
-    const { budget, layer, head } = numbers;
-    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-head-${head}`;
+    const { budget, layer, head, union } = numbers;
+    const heads2 = union === "none" ? `head-${head}` : "union";
+    const name = `budget-explorer-${page.method}-${budget}-layer-${layer}-${heads2}`;
     return saveAs(format2, controls.menu, root2, host, name);
   }
   root2.addEventListener("keydown", (event) => {
@@ -4433,14 +4543,16 @@ function createExplorer(root2, host) {
     const opening = slice === null;
     numbers = answer;
     place = placeOf(answer);
-    slice = /** @type {Slice} */
+    slice = /** @type {ExplorerSlice} */
     unpack(host.bytes("slice"));
     frame2 = frameOf(slice, 0);
+    const union = unionOf(slice);
     strip.paint(frame2.positions, frame2.looks, frame2.marks);
     map.paint(slice.map_looks, slice.shapes.map_looks);
-    ledger.paint(answer);
-    controls.paint(answer);
-    heads.paint(answer.layer, answer.head);
+    ledger.paint(answer, union);
+    controls.paint(answer, union);
+    heads.paint(answer.layer, answer.head, answer.union);
+    describe(slice);
     paintCurve();
     follow2.show([
       frame2
@@ -4460,11 +4572,12 @@ function createExplorer(root2, host) {
     curve.destroy();
   };
 }
-function placeOf({ budget, layer, head, settings }) {
+function placeOf({ budget, layer, head, union, settings }) {
   return {
     budget,
     layer,
     head,
+    union,
     settings: {
       ...settings
     }
@@ -5010,8 +5123,8 @@ function createDetails(host, page, { goTo, onList }) {
   };
 }
 function fact(parent, name, text, meaning, ...when) {
-  const figure3 = parent.appendChild(explainNumber(element("span", "kv-figure"), meaning, "head", ...when));
-  figure3.append(element("span", "kv-name", name), element("span", "kv-number", text));
+  const figure2 = parent.appendChild(explainNumber(element("span", "kv-figure"), meaning, "head", ...when));
+  figure2.append(element("span", "kv-name", name), element("span", "kv-number", text));
 }
 function row(rows, name, meaning) {
   rows.append(explain(element("dt", "kv-name", name), meaning));
@@ -6094,6 +6207,7 @@ var MEANING5 = {
   stage: "a stage of the method's choice, and what it did with the token",
   causes: "what each cause took from the answer's log-probability, in nats",
   verdict: "what became of the token in this head, at this step",
+  settings: "other changes: pin or drop the picked token, or take all changes back",
   restore: "let the picked head attend to the oracle's tokens, as many as the method attends to, and decode again",
   pin: "let every head attend to the picked token, on top of the budget, and decode again",
   drop: "let no head attend to the picked token, and decode again",
@@ -6162,7 +6276,7 @@ function createAnswers(host, page) {
      */
     paint(changes, result) {
       if (!changes.length) {
-        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token";
+        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token (in Settings)";
         return;
       }
       const names = changes.map(nameOf).join(", ");
@@ -6370,14 +6484,14 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
         for (const [state, name, numbers] of linesOf2(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
           item.dataset.state = state;
-          explainNumber(item, meaningOf(name), "head", "step");
+          explainNumber(item, meaningOf2(name), "head", "step");
           item.append(element("span", "kv-name", name), element("span", "", numbers));
         }
       }
     }
   };
 }
-function meaningOf(name) {
+function meaningOf2(name) {
   const named2 = {
     "exact attention": MEANING5.exact,
     given: MEANING5.here,
@@ -6409,14 +6523,14 @@ function createMisses(root2, host) {
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} \xB7 ${lost} `));
   explainNumber(tagged(title, "layers", "answer"), MEANING5.logprob, "layers", "answer");
+  const { sheet, close } = createMenu(top, root2, "Settings", MEANING5.settings);
   const menu = createSaveMenu(top, root2, save);
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({
     step: clamp(to ?? picked().step + by)
   }));
   const fed = bar.appendChild(element("span", "kv-fed"));
-  const buttons = bar.appendChild(element("span", "kv-changes"));
-  button(buttons, "Restore", MEANING5.restore, () => {
+  button(bar, "Restore", MEANING5.restore, () => {
     const { layer, head } = picked();
     change({
       kind: "restore",
@@ -6424,15 +6538,15 @@ function createMisses(root2, host) {
       head
     });
   });
-  button(buttons, "Pin", MEANING5.pin, () => change({
+  inSheet("Pin the picked token", MEANING5.pin, () => change({
     kind: "pin",
     position: picked().position
   }));
-  button(buttons, "Drop", MEANING5.drop, () => change({
+  inSheet("Drop the picked token", MEANING5.drop, () => change({
     kind: "drop",
     position: picked().position
   }));
-  const reset = button(buttons, "Reset", MEANING5.reset, () => tellChanges([]));
+  const reset = inSheet("Take back all changes", MEANING5.reset, () => tellChanges([]));
   let requested = host.get("changes");
   let painted = requested;
   const wait = createWait(root2, () => requested = painted, DECODED_MS);
@@ -6505,6 +6619,12 @@ function createMisses(root2, host) {
   });
   const shown2 = createAnswers(answers.panel, page);
   const unwatch = watchTheme(root2);
+  function inSheet(text2, meaning, pressed) {
+    return button(sheet, text2, meaning, () => {
+      close();
+      pressed();
+    });
+  }
   function clamp(step) {
     return Math.max(0, Math.min(page.steps - 1, step));
   }
@@ -6964,11 +7084,11 @@ function createControls(root2, page, { go, toggle, pick, save }) {
   ofHead.append(tagOf(ofHead, "head", "step"));
   const ofLayer = stats.appendChild(tagged(element("span", "kv-scoped"), "layer", "step"));
   const figures = {
-    recall: figure2(ofHead, "recall"),
-    mass: figure2(ofHead, "mass"),
-    attended: figure2(ofHead, "attended"),
-    read: figure2(ofLayer, "read"),
-    moved: figure2(ofLayer, "moved")
+    recall: figure(ofHead, "recall"),
+    mass: figure(ofHead, "mass"),
+    attended: figure(ofHead, "attended"),
+    read: figure(ofLayer, "read"),
+    moved: figure(ofLayer, "moved")
   };
   const settings = createSettings(head, root2);
   const menu = createSaveMenu(head, root2, save);
@@ -7005,7 +7125,7 @@ function createControls(root2, page, { go, toggle, pick, save }) {
     }
   };
 }
-function figure2(host, name) {
+function figure(host, name) {
   const item = host.appendChild(element("span", "kv-figure"));
   const label = item.appendChild(element("span", "kv-name", name));
   const number = item.appendChild(element("span", "kv-number"));
@@ -7136,13 +7256,13 @@ function createStepper(root2, host) {
     next.textContent = page.next_tokens[now];
     writtenPanel.scrollTop = writtenPanel.scrollHeight;
     map.frame(now);
-    const recalled = clusters.paint(slice2, now, frame2), { kind, heads: joined } = unionOf(slice2);
+    const recalled = clusters.paint(slice2, now, frame2), { kind } = unionOf(slice2);
     recalledPanel.panel.hidden = kind !== "none";
     recalledTag.hidden = kind !== "none";
     recalledTitle.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow2.paint(slice2, frame2, opening);
     heads.paint(slice2.layer, slice2.head, kind);
-    key.say(joined, kind !== "none");
+    key.say(slice2);
     controls.paint(now, slice2, marks.reduce((count, mark) => count + (mark & ATTENDED), 0));
     tip.hide();
   }
@@ -7221,25 +7341,9 @@ function createStepper(root2, host) {
   };
 }
 function legend2(page) {
-  const hue = `a ${page.group_name} keeps its hue over all steps`;
-  const tint = `${hue}; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
+  const tint = `a ${page.group_name} keeps its hue over all steps; the strength is logarithmic, from 0.0002 or less to 0.35 or more`;
   const words = `hue: ${page.group_name} (${HUES}, then they repeat) \xB7 strength: attention`;
-  const host = createLegend(marksOf(page.merges), words, tint);
-  const last = (
-    /** @type {HTMLElement} */
-    host.lastElementChild
-  );
-  return {
-    host,
-    /**
-     * @param {number} heads
-     * @param {boolean} union
-     */
-    say(heads, union) {
-      last.textContent = union ? `union of ${heads} heads \xB7 strength: share of the heads` : words;
-      explain(last, union ? STRENGTH : tint);
-    }
-  };
+  return createHeadsLegend(marksOf(page.merges), words, tint);
 }
 
 // kvviz.js
