@@ -29,7 +29,7 @@ class MissInspector(LiveWidget):
     back. For a picked token and head, below is the token's way through the method's stages at each step, with its
     numbers; the last line has the answers. Arrow keys change the step, and move over the map when it has the focus.
 
-    "Restore" lets the picked head attend to the oracle's tokens. Under "Settings", "pin" and "drop" are for the picked
+    "Restore" lets the picked head attend to the oracle's tokens. Under "Changes", "pin" and "drop" are for the picked
     token, in every head, and all changes can be taken back. With a language model `lm`, the diagnosed one, every change
     decodes the answer again, and changes combine; the prompt is prefilled at the first one. Without it, and in a page
     without a kernel, the widget shows what the diagnosis knows of a single change.

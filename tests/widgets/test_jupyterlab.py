@@ -295,7 +295,7 @@ def test_the_miss_inspector_decodes_again_in_jupyterlab(lab):
     changed = misses.locator(".kv-answers [role=status]")
     misses.get_by_role("button", name="let the picked head").click()
     expect(changed).to_contain_text("layer 2, head 0 restored: “")
-    settings = misses.locator("summary").get_by_text("Settings")
+    settings = misses.locator("summary").get_by_text("Changes")
     settings.click()
     misses.get_by_role("button", name="let every head").click()
     expect(changed).to_contain_text("restored, “")

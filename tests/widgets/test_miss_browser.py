@@ -106,7 +106,7 @@ def test_without_a_kernel_the_buttons_show_what_the_diagnosis_knows(page_of):
         expect(said).to_contain_text("layer 2, head 1 restored")
         expect(said).to_contain_text(f"{-9 + gained:.2f}".replace("-", "−"))
         expect(page.locator(".kv-headcell[data-restored]")).to_have_count(1)
-        settings = page.locator("summary").get_by_text("Settings")
+        settings = page.locator("summary").get_by_text("Changes")
         settings.click()
         page.get_by_role("button", name="let every head").click()
         expect(said).to_contain_text(" at 11 pinned: −7.00")

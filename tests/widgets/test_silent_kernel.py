@@ -195,7 +195,7 @@ def test_the_miss_inspector_waits_longer_and_counts_an_unanswered_change_as_not_
     words, said = page.locator(".kv-silent"), page.locator(".kv-answers [role=status]")
     pin = page.get_by_role("button", name="let every head")
     before = said.text_content()
-    page.locator("summary").get_by_text("Settings").click()
+    page.locator("summary").get_by_text("Changes").click()
     pin.click()
     page.clock.run_for(20_000)
     expect(words).to_be_hidden()  # the first change prefills the prompt

@@ -84,7 +84,7 @@ export function createMisses(root, host) {
   }`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} · ${lost} `));
   explainNumber(tagged(title, "layers", "answer"), MEANING.logprob, "layers", "answer");
-  const { sheet, close } = createMenu(top, root, "Settings", MEANING.settings);
+  const { sheet, close } = createMenu(top, root, "Changes", MEANING.changes);
   const menu = createSaveMenu(top, root, save);
   const bar = root.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({ step: clamp(to ?? picked().step + by) }));
@@ -139,7 +139,7 @@ export function createMisses(root, host) {
   const unwatch = watchTheme(root);
 
   /**
-   * A button of the Settings; the sheet closes, so that it does not cover the answer.
+   * A button of the menu; the sheet closes, so that it does not cover the answer.
    *
    * @param {string} text
    * @param {string} meaning

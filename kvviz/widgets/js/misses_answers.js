@@ -52,7 +52,7 @@ export function createAnswers(host, page) {
      */
     paint(changes, result) {
       if (!changes.length) {
-        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token (in Settings)";
+        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token (in Changes)";
         return;
       }
       const names = changes.map(nameOf).join(", ");

@@ -13,7 +13,7 @@ export const MEANING = {
   stage: "a stage of the method's choice, and what it did with the token",
   causes: "what each cause took from the answer's log-probability, in nats",
   verdict: "what became of the token in this head, at this step",
-  settings: "other changes: pin or drop the picked token, or take all changes back",
+  changes: "other changes: pin or drop the picked token, or take all changes back",
   restore: "let the picked head attend to the oracle's tokens, as many as the method attends to, and decode again",
   pin: "let every head attend to the picked token, on top of the budget, and decode again",
   drop: "let no head attend to the picked token, and decode again",

@@ -6207,7 +6207,7 @@ var MEANING5 = {
   stage: "a stage of the method's choice, and what it did with the token",
   causes: "what each cause took from the answer's log-probability, in nats",
   verdict: "what became of the token in this head, at this step",
-  settings: "other changes: pin or drop the picked token, or take all changes back",
+  changes: "other changes: pin or drop the picked token, or take all changes back",
   restore: "let the picked head attend to the oracle's tokens, as many as the method attends to, and decode again",
   pin: "let every head attend to the picked token, on top of the budget, and decode again",
   drop: "let no head attend to the picked token, and decode again",
@@ -6276,7 +6276,7 @@ function createAnswers(host, page) {
      */
     paint(changes, result) {
       if (!changes.length) {
-        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token (in Settings)";
+        changed.textContent = "none yet: restore the picked head, or pin or drop the picked token (in Changes)";
         return;
       }
       const names = changes.map(nameOf).join(", ");
@@ -6523,7 +6523,7 @@ function createMisses(root2, host) {
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} \xB7 ${lost} `));
   explainNumber(tagged(title, "layers", "answer"), MEANING5.logprob, "layers", "answer");
-  const { sheet, close } = createMenu(top, root2, "Settings", MEANING5.settings);
+  const { sheet, close } = createMenu(top, root2, "Changes", MEANING5.changes);
   const menu = createSaveMenu(top, root2, save);
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({
