@@ -289,7 +289,7 @@ def test_a_page_of_a_union_offers_this_one_alone(browser, tmp_path):
         assert page.locator(".kv-headcell:not([aria-disabled])").count() == 1
         page.get_by_role("slider", name="budget").press("ArrowRight")
         expect(page.locator(".kv-title")).to_contain_text("budget 128")
-        expect(page.locator(".kv-explorer-numbers")).to_contain_text("query heads of the KV head, all stepsmean recall")
+        expect(page.locator(".kv-explorer-numbers")).to_contain_text("this KV head, all stepsmean recall")
 
 
 @pytest.mark.browser
