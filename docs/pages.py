@@ -20,6 +20,7 @@ sys.path.insert(0, str(DOCS.parent / "notebooks"))
 import frames  # noqa: E402  # not in a package: found by the line above
 
 RECORDED = DOCS.parent / "data" / "recordings" / "needle-clusterkv-400-clusters.safetensors"
+HIDDEN = "The special magic number is 7463"
 FIRST_DIGIT = "7"  # of the number that was asked for, 7463
 MEASURED = DOCS.parent / "data" / "benchmarks" / "methods.md"
 PAPERS = {"arXiv": "https://arxiv.org/abs/{}", "OpenReview": "https://openreview.net/forum?id={}"}
@@ -153,7 +154,7 @@ def front(path: Path) -> None:
     """Write the widget of the first page: a recorded run at the step that writes the number's first digit."""
     run = kvviz.Recording.load(RECORDED)
     step = run.next_tokens.index(FIRST_DIGIT)
-    page = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step).to_html()
+    page = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step, span=HIDDEN).to_html()
     _write(path, frames.framed(page))
 
 
