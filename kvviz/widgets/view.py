@@ -94,7 +94,7 @@ def token_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> 
     Raises InvalidInputError for attention that is not finite.
     """
     events = recording.events[layer]
-    if not np.isfinite(events.attention[:, row]).all():
+    if not np.isfinite(events.attention).all():
         got = f"NaN or infinity in the attention of layer {layer}"
         raise InvalidInputError("show a recording", got, "finite weights: record again, in float32 or bfloat16")
     steps = range(first, recording.steps)

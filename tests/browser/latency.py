@@ -76,7 +76,7 @@ def measure_all(
 ) -> Iterator[dict[str, Any]]:
     """The rows of `measure` in a new browser, with a trace captured from the model for them.
 
-    A trace longer than the model's positions repeats what was captured, since times do not depend on its content.
+    A trace longer than the model's positions repeats what was captured, which is about as much work.
     """
     import kvviz
     from notebooks.runs.recipes import MODEL, manual

@@ -111,7 +111,7 @@ def test_a_trace_that_is_not_finite_is_refused(name, value):
 
 def test_a_recording_whose_attention_is_not_finite_is_refused():
     made = recording()
-    made.events[2].attention[0, 0, 5] = np.nan
+    made.events[2].attention[0, 1, 5] = np.nan  # in a head that is not shown first
     for widget in (DecodeStepper, lambda run: MethodComparer([run])):
         with pytest.raises(InvalidInputError, match="NaN or infinity in the attention of layer 2"):
             widget(made)
