@@ -6,6 +6,7 @@ from typing import Any
 
 from measures import SEED, Rows, measure
 from measures.ctkvr_answers import WINDOWS
+from measures.pqcache_tasks import METHODS
 
 
 @measure(length=400, samples=1, turns=2, budget=160)
@@ -34,26 +35,28 @@ def ctkvr_multi_turn(lm: Any, length: int = 1024, samples: int = 8, turns: int =
     ]  # fmt: skip
 
 
-@measure(lengths=(400,), depths=1, budget=160)
+@measure(lengths=(400,), depths=1, budget=160, methods=("full", "ctkvr"))
 def ctkvr_needle_grid(
-    lm: Any, lengths: tuple[int, ...] = (1000, 2000, 4000), depths: int = 3, budget: int = 544
-) -> Rows:
-    """Per length and depth: whether full attention and CTkvr find the needle, with the question in the prompt.
+    lm: Any, lengths: tuple[int, ...] = (1000, 2000, 4000), depths: int = 3, budget: int = 544,
+    methods: tuple[str, ...] = METHODS,
+) -> Rows:  # fmt: skip
+    """Per length and depth: whether each method finds the needle, with the question in the prompt.
 
-    The budget has 512 retrieved tokens, ρ' of the paper, and the windows. `kvviz evaluate` with the task
-    "needle:depths=3,placement=last" does the same for every method, and resumes where it was stopped.
+    The budget has 512 retrieved tokens, ρ' of the paper, and CTkvr's windows. `kvviz evaluate` with the task
+    "needle:depths=3,placement=last" does the same, and resumes where it was stopped.
     """
     import kvviz
 
-    methods = {"full": kvviz.methods.create("full"), "ctkvr": kvviz.methods.create("ctkvr", budget=budget, **WINDOWS)}
+    asked = {name.partition(":")[0]: name for name in methods}
+    asked |= {"ctkvr": kvviz.methods.create("ctkvr", budget=budget, **WINDOWS)}
     task = kvviz.tasks.create("needle", depths=depths, placement="last")
-    table = kvviz.evaluate(lm, [task], methods, [budget], list(lengths), depths, SEED)
+    table = kvviz.evaluate(lm, [task], asked, [budget], list(lengths), depths, SEED)
     return [
         {
             "method": row["method"], "length": int(row["length"]), "depth": float(row["depth"]),
             "score": float(row["score"]),
         }
-        for row in table.to_dict("records")
+        for row in table[table["score"].notna()].to_dict("records")
     ]  # fmt: skip
 
 
