@@ -178,7 +178,7 @@ def group_keys(
     prompt = prompt_length(trace, queries, recording)
     reader: Any = CodeView(part) if view == "codes" else VIEWS[view]()
     method: Any = view_method(reader.method, prompt, budget, recording, **fields)
-    context, q, k, v = _one_head(trace, trace.check_layer(layer), head)
+    context, q, k, v = one_head(trace, trace.check_layer(layer), head)
     state = method.build(context, q[:, :, :prompt], k[:, :, :prompt], v[:, :, :prompt])
     keys = k[0, 0, :prompt]
     if isinstance(method, PQCache):
@@ -267,10 +267,16 @@ def _labels(groups: list[NDArray[Any]], prompt: int) -> NDArray[np.int32]:
     return labels
 
 
-def _one_head(trace: Trace, layer: int, head: int) -> tuple[LayerContext, Tensor, Tensor, Tensor]:
-    """The context, queries, keys and values of this KV head as a layer: [1, G, L, D], [1, 1, L, D], [1, 1, L, D]."""
+def one_head(
+    trace: Trace, layer: int, head: int, each: bool = False
+) -> tuple[LayerContext, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The context, queries, keys and values of this KV head as a layer: [1, G, L, D], [1, 1, L, D], [1, 1, L, D].
+
+    With `each`, `head` is a query head, alone with its KV head: G = 1.
+    """
     group = trace.geometry.group_size
-    kv, rows = slice(head, head + 1), slice(head * group, (head + 1) * group)
+    kv_head, rows = (head // group, slice(head, head + 1)) if each else (head, slice(head * group, (head + 1) * group))
+    kv, group = slice(kv_head, kv_head + 1), rows.stop - rows.start
     check_finite("cluster the keys of a trace", trace, layer, kv)
     arrays = trace.queries[layer][rows], trace.keys[layer][kv], trace.values[layer][kv]
     q, k, v = (torch.from_numpy(array.astype(np.float32))[None] for array in arrays)

@@ -6,6 +6,7 @@ import { createExplorer } from "./explorer.js";
 import { follow } from "./follow.js";
 import { createHost } from "./host.js";
 import { createInspector } from "./inspector.js";
+import { createMechanism } from "./mechanism.js";
 import { createMisses } from "./misses.js";
 import { pageModel } from "./page.js";
 import { createStepper } from "./stepper.js";
@@ -18,6 +19,7 @@ const VIEWS = {
   explorer: createExplorer,
   inspector: createInspector,
   matrix: createCanvasMatrix,
+  mechanism: createMechanism,
   misses: createMisses,
   stepper: createStepper,
   strip: createTokenStrip,

@@ -398,7 +398,7 @@ function createStrip(host, options) {
       spans.push(span);
     }
     lines.replaceChildren(...spans);
-    for (const [name, { positions }] of outlines) outline(name, positions);
+    for (const [name, { positions }] of outlines) outline2(name, positions);
     note.hidden = tokens.length <= most;
     range2.textContent = `Showing tokens ${format(first)} to ${format(until - 1)} of ${format(tokens.length)}.`;
     earlier.disabled = first === start;
@@ -426,7 +426,7 @@ function createStrip(host, options) {
     }
     for (const span of before) if (!painted.has(span)) dress(span, NOTHING, 0);
   }
-  function outline(name, positions) {
+  function outline2(name, positions) {
     for (const span of outlines.get(name)?.spans ?? []) delete span.dataset[name];
     const outlined = positions.flatMap((position) => spanAt(position) ?? []);
     for (const span of outlined) span.dataset[name] = "";
@@ -435,7 +435,7 @@ function createStrip(host, options) {
       spans: outlined
     });
   }
-  const light = (positions) => outline("lit", positions);
+  const light = (positions) => outline2("lit", positions);
   function focus(position, flash = true) {
     if (position < start || position >= start + tokens.length) return;
     if (!spanAt(position)) {
@@ -533,7 +533,7 @@ function createStrip(host, options) {
   return {
     paint,
     light,
-    outline,
+    outline: outline2,
     focus,
     turn,
     reveal,
@@ -4513,7 +4513,7 @@ function createExplorer(root2, host) {
       title
     }, numbers);
   }
-  function describe(slice2) {
+  function describe2(slice2) {
     const union = unionOf(slice2), scope = scopeIn("head", union.kind);
     ledgerTag.textContent = scopeText(scope, "last");
     ledgerPanel.dataset.scope = `${scope} last`;
@@ -4552,7 +4552,7 @@ function createExplorer(root2, host) {
     ledger.paint(answer, union);
     controls.paint(answer, union);
     heads.paint(answer.layer, answer.head, answer.union);
-    describe(slice);
+    describe2(slice);
     paintCurve();
     follow2.show([
       frame2
@@ -5134,7 +5134,7 @@ function row(rows, name, meaning) {
 // inspector_legend.js
 function drawMapLegend(host, view, stepped) {
   const { one, ring } = VIEWS[view], scaled = "scaled to the keys' mean length";
-  const star = stepped ? "query of the step" : "last query";
+  const star2 = stepped ? "query of the step" : "last query";
   const entries = [
     [
       "\u25CF token",
@@ -5145,7 +5145,7 @@ function drawMapLegend(host, view, stepped) {
       ring
     ],
     [
-      `\u2605 ${star}`,
+      `\u2605 ${star2}`,
       `the mean over the KV head's query heads${stepped ? "" : " at the last position"}, ${scaled}`
     ]
   ];
@@ -5434,7 +5434,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   let colours;
   let points = new Float32Array();
   let stars = points;
-  let star = null;
+  let star2 = null;
   let found = [];
   let foundAt = NONE;
   let places = points, rings = points;
@@ -5531,7 +5531,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
         places[2 * token + 1]
       ], dotSize() + 2.5, ink2, token === foundAt ? 3 : 1.5);
     }
-    if (star) drawStar(context, toPixel(...star), ink2, ground);
+    if (star2) drawStar(context, toPixel(...star2), ink2, ground);
     if (hovered >= 0) circle2(context, [
       places[2 * hovered],
       places[2 * hovered + 1]
@@ -5663,7 +5663,7 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
     },
     /** @param {[x: number, y: number] | null} place of the query */
     star(place) {
-      star = place;
+      star2 = place;
       drawAbove();
     },
     /**
@@ -6196,8 +6196,1154 @@ function createInspector(root2, host) {
   };
 }
 
-// misses_words.js
+// mechanism_layout.js
+var GAP = 18;
+var TITLE = 20;
+var SIDE = 270;
+var NARROW = 560;
+var RULER = 62;
+var LINE = 24;
+var NAME = 128;
+var EDGE = 14;
+var PLAIN = {
+  id: "",
+  w: 0,
+  h: 0,
+  group: -1,
+  alpha: 1,
+  label: "",
+  value: null
+};
+function layoutOf(panels, map, width, measure) {
+  const marks = [];
+  const beside = panels.filter(({ type }) => type === "plane" || type === "bars");
+  const below = panels.filter((panel) => !beside.includes(panel));
+  const columns = width < NARROW ? 1 : Math.max(beside.length, 1), each = (width - GAP * (columns - 1)) / columns;
+  let top = 0;
+  beside.forEach((panel, index) => {
+    const column = index % columns;
+    if (index && !column) top += SIDE + GAP;
+    const box = {
+      x: column * (each + GAP),
+      y: top + TITLE,
+      w: each,
+      h: SIDE - TITLE
+    };
+    marks.push(titleOf(panel, box));
+    marks.push(...panel.type === "plane" ? planeMarks(panel, map, box) : barMarks(
+      /** @type {Bars} */
+      panel,
+      box,
+      measure
+    ));
+  });
+  if (beside.length) top += SIDE + (below.length ? GAP : 0);
+  below.forEach((panel, index) => {
+    const box = {
+      x: 0,
+      y: top + TITLE,
+      w: width,
+      h: RULER - TITLE
+    };
+    marks.push(titleOf(panel, box));
+    const made = panel.type === "ruler" ? rulerMarks(panel, box, measure) : rowMarks(
+      /** @type {Rows} */
+      panel,
+      box,
+      measure
+    );
+    marks.push(...made.marks);
+    top += TITLE + made.height + (index < below.length - 1 ? GAP : 0);
+  });
+  return {
+    marks: unique(marks),
+    height: Math.max(top, 1)
+  };
+}
+function titleOf({ title, type }, box) {
+  return {
+    ...PLAIN,
+    key: `title ${type} ${title}`,
+    shape: "title",
+    x: box.x,
+    y: box.y - 7,
+    label: title
+  };
+}
+function unique(marks) {
+  const seen = /* @__PURE__ */ new Map();
+  for (const mark of marks) {
+    const count = seen.get(mark.key) ?? 0;
+    seen.set(mark.key, count + 1);
+    if (count) mark.key += ` (${count + 1})`;
+  }
+  return marks;
+}
+function objects({ kind, numbers, groups, labels, strength }) {
+  return numbers.map((number, index) => ({
+    ...PLAIN,
+    id: `${kind}:${number}`,
+    group: groups?.[index] ?? -1,
+    alpha: strength?.[index] ?? 1,
+    label: labels?.[index] ?? ""
+  }));
+}
+function planeMarks(plane, map, box) {
+  const inner = {
+    x: box.x + EDGE,
+    y: box.y + EDGE,
+    w: box.w - 2 * EDGE,
+    h: box.h - 2 * EDGE
+  };
+  const ground = {
+    ...PLAIN,
+    ...box,
+    key: `ground ${box.x} ${box.y}`,
+    shape: "ground",
+    alpha: 1
+  };
+  const ranges = plane.dots.some(({ x }) => x) ? rangesOf2(plane) : {
+    left: 0,
+    right: 1,
+    bottom: 0,
+    top: 1
+  };
+  const place = (x, y) => ({
+    x: inner.x + inner.w * (x - ranges.left) / (ranges.right - ranges.left || 1),
+    y: inner.y + inner.h - inner.h * (y - ranges.bottom) / (ranges.top - ranges.bottom || 1)
+  });
+  const onMap = new Map(map.positions.map((position, index) => [
+    position,
+    index
+  ]));
+  const middles = /* @__PURE__ */ new Map();
+  const dots = [];
+  for (const each of plane.dots) {
+    const shape = each.shape, size2 = shape === "dot" ? 2.6 : shape === "ring" ? 7 : 8;
+    objects(each).forEach((object, index) => {
+      const number = each.numbers[index];
+      let at = null;
+      if (each.x && each.y) at = [
+        each.x[index],
+        each.y[index]
+      ];
+      else {
+        const token = each.kind === "token" ? number : each.at?.[index] ?? -1, found = onMap.get(token);
+        if (found !== void 0) at = [
+          map.x[found],
+          map.y[found]
+        ];
+        else if (each.kind !== "token") {
+          const [x, y, count] = middles.get(object.group) ?? [
+            0,
+            0,
+            0
+          ];
+          if (count) at = [
+            x / count,
+            y / count
+          ];
+        }
+        if (at && each.kind === "token") {
+          const [x, y, count] = middles.get(object.group) ?? [
+            0,
+            0,
+            0
+          ];
+          middles.set(object.group, [
+            x + at[0],
+            y + at[1],
+            count + 1
+          ]);
+        }
+      }
+      if (at) dots.push({
+        ...object,
+        ...place(...at),
+        key: `plane ${object.id}`,
+        shape,
+        w: size2,
+        h: size2
+      });
+    });
+  }
+  const boxes = plane.boxes.map(([[left, bottom, right, top], label], index) => {
+    const low = place(left, bottom), high = place(right, top);
+    const size2 = {
+      x: low.x,
+      y: high.y,
+      w: high.x - low.x,
+      h: low.y - high.y
+    };
+    return {
+      ...PLAIN,
+      ...size2,
+      key: `box ${index}`,
+      shape: "box",
+      label
+    };
+  });
+  const [across, up] = plane.axes;
+  const axes2 = [
+    {
+      ...PLAIN,
+      key: `across ${across}`,
+      shape: "note",
+      x: box.x + box.w - 6,
+      y: box.y + box.h - 5,
+      w: -1,
+      label: across
+    },
+    {
+      ...PLAIN,
+      key: `up ${up}`,
+      shape: "note",
+      x: box.x + 5,
+      y: box.y + 12,
+      label: up
+    }
+  ].filter(({ label }) => label);
+  return [
+    ground,
+    ...boxes,
+    ...dots,
+    ...axes2
+  ];
+}
+function rangesOf2({ dots, boxes }) {
+  const xs = [
+    ...dots.flatMap(({ x }) => x ?? []),
+    ...boxes.flatMap(([[left, , right]]) => [
+      left,
+      right
+    ])
+  ];
+  const ys = [
+    ...dots.flatMap(({ y }) => y ?? []),
+    ...boxes.flatMap(([[, bottom, , top]]) => [
+      bottom,
+      top
+    ])
+  ];
+  const least = (values) => values.reduce((low, value) => Math.min(low, value), Infinity);
+  const most = (values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
+  return {
+    left: least(xs),
+    right: most(xs),
+    bottom: least(ys),
+    top: most(ys)
+  };
+}
+function barMarks(bars, box, measure) {
+  const all = objects(bars), height = box.h / Math.max(all.length, 1), readable = height >= 9;
+  const room = readable ? Math.max(0, ...all.map(({ label }) => measure(label, true))) + 8 : 0;
+  const low = bars.values.reduce((least, value) => Math.min(least, value), 0);
+  const high = bars.values.reduce((most, value) => Math.max(most, value), 0);
+  const spread = bars.values.reduce((most, value) => Math.max(most, value), -Infinity) - bars.values.reduce((least, value) => Math.min(least, value), Infinity);
+  const from = low < 0 && high <= 0 ? low - 0.08 * (spread || 1) : low, to = low < 0 && high <= 0 ? low + spread : high;
+  const left = box.x + room, width = box.w - room - 44, at = (value) => left + width * (value - from) / (to - from || 1);
+  const zero = Math.max(left, Math.min(left + width, at(low < 0 && high > 0 ? 0 : from)));
+  const marks = all.map((object, index) => {
+    const end = at(bars.values[index]), x = Math.min(zero, end);
+    const size2 = {
+      x,
+      y: box.y + index * height,
+      w: Math.max(Math.abs(end - zero), 1),
+      h: Math.max(height * 0.8, 1)
+    };
+    return {
+      ...object,
+      ...size2,
+      key: `bars ${object.id}`,
+      shape: readable ? "bar" : "sliver",
+      value: bars.values[index]
+    };
+  });
+  if (bars.cut === null) return marks;
+  const cut2 = {
+    x: box.x,
+    y: box.y + bars.cut * height - 0.1 * height,
+    w: box.w,
+    h: 0
+  };
+  return [
+    ...marks,
+    {
+      ...PLAIN,
+      ...cut2,
+      key: "cut of bars",
+      shape: "cut",
+      label: "cut"
+    }
+  ];
+}
+function rulerMarks(ruler, box, measure) {
+  const all = objects(ruler), total2 = ruler.sizes.reduce((sum, size2) => sum + size2, 0);
+  const shown2 = Math.max(1, ruler.cut === null ? total2 : Math.min(total2, ruler.cut * 2)), scale = box.w / shown2;
+  let start = 0;
+  const marks = [];
+  all.forEach((object, index) => {
+    const size2 = ruler.sizes[index];
+    if (start < shown2) {
+      const width = Math.min(size2, shown2 - start) * scale, place = {
+        x: box.x + start * scale,
+        y: box.y,
+        w: width,
+        h: LINE
+      };
+      const label = measure(object.label, true) + 6 < width ? object.label : "";
+      marks.push({
+        ...object,
+        ...place,
+        label,
+        key: `ruler ${object.id}`,
+        shape: "segment",
+        value: size2
+      });
+      if (start + size2 <= shown2 && width > 26) {
+        const text = (start + size2).toLocaleString("en-US");
+        const at = {
+          x: box.x + (start + size2) * scale,
+          y: box.y + LINE + 13,
+          w: -1
+        };
+        marks.push({
+          ...PLAIN,
+          ...at,
+          key: `total ${index}`,
+          shape: "note",
+          label: text
+        });
+      }
+    }
+    start += size2;
+  });
+  if (ruler.cut !== null) {
+    const x = box.x + ruler.cut * scale, label = `${ruler.cut.toLocaleString("en-US")} tokens`;
+    marks.push({
+      ...PLAIN,
+      x,
+      y: box.y - 16,
+      h: LINE + 21,
+      key: "cut of ruler",
+      shape: "cut",
+      label
+    });
+  }
+  return {
+    marks,
+    height: LINE + 20
+  };
+}
+function rowMarks({ rows }, box, measure) {
+  const values = rows.flatMap(({ values: values2 }) => values2 ?? []);
+  const low = values.reduce((least, value) => Math.min(least, value), Infinity);
+  const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const named2 = rows.some(({ name }) => name), narrow = box.w < NARROW;
+  const left = box.x + (named2 && !narrow ? NAME : 0), right = box.x + box.w;
+  let y = box.y;
+  const marks = [];
+  rows.forEach((row2, number) => {
+    if (named2) {
+      if (narrow && row2.name) y += 14;
+      marks.push({
+        ...PLAIN,
+        key: `name ${number} ${row2.name}`,
+        shape: "note",
+        x: box.x,
+        y: narrow ? y - 3 : y + 14,
+        label: row2.name
+      });
+    }
+    const all = objects(row2), lettered = all.some(({ label }) => label);
+    const cell2 = lettered ? 0 : Math.max(1.5, Math.min(16, (right - left) / Math.max(all.length, 1)));
+    let x = left;
+    all.forEach((object, index) => {
+      const width = lettered ? Math.max(16, measure(object.label) + 9) : cell2;
+      if (x > left && x + width > right + 0.5) {
+        x = left;
+        y += LINE;
+      }
+      const value = row2.values?.[index] ?? null;
+      const alpha = value === null ? object.alpha : object.alpha * (0.12 + 0.88 * (value - low) / (high - low || 1));
+      const place = {
+        x,
+        y,
+        w: width - (cell2 && cell2 < 5 ? 0 : 2),
+        h: LINE - 5
+      };
+      marks.push({
+        ...object,
+        ...place,
+        alpha,
+        value,
+        key: `row ${object.id}`,
+        shape: value === null ? "chip" : "cell"
+      });
+      x += width;
+    });
+    y += LINE + 3;
+  });
+  return {
+    marks,
+    height: y - box.y
+  };
+}
+
+// mechanism_canvas.js
+var MOVE_MS = 800;
+var REACH2 = 7;
+var smooth = (t) => t * t * (3 - 2 * t);
+function createPicture(host, { colours, hueOf, onHover, onPick }) {
+  const canvas = host.appendChild(element("canvas", "kv-picture"));
+  canvas.setAttribute("role", "img");
+  const context = contextOf(canvas);
+  let marks = [];
+  let origins = /* @__PURE__ */ new Map();
+  let gone = [];
+  let picture = {
+    panels: [],
+    links: [],
+    focus: []
+  };
+  let map = {
+    positions: [],
+    x: [],
+    y: []
+  };
+  let lit = /* @__PURE__ */ new Set();
+  let followed = /* @__PURE__ */ new Set();
+  let height = 1, from = 1, progress = 1, running = 0;
+  let arrived = () => {
+  };
+  function measure(text, small = false) {
+    context.font = `${small ? 11 : 12}px ${colours().family}`;
+    return context.measureText(text).width;
+  }
+  function show(next, keys, moving, done) {
+    cancelAnimationFrame(running);
+    const before = marks.map((mark) => between(mark));
+    [picture, map, from] = [
+      next,
+      keys,
+      height
+    ];
+    ({ marks, height } = layoutOf(picture.panels, map, host.clientWidth || 640, measure));
+    const byKey = new Map(before.map((mark) => [
+      mark.key,
+      mark
+    ]));
+    const byObject = new Map(before.filter(({ id }) => id).map((mark) => [
+      mark.id,
+      mark
+    ]));
+    origins = new Map(marks.flatMap((mark) => {
+      const origin = byKey.get(mark.key) ?? (mark.id ? byObject.get(mark.id) : void 0);
+      return origin ? [
+        [
+          mark.key,
+          origin
+        ]
+      ] : [];
+    }));
+    const kept = new Set(marks.map(({ key }) => key));
+    gone = before.filter(({ key }) => !kept.has(key));
+    arrived = done;
+    if (!moving || !before.length) return end();
+    const started = performance.now();
+    const step = () => {
+      progress = Math.min(1, (performance.now() - started) / MOVE_MS);
+      if (progress >= 1) return end();
+      paint();
+      running = requestAnimationFrame(step);
+    };
+    progress = 0;
+    step();
+  }
+  function end() {
+    progress = 1;
+    gone = [];
+    paint();
+    const done = arrived;
+    arrived = () => {
+    };
+    done();
+  }
+  function between(mark) {
+    if (progress >= 1) return mark;
+    const origin = origins.get(mark.key), t = smooth(progress);
+    if (!origin) return {
+      ...mark,
+      alpha: mark.alpha * t
+    };
+    const mix = (name) => origin[name] + (mark[name] - origin[name]) * t;
+    const place = {
+      x: mix("x"),
+      y: mix("y"),
+      w: mix("w"),
+      h: mix("h"),
+      alpha: mix("alpha")
+    };
+    return {
+      ...mark,
+      ...place,
+      group: t < 0.5 ? origin.group : mark.group
+    };
+  }
+  function paint() {
+    const theme = colours(), ratio = devicePixelRatio || 1, width = host.clientWidth || 640;
+    const shownHeight = from + (height - from) * smooth(progress);
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(shownHeight * ratio);
+    canvas.style.height = `${shownHeight}px`;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, shownHeight);
+    const fade = 1 - Math.min(1, progress * 2);
+    for (const mark of gone) if (fade > 0) drawMark(context, {
+      ...mark,
+      alpha: mark.alpha * fade
+    }, theme, hueOf);
+    const now = marks.map(between);
+    const byObject = new Map(now.filter(({ id }) => id).map((mark) => [
+      mark.id,
+      mark
+    ]));
+    for (const mark of now) if (mark.shape === "ground") drawMark(context, mark, theme, hueOf);
+    for (const link of picture.links) drawLink(context, link, byObject, theme, smooth(progress));
+    for (const mark of now) if (mark.shape !== "ground") drawMark(context, mark, theme, hueOf);
+    const focus = new Set(picture.focus);
+    for (const mark of now) {
+      if (lit.has(mark.id)) outline(context, mark, theme.text, 2);
+      else if (followed.has(mark.id)) outline(context, mark, theme.brand, 2.5);
+      else if (focus.has(mark.id)) outline(context, mark, theme.text, 1.5);
+    }
+  }
+  function markAt(event) {
+    const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    let best = null, least = REACH2;
+    for (const mark of marks) {
+      if (!mark.id) continue;
+      const dot = mark.shape === "dot" || mark.shape === "ring" || mark.shape === "star";
+      const away = dot ? Math.max(0, Math.hypot(x - mark.x, y - mark.y) - mark.w) : Math.hypot(Math.max(mark.x - x, 0, x - mark.x - mark.w), Math.max(mark.y - y, 0, y - mark.y - mark.h));
+      if (away < least || away === least && mark.shape === "ring") [best, least] = [
+        mark,
+        away
+      ];
+    }
+    return best;
+  }
+  canvas.addEventListener("pointermove", (event) => onHover(markAt(event), event));
+  canvas.addEventListener("pointerleave", (event) => isTouch(event) || onHover(null, event));
+  canvas.addEventListener("click", (event) => {
+    const mark = markAt(event);
+    if (mark) onPick(mark);
+    onHover(mark, event);
+  });
+  const resized = new ResizeObserver(() => {
+    if (!picture.panels.length && !marks.length) return;
+    const { marks: laidOut, height: high } = layoutOf(picture.panels, map, host.clientWidth || 640, measure);
+    [marks, height, from] = [
+      laidOut,
+      high,
+      high
+    ];
+    if (progress >= 1) paint();
+  });
+  resized.observe(host);
+  return {
+    canvas,
+    show,
+    paint,
+    marks: () => marks,
+    /** @param {Iterable<string>} ids */
+    light(ids) {
+      lit = new Set(ids);
+      paint();
+    },
+    /** @param {Iterable<string>} ids */
+    follow(ids) {
+      followed = new Set(ids);
+      paint();
+    },
+    close() {
+      cancelAnimationFrame(running);
+      resized.disconnect();
+    }
+  };
+}
+function drawMark(context, mark, theme, hueOf) {
+  const { x, y, w, h, shape } = mark, hue = hueOf(mark.group);
+  const alpha = Math.max(0, Math.min(1, mark.alpha));
+  const colour = hue === null ? theme.muted : `oklch(${theme.dark ? 0.72 : 0.62} 0.15 ${hue})`;
+  context.globalAlpha = alpha;
+  context.fillStyle = context.strokeStyle = colour;
+  context.lineWidth = 1;
+  context.textBaseline = "alphabetic";
+  context.textAlign = "left";
+  const write2 = (text, left, line2, small = true) => {
+    context.font = `${small ? 11 : 12}px ${theme.family}`;
+    context.fillText(text, left, line2);
+  };
+  if (shape === "dot") {
+    context.beginPath();
+    context.arc(x, y, w, 0, 2 * Math.PI);
+    context.fill();
+  } else if (shape === "ring") {
+    context.lineWidth = 2;
+    context.strokeStyle = theme.text;
+    context.fillStyle = theme.ground;
+    context.beginPath();
+    context.arc(x, y, w, 0, 2 * Math.PI);
+    context.globalAlpha = 0.75 * alpha;
+    context.fill();
+    context.globalAlpha = alpha;
+    context.stroke();
+    context.fillStyle = theme.text;
+    context.font = `9px ${theme.family}`;
+    context.textAlign = "center";
+    context.fillText(mark.label || mark.id.split(":")[1], x, y + 3);
+  } else if (shape === "star") {
+    star(context, x, y, w, theme.text);
+  } else if (shape === "ground") {
+    context.fillStyle = theme.raised;
+    context.globalAlpha = 0.6 * alpha;
+    context.fillRect(x, y, w, h);
+  } else if (shape === "box") {
+    context.strokeStyle = theme.text;
+    context.setLineDash([
+      4,
+      3
+    ]);
+    context.strokeRect(x, y, w, h);
+    context.setLineDash([]);
+    context.fillStyle = theme.text;
+    write2(mark.label, x + 3, y - 3);
+  } else if (shape === "title") {
+    context.fillStyle = theme.muted;
+    context.font = `600 12px ${theme.family}`;
+    context.fillText(mark.label, x, y);
+  } else if (shape === "note") {
+    context.fillStyle = theme.muted;
+    context.textAlign = w < 0 ? "right" : "left";
+    write2(mark.label, x, y);
+  } else if (shape === "cut") {
+    context.strokeStyle = context.fillStyle = theme.text;
+    context.lineWidth = 2;
+    context.beginPath();
+    context.moveTo(x, y);
+    context.lineTo(x + w, y + h);
+    context.stroke();
+    context.textAlign = h ? "left" : "right";
+    if (h) write2(mark.label, x + 4, y + 9);
+    else write2(mark.label, x + w, y - 3);
+  } else {
+    context.fillRect(x, y, w, h);
+    context.globalAlpha = 1;
+    context.fillStyle = theme.text;
+    if (shape === "bar") {
+      context.textAlign = "right";
+      if (mark.label) write2(mark.label, x - 5, y + h / 2 + 4);
+      context.textAlign = "left";
+      if (mark.value !== null) write2(short(mark.value), x + w + 4, y + h / 2 + 4);
+    } else if (shape === "segment") {
+      context.strokeStyle = theme.ground;
+      context.strokeRect(x, y, w, h);
+      if (mark.label) write2(mark.label, x + 3, y + h / 2 + 4);
+    } else if (shape === "chip" || shape === "cell") {
+      if (shape === "chip") {
+        context.globalAlpha = 0.4 + 0.6 * alpha;
+        context.strokeStyle = theme.line;
+        context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+      }
+      if (mark.label) write2(mark.label, x + 4, y + h / 2 + 4, false);
+    }
+  }
+  context.globalAlpha = 1;
+}
+function drawLink(context, link, byObject, theme, alpha) {
+  const start = byObject.get(link.start), end = byObject.get(link.end);
+  if (!start || !end) return;
+  const [a, b] = [
+    start,
+    end
+  ].map(middleOf), down = a.y < b.y;
+  const [top, bottom] = down ? [
+    start,
+    end
+  ] : [
+    end,
+    start
+  ], [high, low] = down ? [
+    a,
+    b
+  ] : [
+    b,
+    a
+  ];
+  const round = (mark) => [
+    "dot",
+    "ring",
+    "star"
+  ].includes(mark.shape);
+  const from = round(top) ? high.y : top.y + top.h, to = round(bottom) ? low.y : bottom.y;
+  context.globalAlpha = alpha * Math.max(0.15, link.strength);
+  context.strokeStyle = context.fillStyle = theme.text;
+  context.lineWidth = 0.6 + 1.6 * link.strength;
+  if (link.weak) context.setLineDash([
+    3,
+    3
+  ]);
+  context.beginPath();
+  context.moveTo(high.x, from);
+  context.lineTo(low.x, to);
+  context.stroke();
+  context.setLineDash([]);
+  if (link.label) {
+    context.globalAlpha = alpha;
+    context.font = `10px ${theme.family}`;
+    context.textAlign = "center";
+    context.fillText(link.label, (high.x + low.x) / 2, (from + to) / 2);
+  }
+  context.globalAlpha = 1;
+}
+function middleOf({ x, y, w, h, shape }) {
+  return [
+    "dot",
+    "ring",
+    "star"
+  ].includes(shape) ? {
+    x,
+    y
+  } : {
+    x: x + w / 2,
+    y: y + h / 2
+  };
+}
+function outline(context, { x, y, w, h, shape }, colour, width) {
+  context.strokeStyle = colour;
+  context.lineWidth = width;
+  context.beginPath();
+  if ([
+    "dot",
+    "ring",
+    "star"
+  ].includes(shape)) context.arc(x, y, w + 3, 0, 2 * Math.PI);
+  else context.rect(x - 1.5, y - 1.5, w + 3, h + 3);
+  context.stroke();
+}
+function star(context, x, y, radius, colour) {
+  context.fillStyle = colour;
+  context.beginPath();
+  for (let point = 0; point < 10; point++) {
+    const angle = point * Math.PI / 5 - Math.PI / 2, length = point % 2 ? radius * 0.45 : radius;
+    context.lineTo(x + length * Math.cos(angle), y + length * Math.sin(angle));
+  }
+  context.fill();
+}
+function short(value) {
+  return Math.abs(value) >= 1e3 || value !== 0 && Math.abs(value) < 0.01 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+}
+
+// mechanism_words.js
+var REFERENCE = /\[\[(.*?)\|(.*?)\]\]/gs;
+var SPEAK_MS = 1100;
 var MEANING5 = {
+  frame: "frame: one picture of the method at work, counted from 1; \u2190 and \u2192 go on and back",
+  step: "decode step, counted from 0: the text's last tokens play the steps",
+  play: "play or pause the frames (space)",
+  motion: "whether things move to their new places, or are there at once",
+  chapters: "the method's stages; press one to go to its first frame",
+  picture: "the picture of this frame: point at something to read what it is; click a token to follow it",
+  prompt: "the prompt as the model reads it; click a token to follow it through all frames",
+  follow: "followed: the token whose way through the method is shown, outlined in the picture"
+};
+function createWords(host, light) {
+  const before = host.appendChild(element("p", "kv-told")), after = host.appendChild(element("p", "kv-told"));
+  let references = [];
+  let timer;
+  function write2(line2, text) {
+    line2.replaceChildren();
+    let end = 0;
+    for (const match of text.matchAll(REFERENCE)) {
+      line2.append(text.slice(end, match.index));
+      const node = line2.appendChild(element("span", "kv-refer", match[1])), objects2 = match[2].split(",");
+      node.tabIndex = 0;
+      node.addEventListener("pointerenter", () => speak(node, objects2));
+      node.addEventListener("focus", () => speak(node, objects2));
+      for (const end2 of [
+        "pointerleave",
+        "blur"
+      ]) node.addEventListener(end2, () => speak(null, []));
+      node.dataset.objects = match[2];
+      references.push(node);
+      end = match.index + match[0].length;
+    }
+    line2.append(text.slice(end));
+  }
+  function speak(node, objects2) {
+    clearTimeout(timer);
+    for (const each of references) each.toggleAttribute("data-spoken", each === node);
+    light(objects2);
+  }
+  return {
+    /**
+     * @param {string} text
+     * @param {string} result
+     * @param {boolean} moving whether the result waits for `arrive`
+     */
+    show(text, result, moving) {
+      clearTimeout(timer);
+      references = [];
+      write2(before, text);
+      write2(after, result);
+      after.toggleAttribute("data-waits", moving);
+    },
+    /** Things have arrived: the result can be read, and what is spoken of is highlighted in turn, if things move. */
+    arrive(moving = true) {
+      after.removeAttribute("data-waits");
+      let index = 0;
+      const next = () => {
+        const node = references[index++];
+        if (!node) return speak(null, []);
+        speak(node, (node.dataset.objects ?? "").split(","));
+        timer = setTimeout(next, SPEAK_MS);
+      };
+      if (moving && references.length) next();
+    },
+    close: () => clearTimeout(timer)
+  };
+}
+function describe(panels) {
+  const count = (number, kind) => `${number.toLocaleString("en-US")} ${kind.replace(/\d+$/, "")}${number === 1 ? "" : "s"}`;
+  return panels.map((panel) => {
+    if (panel.type === "plane") {
+      return `Map, ${panel.title}: ${panel.dots.map(({ kind, numbers }) => count(numbers.length, kind)).join(", ")}`;
+    }
+    if (panel.type === "rows") {
+      const rows = panel.rows.map(({ name, labels, numbers, kind }) => `${name ? `${name} ` : ""}${labels ? labels.slice(0, 12).join(" ") : count(numbers.length, kind)}`);
+      return `Rows, ${panel.title}: ${rows.join("; ")}`;
+    }
+    const values = panel.type === "bars" ? panel.values : panel.sizes;
+    const first = values.slice(0, 5).map((value, index) => `${panel.labels?.[index] ?? panel.numbers[index]} ${Number(value.toPrecision(3))}`);
+    const cut2 = panel.cut === null ? "" : `, cut after ${Math.floor(panel.cut).toLocaleString("en-US")}`;
+    return `${panel.type === "bars" ? "Bars" : "Ruler"}, ${panel.title}: ${first.join(", ")}${values.length > 5 ? ", \u2026" : ""}${cut2}`;
+  }).join(". ");
+}
+
+// mechanism_controls.js
+function createControls(root2, page, { go, toggle, step: pickStep, save }) {
+  const top = root2.appendChild(element("div", "kv-head"));
+  top.appendChild(element("h2", "kv-title", page.title));
+  const menu = createSaveMenu(top, root2, save);
+  const bar = root2.appendChild(element("div", "kv-controls"));
+  const buttons = bar.appendChild(element("span", "kv-buttons"));
+  const previous = button(buttons, "\u2039", "previous frame (\u2190)", () => go(-1));
+  const next = button(buttons, "\u203A", "next frame (\u2192)", () => go(1));
+  const play = button(buttons, "\u25B6", MEANING5.play, toggle);
+  const label = bar.appendChild(element("label", "kv-step"));
+  label.append(element("span", "", "frame"));
+  explain(label, MEANING5.frame);
+  const slider = label.appendChild(element("input"));
+  Object.assign(slider, {
+    type: "range",
+    min: 1,
+    step: 1
+  });
+  slider.setAttribute("aria-label", "frame");
+  slider.setAttribute("aria-description", MEANING5.frame);
+  slider.addEventListener("input", () => go(0, Number(slider.value) - 1));
+  const count = label.appendChild(element("output"));
+  const step = picker(bar, "step", page.steps, MEANING5.step, (value) => pickStep(Number(value)));
+  const motion = bar.appendChild(element("label", "kv-picker"));
+  explain(motion, MEANING5.motion);
+  const moves = motion.appendChild(element("input"));
+  moves.type = "checkbox";
+  moves.checked = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  motion.append("motion");
+  const chapters = root2.appendChild(element("div", "kv-chapters"));
+  chapters.setAttribute("role", "group");
+  chapters.setAttribute("aria-label", "chapters");
+  function showChapters(scene) {
+    const shown2 = [
+      ...chapters.children
+    ].map(({ textContent }) => textContent);
+    if (shown2.join("\n") === scene.chapters.join("\n")) return;
+    chapters.replaceChildren();
+    for (const name of scene.chapters) {
+      button(chapters, name, `chapter: ${name}`, () => go(0, scene.frames.findIndex(({ chapter }) => chapter === name)));
+    }
+  }
+  return {
+    bar,
+    menu,
+    moves: () => moves.checked,
+    /** @param {boolean} on */
+    playing(on) {
+      play.textContent = on ? "\u275A\u275A" : "\u25B6";
+      play.setAttribute("aria-pressed", String(on));
+    },
+    /**
+     * @param {number} now
+     * @param {Scene} scene
+     * @param {number} shownStep
+     */
+    paint(now, scene, shownStep) {
+      const last = scene.frames.length - 1, { chapter } = scene.frames[now];
+      previous.disabled = now === 0;
+      next.disabled = now === last;
+      slider.max = String(last + 1);
+      slider.value = String(now + 1);
+      slider.setAttribute("value", slider.value);
+      slider.setAttribute("aria-valuetext", `frame ${now + 1} of ${last + 1}, ${chapter}`);
+      count.textContent = `${now + 1} / ${last + 1}`;
+      step.value = String(shownStep);
+      markSelected(step);
+      showChapters(scene);
+      for (const each of chapters.children) {
+        if (each.textContent === chapter) each.setAttribute("aria-current", "step");
+        else each.removeAttribute("aria-current");
+      }
+    }
+  };
+}
+
+// mechanism.js
+var WORD_MS = 300;
+var LEAST_MS = 2200;
+function createMechanism(root2, host) {
+  const page = host.get("page");
+  let scene = JSON.parse(new TextDecoder().decode(host.bytes("content")));
+  let now = Math.min(host.get("frame"), scene.frames.length - 1);
+  let followed = host.get("token");
+  let timer = null;
+  root2.classList.add("kvviz", "kv-mechanism");
+  keepKeys(root2);
+  const controls = createControls(root2, page, {
+    go,
+    toggle,
+    step: (step) => ask({
+      step
+    }),
+    save
+  });
+  const wait = createWait(root2, back);
+  const tip = createTip(root2);
+  const heads = createHeadPanel(root2, page, {
+    tip,
+    pick: (layer, head) => ask({
+      layer,
+      head
+    })
+  });
+  const pickers = createPlacePickers(controls.bar, page, (layer, head) => ask({
+    layer,
+    head
+  }));
+  const grid = root2.appendChild(element("div", "kv-grid"));
+  const { panel: pictured, heading } = titledPanel(grid, "", "kv-stage-picture", MEANING5.picture);
+  const chapter = heading.appendChild(element("span"));
+  const picture = createPicture(pictured, {
+    colours,
+    hueOf: (group2) => group2 < 0 || group2 >= scene.hues.length ? null : scene.hues[group2] * 360 / HUES,
+    onHover: (mark, at) => mark ? tip.show(about2(mark), at) : tip.hide(),
+    onPick(mark) {
+      const [kind, number] = mark.id.split(":");
+      if (kind === "token") pick(Number(number));
+    }
+  });
+  const words = createWords(pictured.appendChild(element("div", "kv-words")), picture.light);
+  const spoken = root2.appendChild(element("p", "kv-spoken"));
+  spoken.setAttribute("role", "status");
+  const { panel: promptPanel, heading: promptHeading } = titledPanel(grid, "prompt", "kv-prompt", MEANING5.prompt);
+  const strip = createStrip(promptPanel, {
+    tokens: page.tokens.slice(0, page.prompt_length),
+    span: page.span,
+    label: "prompt",
+    onHover: (position, at) => position === null ? tip.hide() : tip.show(aboutToken2(position), at),
+    onPick: pick
+  });
+  createFind(promptHeading, root2, {
+    tokens: page.tokens.slice(0, page.prompt_length),
+    strips: () => [
+      strip
+    ]
+  });
+  const legend3 = createLegend(marksOf(false), `hue: group (${HUES}, then they repeat) \xB7 outlined: followed`, MEANING5.follow);
+  root2.append(legend3, ...page.notes.filter(Boolean).map((note) => element("p", "kv-note", note)));
+  const unwatch = watchTheme(root2, picture.paint);
+  function colours() {
+    const style = getComputedStyle(root2), read = (name) => style.getPropertyValue(name).trim();
+    return {
+      text: read("--kv-text"),
+      muted: read("--kv-muted"),
+      line: read("--kv-line"),
+      brand: read("--kv-brand"),
+      ground: read("--kv-ground"),
+      raised: read("--kv-raised"),
+      dark: root2.dataset.theme === "dark",
+      family: style.fontFamily
+    };
+  }
+  function paint(moving) {
+    const frame2 = scene.frames[now];
+    chapter.textContent = frame2.chapter;
+    words.show(frame2.text, frame2.result, moving);
+    picture.show(frame2, scene.map, moving, () => {
+      words.arrive(controls.moves());
+      if (timer !== null) next();
+    });
+    const described = describe(frame2.panels);
+    picture.canvas.setAttribute("aria-label", described || "no picture: see the prompt");
+    picture.canvas.hidden = !frame2.panels.length;
+    const { positions = [], looks: looks2 = [], marks = [] } = frame2.lit ?? {};
+    strip.paint(positions, looks2, marks);
+    follow2();
+    const { layer, head, step } = scene.where;
+    heads.paint(layer, head);
+    pickers(layer, head);
+    controls.paint(now, scene, step);
+    tip.hide();
+    const place = Object.entries({
+      layer,
+      head,
+      step
+    }).map(([name, value]) => `${name}=${value}`).join(", ");
+    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}, queries=${page.queries})`;
+  }
+  function follow2() {
+    const owners = Object.entries(scene.members).flatMap(([kind, numbers]) => (numbers[followed] ?? -1) >= 0 ? [
+      `${kind}:${numbers[followed]}`
+    ] : []);
+    const token = `token:${followed}`, shown2 = picture.marks().some(({ id }) => id === token);
+    picture.follow(shown2 ? [
+      token
+    ] : owners);
+    strip.light(followed >= 0 ? [
+      followed
+    ] : []);
+  }
+  function aboutToken2(position) {
+    const rows = [
+      [
+        "token",
+        visible(page.tokens[position])
+      ],
+      [
+        "position",
+        format(position)
+      ]
+    ];
+    for (const [kind, numbers] of Object.entries(scene.members)) {
+      if ((numbers[position] ?? -1) >= 0) rows.push([
+        kind,
+        `#${numbers[position]}`
+      ]);
+    }
+    return rows;
+  }
+  function about2(mark) {
+    const [kind, text] = mark.id.split(":"), number = Number(text);
+    const rows = kind === "token" && number < page.tokens.length ? aboutToken2(number) : [
+      [
+        kind,
+        `#${text}`
+      ]
+    ];
+    if (kind !== "token" && mark.label && mark.label !== `#${text}`) rows.push([
+      "shown as",
+      visible(mark.label)
+    ]);
+    if (mark.value !== null) rows.push([
+      "value",
+      decimals(mark.value)
+    ]);
+    return rows;
+  }
+  function pick(position) {
+    if (position >= page.prompt_length) return;
+    followed = position;
+    follow2();
+    host.tell({
+      token: position
+    });
+  }
+  function go(by, to = now) {
+    const frame2 = Math.max(0, Math.min(scene.frames.length - 1, to + by));
+    if (frame2 === now) return;
+    now = frame2;
+    paint(controls.moves());
+    spoken.textContent = `${scene.frames[now].chapter}, frame ${now + 1} of ${scene.frames.length}. ${scene.frames[now].words}`;
+    host.tell({
+      frame: frame2
+    });
+  }
+  function next() {
+    const reading = scene.frames[now].words.split(/\s+/).length * WORD_MS;
+    timer = setTimeout(() => {
+      if (now === scene.frames.length - 1) return stop();
+      go(1);
+      if (!controls.moves() && timer !== null) next();
+    }, Math.max(LEAST_MS, reading));
+  }
+  function toggle() {
+    if (timer !== null) return stop();
+    if (now === scene.frames.length - 1) go(0, 0);
+    controls.playing(true);
+    next();
+  }
+  function stop() {
+    if (timer !== null) clearTimeout(timer);
+    timer = null;
+    controls.playing(false);
+  }
+  function ask(place) {
+    stop();
+    wait.begin(host);
+    root2.dataset.busy = "";
+    host.tell(place);
+  }
+  function back() {
+    const { layer, head, step } = scene.where;
+    heads.paint(layer, head);
+    pickers(layer, head);
+    controls.paint(now, scene, step);
+  }
+  function save(format2) {
+    const { layer, head, step } = scene.where;
+    const name = `mechanism-${scene.title.toLowerCase().replace(/\W+/g, "-")}-layer-${layer}-head-${head}-step-${step}`;
+    return saveAs(format2, controls.menu, root2, host, `${name}-frame-${now + 1}`);
+  }
+  root2.addEventListener("keydown", (event) => {
+    const { tagName: tag } = targetOf(event), move = stepKeys(scene.frames.length)[event.key];
+    if (hasModifier(event) || tag === "SELECT") return;
+    if (event.key === " " && tag !== "BUTTON" && tag !== "SUMMARY" && tag !== "INPUT") toggle();
+    else if (move && !(tag === "INPUT" && targetOf(event).getAttribute("type") !== "range")) {
+      stop();
+      go(...move);
+    } else return;
+    event.preventDefault();
+  });
+  host.on("content", () => {
+    wait.end();
+    scene = JSON.parse(new TextDecoder().decode(host.bytes("content")));
+    now = Math.min(now, scene.frames.length - 1);
+    followed = host.get("token");
+    paint(false);
+  });
+  host.on("frame", () => go(0, host.get("frame")));
+  paint(false);
+  requestAnimationFrame(() => followed >= 0 && strip.focus(followed, false));
+  return () => {
+    stop();
+    wait.close();
+    words.close();
+    picture.close();
+    unwatch();
+  };
+}
+
+// misses_words.js
+var MEANING6 = {
   evidence: "the prompt; tinted are the tokens without which full attention gives the answer a lower log-probability, the more the stronger; click one to follow it",
   heads: "one column per layer, one row per KV head: the log-probability that comes back if this head alone attends to the oracle's tokens, in one pass in which all other heads keep their choices; framed: the heads that bring the answer back together; hollow: restoring it makes the answer less likely",
   journey: "where this head lost the picked token: each stage of the method's choice, with its numbers at this step; the bar has one mark per step",
@@ -6262,7 +7408,7 @@ function createAnswers(host, page) {
   changed.setAttribute("role", "status");
   function line2(name, text) {
     list.append(element("dt", "kv-name", name));
-    return list.appendChild(explainNumber(element("dd", "", text), MEANING5.logprob, "layers", "answer"));
+    return list.appendChild(explainNumber(element("dd", "", text), MEANING6.logprob, "layers", "answer"));
   }
   function nameOf({ kind, layer, head, position }) {
     if (kind === "restore") return `layer ${layer}, head ${head} restored`;
@@ -6364,7 +7510,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
     const item = waterfall.appendChild(element("li"));
     const end = name === "full attention" || name === "here";
     item.append(element("span", "kv-name", String(name)), element("span", "kv-number", nats(Number(value), !end)));
-    explainNumber(item, end ? MEANING5.logprob : MEANING5.causes, "layers", "answer");
+    explainNumber(item, end ? MEANING6.logprob : MEANING6.causes, "layers", "answer");
   }
   waterfall.appendChild(element("li")).append(tagOf(waterfall, "layers", "answer"));
   function indexOf2({ layer, head, position }, step, row2) {
@@ -6479,7 +7625,7 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
         const index = indexOf2(picked, step, row2), outcome = page.outcomes[losses.stage[index]];
         const verdict3 = stages.appendChild(element("li", "kv-verdict"));
         const of = page.rows_per_head > 1 ? `query head ${head * page.rows_per_head + row2}: ` : "";
-        explainNumber(verdict3, MEANING5.verdict, "head", "step");
+        explainNumber(verdict3, MEANING6.verdict, "head", "step");
         verdict3.append(element("span", "kv-mark", MARK[outcome]), element("strong", "", `${of}${OUTCOME[outcome] ?? outcome}`));
         for (const [state, name, numbers] of linesOf2(index)) {
           const item = stages.appendChild(element("li", "kv-stage"));
@@ -6493,14 +7639,14 @@ function createJourney({ heading, panel }, page, losses, { pick }) {
 }
 function meaningOf2(name) {
   const named2 = {
-    "exact attention": MEANING5.exact,
-    given: MEANING5.here,
-    "its score": MEANING5.score
+    "exact attention": MEANING6.exact,
+    given: MEANING6.here,
+    "its score": MEANING6.score
   };
   return named2[
     /** @type {keyof typeof named} */
     name
-  ] ?? MEANING5.stage;
+  ] ?? MEANING6.stage;
 }
 
 // misses.js
@@ -6522,15 +7668,15 @@ function createMisses(root2, host) {
   const top = root2.appendChild(element("div", "kv-head"));
   const lost = `log-probability of ${quoted(page.answer)}: full attention ${total(page.full)}, here ${total(page.here)}`;
   const title = top.appendChild(element("h2", "kv-title", `${page.title} \xB7 ${lost} `));
-  explainNumber(tagged(title, "layers", "answer"), MEANING5.logprob, "layers", "answer");
-  const { sheet, close } = createMenu(top, root2, "Changes", MEANING5.changes);
+  explainNumber(tagged(title, "layers", "answer"), MEANING6.logprob, "layers", "answer");
+  const { sheet, close } = createMenu(top, root2, "Changes", MEANING6.changes);
   const menu = createSaveMenu(top, root2, save);
   const bar = root2.appendChild(element("div", "kv-controls"));
   const slider = createStepSlider(bar, page.steps, (by, to) => pick({
     step: clamp(to ?? picked().step + by)
   }));
   const fed = bar.appendChild(element("span", "kv-fed"));
-  button(bar, "Restore", MEANING5.restore, () => {
+  button(bar, "Restore", MEANING6.restore, () => {
     const { layer, head } = picked();
     change({
       kind: "restore",
@@ -6538,23 +7684,23 @@ function createMisses(root2, host) {
       head
     });
   });
-  inSheet("Pin the picked token", MEANING5.pin, () => change({
+  inSheet("Pin the picked token", MEANING6.pin, () => change({
     kind: "pin",
     position: picked().position
   }));
-  inSheet("Drop the picked token", MEANING5.drop, () => change({
+  inSheet("Drop the picked token", MEANING6.drop, () => change({
     kind: "drop",
     position: picked().position
   }));
-  const reset = inSheet("Take back all changes", MEANING5.reset, () => tellChanges([]));
+  const reset = inSheet("Take back all changes", MEANING6.reset, () => tellChanges([]));
   let requested = host.get("changes");
   let painted = requested;
   const wait = createWait(root2, () => requested = painted, DECODED_MS);
   const grid = root2.appendChild(element("div", "kv-grid"));
-  const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING5.evidence);
-  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back ", "kv-heads", MEANING5.heads);
-  const journey = titledPanel(grid, "", "kv-journey", MEANING5.journey);
-  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING5.answers);
+  const text = titledPanel(grid, "evidence in the text", "kv-prompt", MEANING6.evidence);
+  const heads = titledPanel(grid, "layers \xD7 KV heads: what restoring one brings back ", "kv-heads", MEANING6.heads);
+  const journey = titledPanel(grid, "", "kv-journey", MEANING6.journey);
+  const answers = titledPanel(grid, "answers ", "kv-answers", MEANING6.answers);
   for (const { heading, panel } of [
     heads,
     answers
@@ -7071,7 +8217,7 @@ function createFollow(settings, heading, page, strip) {
 }
 
 // stepper_controls.js
-function createControls(root2, page, { go, toggle, pick, save }) {
+function createControls2(root2, page, { go, toggle, pick, save }) {
   const head = root2.appendChild(element("div", "kv-head"));
   head.append(element("h2", "kv-title", page.description));
   const place = createPlacePickers(head, page, (layer, row2) => pick(layer, row2, "none"));
@@ -7159,7 +8305,7 @@ function createStepper(root2, host) {
   let timer = null;
   root2.classList.add("kvviz", "kv-stepper");
   keepKeys(root2);
-  const controls = createControls(root2, page, {
+  const controls = createControls2(root2, page, {
     go,
     toggle,
     pick: ask,
@@ -7352,6 +8498,7 @@ var VIEWS2 = {
   explorer: createExplorer,
   inspector: createInspector,
   matrix: createCanvasMatrix,
+  mechanism: createMechanism,
   misses: createMisses,
   stepper: createStepper,
   strip: createTokenStrip
