@@ -26,9 +26,6 @@ from .state import LayerContext, State
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from ..trace.scene import Scene
-    from .scenes.moment import Moment
-
     S = TypeVar("S", bound=State, default=Any)  # so that a plain `Method` means one with any state
 else:
     from typing import TypeVar
@@ -205,16 +202,6 @@ class Method(ABC, Generic[S]):
         An unknown number gives no positions.
         """
         return None
-
-    def scene(self, moment: Moment) -> Scene:
-        """How this method comes to the tokens of a step, frame by frame, for `kvviz.widgets.MechanismStepper`.
-
-        By default the scores of `ranking` and the tokens of the selection. A method with a mechanism of its own builds
-        its scene from what its own functions return, so that a frame's numbers are those of the method.
-        """
-        from .scenes.selected import selected_scene
-
-        return selected_scene(self, moment)
 
     def keeps(self, state: S) -> Tensor | None:
         """Positions [B, H, K] that later steps may still attend to, ascending, padded with -1; None means all.

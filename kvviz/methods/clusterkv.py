@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from kvviz_kernels.selection import select_clusters
@@ -17,10 +16,6 @@ from .fields import one_of, whole
 from .ranking import Ranking, cluster_of_token, spread
 from .selection import Selection, group_scores, to_selection_heads
 from .sliders import Slider
-
-if TYPE_CHECKING:
-    from ..trace.scene import Scene
-    from .scenes.moment import Moment
 
 
 @dataclass
@@ -167,12 +162,6 @@ class ClusterKV(Method[ClusterKVState]):
         if number >= len(ends) - 1:
             return state.order.new_empty(0)
         return state.order[0, head, ends[number] : ends[number + 1]].sort().values
-
-    def scene(self, moment: Moment) -> Scene:
-        """k-means on the keys, the query against the centroids, the sorted sizes, and the cut."""
-        from .scenes import clusterkv
-
-        return clusterkv.scene(self, moment)
 
     def recent_start(self, state: ClusterKVState) -> int:
         """The first token that is not clustered yet."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,10 +16,6 @@ from .fields import checked, number
 from .ranking import Ranking, of_tokens
 from .selection import Selection, reduce_group, stack_rows, take_tokens
 from .state import tensor_bytes
-
-if TYPE_CHECKING:
-    from ..trace.scene import Scene
-    from .scenes.moment import Moment
 
 
 @dataclass
@@ -135,12 +130,6 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
             for each in (self._speculated_scores(state, asked), logits)
         )
         return of_tokens(scores[..., self.sinks : self.recent_start(state)], exact, self.sinks)
-
-    def scene(self, moment: Moment) -> Scene:
-        """The scores and the selection of a head that is alone in its layer."""
-        shown = super().scene(moment)
-        alone = "Here the head is alone: in a layer, all heads fetch as many tokens, the mean of their counts."
-        return shown if self.alpha is None else replace(shown, about=alone)
 
     def _counts(self, state: InfiniGenState, scores: Tensor, end: int) -> list[int]:
         """The number of tokens to fetch per batch row: the mean count over query heads, within the budget."""

@@ -35,12 +35,12 @@ class MechanismStepper(LiveWidget):
     The last `queries` positions of the trace play the decode steps, as in `kvviz.replay`; the tokens before are the
     prompt. `method` is a name, with `budget` and the method's `fields`, or a Method. `layer`, `head` (KV head, or query
     head for group="each"), `step` (from 0; by default the last one), `token` (the position that is followed) and
-    `frame` (from 0) are traits: set them from Python, or observe them. All but `frame` need the kernel. By default the widget
-    opens at the captured layer in the middle and at the token with the most attention; with `span`, which names tokens
-    as for `kvviz.pin`, at the head that attends to them most, following the first of them.
+    `frame` (from 0) are traits: set them from Python, or observe them. All but `frame` need the kernel. By default the
+    widget opens at the captured layer in the middle and at the token with the most attention; with `span`, which names
+    tokens as for `kvviz.pin`, at the head that attends to them most, following the first of them.
 
-    What a frame shows comes from the method's `scene`, and so from its own state and functions; a method of another
-    package may define it too (see `kvviz.trace.scene`).
+    What a frame shows comes from the method's own state and functions; a method of another package may define
+    `scene(self, moment)` (see `kvviz.trace.scene`).
 
     Raises InvalidInputError for anything but a trace, a place that it does not have, a layer in which the method
     attends to all tokens, or a budget that covers them; the method's errors for its fields.

@@ -10,7 +10,7 @@ import torch
 from ...errors import InvalidInputError
 from ...methods import resolve
 from ...methods.base import Method
-from ...methods.scenes.moment import Moment
+from ...methods.scenes import Moment, scene_of
 from ...trace import Trace
 from ...trace.scene import Scene
 from .group_views import one_head, prompt_length
@@ -69,7 +69,7 @@ class Mechanism:
         )  # fmt: skip
         if token is None:
             moment = replace(moment, token=self._strongest(moment))
-        return method.scene(moment), moment.token
+        return scene_of(method, moment), moment.token
 
     def _strongest(self, moment: Moment) -> int:
         """The token of the prompt with the most attention, sinks and recent window left out if anything remains."""

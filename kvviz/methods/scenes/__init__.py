@@ -1,6 +1,10 @@
-"""Scenes of methods: how each of them comes to the tokens that a step attends to, from its own state and functions."""
+"""Scenes of methods: how each of them comes to the tokens that a step attends to, from its own state and functions.
 
+One file per method that has a mechanism to show; each registers its scene with `scene_of`.
+"""
+
+from . import clusterkv, infinigen
 from .moment import Moment
-from .selected import chosen_frame, selected_scene
+from .scene_of import scene_of
 
-__all__ = ["Moment", "chosen_frame", "selected_scene"]
+__all__ = ["Moment", "clusterkv", "infinigen", "scene_of"]

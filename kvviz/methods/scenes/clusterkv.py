@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...clustering.kmeans import Clusters, initial_positions, kmeans
 from ...trace.scene import Bars, Dots, Frame, Lit, Plane, Ruler, Scene
+from ..clusterkv import ClusterKV
 from ..selection import group_scores
 from .moment import Moment
+from .scene_of import scene_of
 from .selected import MOST_BARS, chosen_frame, cluster_object
-
-if TYPE_CHECKING:
-    from ..clusterkv import ClusterKV
 
 ROUNDS = (2, 3, 5, 10, 20)  # rounds of k-means that are shown, beside the first and the last
 Labels = NDArray[np.int64]
 
 
+@scene_of.register
 def scene(method: ClusterKV, moment: Moment) -> Scene:
     """The scene of a step, after at least one cluster was made."""
     made = _Made(method, moment)
