@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvviz.trace.diagnosis import Diagnosis
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, MissInspector
+from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MechanismStepper, MethodComparer, MissInspector
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, ROOT
 from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace
@@ -15,7 +15,7 @@ from tests.widgets.test_browser import opened
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 OTHERS = ("quest", "pqcache", "ctkvr", "centroidkv", "snapkv", "streaming_llm")  # one of each colour
 WIDTHS = (1280, 800, 390)
-NAMES = ("stepper", "comparer", "explorer", "inspector", "misses")
+NAMES = ("stepper", "comparer", "explorer", "inspector", "misses", "mechanism")
 
 
 def widgets():
@@ -26,7 +26,15 @@ def widgets():
         "explorer": BudgetExplorer(made_trace(200), method="quest", budget=96),
         "inspector": ClusterInspector(made_trace(200)),
         "misses": MissInspector(diagnosis()),
+        "mechanism": mechanism(),
     }
+
+
+def mechanism(trace=None):
+    """The mechanism stepper at the last frame but one, with the fetched tokens on the map and in the text."""
+    made = MechanismStepper(made_trace(200) if trace is None else trace, "clusterkv", budget=96, queries=8)
+    made.frame = len(made.scene.frames) - 2
+    return made
 
 
 @pytest.fixture(scope="module", params=NAMES)

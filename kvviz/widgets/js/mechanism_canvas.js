@@ -249,7 +249,7 @@ function drawMark(context, mark, theme, hueOf) {
     context.lineTo(x + w, y + h);
     context.stroke();
     context.textAlign = h ? "left" : "right";
-    if (h) write(mark.label, x + 4, y + 9);
+    if (h) write(mark.label, x + 4, y + h);
     else write(mark.label, x + w, y - 3);
   } else {
     context.fillRect(x, y, w, h);

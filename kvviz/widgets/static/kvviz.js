@@ -6523,8 +6523,8 @@ function rulerMarks(ruler, box, measure) {
     marks.push({
       ...PLAIN,
       x,
-      y: box.y - 16,
-      h: LINE + 21,
+      y: box.y - 4,
+      h: LINE + 32,
       key: "cut of ruler",
       shape: "cut",
       label
@@ -6532,7 +6532,7 @@ function rulerMarks(ruler, box, measure) {
   }
   return {
     marks,
-    height: LINE + 20
+    height: LINE + 36
   };
 }
 function rowMarks({ rows }, box, measure) {
@@ -6834,7 +6834,7 @@ function drawMark(context, mark, theme, hueOf) {
     context.lineTo(x + w, y + h);
     context.stroke();
     context.textAlign = h ? "left" : "right";
-    if (h) write2(mark.label, x + 4, y + 9);
+    if (h) write2(mark.label, x + 4, y + h);
     else write2(mark.label, x + w, y - 3);
   } else {
     context.fillRect(x, y, w, h);
@@ -6954,7 +6954,7 @@ var MEANING5 = {
   motion: "whether things move to their new places, or are there at once",
   chapters: "the method's stages; press one to go to its first frame",
   picture: "the picture of this frame: point at something to read what it is; click a token to follow it",
-  prompt: "the prompt as the model reads it; click a token to follow it through all frames",
+  prompt: "the prompt, then the tokens that the steps feed; click a token of the prompt to follow it through all frames",
   follow: "followed: the token whose way through the method is shown, outlined in the picture"
 };
 function createWords(host, light) {
@@ -7054,15 +7054,17 @@ function createControls(root2, page, { go, toggle, step: pickStep, save }) {
   slider.addEventListener("input", () => go(0, Number(slider.value) - 1));
   const count = label.appendChild(element("output"));
   const step = picker(bar, "step", page.steps, MEANING5.step, (value) => pickStep(Number(value)));
-  const motion = bar.appendChild(element("label", "kv-picker"));
-  explain(motion, MEANING5.motion);
-  const moves = motion.appendChild(element("input"));
-  moves.type = "checkbox";
-  moves.checked = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-  motion.append("motion");
+  let moves = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const motion = button(bar, "motion", MEANING5.motion, () => move(!moves));
+  move(moves);
   const chapters = root2.appendChild(element("div", "kv-chapters"));
   chapters.setAttribute("role", "group");
   chapters.setAttribute("aria-label", "chapters");
+  function move(on) {
+    moves = on;
+    motion.textContent = on ? "motion on" : "motion off";
+    motion.setAttribute("aria-pressed", String(on));
+  }
   function showChapters(scene) {
     const shown2 = [
       ...chapters.children
@@ -7076,7 +7078,7 @@ function createControls(root2, page, { go, toggle, step: pickStep, save }) {
   return {
     bar,
     menu,
-    moves: () => moves.checked,
+    moves: () => moves,
     /** @param {boolean} on */
     playing(on) {
       play.textContent = on ? "\u275A\u275A" : "\u25B6";
@@ -7154,16 +7156,16 @@ function createMechanism(root2, host) {
   const words = createWords(pictured.appendChild(element("div", "kv-words")), picture.light);
   const spoken = root2.appendChild(element("p", "kv-spoken"));
   spoken.setAttribute("role", "status");
-  const { panel: promptPanel, heading: promptHeading } = titledPanel(grid, "prompt", "kv-prompt", MEANING5.prompt);
+  const { panel: promptPanel, heading: promptHeading } = titledPanel(grid, "text", "kv-prompt", MEANING5.prompt);
   const strip = createStrip(promptPanel, {
-    tokens: page.tokens.slice(0, page.prompt_length),
+    tokens: page.tokens,
     span: page.span,
-    label: "prompt",
+    label: "text",
     onHover: (position, at) => position === null ? tip.hide() : tip.show(aboutToken2(position), at),
     onPick: pick
   });
   createFind(promptHeading, root2, {
-    tokens: page.tokens.slice(0, page.prompt_length),
+    tokens: page.tokens,
     strips: () => [
       strip
     ]
@@ -7193,7 +7195,7 @@ function createMechanism(root2, host) {
       if (timer !== null) next();
     });
     const described = describe(frame2.panels);
-    picture.canvas.setAttribute("aria-label", described || "no picture: see the prompt");
+    picture.canvas.setAttribute("aria-label", described || "no picture: see the text");
     picture.canvas.hidden = !frame2.panels.length;
     const { positions = [], looks: looks2 = [], marks = [] } = frame2.lit ?? {};
     strip.paint(positions, looks2, marks);
