@@ -15,7 +15,14 @@ from playwright.sync_api import Browser, sync_playwright
 
 from kvviz.trace import Recording, Trace
 from kvviz.trace.diagnosis import Diagnosis
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MechanismStepper, MethodComparer, MissInspector
+from kvviz.widgets import (
+    BudgetExplorer,
+    ClusterInspector,
+    DecodeStepper,
+    MechanismStepper,
+    MethodComparer,
+    MissInspector,
+)
 
 from .lab import ROOT, chromium_arguments
 

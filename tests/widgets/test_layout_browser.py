@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kvviz.trace.diagnosis import Diagnosis
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MechanismStepper, MethodComparer, MissInspector
+from kvviz.widgets import (
+    BudgetExplorer,
+    ClusterInspector,
+    DecodeStepper,
+    MechanismStepper,
+    MethodComparer,
+    MissInspector,
+)
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, ROOT
 from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace

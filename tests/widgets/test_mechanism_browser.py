@@ -145,7 +145,9 @@ def test_hostile_tokens_are_neither_markup_nor_references(browser, tmp_path):
         page.get_by_role("slider", name="frame", exact=True).press("Home")
         assert told(page) == made.scene.frames[0].words
         assert page.locator(".kv-words b").count() == 0
-        assert page.locator(".kv-refer").evaluate_all("nodes => nodes.map(node => node.dataset.objects)") == ["token:70"]
+        assert page.locator(".kv-refer").evaluate_all("nodes => nodes.map(node => node.dataset.objects)") == [
+            "token:70"
+        ]
 
 
 def test_another_head_step_or_token_is_computed_again(made):

@@ -193,8 +193,8 @@ def test_keys_walk_through_the_numbers_and_escape_closes_the_tip(browser, tmp_pa
         expect(tip).to_contain_text("recall: share of the oracle's tokens")
         expect(spoken).to_have_text(
             f"recall {page.locator('.kv-figure .kv-number').first.inner_text()}: "
-            "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method "
-            "attends to, those with the largest exact weights. Of: this head, this step"
+            "recall: share of the oracle's tokens that were attended to; the oracle selects as many tokens as the "
+            "method attends to, those with the largest exact weights. Of: this head, this step"
         )
         assert page.locator(".kv-step output").inner_text() == "0 / 5"
         page.keyboard.press("ArrowRight")  # still the step's key

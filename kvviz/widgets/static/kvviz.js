@@ -559,7 +559,7 @@ function classOf(mark) {
 var MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
-  recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
+  recall: "recall: share of the oracle's tokens that were attended to; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
   error: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
@@ -8051,7 +8051,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size2 = entry.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
     entry.append(element("span", "kv-first", firstWords(members)));
-    const counted = known > count ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended at this step`;
+    const counted = known > count ? `trimmed: ${count} tokens were attended to; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended to at this step`;
     explain(size2, counted);
     for (const node of [
       bar,
