@@ -19,13 +19,15 @@ LEFT_OUT = ("kvviz/widgets/static/", "tests/repository/words.py", "tests/reposit
 _OBJECT = r"(?:an?|all|as many|each|every|everything|no|only|some|that many|the|these|those|[\d,]+)"
 _THING = r"(?:block|chunk|cluster|head|KV head|layer|method|page|panel|partition|query|row|step|task|text|token)"
 
+_SHARED = rf"(?:bits?|bytes|centroids?|entries|keys|times|tokens|µs|ms) an? {_THING}"  # followed by a verb, it is right
+
 # A phrase as a regular expression, and what to write.
 PHRASES: dict[str, str] = {
-    rf"\b(?:attends?|attending) (?:also )?(?:{_OBJECT}|tokens)\b": "attend to a token; attention over the selected tokens",
+    rf"\b(?:attends?|attending) (?:also )?(?:{_OBJECT}|tokens)\b": "attend to a token",
     rf"\battended {_OBJECT}\b": "attended to",
-    r"\b(?:is|are|was|were|be|been) attended\b(?! to\b)": "attended to",
+    r"\b(?:is|are|was|were|be|been)(?: always| never| only)? attended\b(?! to\b)": "attended to",
     rf"\b(?:an?|one) (?:bar|column|curve|dot|line|mark|panel|ring|row) an? {_THING}\b": "one curve per method",
-    rf"\b(?:bits?|bytes|centroids?|entries|keys|times|tokens|µs|ms) an? {_THING}\b(?! (?:attend|hold|method|had))": "per token, per head",
+    rf"\b{_SHARED}\b(?! (?:attend|hold|method|had))": "per token, per head",
     r"first tokens that are always taken": "attention sinks (then: sinks)",
     r"\ballowances?\b": "budget per step",
     r"\battention received\b": "accumulated attention",
