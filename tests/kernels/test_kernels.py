@@ -19,6 +19,7 @@ from kvviz_kernels import (
     pq_scores,
     take_best,
 )
+from kvviz_kernels.inverted_file import best_first
 from kvviz_kernels.selection import count_pairs, pair_cells
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -210,6 +211,7 @@ def compiled_results():
             yield pq_scores(queries, centroids, codes, group=group, scale=0.2, counts=given, impl="compiled")
     yield take_best(normal(2, 3, 2000).round(decimals=1), 300, impl="compiled")
     yield from ivf_union((normal(2, 3, 900) * 500).int(), 1000, impl="compiled")
+    yield best_first(normal(2, 3, 2000).round(decimals=1), 300, impl="compiled")
 
 
 @NUMBA
@@ -246,7 +248,7 @@ def test_kernels_on_one_thread_give_the_same_bits_compiled_or_loaded(tmp_path):
         ).stdout
 
     compiled = bits()
-    assert len(compiled.split()) == 12
+    assert len(compiled.split()) == 13
     assert bits() == compiled
     some = list(tmp_path.rglob("*._weights*"))
     assert some
