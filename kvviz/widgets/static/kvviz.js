@@ -27,8 +27,9 @@ function targetOf(event) {
 function hasModifier(event) {
   return event.ctrlKey || event.metaKey || event.altKey;
 }
+var english = new Intl.NumberFormat("en-US");
 function format(number) {
-  return number.toLocaleString("en-US");
+  return english.format(number);
 }
 
 // cursor.js
@@ -270,16 +271,6 @@ function cut(slice, names, from, to) {
 var HUES = 24;
 var LEVELS = 8;
 var NOTHING = 255;
-var ALPHAS = [
-  0.28,
-  0.38,
-  0.48,
-  0.58,
-  0.69,
-  0.79,
-  0.9,
-  1
-];
 function watchTheme(root2, changed = () => {
 }) {
   const media = window.matchMedia("(prefers-color-scheme: dark)");
@@ -320,9 +311,7 @@ function isDark(preferred) {
   return 0.3 * red + 0.59 * green + 0.11 * blue < 128;
 }
 function tintOf(look) {
-  const hue = Math.floor(look / LEVELS);
-  const chroma = hue >= HUES ? "--kv-c:0;" : "";
-  return `--kv-h:${hue * 360 / HUES};${chroma}--kv-a:${ALPHAS[look % LEVELS]}`;
+  return `kv-hue-${Math.min(Math.floor(look / LEVELS), HUES)} kv-level-${look % LEVELS}`;
 }
 function colourOf(hue) {
   return `oklch(var(--kv-l) var(--kv-c) ${hue * (360 / HUES)})`;
@@ -541,8 +530,8 @@ function createStrip(host, options) {
   };
 }
 function dress(span, look, mark) {
-  if (span.mark !== mark) span.className = classOf(mark);
-  if (span.look !== look) span.style.cssText = look === NOTHING ? "" : tintOf(look);
+  if (span.mark === mark && span.look === look) return;
+  span.className = look === NOTHING ? classOf(mark) : `${classOf(mark)} ${tintOf(look)}`;
   span.mark = mark;
   span.look = look;
 }
@@ -6058,9 +6047,9 @@ function createInspector(root2, host) {
     }, waiting);
   }
   function paint(waiting = requested !== null) {
-    paintText();
     ranking.paint(clusters, now);
     paintPicked();
+    paintText();
     paintControls(waiting);
     heads.paint(clusters.layer, clusters.head);
     tip.hide();
