@@ -48,3 +48,24 @@ def reading(notebook: nbformat.NotebookNode) -> Reading:
             if before is None and (is_widget or is_figure):
                 before = words
     return Reading(words, words if before is None else before, figures, widgets, exercises)
+
+
+def header(name: str, names: list[str], minutes: float) -> str:
+    """The line of a notebook's first cell that says how long it takes, and which notebooks come before and after it.
+
+    `names` are all notebooks in order; minutes are rounded to 5. On the path of an evening, it shows the path too.
+    """
+    place = names.index(name)
+    around = [(word, names[at]) for word, at in (("before", place - 1), ("next", place + 1)) if 0 <= at < len(names)]
+    links = " · ".join(f"{word}: [{other[:2]}]({other}.ipynb)" for word, other in around)
+    path = " → ".join(f"**{each[:2]}**" if each == name else f"[{each[:2]}]({each}.ipynb)" for each in EVENING)
+    return f"*About {5 * round(minutes / 5)} minutes{f' · an evening: {path}' if name in EVENING else ''} · {links}*"
+
+
+def with_header(notebook: nbformat.NotebookNode, name: str, names: list[str]) -> None:
+    """Put the header below the title of a notebook with its outputs, in place of the one that is there."""
+    title, *lines = notebook.cells[0].source.split("\n")
+    body = "\n".join(lines).strip()
+    if body.startswith("*About "):
+        body = body.partition("\n")[2].strip()
+    notebook.cells[0].source = f"{title}\n\n{header(name, names, reading(notebook).minutes)}\n\n{body}"

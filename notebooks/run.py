@@ -34,7 +34,7 @@ from traitlets.config import Config
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import frames  # next to this file
-from reading import EVENING, EVENING_MINUTES, Reading, reading
+from reading import EVENING, EVENING_MINUTES, Reading, reading, with_header
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 25 s can take over 600 s
@@ -144,6 +144,7 @@ def run(path: Path, options: argparse.Namespace) -> tuple[str, int, Reading]:
         if options.html:
             write(options.html, page(notebook, path.stem, Path(folder)))
         if options.inplace:
+            with_header(notebook, path.stem, sorted(other.stem for other in HERE.glob("*.ipynb")))
             add_pictures(notebook, path.stem, Path(folder))
             write(path, nbformat.writes(notebook) + "\n")
     print(result_table(notebook))
