@@ -62,7 +62,6 @@ class TestCommitted:
         pages = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
         assert not [page for page in pages if page.startswith("<style>")], "rules for a figure that is a picture now"
 
-
     def test_it_says_how_long_it_takes_and_what_comes_before_and_after(self, path):
         names = [other.stem for other in NOTEBOOKS]
         minutes = reading(nbformat.read(path, 4)).minutes
