@@ -109,8 +109,6 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str], *, dark: bool) -> 
         runs = dict(zip(to_run, pool.map(partial(live, widgets=extra / "widgets"), to_run), strict=True))
         for drawing in drawings:
             drawing.result()
-    if dark:
-        dark_pictures.draw_widgets(notebooks.README_PICTURES, to_run, extra)
     for path in source.rglob("*.md"):
         text = path.read_text(encoding="utf-8")
         path.write_text(dark_pictures.both(text, extra / path.parent.relative_to(source)), encoding="utf-8")
