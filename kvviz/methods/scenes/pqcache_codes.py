@@ -131,6 +131,7 @@ class Coded:
                 ),
             )
         ]  # fmt: skip
+        title = f"part {part + 1} of the keys"
         if centroids is not None:
             away = np.linalg.norm(centroids - self.own_parts[part], axis=-1)
             nearest = np.argsort(away, kind="stable")[:near]
@@ -139,7 +140,9 @@ class Coded:
             dots.append(
                 Dots(kind=codewords(part), numbers=numbers, groups=numbers, x=at[:, 0], y=at[:, 1], shape="ring")
             )
-        return Plane(title=f"part {part + 1} of the keys", dots=dots, axes=(f"PCA, {share:.0%} of the variance", ""))
+            if len(numbers) < self.count:
+                title = f"part {part + 1} of keys, {len(numbers)} of {self.count} codewords"
+        return Plane(title=title, dots=dots, axes=(f"PCA, {share:.0%} of the variance", ""))
 
 
 def codewords(part: int) -> str:
