@@ -76,8 +76,8 @@ def _tables(coded: Coded, scored: Scored) -> Iterator[Frame]:
     elif scored.shared:
         told = f"{heads} query heads share these keys. q is the {method.group} of their queries."
     else:
-        told = f"{heads} query heads share these keys, each with tables of its own. Shown are those of number "
-        told += f"{scored.head + 1}."
+        told = f"{heads} query heads share these keys, each with tables of its own. Here are those of query "
+        told += f"head {scored.head + 1}."
     yield Frame(
         chapter="tables", panels=[rows], result=told,
         text="The decode step has a query q." + (" It is cut as the keys were." if coded.n_parts > 1 else ""),
@@ -150,8 +150,8 @@ def _reduced(coded: Coded, scored: Scored, some: NDArray[np.int64], total: float
     heads, scale = moment.group_size, moment.state.layer.scale
     own, score = scored.by_head[:, at], f"{scored.scores[at]:.3g}"
     mine = Bars(
-        title=f"“{moment.short(coded.example)}”, by query head", kind="head", numbers=np.arange(heads), values=own,
-        labels=[f"query head {head + 1}" for head in range(heads)],
+        title=f"{'weights' if method.softmax else 'sums'} of “{moment.short(coded.example)}”",
+        kind="head", numbers=np.arange(heads), values=own, labels=[f"query head {head + 1}" for head in range(heads)],
     )  # fmt: skip
     all_bars = _bars(coded, "score, for some tokens", some, scored.scores, [moment.short(each) for each in some])
     reduced = {"mean": "mean", "max": "largest", "sum": "sum"}.get(method.group, "")
