@@ -51,8 +51,8 @@ def _index(step: Step) -> Iterator[Frame]:
     yield Frame(
         chapter="centroids", panels=[Rows(title="centroids: queries of the prompt", rows=[*rows, followed])],
         text=f"After the prompt, CTkvr keeps {QUERIES_CHOSEN[method.choice].format(f'{step.count:,}')} as centroids. "
-        "Queries of similar direction attend to similar keys, so a step can use what these attend to. Will it find "
-        f"{moment.quoted(moment.token)}?",
+        "Queries of similar direction attend to similar keys, so a step begins with the keys of similar queries. Will "
+        f"it find {moment.quoted(moment.token)}?",
         lit=Lit(positions=positions, groups=numbers),
     )  # fmt: skip
     example = _example(step)
@@ -93,7 +93,7 @@ def _nearest(step: Step) -> Iterator[Frame]:
     text = f"A step has a query q. Its cosine with each of the {step.count:,} centroids is computed{step.over_heads}."
     yield Frame(
         chapter="nearest", panels=[_cosine_bars(step, by_age, "cosine with q, the oldest centroid first"), own],
-        text=text, result=f"{newer:,} of them are already queries of earlier steps." if newer else "",
+        text=text, result=f"Queries of earlier steps are among them already: {newer:,}." if newer else "",
     )  # fmt: skip
     first = int(step.probed[0])
     away = step.position(step.own_number) - step.position(first)

@@ -142,7 +142,8 @@ def _in_the_probed_lists(step: Step, holding: int) -> str:
         return f"{quoted} is in {holding} of the {len(step.probed)} lists."
     others = step.holders(step.state)
     if others:
-        return f"{quoted} is in none of these: the step misses it, though {others:,} other lists hold it."
+        hold = "other list holds" if others == 1 else "other lists hold"
+        return f"{quoted} is in none of these: the step misses it, though {others:,} {hold} it."
     return f"{quoted} is in none of these, nor in any other: no query can find it now."
 
 

@@ -227,3 +227,20 @@ def test_a_token_of_no_list_is_said_to_be_missed() -> None:
     assert "“40” is in none of them" in words["lists"]
     union = [frame.words for frame in mechanism.scene(0, 1, 11, 40)[0].frames if frame.chapter == "union"]
     assert "nor in any other: no query can find it now" in union[0]
+
+
+def test_a_token_of_other_lists_is_said_to_be_missed() -> None:
+    """One query head per KV head, one probe, and the prompt's eight lists of 15 keys."""
+    trace, head, now = small(2), 1, 89
+    fields = {"budget": 24, "sinks": 3, "recent": 6, "n_centroids": 8, "list_ratio": 1.0, "n_probes": 1}
+    mechanism = Mechanism(trace, "ctkvr", 12, **fields, update=None)
+    queries, keys = trace.queries[0][head].astype(np.float64), trace.keys[0][head].astype(np.float64)
+    lists = np.argsort(-shares(queries[70:78], keys[:78])[:, 3:72], axis=-1)[:, :15] + 3
+    unit = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+    nearest = np.argsort(-unit[70:78] @ unit[now])
+    token = next(int(token) for token in lists[nearest[1]] if token not in lists[nearest[0]])
+    scene = mechanism.scene(0, head, 11, token)[0]
+    (before, _) = chapter(scene, "union")
+    holding = int((lists == token).any(-1).sum())
+    assert f"“{token}” is in none of these: the step misses it, though {holding} other list" in before.words
+    assert scene.members["centroid"][token] == nearest[1]
