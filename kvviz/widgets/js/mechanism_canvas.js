@@ -252,6 +252,7 @@ function drawMark(context, mark, theme, hueOf) {
     if (h) write(mark.label, x + 4, y + h);
     else write(mark.label, x + w, y - 3);
   } else {
+    if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4; // its label is read on it
     context.fillRect(x, y, w, h);
     context.globalAlpha = 1;
     context.fillStyle = theme.text;

@@ -6826,6 +6826,7 @@ function drawMark(context, mark, theme, hueOf) {
     if (h) write2(mark.label, x + 4, y + h);
     else write2(mark.label, x + w, y - 3);
   } else {
+    if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4;
     context.fillRect(x, y, w, h);
     context.globalAlpha = 1;
     context.fillStyle = theme.text;
