@@ -19,8 +19,8 @@ OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generatio
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery pictures papers site bench results bench-gpu \
-	agreement clean
+.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery pictures papers site bench results \
+	bench-gpu agreement clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20

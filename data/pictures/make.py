@@ -37,7 +37,7 @@ MOST_BYTES = 400_000  # of the moving picture
 FRAME_MS, LAST_MS = 1500, 4000
 # Wide enough for two panels side by side, and narrow enough for the text to be below them.
 MOVING_PAGE = {"width": 599, "scale": 2, "part": ".kv-controls", "height": 590}
-MOVING_WIDTH, COLOURS = 700, (96, 64, 48, 32)
+MOVING_WIDTH, COLOURS = 700, (256, 192, 128, 96, 64)
 STILL_PAGE = {"width": 330, "scale": 2, "part": ".kv-picture"}
 
 
@@ -94,7 +94,8 @@ def moving(stepper: widgets.MechanismStepper) -> bytes:
     for number, frame in enumerate(frames):
         together.paste(frame, (0, number * frame.height))
     for colours in COLOURS:
-        palette = together.quantize(colours)  # one for all frames, so that what stays is not stored again
+        # One for all frames, so that what stays is not stored again; of the rare hues too, not of the greys alone.
+        palette = together.quantize(colours, Image.Quantize.MAXCOVERAGE)
         first, *rest = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
         file, shown = io.BytesIO(), [FRAME_MS] * len(rest) + [LAST_MS]
         first.save(file, "GIF", save_all=True, append_images=rest, duration=shown, loop=0, optimize=True)
