@@ -22,7 +22,7 @@ IMAGE = re.compile(r'<img src="(?P<path>[^"]+)\.png" (?P<rest>[^>]*)>|!\[(?P<alt
 
 
 def draw(folder: str, extra: Path) -> None:
-    """Draw the pictures of a folder of the repository into the site's files. Raises CalledProcessError if that fails."""
+    """Draw the pictures of one of the folders into the site's files. Raises CalledProcessError if that fails."""
     out = extra / folder / FOLDER
     out.mkdir(parents=True)
     subprocess.run([sys.executable, ROOT / MADE_BY[folder], "--dark", "--out", out], check=True)

@@ -152,7 +152,7 @@ def _directive(value: object) -> str:
 
 
 def front(folder: Path) -> None:
-    """Write the widgets of the first page: a recorded run as it writes the number's first digit, and ClusterKV at work."""
+    """Write the first page's widgets: a recorded run as it writes the number's first digit, and ClusterKV at work."""
     run = kvviz.Recording.load(RECORDED)
     step = run.next_tokens.index(FIRST_DIGIT)
     stepper = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step, span=HIDDEN)

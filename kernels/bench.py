@@ -52,7 +52,7 @@ def main() -> None:
 def run(keys: Tensor, source: str, *, only: Collection[str] | None = None, device: torch.device | None = None) -> Row:
     """The results of all benchmarks; those that take keys use `keys` [H, L, D] from `source`.
 
-    "results" has the rows that docs/measured.md shows, each with a "ratio" to the baseline; they are measured on the CPU,
+    "results" has the rows of docs/measured.md, each with a "ratio" to the baseline; they are measured on the CPU,
     even if there is a GPU.
     """
     device = device or default_device()

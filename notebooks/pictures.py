@@ -71,9 +71,7 @@ def of_frames(
 
 
 @contextmanager
-def painted(
-    path: Path, scheme: str = "light", width: int = WIDGET_WIDTH, scale: float = 1
-) -> Iterator[Page]:
+def painted(path: Path, scheme: str = "light", width: int = WIDGET_WIDTH, scale: float = 1) -> Iterator[Page]:
     """A widget's page in a browser that asks for reduced motion, once its text is painted.
 
     Raises RuntimeError if the page's script fails, also at the end of the block.

@@ -38,7 +38,7 @@ FRAME_MS, LAST_MS = 1500, 4000
 # Wide enough for two panels side by side, and narrow enough for the text to be below them.
 MOVING_PAGE = {"width": 599, "scale": 2, "part": ".kv-controls", "height": 590}
 MOVING_WIDTH, COLOURS = 700, (256, 192, 128, 96, 64)
-STILL_PAGE = {"width": 330, "scale": 2, "part": ".kv-picture"}
+STILL_PAGE = {"width": 330, "scale": 2}
 
 
 def main() -> int:
@@ -77,10 +77,14 @@ def at_work(runs: Any, method: str) -> widgets.MechanismStepper:
 
 
 def of_chapter(stepper: widgets.MechanismStepper, chapter: str, scheme: str) -> bytes:
-    """PNG of what moves, in the last frame of a chapter; in the last frame but one if the scene has no such chapter."""
+    """PNG of what moves, in the last frame of a chapter; in the last frame but one if the scene has no such chapter.
+
+    Of a frame without a picture, it shows the words.
+    """
     frames = stepper.scene.frames
-    numbers = [number for number, frame in enumerate(frames) if frame.chapter == chapter] or [len(frames) - 2]
-    return _frames(stepper, numbers[-1:], scheme, **STILL_PAGE)[0]
+    numbers = [number for number, frame in enumerate(frames) if frame.chapter == chapter] or [max(len(frames) - 2, 0)]
+    part = ".kv-picture" if frames[numbers[-1]].panels else ".kv-words"
+    return _frames(stepper, numbers[-1:], scheme, part=part, **STILL_PAGE)[0]
 
 
 def moving(stepper: widgets.MechanismStepper) -> bytes:

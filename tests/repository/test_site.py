@@ -82,6 +82,14 @@ def text_of_cell(cell: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
 
 
+def test_pages_of_docs_are_in_the_navigation_and_their_links_hold_in_the_site(site):
+    front = (site / "index.html").read_text()
+    for path in (ROOT / "docs").glob("*.md"):
+        assert f'href="{path.stem}.html"' in front or path.stem == "index"
+        links = re.findall(r'href="([^"]+)"', (site / f"{path.stem}.html").read_text())
+        assert not [link for link in links if link.endswith(".md") or link.startswith(("../", "docs/"))]
+
+
 def test_every_public_name_is_in_the_reference(site):
     def described(page):
         return set(re.findall(r'<dt class="[^"]*" id="([\w.]+)"', (site / "reference" / page).read_text()))
@@ -127,7 +135,7 @@ def test_the_check_finds_fetched_and_missing_files(tmp_path):
 @pytest.mark.browser
 @NEEDS_BROWSER
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_first_screen_is_a_live_widget_and_code_is_folded_below(site, browser, scheme):
+def test_the_first_screen_is_a_live_widget_with_another_below_and_the_code_folded(site, browser, scheme):
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme, offline=True)
     page = context.new_page()
     page.goto((site / "index.html").as_uri())
@@ -141,6 +149,12 @@ def test_the_first_screen_is_a_live_widget_and_code_is_folded_below(site, browse
     slider.press("ArrowRight")
     expect(slider).to_have_value(str(step + 1))
     expect(widget.locator(".kv-next")).to_have_text("4")
+    second = page.locator("iframe.kvviz-frame").nth(1)
+    second.scroll_into_view_if_needed()
+    mechanism = second.content_frame.locator(".kv-mechanism")
+    expect(mechanism).to_have_attribute("data-theme", scheme)
+    mechanism.get_by_role("slider", name="frame", exact=True).press("ArrowRight")
+    expect(mechanism.locator(".kv-chapters [aria-current]")).to_have_text("clusters")
     code = page.get_by_text("lm = kvviz.load()")
     expect(code).to_be_hidden()
     page.locator("summary", has_text="Show the code").click()
@@ -150,7 +164,7 @@ def test_the_first_screen_is_a_live_widget_and_code_is_folded_below(site, browse
 
 @pytest.mark.browser
 @NEEDS_BROWSER
-@pytest.mark.parametrize("page_name", ["data/gallery/README", "data/papers/clusterkv", "index"])
+@pytest.mark.parametrize("page_name", ["data/gallery/README", "data/papers/clusterkv", "index", "looking"])
 def test_pictures_follow_the_theme(site, browser, page_name):
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light", offline=True)
     page = context.new_page()

@@ -1,4 +1,4 @@
-"""The results as Markdown: the short table of docs/measured.md, and one table for each part that measures all methods."""
+"""The results as Markdown: the table of docs/measured.md, and one table for each part that measures all methods."""
 
 from __future__ import annotations
 
