@@ -3,8 +3,8 @@
 One file per method that has a mechanism to show; each registers its scene with `scene_of`.
 """
 
-from . import centroidkv, clusterkv, infinigen
+from . import centroidkv, clusterkv, infinigen, pqcache
 from .moment import Moment
 from .scene_of import scene_of
 
-__all__ = ["Moment", "centroidkv", "clusterkv", "infinigen", "scene_of"]
+__all__ = ["Moment", "centroidkv", "clusterkv", "infinigen", "pqcache", "scene_of"]

@@ -18,7 +18,7 @@ from .selected import chosen_frame
 PAIRS, GROUPS, MEMBERS, LETTERS = 8, 5, 10, 7  # shown of a chunk; of its centroids; of a centroid's tokens; of a token
 AROUND = 14  # centroids in a row
 MOST_ROUNDS, MOST_COUNTS = 7, 20  # frames of rounds; bars of rounds
-FAINT, MERGED = 0.12, 0.45
+FAINT, MERGED = 0.5, 0.45  # a chip without a hue is drawn fainter
 
 
 @scene_of.register

@@ -237,9 +237,9 @@ function rulerMarks(ruler, box, measure) {
   });
   if (ruler.cut !== null) {
     const x = box.x + ruler.cut * scale, label = `${ruler.cut.toLocaleString("en-US")} tokens`;
-    marks.push({ ...PLAIN, x, y: box.y - 16, h: LINE + 21, key: "cut of ruler", shape: "cut", label });
+    marks.push({ ...PLAIN, x, y: box.y - 4, h: LINE + 32, key: "cut of ruler", shape: "cut", label });
   }
-  return { marks, height: LINE + 20 };
+  return { marks, height: LINE + 36 };
 }
 
 /**
