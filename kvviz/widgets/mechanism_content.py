@@ -53,7 +53,10 @@ def lit(tokens: Lit) -> dict[str, list[int]]:
         kept = np.zeros(len(positions), bool) if tokens.kept is None else np.asarray(tokens.kept, bool)
         oracle = np.isin(positions, np.asarray(tokens.oracle, np.int64))
         marks = view.ATTENDED * np.asarray(tokens.attended, bool) + view.ORACLE * oracle + view.SINK * kept
-    looks = np.where(marks & view.ATTENDED, hue(groups).astype(np.int64) * view.LEVELS + levels, view.NOTHING)
+        if tokens.merged is not None:
+            marks += view.MERGED * np.asarray(tokens.merged, bool)
+    tinted = marks & (view.ATTENDED | view.MERGED)
+    looks = np.where(tinted, hue(groups).astype(np.int64) * view.LEVELS + levels, view.NOTHING)
     return {"positions": positions.tolist(), "looks": looks.tolist(), "marks": marks.tolist()}
 
 

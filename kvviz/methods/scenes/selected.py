@@ -46,28 +46,52 @@ def _ranked(method: Method[Any], moment: Moment, scores: NDArray[np.float32], be
 
 def chosen_frame(chapter: str, method: Method[Any], moment: Moment) -> Frame:
     """The frame with the attended tokens in the text, which all scenes end with."""
-    selection = moment.selection
-    attended, oracle = moment.attended, moment.oracle
+    selection, attended, oracle = moment.selection, moment.attended, moment.oracle
     groups = np.full(len(moment.tokens), -1)
     if selection.groups is not None:
         shown = selection.indices[0].flatten() >= 0
         groups[selection.indices[0].flatten()[shown].numpy()] = selection.groups[0].flatten()[shown].numpy()
+    groups = np.where(moment.members >= 0, moment.members, groups)
     positions = np.union1d(attended, oracle)
     start = method.attended_start(moment.state)
-    last = int((attended >= start).sum())
-    missed = len(oracle) - round(moment.recall * len(oracle))
+    alone = np.isin(positions, attended)
+    merged = ~alone & moment.merged_away[positions]
+    sinks, last = int((attended < method.sinks).sum()), int((attended >= start).sum())
     return Frame(
-        chapter=chapter,
-        text=f"The step attends to these {len(attended):,} tokens: {int((attended < method.sinks).sum())} sinks, the "
-        f"last {last}, and {len(attended) - last - int((attended < method.sinks).sum()):,} that were chosen.",
-        result=f"Of the {len(oracle):,} tokens with the most attention, it misses {missed:,}: recall "
-        f"{moment.recall:.2f}, mass {moment.mass:.2f}.",
+        chapter=chapter, text=_attended_words(moment, sinks, last), result=_missed_words(moment, int(merged.sum())),
         lit=Lit(
-            positions=positions, groups=groups[positions], weights=moment.weights[positions],
-            attended=np.isin(positions, attended), oracle=oracle,
-            kept=(positions < method.sinks) | (positions >= start),
+            positions=positions, groups=groups[positions], weights=moment.weights[positions], attended=alone,
+            merged=merged, oracle=oracle, kept=(positions < method.sinks) | (positions >= start),
         ),
     )  # fmt: skip
+
+
+def _attended_words(moment: Moment, sinks: int, last: int) -> str:
+    count = len(moment.attended)
+    if not moment.centroids:
+        return (
+            f"The step attends to these {count:,} tokens: {sinks} sinks, the last {last:,}, and "
+            f"{count - last - sinks:,} that were chosen."
+        )
+    merged = int((moment.members >= 0).sum())
+    return (
+        f"The step attends to {count:,} tokens alone, and to {_counted(moment.centroids, 'centroid')} that stand for "
+        f"{merged:,} others."
+    )
+
+
+def _missed_words(moment: Moment, merged: int) -> str:
+    count = len(moment.oracle)
+    missed = count - int(np.isin(moment.oracle, moment.attended).sum()) - merged
+    numbers = f"recall {moment.recall:.2f}, mass {moment.mass:.2f}."
+    if not moment.centroids:
+        return f"Of the {count:,} tokens with the most attention, it misses {missed:,}: {numbers}"
+    kept = f"{merged:,} keep half their weight in a centroid"
+    return f"Of the {count:,} with most attention, {kept}, {missed:,} are missed: {numbers}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def cluster_object(kind: str, number: int) -> str:
