@@ -169,7 +169,9 @@ function rangesOf({ dots, boxes }) {
   const ys = [...dots.flatMap(({ y }) => y ?? []), ...boxes.flatMap(([[, bottom, , top]]) => [bottom, top])];
   const least = (/** @type {number[]} */ values) => values.reduce((low, value) => Math.min(low, value), Infinity);
   const most = (/** @type {number[]} */ values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
-  return { left: least(xs), right: most(xs), bottom: least(ys), top: most(ys) };
+  const [left, right, bottom, top] = [least(xs), most(xs), least(ys), most(ys)];
+  const beside = 0.08 * (right - left), above = 0.1 * (top - bottom); // room for axes and labels
+  return { left: left - beside, right: right + beside, bottom: bottom - above, top: top + above };
 }
 
 /**

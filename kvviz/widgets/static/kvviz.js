@@ -6413,25 +6413,32 @@ function planeMarks(plane, map, box) {
 function rangesOf2({ dots, boxes }) {
   const xs = [
     ...dots.flatMap(({ x }) => x ?? []),
-    ...boxes.flatMap(([[left, , right]]) => [
-      left,
-      right
+    ...boxes.flatMap(([[left2, , right2]]) => [
+      left2,
+      right2
     ])
   ];
   const ys = [
     ...dots.flatMap(({ y }) => y ?? []),
-    ...boxes.flatMap(([[, bottom, , top]]) => [
-      bottom,
-      top
+    ...boxes.flatMap(([[, bottom2, , top2]]) => [
+      bottom2,
+      top2
     ])
   ];
   const least = (values) => values.reduce((low, value) => Math.min(low, value), Infinity);
   const most = (values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
+  const [left, right, bottom, top] = [
+    least(xs),
+    most(xs),
+    least(ys),
+    most(ys)
+  ];
+  const beside = 0.08 * (right - left), above = 0.1 * (top - bottom);
   return {
-    left: least(xs),
-    right: most(xs),
-    bottom: least(ys),
-    top: most(ys)
+    left: left - beside,
+    right: right + beside,
+    bottom: bottom - above,
+    top: top + above
   };
 }
 function barMarks(bars, box, measure) {
