@@ -1,4 +1,4 @@
-"""Quest's scene: the box around a page's keys, the corner that the query picks, the bounds, the cut, and whole pages."""
+"""Quest's scene: the box around a page's keys, the corner that the query picks, bounds, the cut, and whole pages."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _bounding(pages: Pages) -> Iterator[Frame]:
     yield Frame(
         chapter="bounds", panels=[replace(boxed, dots=[dots, star])],
         text=f"The query{heads} has {signed(q_across)} in channel {across} and {signed(q_up)} in channel {up}.",
-        result=f"Where it is positive it takes the largest value, else the smallest: {refer('this corner', star_id(page))}"
-        ". No key has larger products.",
+        result="Where it is positive it takes the largest value, else the smallest: "
+        f"{refer('this corner', star_id(page))}. No key has larger products.",
     )  # fmt: skip
     yield _summed(pages, dots)
     if moment.group_size > 1:

@@ -33,7 +33,7 @@ def _bars(pages: Pages, numbers: NDArray[np.int64], title: str) -> Bars:
 
 
 def _scores(pages: Pages) -> Iterator[Frame]:
-    moment, ranked = pages.moment, pages.ranked
+    ranked = pages.ranked
     shown = ranked[:MOST_BARS]
     rank = {int(page): place + 1 for place, page in enumerate(ranked)}
     yield Frame(
@@ -100,7 +100,8 @@ def _fetched(pages: Pages) -> Frame:
     wanted = int(np.isin(whole, moment.oracle).sum())
     every = int(np.isin(of_chosen, moment.oracle).sum())
     return Frame(
-        chapter="whole pages", panels=[Rows(title=f"tokens of page {page}", rows=rows)], focus=[f"token:{moment.token}"],
+        chapter="whole pages", focus=[f"token:{moment.token}"],
+        panels=[Rows(title=f"tokens of page {page}", rows=rows)],
         text=f"A page is fetched whole. Of the {size} tokens of {cluster_object('page', page)}, {wanted} are among the "
         f"{len(moment.oracle):,} with the most attention.",
         result=f"Of all {len(of_chosen):,} tokens fetched this way, {every:,} are. The rest is waste.",

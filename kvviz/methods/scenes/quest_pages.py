@@ -30,7 +30,7 @@ class Pages:
         self.end = method.recent_start(self.state) // method.page_size  # pages from here on overlap the recent window
         self.full, self.head_dim = self.state.bounds.used, moment.keys.shape[-1]
         own = moment.token // method.page_size
-        self.shown = own if self.first <= own < self.end else int(self.ranked[0])
+        self.shown: int = own if self.first <= own < self.end else int(self.ranked[0])
 
     @cached_property
     def scores(self) -> Floats:

@@ -7215,7 +7215,8 @@ function createMechanism(root2, host) {
       head,
       step
     }).map(([name, value]) => `${name}=${value}`).join(", ");
-    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}, queries=${page.queries})`;
+    const played = page.queries === null ? "" : `, queries=${page.queries}`;
+    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}${played})`;
   }
   function follow2() {
     const owners = Object.entries(scene.members).flatMap(([kind, numbers]) => (numbers[followed] ?? -1) >= 0 ? [

@@ -11,7 +11,7 @@ import pytest
 import kvviz
 from kvviz.generation.explore import Mechanism
 from kvviz.trace import Trace
-from kvviz.trace.scene import Bars, Plane, Row, Rows, Ruler, Scene
+from kvviz.trace.scene import Bars, Plane, Rows, Ruler, Scene
 
 LAYER, HEAD, STEP, QUERIES, TOKEN = 14, 1, 31, 32, 700
 PAGE = TOKEN // 16
@@ -102,9 +102,7 @@ def test_wanted_and_wasted_tokens_of_a_page_and_other_page_sizes(
     counts = {row.name: len(row.numbers) for row in rows.rows}
     assert counts.get("wanted", 0) == wanted[chosen].min()
     assert sum(counts.values()) == 16
-    assert all(
-        isinstance(row, Row) and np.isin(row.numbers, oracle).all() == (row.name == "wanted") for row in rows.rows
-    )
+    assert all(np.isin(row.numbers, oracle).all() == (row.name == "wanted") for row in rows.rows)
     recall, read = panels(scene, Bars, "whole pages")
     assert list(recall.numbers) == [4, 8, 16, 32, 64]
     for size, shown in zip(recall.numbers, recall.values, strict=True):
