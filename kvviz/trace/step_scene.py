@@ -18,6 +18,7 @@ from .scene import Bars, Frame, Lit, Row, Rows, Ruler, plain_words, refer
 
 MOST_LETTERS = 14  # of a token in a sentence
 MOST_BARS = 24  # that are high enough for a label each
+LOG_RANGE = 50  # a wider range of positive values is drawn on a log scale
 SINKS, CHOSEN, UNSCORED, CENTROIDS, WINDOW, UNUSED = range(6)  # parts of the budget
 PARTS = ("sinks", "chosen by score", "kept without a score", "centroids", "recent window", "not used")
 
@@ -102,6 +103,12 @@ def short(tokens: Sequence[str], position: int) -> str:
     return plain_words(text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…")
 
 
+def scaled(title: str, values: NDArray[Any]) -> dict[str, Any]:
+    """Title, values and scale of bars: a log scale, which the title names, if small values would not be seen."""
+    log = bool(len(values)) and 0 < values.min() * LOG_RANGE < values.max()
+    return {"title": f"{title}, log scale" if log else title, "values": values, "log": log}
+
+
 def budget_frame(step: Step) -> Frame:
     """Where the budget goes: sinks, what is chosen, and the recent window, end to end."""
     sizes = np.bincount(step.part_of, minlength=len(PARTS))
@@ -161,8 +168,8 @@ def exact_frame(step: Step) -> Frame:
     if step.recalled is not None:
         found |= np.isin(best, step.recalled)
     bars = Bars(
-        title="exact attention weight (✗: missed)", kind="token", numbers=best, groups=step.groups[best],
-        values=step.weights[best], strength=np.where(found, 1.0, 0.35),
+        **scaled("exact attention (✗: missed)", step.weights[best]), kind="token", numbers=best,
+        groups=step.groups[best], strength=np.where(found, 1.0, 0.35),
         labels=[label if there else f"✗ {label}" for label, there in zip(step.labels(best), found, strict=True)],
     )  # fmt: skip
     missed = best[~found]
@@ -178,8 +185,8 @@ def _scores_beside(step: Step, best: NDArray[np.int64]) -> list[Bars]:
     if not len(shown):
         return []
     return [Bars(
-        title=f"{step.score_name} of the same tokens", kind="token", numbers=shown, groups=step.groups[shown],
-        values=step.scores[shown], labels=step.labels(shown),
+        **scaled("their scores", step.scores[shown]), kind="token", numbers=shown, groups=step.groups[shown],
+        labels=step.labels(shown),
         strength=np.where(np.isin(shown, step.attended), 1.0, 0.35),
     )]  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .scene import Bars, Frame, Ruler, Scene, refer
-from .step_scene import MOST_BARS, Step, budget_frame, chosen_frame, exact_frame
+from .step_scene import MOST_BARS, Step, budget_frame, chosen_frame, exact_frame, scaled
 
 MOST_GROUPS = 40  # that can be told apart, without labels
 
@@ -37,7 +37,7 @@ def _token_frames(step: Step) -> Iterator[Frame]:
     sharp = bool(taken[:count].all()) and 0 < count < len(ranked)  # the best are taken, and no others
     places = sampled(len(ranked), count if sharp else 0)
     shown = ranked[places]
-    bars = _token_bars(step, np.sort(shown), f"{step.score_name} of {len(shown)} of the tokens, in their order")
+    bars = _token_bars(step, np.sort(shown), f"score of {len(shown)} tokens, in their order")
     never = int(np.isneginf(step.scores).sum())
     known = (
         f"The recording holds the score of the {len(ranked):,} tokens that were chosen by it." if step.recorded else
@@ -78,7 +78,7 @@ def value(number: float) -> str:
 
 def _token_bars(step: Step, shown: NDArray[np.int64], title: str) -> Bars:
     return Bars(
-        title=title, kind="token", numbers=shown, values=step.scores[shown], labels=step.labels(shown),
+        **scaled(title, step.scores[shown]), kind="token", numbers=shown, labels=step.labels(shown),
         strength=np.where(np.isin(shown, step.attended), 1.0, 0.35),
     )  # fmt: skip
 
@@ -115,8 +115,8 @@ def _group_frames(step: Step) -> Iterator[Frame]:
     strength = np.where(groups.taken[:shown] > 0, 1.0, 0.35)
     labels = [f"#{number}" for number in numbers]
     ordered = Bars(
-        title=f"{step.score_name}, the best first", kind=step.kind, numbers=numbers, groups=numbers,
-        values=groups.scores[:shown], labels=labels,
+        **scaled("score, the best first", groups.scores[:shown]), kind=step.kind, numbers=numbers, groups=numbers,
+        labels=labels,
     )  # fmt: skip
     by_number = np.argsort(numbers)
     known = (
@@ -127,8 +127,8 @@ def _group_frames(step: Step) -> Iterator[Frame]:
     yield Frame(
         chapter="scores", text=known, result=f"Here are the best {shown}." if shown < len(groups.numbers) else "",
         panels=[replace(
-            ordered, title=f"{step.score_name} of each {name}", numbers=numbers[by_number], groups=numbers[by_number],
-            values=groups.scores[:shown][by_number], labels=[labels[place] for place in by_number],
+            ordered, **scaled(f"score of each {name}, by number", groups.scores[:shown][by_number]),
+            numbers=numbers[by_number], groups=numbers[by_number], labels=[labels[place] for place in by_number],
         )],
     )  # fmt: skip
     yield Frame(
@@ -137,7 +137,7 @@ def _group_frames(step: Step) -> Iterator[Frame]:
     )  # fmt: skip
     ordered = replace(ordered, strength=strength)
     yield _cut_frame(step, groups, ordered, count)
-    exact = replace(ordered, title=f"exact attention on the tokens of each {name}", values=groups.masses[:shown])
+    exact = replace(ordered, **scaled(f"exact attention on each {name}", groups.masses[:shown]))
     strongest = int(groups.masses.argmax())
     yield Frame(
         chapter="exact attention", panels=[ordered, exact],
@@ -165,11 +165,11 @@ def _cut_frame(step: Step, groups: _Groups, ordered: Bars, count: int) -> Frame:
         f"{groups.sizes[last]} tokens are taken."
     )  # fmt: skip
     if step.recorded:
-        told = "Their other tokens, if any were trimmed, were not recorded."
+        told = "If the last one was trimmed, its other tokens were not recorded."
     return Frame(
         chapter="cut", panels=[replace(ordered, cut=count - 0.5 * trimmed if sharp else None), ruler],
-        text=f"{count:,} {step.group_name}s are recalled, the best first: {total:,} tokens. Each is as long here as it "
-        "has tokens.",
+        text=f"{count:,} {step.group_name}s are recalled, the best first: {total:,} tokens. Each is drawn as long "
+        "as it has tokens.",
         result=told,
     )  # fmt: skip
 
@@ -187,8 +187,8 @@ def _centroid_frame(step: Step) -> Frame:
     sizes = np.bincount(step.centroids[merged])
     best = np.argsort(-masses, kind="stable")[: min(MOST_BARS, len(masses))]
     bars = Bars(
-        title="exact attention on the tokens of each centroid", kind=step.kind, numbers=best, groups=best,
-        values=masses[best], labels=[f"#{number}, for {sizes[number]}" for number in best],
+        **scaled("exact attention on the tokens of each centroid", masses[best]), kind=step.kind, numbers=best,
+        groups=best, labels=[f"#{number}, for {sizes[number]}" for number in best],
     )  # fmt: skip
     return Frame(
         chapter="centroids", panels=[bars],

@@ -6444,14 +6444,16 @@ function rangesOf2({ dots, boxes }) {
 function barMarks(bars, box, measure) {
   const all = objects(bars), height = box.h / Math.max(all.length, 1), readable = height >= 9;
   const room = readable ? Math.max(0, ...all.map(({ label }) => measure(label, true))) + 8 : 0;
-  const low = bars.values.reduce((least, value) => Math.min(least, value), 0);
-  const high = bars.values.reduce((most, value) => Math.max(most, value), 0);
-  const spread = bars.values.reduce((most, value) => Math.max(most, value), -Infinity) - bars.values.reduce((least, value) => Math.min(least, value), Infinity);
-  const from = low < 0 && high <= 0 ? low - 0.08 * (spread || 1) : low, to = low < 0 && high <= 0 ? low + spread : high;
+  const values = bars.log ? bars.values.map(Math.log10) : bars.values;
+  const least = values.reduce((low, value) => Math.min(low, value), Infinity);
+  const most = values.reduce((high, value) => Math.max(high, value), -Infinity);
+  const floats = bars.log || least < 0 && most <= 0;
+  const from = floats ? least - 0.08 * (most - least || 1) : Math.min(least, 0);
+  const to = floats ? most : Math.max(most, 0);
   const left = box.x + room, width = box.w - room - 44, at = (value) => left + width * (value - from) / (to - from || 1);
-  const zero = Math.max(left, Math.min(left + width, at(low < 0 && high > 0 ? 0 : from)));
+  const zero = Math.max(left, Math.min(left + width, at(floats ? from : 0)));
   const marks = all.map((object, index) => {
-    const end = at(bars.values[index]), x = Math.min(zero, end);
+    const end = at(values[index]), x = Math.min(zero, end);
     const size2 = {
       x,
       y: box.y + index * height,
@@ -6527,13 +6529,26 @@ function rulerMarks(ruler, box, measure) {
   });
   if (ruler.cut !== null) {
     const x = box.x + ruler.cut * scale, label = `${ruler.cut.toLocaleString("en-US")} tokens`;
-    marks.push({
+    const beyond = x + measure(label, true) + 4 > box.x + box.w;
+    const line2 = {
       ...PLAIN,
       x,
       y: box.y - 16,
-      h: LINE + 21,
+      h: LINE + 21
+    };
+    marks.push({
+      ...line2,
       key: "cut of ruler",
       shape: "cut",
+      label: beyond ? "" : label
+    });
+    if (beyond) marks.push({
+      ...PLAIN,
+      x: x - 4,
+      y: box.y - 7,
+      w: -1,
+      key: "label of cut",
+      shape: "note",
       label
     });
   }
