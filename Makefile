@@ -49,8 +49,9 @@ test-oldest: $(OLDEST)/.installed ## run a part of the tests on the oldest trans
 lab: $(VENV)/.demo ## open JupyterLab on the quickstart
 	$(BIN)/jupyter lab notebooks/00_quickstart.ipynb
 
-lint: setup ## check style, types and the order of the rooms, and the JavaScript
+lint: setup ## check style, types, words and the order of the rooms, and the JavaScript
 	$(BIN)/ruff check
+	$(BIN)/python tests/repository/words.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(JAVASCRIPT) task check

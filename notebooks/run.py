@@ -4,10 +4,11 @@
     python notebooks/run.py 00_quickstart --inplace                       outputs saved in the notebook, with pictures
     python notebooks/run.py --recorded                                    all of them, without the model
 
-A bar shows the progress. At the end the command prints the output of the cell tagged `result-table`, the time and the
-kernel's peak memory. If a cell raises, the run ends with its traceback, and nothing is written. With --recorded, as on
-Binder, the command fails if a kernel needs more memory than Binder gives it. Saved outputs hold no widget state. For
-some notebooks, the picture of the first widget is also saved for the README.
+A bar shows the progress. At the end the command prints the output of the cell tagged `result-table`, the time, the
+kernel's peak memory, and how long the notebook takes to read and do (`reading.py`). If a cell raises, the run ends with
+its traceback, and nothing is written. With --recorded, as on Binder, the command fails if a kernel needs more memory
+than Binder gives it. Saved outputs hold no widget state. For some notebooks, the picture of the first widget is also
+saved for the README.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from traitlets.config import Config
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import frames  # next to this file
+from reading import EVENING, EVENING_MINUTES, Reading, reading, with_header
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 25 s can take over 600 s
@@ -106,15 +108,18 @@ def main() -> int:
     names = [name.removesuffix(".ipynb") for name in options.notebooks] or sorted(p.stem for p in HERE.glob("*.ipynb"))
     if options.html and len(names) > 1:
         parser.error("--html takes one notebook")
-    lines, peaks = [], {}
+    lines, peaks, readings = [], {}, {}
     for name in names:
         try:
-            line, peaks[name] = run(HERE / f"{name}.ipynb", options)
-            lines.append(line)
+            line, peaks[name], readings[name] = run(HERE / f"{name}.ipynb", options)
+            lines.append(f"{line}; {readings[name]}")
         except CellExecutionError as error:
             print(error, file=sys.stderr)
             return 1
     print("\n" + "\n".join(lines))
+    if set(EVENING) <= set(readings):
+        minutes = sum(readings[name].minutes for name in EVENING)
+        print(f"The path of an evening, {', '.join(EVENING)}: {minutes:.0f} of at most {EVENING_MINUTES} minutes.")
     if options.html:
         print(f"The page: {options.html.resolve()}")
     return fits_binder(peaks, options.limit) if options.recorded else 0
@@ -129,20 +134,22 @@ def fits_binder(peaks: dict[str, int], limit_gib: float) -> int:
     return 0 if fits else 1
 
 
-def run(path: Path, options: argparse.Namespace) -> tuple[str, int]:
-    """Run one notebook, write the requested files, print its result table; returns a summary line and peak bytes."""
+def run(path: Path, options: argparse.Namespace) -> tuple[str, int, Reading]:
+    """Run one notebook, write the requested files, print its result table; a summary line, peak bytes and Reading."""
     notebook = nbformat.read(path, as_version=4)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         peak_bytes = execute(notebook, folder, recorded=options.recorded)
+        timed = reading(notebook)
         if options.html:
             write(options.html, page(notebook, path.stem, Path(folder)))
         if options.inplace:
+            with_header(notebook, path.stem, sorted(other.stem for other in HERE.glob("*.ipynb")))
             add_pictures(notebook, path.stem, Path(folder))
             write(path, nbformat.writes(notebook) + "\n")
     print(result_table(notebook))
     seconds = time.perf_counter() - started
-    return f"{path.name}: {seconds:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB", peak_bytes
+    return f"{path.name}: {seconds:.0f} s, kernel's peak memory {peak_bytes / 2**30:.2f} GiB", peak_bytes, timed
 
 
 def execute(notebook: nbformat.NotebookNode, folder: str, *, recorded: bool = False) -> int:

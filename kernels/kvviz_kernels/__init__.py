@@ -2,9 +2,10 @@
 
 Every function takes `impl`: "naive", "compiled", "fused" or "auto". Fused kernels need a GPU, or TRITON_INTERPRET=1
 (Triton's slow interpreter, for tests); "auto" takes them for CUDA tensors if Triton is installed. The kernels of decode
-steps that are slow in torch on a CPU have a compiled form for float32; "auto" takes it if Numba is installed. Numba
-compiles a kernel at its first call, in a few seconds, and keeps it on disk. Compiled kernels assume finite numbers:
-with NaN or infinity among queries, keys or values results are undefined. In all other cases "auto" is naive.
+steps that are slow in torch on a CPU, and the assignment of k-means, have a compiled form for float32; "auto" takes it
+if Numba is installed. Numba compiles a kernel at its first call, in a few seconds, and keeps it on disk. Compiled
+kernels assume finite numbers: with NaN or infinity among queries, keys or values results are undefined. In all other
+cases "auto" is naive.
 """
 
 from __future__ import annotations

@@ -211,6 +211,10 @@ class PQCache(ScoringMethod[PQCacheState]):
         """
         return Fraction(self.n_partitions * self.n_bits, 16 * head_dim)
 
+    def iterations(self, length: int) -> int:
+        """The most iterations of k-means for so many tokens."""
+        return self.max_iter if isinstance(self.max_iter, int) else self.max_iter.max_iterations(length)
+
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> PQCacheState:
         """The state with a codebook of all tokens but the sinks; O(iterations · 2^b · L · D)."""
         length = keys.shape[2]
@@ -286,9 +290,7 @@ class PQCache(ScoringMethod[PQCacheState]):
         return reduce_group(layer.logits(scores).softmax(-1), layer.n_kv_heads, self.group)
 
     def _quantize(self, keys: Tensor) -> Codebook:
-        iterations = self.max_iter
-        if isinstance(iterations, IterationModel):
-            iterations = iterations.max_iterations(keys.shape[2])
+        iterations = self.iterations(keys.shape[2])
         source = keys.cpu() if self.cluster_on == "host" else keys
         book = product_quantize(
             source, n_partitions=self.n_partitions, n_bits=self.n_bits, max_iter=iterations, seed=self.seed

@@ -44,14 +44,14 @@ class BlockCache:
         if self.policy not in POLICIES:
             raise InvalidInputError("BlockCache: policy", repr(self.policy), f"one of {POLICIES}")
 
-    def arena(self, heads: int, budget: int, prompt: int, arena_tokens: int | None, device: torch.device) -> Arena:
-        """The arena of a layer with `heads` heads in the whole batch; each fetches at most `budget` tokens at once.
+    def slots(self, prompt: int) -> int:
+        """The number of blocks per head: at least one, and at most half of the prompt; the rest stays offloaded."""
+        return max(min(self.capacity_tokens, prompt // 2) // self.block_size, 1)
 
-        It has at least one block, and blocks for at most half of the prompt, so that the rest stays offloaded.
-        """
+    def arena(self, heads: int, budget: int, prompt: int, arena_tokens: int | None, device: torch.device) -> Arena:
+        """The arena of a layer with `heads` heads in the whole batch; each fetches at most `budget` tokens at once."""
         tokens = min(budget, prompt) if arena_tokens is None else arena_tokens
-        slots = max(min(self.capacity_tokens, prompt // 2) // self.block_size, 1)
-        return BlockArena(heads, heads * tokens, slots, self, device)
+        return BlockArena(heads, heads * tokens, self.slots(prompt), self, device)
 
 
 class Taken(NamedTuple):

@@ -124,6 +124,7 @@ class MechanismStepper(LiveWidget):
         page = self.page | {
             "layers": [self.layer], "heads": sorted({head for head, _ in places}),
             "steps": sorted({step for _, step in places}),
+            "head_maps": self.page["head_maps"] if len(places) > 1 else [],
         }  # fmt: skip
         state = {"layer": self.layer, "head": self.head, "step": self.step, "token": self.token, "frame": self.frame}
         return Embedded("mechanism", state | {"page": page}, answers)

@@ -41,13 +41,14 @@ def measure(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         lab = None
         for scene in (scene for name in names for scene in WIDGETS[name](sizes)):
-            page = browser.new_page(viewport={"width": 1200, "height": 900})
+            page = browser.new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
             scene.open(page, folder)
             page.wait_for_selector(READY, state="attached")
             yield from _press_all(page, scene, scene.on_page, "page")
             page.close()
             if live:
                 lab = lab or stack.enter_context(empty_lab(browser, folder))
+                lab.emulate_media(reduced_motion="reduce")  # a frame is there at once, and not on its way
                 run_cell(lab, scene.cell)
                 lab.wait_for_selector(READY, state="attached")
                 yield from _press_all(lab, scene, scene.live, "JupyterLab")

@@ -10,12 +10,12 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from kvviz.trace import Trace
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, assets
+from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MechanismStepper, MethodComparer, assets
 from kvviz.widgets.budget_explorer import LONGEST
 
 from .recordings import prose_recording
 
-READY = ".kvviz .kv-attended[data-position], .kvviz.kv-alone canvas"
+READY = ".kvviz .kv-attended[data-position], .kvviz:is(.kv-alone, .kv-mechanism) canvas"
 RECORDING = "from tests.browser.recordings import prose_recording\n"
 LAYERS = (14, 2, 29)
 LONG = 32768  # tokens, from which a change may take twice as long
@@ -162,6 +162,18 @@ def inspector(sizes: Sizes) -> Iterator[Scene]:
     )  # fmt: skip
 
 
+def mechanism(sizes: Sizes) -> Iterator[Scene]:
+    """The mechanism stepper, whose frames need no kernel; things are at their new places at once."""
+    trace = Trace.load(sizes.trace)
+    for method in ("clusterkv", "pqcache"):
+        frame = (_labelled(f"{method}, frame", "frame"),)
+        yield Scene(
+            "mechanism", f"{len(trace):,} tokens", _limit(50, len(trace)),
+            _file(MechanismStepper(trace, method, budget=sizes.budget).to_html), frame,
+            _of_trace("MechanismStepper", sizes.trace, repr(method), f"budget={sizes.budget}"), frame,
+        )  # fmt: skip
+
+
 def canvas(sizes: Sizes) -> Iterator[Scene]:
     """A matrix of noise on a canvas, replaced by another one."""
     size = sizes.canvas
@@ -174,7 +186,8 @@ def canvas(sizes: Sizes) -> Iterator[Scene]:
 
 # Each function yields its scenes one by one, so that recordings are made only when needed.
 WIDGETS: dict[str, Callable[[Sizes], Iterator[Scene]]] = {
-    "stepper": stepper, "comparer": comparer, "explorer": explorer, "inspector": inspector, "canvas": canvas,
+    "stepper": stepper, "comparer": comparer, "explorer": explorer, "inspector": inspector, "mechanism": mechanism,
+    "canvas": canvas,
 }  # fmt: skip
 
 

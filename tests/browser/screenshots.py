@@ -15,7 +15,14 @@ from playwright.sync_api import Browser, sync_playwright
 
 from kvviz.trace import Recording, Trace
 from kvviz.trace.diagnosis import Diagnosis
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, MissInspector
+from kvviz.widgets import (
+    BudgetExplorer,
+    ClusterInspector,
+    DecodeStepper,
+    MechanismStepper,
+    MethodComparer,
+    MissInspector,
+)
 
 from .lab import ROOT, chromium_arguments
 
@@ -40,7 +47,14 @@ WIDGETS: dict[str, Callable[[Path], object]] = {
     "explorer": lambda path: BudgetExplorer(_trace(), method="quest").to_html(path),
     "inspector": lambda path: ClusterInspector(_trace(), token=100).to_html(path),
     "misses": lambda path: MissInspector(Diagnosis.load(DATA / "diagnoses" / "misses-quest.safetensors")).to_html(path),
+    "mechanism": lambda path: _mechanism().to_html(path),
 }
+
+
+def _mechanism() -> MechanismStepper:
+    made = MechanismStepper(_trace(), "clusterkv", layer=14, head=1)
+    made.frame = len(made.scene.frames) - 1
+    return made
 
 
 def pictures(browser: Browser, folder: Path, names: Iterable[str] = WIDGETS) -> Iterator[Path]:

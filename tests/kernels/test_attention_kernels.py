@@ -131,7 +131,7 @@ def test_rows_without_tokens_give_zero_and_pads_are_never_read(layout, impl, dev
 @each_form
 @pytest.mark.parametrize(
     "layout",
-    ["capacity", "tokens first", "odd strides", "one row", "one row a token", "values behind", "different", "pool"],
+    ["capacity", "tokens first", "odd strides", "one row", "one row per token", "values behind", "different", "pool"],
 )
 def test_attention_reads_any_strides(layout, impl, device):
     if layout == "capacity":  # a longer buffer that starts inside another tensor
@@ -143,7 +143,7 @@ def test_attention_reads_any_strides(layout, impl, device):
     elif layout == "one row":
         joined = normal(2, 3, 130, 32, seed=1, device=device)[:, :, 20:120]
         keys, values = joined[..., :16], joined[..., 16:]
-    elif layout == "one row a token":
+    elif layout == "one row per token":
         keys, values = normal(2, 100, 3, 2, 16, seed=1, device=device).permute(3, 0, 2, 1, 4)
     elif layout == "values behind":  # adjacent, but keys' and values' tokens are not interleaved
         joined = normal(2, 3, 100, 40, seed=1, device=device)

@@ -11,7 +11,7 @@ import torch
 from kvviz_kernels import ivf_lists, ivf_union
 from kvviz_kernels.inverted_file import best_first, naive
 
-from tests.kernels.kernel_cases import each_device, each_form, each_impl, normal
+from tests.kernels.kernel_cases import each_device, each_form, each_impl, each_on_cpu, normal
 
 interpreted = pytest.mark.skipif(
     not kvviz_kernels.has_triton() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter"
@@ -189,14 +189,15 @@ def test_an_unknown_group():
         ivf_lists(normal(1, 1, 4), normal(1, 5, 4), 2, scale=1.0, group="median")
 
 
+@each_on_cpu
 @each_device
 @pytest.mark.parametrize("places", [1, 63, 100, 1000])
-def test_best_first_is_a_stable_sort(places, device):
+def test_best_first_is_a_stable_sort(places, device, impl):
     generator = torch.Generator().manual_seed(places)
     weights = torch.randint(-2, 30, (2, 3, places), generator=generator).float() * 1e-3  # ties; some negative
     weights[0, 0, : places // 2] = torch.tensor([0.0, 1e-45, 3e38, 1.0])[: places // 2].repeat(places)[: places // 2]
     for count in {1, max(1, places // 4), places, places + 3}:
-        result = best_first(weights.to(device), count).cpu()
+        result = best_first(weights.to(device), count, impl=impl).cpu()
         order = torch.sort(weights, dim=-1, descending=True, stable=True).indices
         order = torch.where(weights.gather(-1, order) < 0, -1, order)
         expected = torch.nn.functional.pad(order, (0, max(0, count - places)), value=-1)[..., :count]

@@ -19,10 +19,11 @@ from kvviz_kernels import (
     pq_scores,
     take_best,
 )
+from kvviz_kernels.inverted_file import best_first
 from kvviz_kernels.selection import count_pairs, pair_cells
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_impl, normal
+from tests.kernels.kernel_cases import LENGTHS, TOLERANCE, each_form, each_impl, normal
 
 NUMBA = pytest.mark.skipif(not kvviz_kernels.has_numba(), reason="Numba is not installed (extra: cpu)")
 
@@ -35,7 +36,7 @@ def nearest(keys: torch.Tensor, centroids: torch.Tensor, metric: str) -> torch.T
     return (scores / (keys.norm(dim=-1) * centroids.norm(dim=-1)) if metric == "cosine" else scores).argmax(-1)
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_assignment_is_the_nearest_centroid(length, metric, impl, device):
@@ -45,7 +46,7 @@ def test_assignment_is_the_nearest_centroid(length, metric, impl, device):
     assert torch.equal(labels.cpu(), nearest(keys, centroids, metric))
 
 
-@each_impl
+@each_form
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 def test_ties_go_to_the_lowest_label(metric, impl, device):
     generator = torch.Generator().manual_seed(0)
@@ -138,7 +139,7 @@ def test_errors_of_bad_arguments(monkeypatch):
     with pytest.raises(ValueError, match="got impl='fast'; wanted 'auto', 'naive', 'compiled' or 'fused'"):
         kmeans_assign(keys, keys, impl="fast")
     with pytest.raises(ValueError, match="got impl='compiled', which it does not have"):
-        kmeans_assign(keys, keys, impl="compiled")
+        kmeans_update(keys, torch.zeros(1, 3, 10, dtype=torch.int64), 1, impl="compiled")
     with pytest.raises(ValueError, match="got metric='dot'; wanted one of cosine, ip, l2"):
         kmeans_assign(keys, keys, metric="dot")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -163,7 +164,7 @@ def test_auto_logs_its_choice_once(caplog):
             take_best(keys[None], 1)
     form = "compiled" if kvviz_kernels.has_numba() else "naive"
     logged = [record.getMessage() for record in caplog.records]
-    assert logged == ["kmeans_assign: naive on cpu", f"take_best: {form} on cpu"]
+    assert logged == [f"kmeans_assign: {form} on cpu", f"take_best: {form} on cpu"]
 
 
 @pytest.fixture
@@ -210,6 +211,8 @@ def compiled_results():
             yield pq_scores(queries, centroids, codes, group=group, scale=0.2, counts=given, impl="compiled")
     yield take_best(normal(2, 3, 2000).round(decimals=1), 300, impl="compiled")
     yield from ivf_union((normal(2, 3, 900) * 500).int(), 1000, impl="compiled")
+    yield kmeans_assign(keys, keys[:, :, :400].round(decimals=0), metric="ip", impl="compiled")
+    yield best_first(normal(2, 3, 2000).round(decimals=1), 300, impl="compiled")
 
 
 @NUMBA
@@ -246,7 +249,7 @@ def test_kernels_on_one_thread_give_the_same_bits_compiled_or_loaded(tmp_path):
         ).stdout
 
     compiled = bits()
-    assert len(compiled.split()) == 12
+    assert len(compiled.split()) == 14
     assert bits() == compiled
     some = list(tmp_path.rglob("*._weights*"))
     assert some

@@ -28,25 +28,26 @@ def wordy(methods: int = 9) -> pd.DataFrame:
     return table
 
 
-def figures() -> dict[str, go.Figure]:
+def figure_of(which: str) -> go.Figure:
     run = plot_data.recording()
     named = run.replace(method="a_method_of_ours_with_a_long_name", budget=123_456)
     ledger = {"sinks": 4, "recent": 8, "selected": 28, "merged": 2, "generated": 3, "kept_bytes": {"device": 9, "a": 8}}
-    return {
-        "curves": plots.recall_by_budget(wordy(), metric="output_error"),
-        "panels": plots.selection_map([named, named.replace(method="quest")], 2),
-        "bars": plots.budget_ledger({"a_method_of_ours_with_a_long_name": ledger, "quest": ledger}),
-        "axes": go.Figure(go.Scatter(y=[1, 2])).update_layout(
+    drawings = {
+        "curves": lambda: plots.recall_by_budget(wordy(), metric="output_error"),
+        "panels": lambda: plots.selection_map([named, named.replace(method="quest")], 2),
+        "bars": lambda: plots.budget_ledger({"a_method_of_ours_with_a_long_name": ledger, "quest": ledger}),
+        "axes": lambda: go.Figure(go.Scatter(y=[1, 2])).update_layout(
             height=300, xaxis_title_text="an axis title of many words " * 3, yaxis_title_text="another one " * 9
         ),
     }
+    return drawings[which]()
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("which", ["curves", "panels", "bars", "axes"])
 @pytest.mark.parametrize("width", ["column", "page"])
 def test_long_texts_are_not_cut(which, width, browser, tmp_path):
-    path = plots.save(figures()[which], tmp_path / "figure.svg", width=width)
+    path = plots.save(figure_of(which), tmp_path / "figure.svg", width=width)
     assert not drawn.ink_outside(path, browser)
 
 

@@ -28,7 +28,7 @@ def browser(tmp_path_factory, playwright):
         yield browser
 
 
-def figures():
+def figure_of(which):
     run = plot_data.recording()
     rows = [{"method": name, "budget": b, "recall": 0.5} for name in ("clusterkv", "full", "mine") for b in (8, 16)]
     scores = [
@@ -41,13 +41,14 @@ def figures():
         {"method": name, "length": length, "depth": depth / 5, "found": True}
         for name in ("full", "clusterkv", "streaming_llm") for length in (500, 1000) for depth in range(6)
     ]  # fmt: skip
-    return {
-        "curves": plots.recall_by_budget(pd.DataFrame(rows)),
-        "panels": plots.selection_map([run.replace(method="own", title="Our Own Method"), run], 2),
-        "tasks": plots.score_by_budget(pd.DataFrame(scores)),
-        "maps": plots.needle_grid(pd.DataFrame(needles)),
-        "bars": plots.budget_ledger({"quest": ledger, "streaming_llm": ledger}),
+    drawings = {
+        "curves": lambda: plots.recall_by_budget(pd.DataFrame(rows)),
+        "panels": lambda: plots.selection_map([run.replace(method="own", title="Our Own Method"), run], 2),
+        "tasks": lambda: plots.score_by_budget(pd.DataFrame(scores)),
+        "maps": lambda: plots.needle_grid(pd.DataFrame(needles)),
+        "bars": lambda: plots.budget_ledger({"quest": ledger, "streaming_llm": ledger}),
     }
+    return drawings[which]()
 
 
 def shown(figure) -> str:
@@ -59,7 +60,7 @@ def shown(figure) -> str:
 
 @pytest.mark.parametrize("which", ["curves", "panels", "tasks", "maps", "bars"])
 def test_methods_have_their_names_in_print(which):
-    figure = figures()[which]
+    figure = figure_of(which)
     before = json.loads(figure.to_json())
     page = for_print(figure, 3.3, names="paper")
     texts = shown(page)
@@ -89,7 +90,7 @@ def test_a_name_is_replaced_only_where_it_names_a_method():
 
 
 def test_own_names_go_before_and_are_escaped():
-    page = for_print(figures()["curves"], 3.3, names={"mine": "Mine <2>", "clusterkv": "Clusters"})
+    page = for_print(figure_of("curves"), 3.3, names={"mine": "Mine <2>", "clusterkv": "Clusters"})
     assert [trace.name for trace in page.data] == ["Clusters", "Full attention", "Mine &lt;2&gt;"]
 
 
@@ -109,7 +110,7 @@ def test_the_titles_are_those_of_the_classes_also_where_no_class_is_loaded():
 )  # fmt: skip
 def test_other_choices_are_refused(arguments, error, message, tmp_path):
     with pytest.raises(error, match=message):
-        plots.save(figures()["curves"], tmp_path / "figure.pdf", **arguments)
+        plots.save(figure_of("curves"), tmp_path / "figure.pdf", **arguments)
     assert not list(tmp_path.iterdir())
 
 
@@ -126,14 +127,14 @@ def test_a_figure_without_its_title_is_lower_by_its_lines():
 @pytest.mark.parametrize("font", [None, "serif", "DejaVu Serif"])
 def test_nothing_is_cut_in_a_column(which, font, browser, tmp_path):
     choices = {"title": False, "names": "paper", "font": font}
-    path = plots.save(figures()[which], tmp_path / "figure.svg", width="column", **choices)
+    path = plots.save(figure_of(which), tmp_path / "figure.svg", width="column", **choices)
     assert drawn.ink_outside(path, browser) == []
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("font", "embedded"), [(None, "DejaVuSans"), ("serif", "DejaVuSerif")])
 def test_svg_and_pdf_have_the_same_texts_and_the_font(font, embedded, browser, tmp_path):
-    figure = figures()["curves"]
+    figure = figure_of("curves")
     choices = {"title": False, "names": "paper", "font": font}
     svg = ET.parse(plots.save(figure, tmp_path / "figure.svg", **choices)).getroot()
     words = " ".join("".join(item.itertext()) for item in svg.iter() if item.tag.endswith("}text"))

@@ -46,7 +46,7 @@ def test_events_are_in_their_stream_and_layer_and_panels_give_the_overlap():
     assert titles == ["compute", "clustering · overlap with compute: 100% in prefill",
                       "transfer · overlap with compute: 50% in prefill",
                       "host · overlap with compute: 0% in decode"]  # fmt: skip
-    assert [line.x0 for line in figure.layout.shapes][::4] == [0, 5, 6]  # a line a panel and pass
+    assert [line.x0 for line in figure.layout.shapes][::4] == [0, 5, 6]  # a line per panel and pass
     assert figure.layout.title.text == "Timeline · a run"
 
 

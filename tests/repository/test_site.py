@@ -47,9 +47,10 @@ def site(tmp_path_factory):
 
 def ground(picture):
     """The lightness of a picture's most frequent colour, from 0 to 1."""
-    pixels = imread(io.BytesIO(picture.screenshot()), "png")[..., :3].reshape(-1, 3)
-    colours, counts = np.unique(pixels, axis=0, return_counts=True)
-    return colours[counts.argmax()].mean()
+    pixels = imread(io.BytesIO(picture.screenshot()), "png")[..., :3]
+    codes = np.rint(255 * pixels).astype(int) @ [1 << 16, 1 << 8, 1]  # numbers are sorted faster than triples
+    colours, counts = np.unique(codes, return_counts=True)
+    return np.mean([*int(colours[counts.argmax()]).to_bytes(3)]) / 255
 
 
 def text_of(page: Path) -> str:

@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.widgets.test_browser import opened
-from tests.widgets.test_layout_browser import NAMES, widgets
+from tests.widgets.test_layout_browser import NAMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 
@@ -15,10 +15,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROW
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_widget_has_a_serious_problem(browser, tmp_path, name, scheme):
-    path = tmp_path / f"{name}.html"
-    widgets()[name].to_html(path)
-    with opened(browser, path, scheme=scheme) as page:
+def test_no_widget_has_a_serious_problem(browser, widget_pages, name, scheme):
+    with opened(browser, widget_pages[name], scheme=scheme) as page:
         found = []
         for menu in page.locator(".kv-menu > summary").all():
             menu.press("Enter")  # the open menu is checked too

@@ -101,6 +101,21 @@ def test_three_marks_differ_without_colour(browser, path):
         assert page.locator(".kv-map canvas").first.evaluate(COLOURS) > 8
 
 
+def test_tints_are_as_strong_as_the_attention(browser, path):
+    made = two()["first"]
+    with opened(browser, path) as page:
+        agreed = page.locator(".kv-column").first.locator(".kv-prompt .kv-agreed")
+        shown = agreed.evaluate_all(
+            "nodes => nodes.map(node => [Number(node.dataset.position), getComputedStyle(node).backgroundColor])"
+        )
+    alpha = {position: float(colour.rstrip(")").split("/")[1]) for position, colour in shown}
+    weights = made.attention(0, 2)[0]
+    ordered = sorted(alpha, key=lambda position: weights[position])
+    strengths = [alpha[position] for position in ordered]
+    assert strengths == sorted(strengths)
+    assert len(set(strengths)) >= 3
+
+
 def test_merged_tokens_differ_from_missed_ones(browser, tmp_path):
     made = replay(made_trace(120), "centroidkv", queries=4, budget=40, sinks=4, recent=8)
     MethodComparer({"merging": made}, layer=3, step=2).to_html(tmp_path / "page.html")

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kvviz.trace.diagnosis import Diagnosis
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MethodComparer, MissInspector
+from kvviz.widgets import (
+    BudgetExplorer,
+    ClusterInspector,
+    DecodeStepper,
+    MechanismStepper,
+    MethodComparer,
+    MissInspector,
+)
 from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, ROOT
 from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace
@@ -15,7 +22,7 @@ from tests.widgets.test_browser import opened
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 OTHERS = ("quest", "pqcache", "ctkvr", "centroidkv", "snapkv", "streaming_llm")  # one of each colour
 WIDTHS = (1280, 800, 390)
-NAMES = ("stepper", "comparer", "explorer", "inspector", "misses")
+NAMES = ("stepper", "comparer", "explorer", "inspector", "misses", "mechanism")
 
 
 def widgets():
@@ -26,18 +33,20 @@ def widgets():
         "explorer": BudgetExplorer(made_trace(200), method="quest", budget=96),
         "inspector": ClusterInspector(made_trace(200)),
         "misses": MissInspector(diagnosis()),
+        "mechanism": mechanism(),
     }
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def path(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("page") / f"{request.param}.html"
-    widgets()[request.param].to_html(path)
-    return path
+def mechanism(trace=None):
+    """The mechanism stepper at the last frame but one, with the fetched tokens on the map and in the text."""
+    made = MechanismStepper(made_trace(200) if trace is None else trace, "clusterkv", budget=96, queries=8)
+    made.frame = len(made.scene.frames) - 2
+    return made
 
 
-def test_a_widget_is_as_narrow_as_its_window_becomes(browser, path):
-    with opened(browser, path, width=WIDTHS[0]) as page:
+@pytest.mark.parametrize("name", NAMES)
+def test_a_widget_is_as_narrow_as_its_window_becomes(browser, widget_pages, name):
+    with opened(browser, widget_pages[name], width=WIDTHS[0]) as page:
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             page.wait_for_timeout(200)  # a resize is noticed after the next frame
@@ -52,8 +61,9 @@ def test_a_widget_is_as_narrow_as_its_window_becomes(browser, path):
                         covered and box["x"] < sheet["x"] + sheet["width"] and sheet["x"] < box["x"] + box["width"]
                     )
                 menu.locator("summary").click()
-            for svg in page.locator(".kvviz svg[width]").all():
-                assert svg.bounding_box()["width"] <= width
+            drawings = page.locator(".kvviz svg[width]")
+            widths = drawings.evaluate_all("nodes => nodes.map((node) => node.getBoundingClientRect().width)")
+            assert max(widths, default=0) <= width
 
 
 LABELS = """spans => spans.map(span => {

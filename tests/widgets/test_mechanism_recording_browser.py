@@ -20,9 +20,9 @@ def test_frames_of_a_recording_are_spoken_and_its_call_names_no_queries(browser,
     frames = stepper.scene.frames
     with opened(browser, tmp_path / "page.html") as page:
         root = page.locator(".kv-mechanism")
-        root.locator(".kv-picture").click(position={"x": 2, "y": 2})
+        slider = page.get_by_role("slider", name="frame", exact=True)
         for number in range(1, len(frames)):
-            page.keyboard.press("ArrowRight")
+            slider.press("ArrowRight")
             expect(root.locator("p.kv-spoken").last).to_contain_text(f"frame {number + 1} of {len(frames)}")
         expect(root.locator(".kv-told").first).to_have_text(frames[-1].text)
         call = root.get_by_text("MechanismStepper(recording, layer=").first.text_content()

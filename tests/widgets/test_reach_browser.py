@@ -10,7 +10,7 @@ from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 from tests.widgets.test_browser import opened
-from tests.widgets.test_layout_browser import NAMES, widgets
+from tests.widgets.test_layout_browser import NAMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 SPOKEN = "p.kv-spoken"
@@ -159,10 +159,8 @@ ACTIVE = """() => {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_control_does_something_by_keys_alone(browser, tmp_path, name):
-    path = tmp_path / f"{name}.html"
-    widgets()[name].to_html(path)
-    with opened(browser, path) as page:
+def test_every_control_does_something_by_keys_alone(browser, widget_pages, name):
+    with opened(browser, widget_pages[name]) as page:
         seen = set()
         for _ in range(60):
             page.keyboard.press("Tab")

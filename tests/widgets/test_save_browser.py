@@ -17,7 +17,7 @@ from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 from tests.widgets.test_browser import opened
-from tests.widgets.test_layout_browser import NAMES, widgets
+from tests.widgets.test_layout_browser import NAMES
 from tests.widgets.test_silent_kernel import STOPPED
 from tests.widgets.test_silent_kernel import opened as opened_silent
 
@@ -44,16 +44,12 @@ TEXT_IN_SIGHT = """root => {
     const own = (node) => [...node.childNodes].filter((part) => part instanceof Text).map((part) => part.data).join("");
     return nodes.map((node) => own(node).trim()).filter((text) => text && !text.includes("\\n"));
 }"""
+BOXES = """nodes => nodes.map((node) => {
+    const { x, y, width, height } = node.getBoundingClientRect();
+    return { x, y, width, height };
+})"""
 MENU = ".kv-menu:not(.kv-menu:has(~ .kv-menu))"  # the last one; "Settings" come before it
 SAVE = f"{MENU} > summary"
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
-    for name, widget in widgets().items():
-        widget.to_html(folder / f"{name}.html")
-    return {name: folder / f"{name}.html" for name in NAMES}
 
 
 def saved(page, kind):
@@ -83,8 +79,8 @@ def joined(text):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_widget_is_saved_as_a_vector_graphic_with_its_texts(browser, paths, name, scheme):
-    with opened(browser, paths[name], scheme=scheme, width=1200) as page:
+def test_a_widget_is_saved_as_a_vector_graphic_with_its_texts(browser, widget_pages, name, scheme):
+    with opened(browser, widget_pages[name], scheme=scheme, width=1200) as page:
         canvases = page.locator(".kvviz canvas").evaluate_all("nodes => nodes.map((node) => node.toDataURL())")
         data, file = saved(page, "SVG")
         assert file.endswith(".svg")
@@ -119,7 +115,7 @@ def test_a_drawing_has_the_marks_and_only_the_text_in_sight(browser, tmp_path):
         origin = page.locator(".kvviz").bounding_box()
         panel = page.locator(".kv-prompt .kv-panel").bounding_box()
         for mark, same in ((".kv-prompt .kv-agreed", False), (".kv-prompt .kv-missed", True)):
-            boxes = [node.bounding_box() for node in page.locator(mark).all()[:400]]
+            boxes = page.locator(mark).evaluate_all(BOXES)
             box = next(box for box in boxes if panel["y"] + 20 < box["y"] < panel["y"] + panel["height"] - 40)
             spot = [round(box["x"] - origin["x"] + box["width"] / 2), round(box["y"] - origin["y"] + 3)]
             pixel = page.evaluate(PIXELS, [data.decode(), [spot]])[0]
@@ -127,15 +123,16 @@ def test_a_drawing_has_the_marks_and_only_the_text_in_sight(browser, tmp_path):
         assert root.find(f".//{SVG}pattern") is not None  # hatched or dotted
 
 
-def test_text_that_no_file_may_hold_is_replaced(browser, paths):
-    with opened(browser, paths["stepper"]) as page:  # of hostile tokens: control characters, halves of pairs, markup
+def test_text_that_no_file_may_hold_is_replaced(browser, widget_pages):
+    # The tokens are hostile: control characters, halves of pairs, markup.
+    with opened(browser, widget_pages["stepper"]) as page:
         data, _ = saved(page, "SVG")
         ElementTree.fromstring(data.decode("utf-8"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_pdf_is_one_page_of_the_widgets_size_with_its_texts(browser, paths, name):
-    with opened(browser, paths[name], width=1200) as page, printed(browser, page) as pdf:
+def test_the_pdf_is_one_page_of_the_widgets_size_with_its_texts(browser, widget_pages, name):
+    with opened(browser, widget_pages[name], width=1200) as page, printed(browser, page) as pdf:
         assert len(pdf.pages) == 1
         box, size = page.locator(".kvviz").bounding_box(), pdf.pages[0].mediabox
         assert float(size.height) == pytest.approx(box["height"] * 0.75, abs=2)  # points per CSS pixel
@@ -145,8 +142,8 @@ def test_the_pdf_is_one_page_of_the_widgets_size_with_its_texts(browser, paths, 
         assert page.locator("iframe").count() <= 1  # removed when the dialog is closed
 
 
-def test_the_printed_frame_goes_when_the_dialog_is_closed(browser, paths):
-    with opened(browser, paths["misses"]) as page, printed(browser, page):
+def test_the_printed_frame_goes_when_the_dialog_is_closed(browser, widget_pages):
+    with opened(browser, widget_pages["misses"]) as page, printed(browser, page):
         title = page.title()
         page.frames[1].evaluate("dispatchEvent(new Event('afterprint'))")
         expect(page.locator("iframe")).to_have_count(0)
@@ -154,8 +151,8 @@ def test_the_printed_frame_goes_when_the_dialog_is_closed(browser, paths):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_saves_itself_as_it_is_now(browser, paths, name, tmp_path):
-    with opened(browser, paths[name]) as page:
+def test_a_page_saves_itself_as_it_is_now(browser, widget_pages, name, tmp_path):
+    with opened(browser, widget_pages[name]) as page:
         code, opened_at = page.locator(".kv-sheet code"), page.locator(".kv-sheet code").text_content()
         page.get_by_role("slider").first.press("ArrowLeft" if name in ("misses", "inspector") else "ArrowRight")
         expect(code).not_to_have_text(opened_at)
@@ -170,8 +167,8 @@ def test_a_page_saves_itself_as_it_is_now(browser, paths, name, tmp_path):
         assert saved(page, "HTML")[0] == data
 
 
-def test_the_menu_by_keys(browser, paths):
-    with opened(browser, paths["stepper"]) as page:
+def test_the_menu_by_keys(browser, widget_pages):
+    with opened(browser, widget_pages["stepper"]) as page:
         summary, slider = page.locator(SAVE), page.get_by_role("slider", name="decode step")
         step = slider.input_value()
         summary.press("Enter")

@@ -16,7 +16,6 @@ from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 from tests.widgets.javascript import exported
 from tests.widgets.test_browser import opened
-from tests.widgets.test_layout_browser import widgets
 from tests.widgets.test_reach_browser import tabbed_to
 
 browser_test = pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
@@ -61,10 +60,8 @@ def test_python_and_javascript_have_the_same_words():
 @pytest.mark.browser
 @browser_test
 @pytest.mark.parametrize("name", NUMBERS)
-def test_every_number_bears_a_mark_and_a_meaning(browser, tmp_path, name):
-    path = tmp_path / f"{name}.html"
-    widgets()[name].to_html(path)
-    with opened(browser, path) as page:
+def test_every_number_bears_a_mark_and_a_meaning(browser, widget_pages, name):
+    with opened(browser, widget_pages[name]) as page:
         found = page.locator(NUMBERS[name]).evaluate_all(MARKED)
         assert len(found) >= 6
         for number, mark, shown in found:
@@ -160,11 +157,9 @@ def test_the_explorers_marks_are_true():
 
 @pytest.mark.browser
 @browser_test
-def test_the_answers_numbers_are_those_of_all_layers_and_a_journey_is_that_of_a_head(browser, tmp_path):
-    path = tmp_path / "misses.html"
-    widgets()["misses"].to_html(path)
+def test_the_answers_numbers_are_those_of_all_layers_and_a_journey_is_that_of_a_head(browser, widget_pages):
     whole, journey = ".kv-title, .kv-causes, .kv-answerlist dd", ".kv-stage"
-    with opened(browser, path) as page:
+    with opened(browser, widget_pages["misses"]) as page:
         for selector, mark in ((whole, "layers answer"), (journey, "head step")):
             marks = page.locator(selector).evaluate_all(
                 "nodes => nodes.map(node => node.closest('[data-scope]').dataset.scope)"
@@ -182,10 +177,8 @@ def test_the_answers_numbers_are_those_of_all_layers_and_a_journey_is_that_of_a_
 
 @pytest.mark.browser
 @browser_test
-def test_keys_walk_through_the_numbers_and_escape_closes_the_tip(browser, tmp_path):
-    path = tmp_path / "stepper.html"
-    widgets()["stepper"].to_html(path)
-    with opened(browser, path) as page:
+def test_keys_walk_through_the_numbers_and_escape_closes_the_tip(browser, widget_pages):
+    with opened(browser, widget_pages["stepper"]) as page:
         tip, spoken = page.locator(".kv-tip"), page.locator("p.kv-spoken")
         tabbed_to(page, ".kv-stats")
         expect(tip).to_contain_text("the token that this step feeds")
@@ -193,8 +186,8 @@ def test_keys_walk_through_the_numbers_and_escape_closes_the_tip(browser, tmp_pa
         expect(tip).to_contain_text("recall: share of the oracle's tokens")
         expect(spoken).to_have_text(
             f"recall {page.locator('.kv-figure .kv-number').first.inner_text()}: "
-            "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method "
-            "attends to, those with the largest exact weights. Of: this head, this step"
+            "recall: share of the oracle's tokens that were attended to; the oracle selects as many tokens as the "
+            "method attends to, those with the largest exact weights. Of: this head, this step"
         )
         assert page.locator(".kv-step output").inner_text() == "0 / 5"
         page.keyboard.press("ArrowRight")  # still the step's key
@@ -211,10 +204,8 @@ def test_keys_walk_through_the_numbers_and_escape_closes_the_tip(browser, tmp_pa
 
 @pytest.mark.browser
 @browser_test
-def test_a_panel_with_the_focus_says_what_it_shows_once(browser, tmp_path):
-    path = tmp_path / "stepper.html"
-    widgets()["stepper"].to_html(path)
-    with opened(browser, path) as page:
+def test_a_panel_with_the_focus_says_what_it_shows_once(browser, widget_pages):
+    with opened(browser, widget_pages["stepper"]) as page:
         tabbed_to(page, ".kv-map canvas")
         expect(page.locator("p.kv-spoken")).to_contain_text("one row per step, the first at the top")
         page.keyboard.press("Escape")
@@ -227,12 +218,10 @@ def test_a_panel_with_the_focus_says_what_it_shows_once(browser, tmp_path):
 @pytest.mark.browser
 @browser_test
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_tap_on_a_number_or_a_mark_says_what_it_means(browser, tmp_path, name):
-    path = tmp_path / f"{name}.html"
-    widgets()[name].to_html(path)
+def test_a_tap_on_a_number_or_a_mark_says_what_it_means(browser, widget_pages, name):
     context = browser.new_context(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800})
     page = context.new_page()
-    page.goto(path.as_uri())
+    page.goto(widget_pages[name].as_uri())
     for selector in (f"{NUMBERS[name].split(',')[0]} >> nth=0", "h3[data-meaning] >> nth=0"):
         node = page.locator(selector)
         if not node.count():
@@ -249,20 +238,16 @@ def test_a_tap_on_a_number_or_a_mark_says_what_it_means(browser, tmp_path, name)
 @pytest.mark.parametrize(
     ("name", "most"), [("stepper", 2), ("comparer", 2), ("explorer", 4), ("inspector", 3), ("misses", 3)]
 )
-def test_no_words_depend_on_titles_and_they_add_few_stops(browser, tmp_path, name, most):
-    path = tmp_path / f"{name}.html"
-    widgets()[name].to_html(path)
-    with opened(browser, path) as page:
+def test_no_words_depend_on_titles_and_they_add_few_stops(browser, widget_pages, name, most):
+    with opened(browser, widget_pages[name]) as page:
         assert page.locator(".kvviz [title]").count() == 0
         assert page.locator("[data-terms], h3[tabindex]").count() == most
 
 
 @pytest.mark.browser
 @browser_test
-def test_the_pointer_shows_meanings_but_no_panel_hides_its_tokens_tips(browser, tmp_path):
-    path = tmp_path / "comparer.html"
-    widgets()["comparer"].to_html(path)
-    with opened(browser, path) as page:
+def test_the_pointer_shows_meanings_but_no_panel_hides_its_tokens_tips(browser, widget_pages):
+    with opened(browser, widget_pages["comparer"]) as page:
         tip = page.locator(".kv-tip")
         page.locator(".kv-numbers").first.hover()
         expect(tip).to_contain_text("recall: share of the oracle's tokens")

@@ -30,6 +30,7 @@ from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON
 from tests.generation.test_explore import made_trace
 from tests.generation.test_explore_clusters import made_trace as clustered_trace
 from tests.synthetic import diagnosis, recording
+from tests.widgets.test_layout_browser import mechanism
 from tests.widgets.test_widget_input import hostile_tokens
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -50,6 +51,7 @@ WIDGETS = {
     "explorer": lambda: BudgetExplorer(made_trace(200, tokens=hostile_tokens(200)), method="quest", budget=96),
     "inspector": lambda: ClusterInspector(clustered_trace(2000), n_clusters=90),
     "misses": lambda: MissInspector(diagnosis(hostile_tokens(60))),
+    "mechanism": lambda: mechanism(made_trace(200, tokens=hostile_tokens(200))),
     "strip": strip,
     "matrix": lambda: CanvasMatrix(np.random.default_rng(0).integers(0, 256, (400, 3000), np.uint8)),
 }

@@ -6,14 +6,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..dispatch import Impl, form
+
 REDUCTIONS = ("max", "mean", "sum", "each")
 
 
-def best_first(weights: Tensor, count: int) -> Tensor:
+def best_first(weights: Tensor, count: int, *, impl: Impl = "auto") -> Tensor:
     """Places of the `count` largest weights, the largest first, int64 [..., count]; ties go to the earlier place.
 
     weights [..., N] float32, at least 0; negative weights are never selected. Padded with -1 if there are too few.
+    There is a compiled form for the CPU; a GPU has the naive one.
     """
+    if weights.is_cpu and form("best_first", impl, weights, weights) == "compiled":
+        from . import compiled
+
+        return compiled.best_first(weights, count)
     if weights.is_cpu:
         order = _best_first_on_cpu(weights, count)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..dispatch import Impl, use_fused
+from ..dispatch import Impl, form, use_fused
 from . import naive
 from .shared import METRICS, sort_by_label
 
@@ -22,10 +22,15 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine", im
     float32 keys. A key with nearly equal scores, to float32's last bits, may thus get another label. Raises ValueError
     for another metric.
     """
-    if use_fused("kmeans_assign", impl, keys):
+    chosen = form("kmeans_assign", impl, keys, keys, centroids)
+    if chosen == "fused":
         from . import fused
 
         return fused.kmeans_assign(keys, centroids, metric=metric)
+    if chosen == "compiled":
+        from . import compiled
+
+        return compiled.kmeans_assign(keys, centroids, metric=metric)
     return naive.kmeans_assign(keys, centroids, metric=metric)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,10 +13,17 @@ from .shared import linear_scores, sort_rows_by_label
 CHUNK_SCORES = 3 << 19  # scores held at once (6 MiB), which stay in a CPU's cache between passes
 
 
-def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine") -> Tensor:
+def kmeans_assign(
+    keys: Tensor,
+    centroids: Tensor,
+    *,
+    metric: str = "cosine",
+    argmax: Callable[[Tensor, Tensor], None] | None = None,
+) -> Tensor:
     """Label of each key's nearest centroid; see `kvviz_kernels.kmeans_assign`.
 
-    Head by head and chunk by chunk, so that a head's labels do not depend on its batch.
+    Head by head and chunk by chunk, so that a head's labels do not depend on its batch. `argmax`, if given, writes the
+    first row with the largest score of each column into labels [n], from scores [C, at least n].
     """
     length, width = keys.shape[-2:]
     n_clusters = centroids.shape[-2]
@@ -34,7 +43,10 @@ def kmeans_assign(keys: Tensor, centroids: Tensor, *, metric: str = "cosine") ->
                 torch.mm(weight, part, out=scores)
             else:
                 torch.addmm(bias[:, None], weight, part, out=scores)
-            labels[row, start : start + chunk] = _argmax(scores, numbers)
+            if argmax is None:
+                labels[row, start : start + chunk] = _argmax(scores, numbers)
+            else:
+                argmax(buffer, labels[row, start : start + chunk])
     return labels.view(keys.shape[:-1])
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..dispatch import Impl, form, use_fused
 from . import naive
-from .quantized import count_pairs, pair_cells, pairs_pay
+from .quantized import count_pairs, pair_cells, pairs_pay, part_tables
 from .shared import GROUPS, Chosen, Group, check_group, group_scores, reduce_group
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "page_scores",
     "pair_cells",
     "pairs_pay",
+    "part_tables",
     "pq_scores",
     "reduce_group",
     "select_clusters",

@@ -56,16 +56,17 @@ class Mechanism:
         method, prompt = self.method, self.prompt
         context, q, k, v = one_head(self.trace, layer, head, self.each)
         state = method.build(context, q[:, :, :prompt], k[:, :, :prompt], v[:, :, :prompt])
+        selections = []
         for end in range(prompt + 1, prompt + step + 2):
             new = slice(end - 1, end)
             state = method.extend(state, q[:, :, new], k[:, :, new], v[:, :, new])
             if method.dense_selection(state, q[:, :, end - 1]) is not None:
                 wanted = f"fewer than {end} tokens, so that there is something to choose"
                 raise InvalidInputError(f"mechanism of {method.name}: budget", method.step_budget(state), wanted)
-            selection = method.select(state, q[:, :, end - 1])
+            selections.append(method.select(state, q[:, :, end - 1]))
         moment = Moment(
             state, q[:, :, end - 1], k[:, :, :end], v[:, :, :end], q[:, :, :end], prompt, self.trace.tokens[:end],
-            -1 if token is None else token, selection,
+            -1 if token is None else token, selections[-1], selections[:-1],
         )  # fmt: skip
         if token is None:
             moment = replace(moment, token=self._strongest(moment))

@@ -40,7 +40,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
 
 
 def sinks_and_recent_are_kept(method: type[Method]) -> None:
-    """The first `sinks` and the last `recent` tokens are always attended."""
+    """The first `sinks` and the last `recent` tokens are always attended to."""
     chosen = smallest(method)
     chosen = replace(chosen, sinks=chosen.sinks + 4, recent=8, budget=chosen.budget + 32)
     selection = first_step(chosen)

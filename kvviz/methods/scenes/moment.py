@@ -34,6 +34,7 @@ class Moment:
     tokens: Sequence[str]  # N texts
     token: int
     selection: Selection
+    earlier: Sequence[Selection] = ()  # of the steps before, from the first on
 
     @property
     def group_size(self) -> int:

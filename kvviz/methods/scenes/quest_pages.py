@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 from kvviz_kernels.selection import page_scores
@@ -138,7 +138,8 @@ class Pages:
             except InvalidInputError:  # the budget does not hold the least number of such pages
                 continue
             moment, state = self._moment_of(method)
-            read = state.bounds.tensor[..., : method.recent_start(state) // size].numel()
+            ranked: int = method.recent_start(state) // size
+            read = state.bounds.tensor[..., :ranked].numel()
             results.append((size, moment.recall, read))
         return results
 
@@ -156,9 +157,10 @@ def named(page: int) -> str:
     return refer(f"Page {page}", f"page:{page}")
 
 
-def signed(number: float | np.floating[Any]) -> str:
+def signed(number: SupportsFloat) -> str:
     """A number in a sentence, with a minus sign, and three digits where that is more than the whole ones."""
-    text = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    value = float(number)
+    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return text.replace("-", "−")
 
 

@@ -167,9 +167,9 @@ export function createInspector(root, host) {
   }
 
   function paint(waiting = requested !== null) {
-    paintText();
-    ranking.paint(clusters, now);
+    ranking.paint(clusters, now); // reads the layout, so it comes before the change of the whole text
     paintPicked();
+    paintText();
     paintControls(waiting);
     heads.paint(clusters.layer, clusters.head);
     tip.hide();

@@ -8,7 +8,7 @@ export const AGREED = 0, WASTED = 1, KEPT = 2, MISSED = 3, MERGED_AWAY = 4;
 /** @typedef {[faintest: number, strongest: number]} Range */
 /** @typedef {{ kept: Range, wasted: Range, merged: Range, agreed: Range, missed: Range, clusters: Range }} Ranges */
 
-// OKLCH lightness. `clusters` are attended tokens, agreed or wasted, where hues tell their clusters apart.
+// OKLCH lightness. `clusters` stands for attended tokens, agreed or wasted, where hues tell their clusters apart.
 /** @type {{ light: Ranges, dark: Ranges }} */
 const RANGES = {
   light: {

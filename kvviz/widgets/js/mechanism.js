@@ -90,15 +90,15 @@ export function createMechanism(root, host) {
   const words = createWords(pictured.appendChild(element("div", "kv-words")), picture.light);
   const spoken = root.appendChild(element("p", "kv-spoken"));
   spoken.setAttribute("role", "status");
-  const { panel: promptPanel, heading: promptHeading } = titledPanel(grid, "prompt", "kv-prompt", MEANING.prompt);
+  const { panel: promptPanel, heading: promptHeading } = titledPanel(grid, "text", "kv-prompt", MEANING.prompt);
   const strip = createStrip(promptPanel, {
-    tokens: page.tokens.slice(0, page.prompt_length),
+    tokens: page.tokens,
     span: page.span,
-    label: "prompt",
+    label: "text",
     onHover: (position, at) => position === null ? tip.hide() : tip.show(aboutToken(position), at),
     onPick: pick,
   });
-  createFind(promptHeading, root, { tokens: page.tokens.slice(0, page.prompt_length), strips: () => [strip] });
+  createFind(promptHeading, root, { tokens: page.tokens, strips: () => [strip] });
   const legend = createLegend(
     marksOf(false),
     `hue: group (${HUES}, then they repeat) · outlined: followed`,
@@ -131,7 +131,7 @@ export function createMechanism(root, host) {
       if (timer !== null) next();
     });
     const described = describe(frame.panels);
-    picture.canvas.setAttribute("aria-label", described || "no picture: see the prompt");
+    picture.canvas.setAttribute("aria-label", described || "no picture: see the text");
     picture.canvas.hidden = !frame.panels.length;
     const { positions = [], looks = [], marks = [] } = frame.lit ?? {};
     strip.paint(positions, looks, marks);

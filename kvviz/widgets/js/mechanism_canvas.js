@@ -249,9 +249,10 @@ function drawMark(context, mark, theme, hueOf) {
     context.lineTo(x + w, y + h);
     context.stroke();
     context.textAlign = h ? "left" : "right";
-    if (h) write(mark.label, x + 4, y + 9);
+    if (h) write(mark.label, x + 4, y + h);
     else write(mark.label, x + w, y - 3);
   } else {
+    if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4; // its label is read on it
     context.fillRect(x, y, w, h);
     context.globalAlpha = 1;
     context.fillStyle = theme.text;

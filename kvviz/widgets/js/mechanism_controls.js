@@ -34,15 +34,19 @@ export function createControls(root, page, { go, toggle, step: pickStep, save })
   slider.addEventListener("input", () => go(0, Number(slider.value) - 1));
   const count = label.appendChild(element("output"));
   const step = picker(bar, "step", page.steps, MEANING.step, (value) => pickStep(Number(value)));
-  const motion = bar.appendChild(element("label", "kv-picker"));
-  explain(motion, MEANING.motion);
-  const moves = motion.appendChild(element("input"));
-  moves.type = "checkbox";
-  moves.checked = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-  motion.append("motion");
+  let moves = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const motion = button(bar, "motion", MEANING.motion, () => move(!moves));
+  move(moves);
   const chapters = root.appendChild(element("div", "kv-chapters"));
   chapters.setAttribute("role", "group");
   chapters.setAttribute("aria-label", "chapters");
+
+  /** @param {boolean} on */
+  function move(on) {
+    moves = on;
+    motion.textContent = on ? "motion on" : "motion off";
+    motion.setAttribute("aria-pressed", String(on));
+  }
 
   /** @param {Scene} scene */
   function showChapters(scene) {
@@ -62,7 +66,7 @@ export function createControls(root, page, { go, toggle, step: pickStep, save })
   return {
     bar,
     menu,
-    moves: () => moves.checked,
+    moves: () => moves,
     /** @param {boolean} on */
     playing(on) {
       play.textContent = on ? "❚❚" : "▶";

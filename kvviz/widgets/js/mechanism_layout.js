@@ -242,11 +242,13 @@ function rulerMarks(ruler, box, measure) {
   if (ruler.cut !== null) {
     const x = box.x + ruler.cut * scale, label = `${ruler.cut.toLocaleString("en-US")} tokens`;
     const beyond = x + measure(label, true) + 4 > box.x + box.w; // then the label is left of the line
-    const line = { ...PLAIN, x, y: box.y - 16, h: LINE + 21 };
+    const line = { ...PLAIN, x, y: box.y - 4, h: LINE + 32 };
     marks.push({ ...line, key: "cut of ruler", shape: "cut", label: beyond ? "" : label });
-    if (beyond) marks.push({ ...PLAIN, x: x - 4, y: box.y - 7, w: -1, key: "label of cut", shape: "note", label });
+    if (beyond) {
+      marks.push({ ...PLAIN, x: x - 4, y: line.y + line.h, w: -1, key: "label of cut", shape: "note", label });
+    }
   }
-  return { marks, height: LINE + 20 };
+  return { marks, height: LINE + 36 };
 }
 
 /**

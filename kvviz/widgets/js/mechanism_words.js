@@ -13,7 +13,8 @@ export const MEANING = {
   motion: "whether things move to their new places, or are there at once",
   chapters: "the method's stages; press one to go to its first frame",
   picture: "the picture of this frame: point at something to read what it is; click a token to follow it",
-  prompt: "the prompt as the model reads it; click a token to follow it through all frames",
+  prompt:
+    "the prompt, then the tokens that the steps feed; click a token of the prompt to follow it through all frames",
   follow: "followed: the token whose way through the method is shown, outlined in the picture",
 };
 

@@ -59,10 +59,10 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
     );
     entry.append(element("span", "kv-first", firstWords(members)));
     const counted = known > count
-      ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}`
+      ? `trimmed: ${count} tokens were attended to; the recording shows that the ${page.group_name} had at least ${known}`
       : page.merges
       ? "tokens whose mean is this centroid"
-      : `tokens of this ${page.group_name} that were attended at this step`;
+      : `tokens of this ${page.group_name} that were attended to at this step`;
     explain(size, counted);
     for (const node of [bar, share]) explain(node, `${MEANING.share}; the scale of the bars is the same at all steps`);
     if (known > count && index === clusters.group_ids.length - 1 && !page.merges) {

@@ -247,15 +247,15 @@ export function createStrip(host, options) {
 }
 
 /**
- * Sets class and tint of a token, but only if they changed: most tokens are the same from step to step.
+ * Sets the classes of a token, but only if they changed: most tokens are the same from step to step.
  *
  * @param {Token} span
  * @param {number} look
  * @param {number} mark
  */
 function dress(span, look, mark) {
-  if (span.mark !== mark) span.className = classOf(mark);
-  if (span.look !== look) span.style.cssText = look === NOTHING ? "" : tintOf(look);
+  if (span.mark === mark && span.look === look) return;
+  span.className = look === NOTHING ? classOf(mark) : `${classOf(mark)} ${tintOf(look)}`;
   span.mark = mark;
   span.look = look;
 }

@@ -14,7 +14,7 @@ export const MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
   recall:
-    "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
+    "recall: share of the oracle's tokens that were attended to; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
   mass:
     "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
   error: "error: relative error of the layer's attention output against exact attention, mean over its query heads",

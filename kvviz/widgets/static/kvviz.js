@@ -27,8 +27,9 @@ function targetOf(event) {
 function hasModifier(event) {
   return event.ctrlKey || event.metaKey || event.altKey;
 }
+var english = new Intl.NumberFormat("en-US");
 function format(number) {
-  return number.toLocaleString("en-US");
+  return english.format(number);
 }
 
 // cursor.js
@@ -270,16 +271,6 @@ function cut(slice, names, from, to) {
 var HUES = 24;
 var LEVELS = 8;
 var NOTHING = 255;
-var ALPHAS = [
-  0.28,
-  0.38,
-  0.48,
-  0.58,
-  0.69,
-  0.79,
-  0.9,
-  1
-];
 function watchTheme(root2, changed = () => {
 }) {
   const media = window.matchMedia("(prefers-color-scheme: dark)");
@@ -320,9 +311,7 @@ function isDark(preferred) {
   return 0.3 * red + 0.59 * green + 0.11 * blue < 128;
 }
 function tintOf(look) {
-  const hue = Math.floor(look / LEVELS);
-  const chroma = hue >= HUES ? "--kv-c:0;" : "";
-  return `--kv-h:${hue * 360 / HUES};${chroma}--kv-a:${ALPHAS[look % LEVELS]}`;
+  return `kv-hue-${Math.min(Math.floor(look / LEVELS), HUES)} kv-level-${look % LEVELS}`;
 }
 function colourOf(hue) {
   return `oklch(var(--kv-l) var(--kv-c) ${hue * (360 / HUES)})`;
@@ -541,8 +530,8 @@ function createStrip(host, options) {
   };
 }
 function dress(span, look, mark) {
-  if (span.mark !== mark) span.className = classOf(mark);
-  if (span.look !== look) span.style.cssText = look === NOTHING ? "" : tintOf(look);
+  if (span.mark === mark && span.look === look) return;
+  span.className = look === NOTHING ? classOf(mark) : `${classOf(mark)} ${tintOf(look)}`;
   span.mark = mark;
   span.look = look;
 }
@@ -559,7 +548,7 @@ function classOf(mark) {
 var MEANING = {
   step: "decode step, counted from 0 as in recording.indices(step, layer)",
   fed: "the token that this step feeds to the model",
-  recall: "recall: share of the oracle's tokens that were attended; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
+  recall: "recall: share of the oracle's tokens that were attended to; the oracle selects as many tokens as the method attends to, those with the largest exact weights",
   mass: "mass: share of the exact attention that falls on the attended tokens; a merged token counts with the weight that its centroid gives it, up to its own",
   error: "error: relative error of the layer's attention output against exact attention, mean over its query heads",
   attended: "attended: tokens that this head attends to at this step, including sinks, recent and generated tokens",
@@ -6058,9 +6047,9 @@ function createInspector(root2, host) {
     }, waiting);
   }
   function paint(waiting = requested !== null) {
-    paintText();
     ranking.paint(clusters, now);
     paintPicked();
+    paintText();
     paintControls(waiting);
     heads.paint(clusters.layer, clusters.head);
     tip.hide();
@@ -6533,8 +6522,8 @@ function rulerMarks(ruler, box, measure) {
     const line2 = {
       ...PLAIN,
       x,
-      y: box.y - 16,
-      h: LINE + 21
+      y: box.y - 4,
+      h: LINE + 32
     };
     marks.push({
       ...line2,
@@ -6542,19 +6531,21 @@ function rulerMarks(ruler, box, measure) {
       shape: "cut",
       label: beyond ? "" : label
     });
-    if (beyond) marks.push({
-      ...PLAIN,
-      x: x - 4,
-      y: box.y - 7,
-      w: -1,
-      key: "label of cut",
-      shape: "note",
-      label
-    });
+    if (beyond) {
+      marks.push({
+        ...PLAIN,
+        x: x - 4,
+        y: line2.y + line2.h,
+        w: -1,
+        key: "label of cut",
+        shape: "note",
+        label
+      });
+    }
   }
   return {
     marks,
-    height: LINE + 20
+    height: LINE + 36
   };
 }
 function rowMarks({ rows }, box, measure) {
@@ -6856,9 +6847,10 @@ function drawMark(context, mark, theme, hueOf) {
     context.lineTo(x + w, y + h);
     context.stroke();
     context.textAlign = h ? "left" : "right";
-    if (h) write2(mark.label, x + 4, y + 9);
+    if (h) write2(mark.label, x + 4, y + h);
     else write2(mark.label, x + w, y - 3);
   } else {
+    if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4;
     context.fillRect(x, y, w, h);
     context.globalAlpha = 1;
     context.fillStyle = theme.text;
@@ -6976,7 +6968,7 @@ var MEANING5 = {
   motion: "whether things move to their new places, or are there at once",
   chapters: "the method's stages; press one to go to its first frame",
   picture: "the picture of this frame: point at something to read what it is; click a token to follow it",
-  prompt: "the prompt as the model reads it; click a token to follow it through all frames",
+  prompt: "the prompt, then the tokens that the steps feed; click a token of the prompt to follow it through all frames",
   follow: "followed: the token whose way through the method is shown, outlined in the picture"
 };
 function createWords(host, light) {
@@ -7076,15 +7068,17 @@ function createControls(root2, page, { go, toggle, step: pickStep, save }) {
   slider.addEventListener("input", () => go(0, Number(slider.value) - 1));
   const count = label.appendChild(element("output"));
   const step = picker(bar, "step", page.steps, MEANING5.step, (value) => pickStep(Number(value)));
-  const motion = bar.appendChild(element("label", "kv-picker"));
-  explain(motion, MEANING5.motion);
-  const moves = motion.appendChild(element("input"));
-  moves.type = "checkbox";
-  moves.checked = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-  motion.append("motion");
+  let moves = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const motion = button(bar, "motion", MEANING5.motion, () => move(!moves));
+  move(moves);
   const chapters = root2.appendChild(element("div", "kv-chapters"));
   chapters.setAttribute("role", "group");
   chapters.setAttribute("aria-label", "chapters");
+  function move(on) {
+    moves = on;
+    motion.textContent = on ? "motion on" : "motion off";
+    motion.setAttribute("aria-pressed", String(on));
+  }
   function showChapters(scene) {
     const shown2 = [
       ...chapters.children
@@ -7098,7 +7092,7 @@ function createControls(root2, page, { go, toggle, step: pickStep, save }) {
   return {
     bar,
     menu,
-    moves: () => moves.checked,
+    moves: () => moves,
     /** @param {boolean} on */
     playing(on) {
       play.textContent = on ? "\u275A\u275A" : "\u25B6";
@@ -7176,16 +7170,16 @@ function createMechanism(root2, host) {
   const words = createWords(pictured.appendChild(element("div", "kv-words")), picture.light);
   const spoken = root2.appendChild(element("p", "kv-spoken"));
   spoken.setAttribute("role", "status");
-  const { panel: promptPanel, heading: promptHeading } = titledPanel(grid, "prompt", "kv-prompt", MEANING5.prompt);
+  const { panel: promptPanel, heading: promptHeading } = titledPanel(grid, "text", "kv-prompt", MEANING5.prompt);
   const strip = createStrip(promptPanel, {
-    tokens: page.tokens.slice(0, page.prompt_length),
+    tokens: page.tokens,
     span: page.span,
-    label: "prompt",
+    label: "text",
     onHover: (position, at) => position === null ? tip.hide() : tip.show(aboutToken2(position), at),
     onPick: pick
   });
   createFind(promptHeading, root2, {
-    tokens: page.tokens.slice(0, page.prompt_length),
+    tokens: page.tokens,
     strips: () => [
       strip
     ]
@@ -7215,7 +7209,7 @@ function createMechanism(root2, host) {
       if (timer !== null) next();
     });
     const described = describe(frame2.panels);
-    picture.canvas.setAttribute("aria-label", described || "no picture: see the prompt");
+    picture.canvas.setAttribute("aria-label", described || "no picture: see the text");
     picture.canvas.hidden = !frame2.panels.length;
     const { positions = [], looks: looks2 = [], marks = [] } = frame2.lit ?? {};
     strip.paint(positions, looks2, marks);
@@ -8072,7 +8066,7 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size2 = entry.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
     entry.append(element("span", "kv-first", firstWords(members)));
-    const counted = known > count ? `trimmed: ${count} tokens were attended; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended at this step`;
+    const counted = known > count ? `trimmed: ${count} tokens were attended to; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended to at this step`;
     explain(size2, counted);
     for (const node of [
       bar,
