@@ -126,14 +126,14 @@ def budget_frame(step: Step) -> Frame:
     always = _always(step)
     kept = f" It always attends to {' and '.join(always)}." if always else ""
     rest = {
-        CHOSEN: f"{_counted(sizes[CHOSEN], 'token')} chosen by {refer(step.score_name, f'part:{CHOSEN}')}",
+        CHOSEN: f"{sizes[CHOSEN]:,} {_were(sizes[CHOSEN])} chosen {refer('by score', f'part:{CHOSEN}')}",
         UNSCORED: f"{sizes[UNSCORED]:,} are kept without a score", CENTROIDS: f"{step.merged:,} are centroids",
     }  # fmt: skip
     told = [words for part, words in rest.items() if sizes[part]]
     if sizes[UNUSED]:
-        told.append(f"{refer(f'{sizes[UNUSED]:,} of the budget', f'part:{UNUSED}')} are not used")
+        told.append(f"{sizes[UNUSED]:,} are {refer('not used', f'part:{UNUSED}')}")
     if step.count > step.budget:
-        told.append("generated tokens may come on top of the budget")
+        told.append("generated tokens may come on top")
     shown = step.attended[step.sinks | step.window]
     return Frame(
         chapter="budget", panels=[ruler, Rows(title="", rows=[chips])],
@@ -153,8 +153,8 @@ def _always(step: Step) -> list[str]:
     return [*words, "the newest token" if last == 1 else f"the last {last:,} tokens"] if last else words
 
 
-def _counted(count: int, name: str) -> str:
-    return f"{count:,} {name} was" if count == 1 else f"{count:,} {name}s were"
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def exact_frame(step: Step) -> Frame:
@@ -212,7 +212,7 @@ def chosen_frame(chapter: str, step: Step) -> Frame:
     chosen = int((~step.sinks & ~step.window).sum())
     kept = attended[step.sinks | step.window]
     missed = len(oracle) - round(step.recall * len(oracle))
-    parts = [*_always(step), *([f"{chosen:,} that {'was' if chosen == 1 else 'were'} chosen"] if chosen else [])]
+    parts = [*_always(step), *([f"{chosen:,} that {_were(chosen)} chosen"] if chosen else [])]
     parts += [f"{step.merged:,} centroids in addition"] if step.merged else []
     listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     return Frame(

@@ -119,3 +119,10 @@ def test_an_eviction_method_shows_the_scores_of_the_dropped_tokens_too(trace: Tr
 def test_a_method_that_scores_says_what_its_score_is(name: str) -> None:
     assert kvviz.methods.get(name).score_name != Method.score_name
     assert issubclass(kvviz.methods.get(name), Eviction) or kvviz.methods.get(name).ranking is not Method.ranking
+
+
+def test_all_parts_of_a_budget_fit_into_the_words_of_a_frame(trace: Trace) -> None:
+    method = kvviz.methods.create("shadowkv", budget=104, sinks=4, outlier_share=0.3)
+    frame = played(trace, method).frames[0]
+    assert frame.panels[0].labels == ["sinks", "chosen by score", "kept without a score", "recent window", "not used"]
+    assert all(f"{size} " in frame.words for size in frame.panels[0].sizes)
