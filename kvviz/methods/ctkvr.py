@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from kvviz_kernels.selection import take_best
@@ -40,6 +41,26 @@ class CTkvrState(TokenState):
     def read_bytes(self) -> int:
         """Bytes that the last step read to choose: all centroids, the C' probed lists, and the reranked keys."""
         return self.step_bytes
+
+    def numbers(self, slots: Tensor) -> Tensor:
+        """The numbers of the centroids now at `slots`: a slot is reused every C replacements, a number never."""
+        count = self.centroids.shape[2]
+        return slots + count * ((self.replaced + count - 1 - slots) // count)
+
+
+class Probe(NamedTuple):
+    """What a step finds by its query: the nearest centroids, their lists, and the union of these.
+
+    `directions` [B, Q, D] are the queries with norm 1. `slots` [B, R, C'] are those of the centroids, nearest first,
+    and `lists` [B, R, C', rho] their lists. A list of a decode step also has tokens that are still in the window; the
+    union does not. Its `first` counts the entries list by list with rerank, so that a token's first entry is in the
+    nearest centroid's list, and otherwise rank by rank.
+    """
+
+    directions: Tensor
+    slots: Tensor
+    lists: Tensor
+    union: UnionOfLists
 
 
 @dataclass
@@ -210,8 +231,7 @@ class CTkvr(Method[CTkvrState]):
 
         Q·C·D multiplications for the centroids and at most Q·C'·ρ·D for the listed keys; no Python loop.
         """
-        directions = _directions(queries)  # [B, Q, D]
-        probed, lists, union = self._recall(state, directions)
+        directions, probed, lists, union = self.probe(state, queries)
         entries = lists.shape[-2:].numel()
         scores = self._union_scores(state, queries, union, entries)
         counts = union.counts.flatten().tolist()
@@ -228,7 +248,7 @@ class CTkvr(Method[CTkvrState]):
     def ranking(self, state: CTkvrState, queries: Tensor, keys: Tensor) -> Ranking:
         """Exact weights, -inf for tokens of no probed list; `exact` is -inf only for those of no list at all."""
         layer, end = state.layer, self.recent_start(state)
-        _, lists, union = self._recall(state, _directions(queries))
+        _, _, lists, union = self.probe(state, queries)
         scores = self._union_scores(state, queries, union, lists.shape[-2:].numel())
         weights = attention_weights(queries, keys, layer.scale, layer.softcap)
         alone = reduce_group(weights, layer.n_kv_heads, self.group)
@@ -240,23 +260,20 @@ class CTkvr(Method[CTkvrState]):
         """Cosines [B, R, C] of a step's queries [B, Q, D] with all centroids; the step probes the best `n_probes`."""
         return self._cosines(state, _directions(queries))
 
+    def probe(self, state: CTkvrState, queries: Tensor) -> Probe:
+        """The centroids nearest to a step's queries [B, Q, D], with their lists and the lists' union."""
+        directions = _directions(queries)
+        slots = self._nearest(state, directions)
+        lists = _rows_at(state.lists, slots)
+        entries = (lists if self.rerank else lists.mT).flatten(-2)
+        places = not self.rerank or state.layer.details
+        return Probe(directions, slots, lists, union_of_lists(entries, self.recent_start(state), places=places))
+
     def group_tokens(self, state: CTkvrState, head: int, number: int) -> Tensor:
         """The tokens in a centroid's list; if lists are per query head, that of the KV head's first one."""
         heads, rows, count = state.layer.n_kv_heads, *state.lists.shape[1:3]
         listed = state.lists[0, head * (rows // heads), number] if number < count else state.lists.new_empty(0)
         return listed[listed >= 0].long().sort().values
-
-    def _recall(self, state: CTkvrState, directions: Tensor) -> tuple[Tensor, Tensor, UnionOfLists]:
-        """The slots of the nearest centroids [B, R, C'], their lists [B, R, C', rho], and the lists' union.
-
-        Lists of decode steps also have tokens that are still in the window; the union does not.
-        """
-        probed = self._nearest(state, directions)
-        lists = _rows_at(state.lists, probed)
-        # With rerank by centroid, so that a token's first entry is in the best-ranked centroid's list; else by rank.
-        entries = (lists if self.rerank else lists.mT).flatten(-2)
-        places = not self.rerank or state.layer.details
-        return probed, lists, union_of_lists(entries, self.recent_start(state), places=places)
 
     def _union_scores(self, state: CTkvrState, queries: Tensor, union: UnionOfLists, entries: int) -> Tensor:
         """The scores [B, R, U] by which the union's tokens are ranked; -1 for padding."""
@@ -307,9 +324,7 @@ class CTkvr(Method[CTkvrState]):
         pads, slots = chosen.indices < 0, _padded(slots, chosen.indices.shape[-1]).clamp(min=0)
         entry = first.gather(-1, slots)
         rank = entry // state.lists.shape[-1] if self.rerank else entry % probed.shape[-1]
-        centroid, count = probed.gather(-1, rank), state.centroids.shape[2]
-        # Slots are reused every C replacements, numbers are not.
-        numbers = centroid + count * ((state.replaced + count - 1 - centroid) // count)
+        numbers = state.numbers(probed.gather(-1, rank))
         slot_scores = scores.gather(-1, slots).masked_fill(pads, torch.nan)
         return replace(chosen, groups=numbers.masked_fill(pads, -1).to(torch.int32), scores=slot_scores)
 

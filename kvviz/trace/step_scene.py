@@ -97,10 +97,10 @@ def quoted(tokens: Sequence[str], position: int) -> str:
     return refer(f"“{short(tokens, position)}”", f"token:{position}")
 
 
-def short(tokens: Sequence[str], position: int) -> str:
-    """The text of a token, shortened, with line breaks made visible."""
+def short(tokens: Sequence[str], position: int, letters: int = MOST_LETTERS) -> str:
+    """The text of a token, shortened to so many letters, with line breaks made visible."""
     text = tokens[position].replace("\n", "↵").strip() or "␣"
-    return plain_words(text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…")
+    return plain_words(text if len(text) <= letters else f"{text[: letters - 1]}…")
 
 
 def scaled(title: str, values: NDArray[Any]) -> dict[str, Any]:
@@ -206,23 +206,39 @@ def _missed(step: Step, missed: NDArray[np.int64], count: int) -> str:
 
 def chosen_frame(chapter: str, step: Step) -> Frame:
     """The frame with the attended tokens in the text, which all scenes end with."""
-    attended, oracle = step.attended, step.oracle
-    shown = oracle if step.recalled is None else np.setdiff1d(oracle, step.recalled)
-    positions = np.union1d(attended, shown)
-    chosen = int((~step.sinks & ~step.window).sum())
-    kept = attended[step.sinks | step.window]
-    missed = len(oracle) - round(step.recall * len(oracle))
-    parts = [*_always(step), *([f"{chosen:,} that {_were(chosen)} chosen"] if chosen else [])]
-    parts += [f"{step.merged:,} centroids in addition"] if step.merged else []
-    listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    positions = np.union1d(step.attended, step.oracle)
+    alone = np.isin(positions, step.attended)
+    merged = ~alone & np.isin(positions, [] if step.recalled is None else step.recalled)
+    groups = step.groups if step.centroids is None else np.where(step.centroids >= 0, step.centroids, step.groups)
     return Frame(
-        chapter=chapter,
-        text=f"The step attends to these {len(attended):,} tokens: {listed}.",
-        result=f"Of the {len(oracle):,} tokens with the most attention, it misses {missed:,}: recall "
-        f"{step.recall:.2f}, mass {step.mass:.2f}.",
+        chapter=chapter, text=_attended_words(step), result=_missed_words(step, int(merged.sum())),
         lit=Lit(
-            positions=positions, groups=np.where(np.isin(positions, attended), step.groups[positions], -1),
-            weights=step.weights[positions], attended=np.isin(positions, attended), oracle=shown,
-            kept=np.isin(positions, kept),
+            positions=positions, groups=groups[positions], weights=step.weights[positions], attended=alone,
+            merged=merged, oracle=step.oracle, kept=np.isin(positions, step.attended[step.sinks | step.window]),
         ),
     )  # fmt: skip
+
+
+def _attended_words(step: Step) -> str:
+    count = len(step.attended)
+    if step.merged:
+        others = "" if step.centroids is None else f" that stand for {int((step.centroids >= 0).sum()):,} others"
+        centroids = f"{step.merged:,} centroid{'' if step.merged == 1 else 's'}"
+        return f"The step attends to {count:,} tokens alone, and to {centroids}{others}."
+    chosen = int((~step.sinks & ~step.window).sum())
+    parts = [*_always(step), *([f"{chosen:,} that {_were(chosen)} chosen"] if chosen else [])]
+    return f"The step attends to these {count:,} tokens: {_listed(parts)}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def _missed_words(step: Step, merged: int) -> str:
+    count = len(step.oracle)
+    missed = count - int(np.isin(step.oracle, step.attended).sum()) - merged
+    numbers = f"recall {step.recall:.2f}, mass {step.mass:.2f}."
+    if not step.merged:
+        return f"Of the {count:,} tokens with the most attention, it misses {missed:,}: {numbers}"
+    kept = f"{merged:,} keep half their weight in a centroid"
+    return f"Of the {count:,} with most attention, {kept}, {missed:,} are missed: {numbers}"

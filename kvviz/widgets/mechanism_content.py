@@ -40,14 +40,17 @@ def described(mechanism: Mechanism | RecordedScenes) -> dict[str, Any]:
         recording = mechanism.recording
         title, budget, model, tokens = recording.title, recording.budget, recording.model, recording.tokens
         arguments, queries = "recording", None
+        merges = any(bool(events.merged.any()) for events in recording.events.values())
     else:
         method, model, tokens = mechanism.method, mechanism.trace.model, mechanism.trace.tokens
         title, budget, queries = method.title, method.budget_tokens(mechanism.prompt), mechanism.queries
+        merges = method.kind == "merging"
         fields = {name: value for name, value in method.config.items() if value != getattr(type(method), name, None)}
         arguments = ", ".join(["trace", repr(method.name), *(f"{name}={value!r}" for name, value in fields.items())])
     return {
         "title": f"{title}, step by step · budget {budget:,} · {model} · {mechanism.prompt:,} tokens",
         "call": f"kvviz.widgets.MechanismStepper({arguments}", "queries": queries, "tokens": content.texts(tokens),
+        "merges": merges,
     }  # fmt: skip
 
 
@@ -74,7 +77,10 @@ def lit(tokens: Lit) -> dict[str, list[int]]:
         kept = np.zeros(len(positions), bool) if tokens.kept is None else np.asarray(tokens.kept, bool)
         oracle = np.isin(positions, np.asarray(tokens.oracle, np.int64))
         marks = view.ATTENDED * np.asarray(tokens.attended, bool) + view.ORACLE * oracle + view.SINK * kept
-    looks = np.where(marks & view.ATTENDED, hue(groups).astype(np.int64) * view.LEVELS + levels, view.NOTHING)
+        if tokens.merged is not None:
+            marks += view.MERGED * np.asarray(tokens.merged, bool)
+    tinted = marks & (view.ATTENDED | view.MERGED)
+    looks = np.where(tinted, hue(groups).astype(np.int64) * view.LEVELS + levels, view.NOTHING)
     return {"positions": positions.tolist(), "looks": looks.tolist(), "marks": marks.tolist()}
 
 

@@ -135,7 +135,8 @@ class MechanismStepper(LiveWidget):
             "prompt_length": mechanism.prompt, "layers": mechanism.layers,
             "heads": list(range(mechanism.heads)), "steps": list(range(mechanism.queries)),
             "head_name": "query head" if mechanism.each else "KV head", "unions": [], "per_kv_head": 1,
-            "head_maps": maps, "span": list(span), "notes": [scene.about, *head_maps.notes(maps)],
+            "head_maps": maps, "span": list(span),
+            "notes": [scene.about, *head_maps.notes(maps)],
         }  # fmt: skip
 
     def _make_map(self, layer: int, kv_head: int) -> dict[str, Any]:

@@ -46,7 +46,6 @@ def ctkvr_modules(
     """
     import kvviz
     from kvviz.kernels import gather_attention, merge_attention, take_best
-    from kvviz.methods.ctkvr import _directions
 
     context, queries, keys, values = _layer(lm, tokens, 1)
     prompt = tokens - steps
@@ -60,8 +59,7 @@ def ctkvr_modules(
         query, made = queries[:, :, prompt + step], {}
 
         def recall(query: Any = query, made: dict[str, Any] = made) -> None:
-            # private: the step's first half has no public name of its own
-            made["union"] = method._recall(state, _directions(query))[2].tokens
+            made["union"] = method.probe(state, query).union.tokens
 
         def rerank(query: Any = query, made: dict[str, Any] = made) -> None:
             slots = take_best(state.exact_weights(query, made["union"], method.group), count)

@@ -33,14 +33,14 @@ def step_of(method: Method[Any], moment: Moment) -> Step:
     """The step as the selection tells it: scores and groups of the attended tokens."""
     attended, selection = moment.attended, moment.selection
     sinks = attended < method.sinks
-    merged = selection.merged
     return Step(
         title=method.title, tokens=moment.tokens, token=moment.token, budget=method.step_budget(moment.state),
         attended=attended, sinks=sinks, window=~sinks & (attended >= method.attended_start(moment.state)),
         oracle=moment.oracle, weights=moment.weights, recall=moment.recall, mass=moment.mass,
         scores=_of_attended(moment, selection.scores, np.nan), groups=_of_attended(moment, selection.groups, -1),
         group_name=method.group_name, score_name=method.score_name,
-        merged=0 if merged is None else int((merged.degree[0] > 0).sum(-1).max()),
+        merged=moment.centroids, centroids=moment.members if moment.centroids else None,
+        recalled=np.flatnonzero(moment.merged_away) if moment.centroids else None,
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ import { decimals, marksOf, visible } from "./words.js";
  * @property {number} per_kv_head
  * @property {HeadNumbers[]} head_maps
  * @property {number[]} span
+ * @property {boolean} merges
  * @property {string[]} notes
  */
 
@@ -100,7 +101,7 @@ export function createMechanism(root, host) {
   });
   createFind(promptHeading, root, { tokens: page.tokens, strips: () => [strip] });
   const legend = createLegend(
-    marksOf(false),
+    marksOf(page.merges),
     `hue: group (${HUES}, then they repeat) · outlined: followed`,
     MEANING.follow,
   );

@@ -121,7 +121,7 @@ export function createPicture(host, { colours, hueOf, onHover, onPick }) {
     const now = marks.map(between);
     const byObject = new Map(now.filter(({ id }) => id).map((mark) => [mark.id, mark]));
     for (const mark of now) if (mark.shape === "ground") drawMark(context, mark, theme, hueOf);
-    for (const link of picture.links) drawLink(context, link, byObject, theme, smooth(progress));
+    picture.links.forEach((link, index) => drawLink(context, link, index, byObject, theme, smooth(progress)));
     for (const mark of now) if (mark.shape !== "ground") drawMark(context, mark, theme, hueOf);
     const focus = new Set(picture.focus);
     for (const mark of now) {
@@ -270,6 +270,7 @@ function drawMark(context, mark, theme, hueOf) {
         context.globalAlpha = 0.4 + 0.6 * alpha;
         context.strokeStyle = theme.line;
         context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+        context.globalAlpha = 1; // a faint chip is read too
       }
       if (mark.label) write(mark.label, x + 4, y + h / 2 + 4, false);
     }
@@ -280,11 +281,12 @@ function drawMark(context, mark, theme, hueOf) {
 /**
  * @param {CanvasRenderingContext2D} context
  * @param {Link} link
+ * @param {number} index
  * @param {Map<string, Mark>} byObject
  * @param {Colours} theme
  * @param {number} alpha
  */
-function drawLink(context, link, byObject, theme, alpha) {
+function drawLink(context, link, index, byObject, theme, alpha) {
   const start = byObject.get(link.start), end = byObject.get(link.end);
   if (!start || !end) return;
   const [a, b] = [start, end].map(middleOf), down = a.y < b.y;
@@ -304,7 +306,14 @@ function drawLink(context, link, byObject, theme, alpha) {
     context.globalAlpha = alpha;
     context.font = `10px ${theme.family}`;
     context.textAlign = "center";
-    context.fillText(link.label, (high.x + low.x) / 2, (from + to) / 2);
+    // Near its start, where links do not cross yet, by turns at two heights, on a ground of its own.
+    const away = index % 2 ? 0.38 : 0.2, near = down ? away : 1 - away;
+    const half = context.measureText(link.label).width / 2 + 1, right = context.canvas.clientWidth - half;
+    const x = Math.min(Math.max(high.x + (low.x - high.x) * near, half), right), y = from + (to - from) * near + 3;
+    context.strokeStyle = theme.ground;
+    context.lineWidth = 4;
+    context.strokeText(link.label, x, y);
+    context.fillText(link.label, x, y);
   }
   context.globalAlpha = 1;
 }
@@ -348,6 +357,7 @@ function star(context, x, y, radius, colour) {
 
 /** @param {number} value */
 function short(value) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
   return Math.abs(value) >= 1000 || (value !== 0 && Math.abs(value) < 0.01)
     ? value.toExponential(1)
     : String(Number(value.toPrecision(3)));

@@ -8,7 +8,7 @@
 /** @typedef {Marks & { type: "bars", title: string, values: number[], cut: number | null,
  *   log: boolean }} Bars */
 /** @typedef {Marks & { type: "ruler", title: string, sizes: number[], cut: number | null }} Ruler */
-/** @typedef {{ type: "rows", title: string, rows: Row[] }} Rows */
+/** @typedef {{ type: "rows", title: string, rows: Row[], linked: boolean }} Rows */
 /** @typedef {Plane | Bars | Ruler | Rows} Panel */
 /** @typedef {{ positions: number[], x: number[], y: number[] }} KeyMap */
 /** @typedef {{ x: number, y: number, w: number, h: number }} Box */
@@ -22,7 +22,7 @@
 /** @typedef {{ marks: Mark[], height: number }} Layout */
 /** @typedef {(text: string, small?: boolean) => number} Measure */
 
-const GAP = 18, TITLE = 20, SIDE = 270, NARROW = 560, RULER = 62, LINE = 24, NAME = 128, EDGE = 14;
+const GAP = 18, TITLE = 20, SIDE = 270, NARROW = 560, RULER = 62, LINE = 24, NAME = 128, EDGE = 14, LINKED = 90; // between rows with links from one to the other
 /** @type {Omit<Mark, "key" | "shape" | "x" | "y">} */
 const PLAIN = { id: "", w: 0, h: 0, group: -1, alpha: 1, label: "", value: null };
 
@@ -257,7 +257,7 @@ function rulerMarks(ruler, box, measure) {
  * @param {Measure} measure
  * @returns {Layout}
  */
-function rowMarks({ rows }, box, measure) {
+function rowMarks({ rows, linked }, box, measure) {
   const values = rows.flatMap(({ values }) => values ?? []);
   const low = values.reduce((least, value) => Math.min(least, value), Infinity);
   const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
@@ -280,9 +280,13 @@ function rowMarks({ rows }, box, measure) {
     }
     const all = objects(row), lettered = all.some(({ label }) => label);
     const cell = lettered ? 0 : Math.max(1.5, Math.min(16, (right - left) / Math.max(all.length, 1)));
+    const widths = all.map(({ label }) => lettered ? Math.max(16, measure(label) + 9) : cell);
+    // Chips of linked rows fill the row, so that links and their labels stay apart.
+    const spare = right - left - widths.reduce((sum, width) => sum + width, 0);
+    const apart = linked ? Math.max(0, spare / Math.max(all.length, 1)) : 0;
     let x = left;
     all.forEach((object, index) => {
-      const width = lettered ? Math.max(16, measure(object.label) + 9) : cell;
+      const width = widths[index];
       if (x > left && x + width > right + 0.5) {
         x = left;
         y += LINE;
@@ -298,9 +302,9 @@ function rowMarks({ rows }, box, measure) {
         key: `row ${object.id}`,
         shape: value === null ? "chip" : "cell",
       });
-      x += width;
+      x += width + apart;
     });
-    y += LINE + 3;
+    y += LINE + (linked && number < rows.length - 1 ? LINKED : 3);
   });
   return { marks, height: y - box.y };
 }

@@ -6194,6 +6194,7 @@ var RULER = 62;
 var LINE = 24;
 var NAME = 128;
 var EDGE = 14;
+var LINKED = 90;
 var PLAIN = {
   id: "",
   w: 0,
@@ -6548,7 +6549,7 @@ function rulerMarks(ruler, box, measure) {
     height: LINE + 36
   };
 }
-function rowMarks({ rows }, box, measure) {
+function rowMarks({ rows, linked }, box, measure) {
   const values = rows.flatMap(({ values: values2 }) => values2 ?? []);
   const low = values.reduce((least, value) => Math.min(least, value), Infinity);
   const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
@@ -6570,9 +6571,12 @@ function rowMarks({ rows }, box, measure) {
     }
     const all = objects(row2), lettered = all.some(({ label }) => label);
     const cell2 = lettered ? 0 : Math.max(1.5, Math.min(16, (right - left) / Math.max(all.length, 1)));
+    const widths = all.map(({ label }) => lettered ? Math.max(16, measure(label) + 9) : cell2);
+    const spare = right - left - widths.reduce((sum, width) => sum + width, 0);
+    const apart = linked ? Math.max(0, spare / Math.max(all.length, 1)) : 0;
     let x = left;
     all.forEach((object, index) => {
-      const width = lettered ? Math.max(16, measure(object.label) + 9) : cell2;
+      const width = widths[index];
       if (x > left && x + width > right + 0.5) {
         x = left;
         y += LINE;
@@ -6593,9 +6597,9 @@ function rowMarks({ rows }, box, measure) {
         key: `row ${object.id}`,
         shape: value === null ? "chip" : "cell"
       });
-      x += width;
+      x += width + apart;
     });
-    y += LINE + 3;
+    y += LINE + (linked && number < rows.length - 1 ? LINKED : 3);
   });
   return {
     marks,
@@ -6722,7 +6726,7 @@ function createPicture(host, { colours, hueOf, onHover, onPick }) {
       mark
     ]));
     for (const mark of now) if (mark.shape === "ground") drawMark(context, mark, theme, hueOf);
-    for (const link of picture.links) drawLink(context, link, byObject, theme, smooth(progress));
+    picture.links.forEach((link, index) => drawLink(context, link, index, byObject, theme, smooth(progress)));
     for (const mark of now) if (mark.shape !== "ground") drawMark(context, mark, theme, hueOf);
     const focus = new Set(picture.focus);
     for (const mark of now) {
@@ -6868,13 +6872,14 @@ function drawMark(context, mark, theme, hueOf) {
         context.globalAlpha = 0.4 + 0.6 * alpha;
         context.strokeStyle = theme.line;
         context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+        context.globalAlpha = 1;
       }
       if (mark.label) write2(mark.label, x + 4, y + h / 2 + 4, false);
     }
   }
   context.globalAlpha = 1;
 }
-function drawLink(context, link, byObject, theme, alpha) {
+function drawLink(context, link, index, byObject, theme, alpha) {
   const start = byObject.get(link.start), end = byObject.get(link.end);
   if (!start || !end) return;
   const [a, b] = [
@@ -6916,7 +6921,13 @@ function drawLink(context, link, byObject, theme, alpha) {
     context.globalAlpha = alpha;
     context.font = `10px ${theme.family}`;
     context.textAlign = "center";
-    context.fillText(link.label, (high.x + low.x) / 2, (from + to) / 2);
+    const away = index % 2 ? 0.38 : 0.2, near = down ? away : 1 - away;
+    const half = context.measureText(link.label).width / 2 + 1, right = context.canvas.clientWidth - half;
+    const x = Math.min(Math.max(high.x + (low.x - high.x) * near, half), right), y = from + (to - from) * near + 3;
+    context.strokeStyle = theme.ground;
+    context.lineWidth = 4;
+    context.strokeText(link.label, x, y);
+    context.fillText(link.label, x, y);
   }
   context.globalAlpha = 1;
 }
@@ -6955,6 +6966,7 @@ function star(context, x, y, radius, colour) {
   context.fill();
 }
 function short(value) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
   return Math.abs(value) >= 1e3 || value !== 0 && Math.abs(value) < 0.01 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
 }
 
@@ -7184,7 +7196,7 @@ function createMechanism(root2, host) {
       strip
     ]
   });
-  const legend3 = createLegend(marksOf(false), `hue: group (${HUES}, then they repeat) \xB7 outlined: followed`, MEANING5.follow);
+  const legend3 = createLegend(marksOf(page.merges), `hue: group (${HUES}, then they repeat) \xB7 outlined: followed`, MEANING5.follow);
   root2.append(legend3, ...page.notes.filter(Boolean).map((note) => element("p", "kv-note", note)));
   const unwatch = watchTheme(root2, picture.paint);
   function colours() {
