@@ -67,11 +67,15 @@ class Plane:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Marks):
-    """One bar per object, from the top down, as long as its value. The cut is drawn after `cut` bars."""
+    """One bar per object, from the top down, as long as its value. The cut is drawn after `cut` bars.
+
+    With `log`, all values are positive, and a bar is as long as the logarithm of its value is above that of the least.
+    """
 
     title: str
     values: Values
     cut: float | None = None
+    log: bool = False
     type: Literal["bars"] = field(default="bars", init=False)
 
 

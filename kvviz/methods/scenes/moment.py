@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ... import metrics
-from ...trace.scene import plain_words, refer
+from ...trace.step_scene import MOST_LETTERS, quoted, short
 from ..attention import attention_weights, centroid_weights
 from ..selection import Selection
-
-MOST_LETTERS = 14  # of a token in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +112,8 @@ class Moment:
 
     def quoted(self, position: int) -> str:
         """A token of the text in quotation marks, shortened, as the words of a sentence that refer to it."""
-        return refer(f"“{self.short(position)}”", f"token:{position}")
+        return quoted(self.tokens, position)
 
     def short(self, position: int, letters: int = MOST_LETTERS) -> str:
         """The text of a token, shortened to so many letters, with line breaks made visible."""
-        text = self.tokens[position].replace("\n", "↵").strip() or "␣"
-        return plain_words(text if len(text) <= letters else f"{text[: letters - 1]}…")
+        return short(self.tokens, position, letters)

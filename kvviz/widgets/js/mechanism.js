@@ -35,7 +35,7 @@ import { decimals, marksOf, visible } from "./words.js";
  * @typedef {object} MechanismPage
  * @property {string} title
  * @property {string} call
- * @property {number} queries
+ * @property {number | null} queries
  * @property {string[]} tokens
  * @property {number} prompt_length
  * @property {number[]} layers
@@ -143,8 +143,8 @@ export function createMechanism(root, host) {
     controls.paint(now, scene, step);
     tip.hide();
     const place = Object.entries({ layer, head, step }).map(([name, value]) => `${name}=${value}`).join(", ");
-    controls.menu.line.textContent =
-      `${page.call}, ${place}, token=${followed}, frame=${now}, queries=${page.queries})`;
+    const played = page.queries === null ? "" : `, queries=${page.queries}`; // a recording has its own steps
+    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}${played})`;
   }
 
   function follow() {

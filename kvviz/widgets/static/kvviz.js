@@ -6403,38 +6403,47 @@ function planeMarks(plane, map, box) {
 function rangesOf2({ dots, boxes }) {
   const xs = [
     ...dots.flatMap(({ x }) => x ?? []),
-    ...boxes.flatMap(([[left, , right]]) => [
-      left,
-      right
+    ...boxes.flatMap(([[left2, , right2]]) => [
+      left2,
+      right2
     ])
   ];
   const ys = [
     ...dots.flatMap(({ y }) => y ?? []),
-    ...boxes.flatMap(([[, bottom, , top]]) => [
-      bottom,
-      top
+    ...boxes.flatMap(([[, bottom2, , top2]]) => [
+      bottom2,
+      top2
     ])
   ];
   const least = (values) => values.reduce((low, value) => Math.min(low, value), Infinity);
   const most = (values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
+  const [left, right, bottom, top] = [
+    least(xs),
+    most(xs),
+    least(ys),
+    most(ys)
+  ];
+  const beside = 0.08 * (right - left), above = 0.1 * (top - bottom);
   return {
-    left: least(xs),
-    right: most(xs),
-    bottom: least(ys),
-    top: most(ys)
+    left: left - beside,
+    right: right + beside,
+    bottom: bottom - above,
+    top: top + above
   };
 }
 function barMarks(bars, box, measure) {
   const all = objects(bars), height = box.h / Math.max(all.length, 1), readable = height >= 9;
   const room = readable ? Math.max(0, ...all.map(({ label }) => measure(label, true))) + 8 : 0;
-  const low = bars.values.reduce((least, value) => Math.min(least, value), 0);
-  const high = bars.values.reduce((most, value) => Math.max(most, value), 0);
-  const spread = bars.values.reduce((most, value) => Math.max(most, value), -Infinity) - bars.values.reduce((least, value) => Math.min(least, value), Infinity);
-  const from = low < 0 && high <= 0 ? low - 0.08 * (spread || 1) : low, to = low < 0 && high <= 0 ? low + spread : high;
+  const values = bars.log ? bars.values.map(Math.log10) : bars.values;
+  const least = values.reduce((low, value) => Math.min(low, value), Infinity);
+  const most = values.reduce((high, value) => Math.max(high, value), -Infinity);
+  const floats = bars.log || least < 0 && most <= 0;
+  const from = floats ? least - 0.08 * (most - least || 1) : Math.min(least, 0);
+  const to = floats ? most : Math.max(most, 0);
   const left = box.x + room, width = box.w - room - 44, at = (value) => left + width * (value - from) / (to - from || 1);
-  const zero = Math.max(left, Math.min(left + width, at(low < 0 && high > 0 ? 0 : from)));
+  const zero = Math.max(left, Math.min(left + width, at(floats ? from : 0)));
   const marks = all.map((object, index) => {
-    const end = at(bars.values[index]), x = Math.min(zero, end);
+    const end = at(values[index]), x = Math.min(zero, end);
     const size2 = {
       x,
       y: box.y + index * height,
@@ -6510,15 +6519,30 @@ function rulerMarks(ruler, box, measure) {
   });
   if (ruler.cut !== null) {
     const x = box.x + ruler.cut * scale, label = `${ruler.cut.toLocaleString("en-US")} tokens`;
-    marks.push({
+    const beyond = x + measure(label, true) + 4 > box.x + box.w;
+    const line2 = {
       ...PLAIN,
       x,
       y: box.y - 4,
-      h: LINE + 32,
+      h: LINE + 32
+    };
+    marks.push({
+      ...line2,
       key: "cut of ruler",
       shape: "cut",
-      label
+      label: beyond ? "" : label
     });
+    if (beyond) {
+      marks.push({
+        ...PLAIN,
+        x: x - 4,
+        y: line2.y + line2.h,
+        w: -1,
+        key: "label of cut",
+        shape: "note",
+        label
+      });
+    }
   }
   return {
     marks,
@@ -7212,7 +7236,8 @@ function createMechanism(root2, host) {
       head,
       step
     }).map(([name, value]) => `${name}=${value}`).join(", ");
-    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}, queries=${page.queries})`;
+    const played = page.queries === null ? "" : `, queries=${page.queries}`;
+    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}${played})`;
   }
   function follow2() {
     const owners = Object.entries(scene.members).flatMap(([kind, numbers]) => (numbers[followed] ?? -1) >= 0 ? [
