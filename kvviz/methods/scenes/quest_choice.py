@@ -99,11 +99,12 @@ def _fetched(pages: Pages) -> Frame:
     of_chosen = moment.attended[np.isin(moment.attended // size, pages.chosen)]
     wanted = int(np.isin(whole, moment.oracle).sum())
     every = int(np.isin(of_chosen, moment.oracle).sum())
+    are = "is" if wanted == 1 else "are"
     return Frame(
         chapter="whole pages", focus=[f"token:{moment.token}"],
         panels=[Rows(title=f"tokens of page {page}", rows=rows)],
-        text=f"A page is fetched whole. Of the {size} tokens of {cluster_object('page', page)}, {wanted} are among the "
-        f"{len(moment.oracle):,} with the most attention.",
+        text=f"A page is fetched whole. Of the {size} tokens of {cluster_object('page', page)}, {wanted} {are} among "
+        f"the {len(moment.oracle):,} with the most attention.",
         result=f"Of all {len(of_chosen):,} tokens fetched this way, {every:,} are. The rest is waste.",
     )  # fmt: skip
 
