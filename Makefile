@@ -19,8 +19,8 @@ OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generatio
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery papers site bench results bench-gpu \
-	agreement clean
+.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery pictures papers site bench results \
+	bench-gpu agreement clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -74,13 +74,16 @@ selections: setup ## record again what every method writes and selects; tests ho
 gallery: setup ## draw every plot from recorded data again
 	$(BIN)/python data/gallery/make.py $(ARGS)
 
+pictures: setup ## picture the widgets for README.md and the site again, one of them moving
+	$(BIN)/python data/pictures/make.py $(ARGS)
+
 papers: setup ## draw the pages of the papers' figures beside ours; ARGS="--measure NAME" measures first
 	$(BIN)/python data/papers/make.py $(ARGS)
 
 site: setup ## build the site into build/site: notebooks with live widgets, methods, figures, reference
 	$(BIN)/python docs/build.py $(ARGS)
 
-bench: setup ## measure what the README claims
+bench: setup ## measure what docs/measured.md shows
 	$(BIN)/python data/benchmarks/run.py $(ARGS)
 
 results: setup ## scores of every method on the tasks, into data/benchmarks; goes on where it was stopped

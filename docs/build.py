@@ -47,6 +47,12 @@ DOCUMENTS = (
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "data" / "papers").glob("*.md")),
 )  # fmt: skip
 BESIDE = ("LICENSE", *(str(path.relative_to(ROOT)) for path in (ROOT / "data").glob("pictures/*.png")))
+# Pages below others, which are not named in these because GitHub would show the names as code.
+BELOW = {
+    "notebooks.md": ("notebooks/*",),
+    "methods.md": ("methods/*",),
+    "measured.md": ("data/benchmarks/README", "data/benchmarks/methods", "data/agreement/README", "data/README"),
+}
 # <img> in Markdown is not changed, so these files must be where it points.
 COPIED_AS_THEY_ARE = ("data/gallery/*.png", "data/papers/pictures/*.png", "data/pictures/*.png")
 PLOTLY = "plotly.min.js"
@@ -90,10 +96,17 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str], *, dark: bool) -> 
 
     With `dark`, pictures have a dark one beside them. Returns the peak bytes of the kernel of each notebook that ran.
     """
-    for path in DOCS.glob("*.md"):
-        copy(path, source / path.name)
     for name in (*DOCUMENTS, *BESIDE):
         copy(ROOT / name, source / name)
+    for path in DOCS.glob("*.md"):
+        copy(path, source / path.name)
+        if path.name in BELOW:
+            with (source / path.name).open("a", encoding="utf-8") as page:
+                page.write("\n".join(["\n```{toctree}", ":hidden:", ":glob:", "", *BELOW[path.name], "```\n"]))
+    for path in source.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        in_docs = path.parent == source and (DOCS / path.name).exists()
+        path.write_text(linked(text, path.relative_to(source), in_docs=in_docs), encoding="utf-8")
     for pattern in COPIED_AS_THEY_ARE:
         for path in ROOT.glob(pattern):
             copy(path, extra / path.relative_to(ROOT))
@@ -103,14 +116,12 @@ def prepare(source: Path, extra: Path, to_run: Sequence[str], *, dark: bool) -> 
     (source / "notebooks").mkdir()
     (extra / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
     (extra / "widgets").mkdir()
-    pages.front(extra / "widgets" / "front.html")
+    pages.front(extra / "widgets")
     with ProcessPoolExecutor(AT_ONCE) as pool:
         drawings = [pool.submit(dark_pictures.draw, folder, extra) for folder in dark_pictures.MADE_BY if dark]
         runs = dict(zip(to_run, pool.map(partial(live, widgets=extra / "widgets"), to_run), strict=True))
         for drawing in drawings:
             drawing.result()
-    if dark:
-        dark_pictures.draw_widgets(notebooks.README_PICTURES, to_run, extra)
     for path in source.rglob("*.md"):
         text = path.read_text(encoding="utf-8")
         path.write_text(dark_pictures.both(text, extra / path.parent.relative_to(source)), encoding="utf-8")
@@ -125,8 +136,19 @@ def read(name: str) -> nbformat.NotebookNode:
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     notebook.cells = [cell for cell in notebook.cells if "colab" not in cell.metadata.get("tags", ())]
     for cell in notebook.cells:
-        cell.source = cell.source.replace("](../README.md)", "](../index.md)")  # which shows the README
+        cell.source = linked(cell.source, Path("notebooks", name))
     return notebook
+
+
+def linked(text: str, path: Path, *, in_docs: bool = False) -> str:
+    """A page's Markdown with links that hold in the site, where docs/ is at the root and index.md shows README.md.
+
+    `path` is the page's path in the site; `in_docs` says that in the repository it is in docs/.
+    """
+    root = "../" * (len(path.parts) - 1)
+    if in_docs:
+        text = text.replace("](../", "](").replace('src="../', 'src="')
+    return text.replace(f"]({root}docs/", f"]({root}").replace(f"]({root}README.md)", f"]({root}index.md)")
 
 
 def live(name: str, widgets: Path) -> tuple[nbformat.NotebookNode, int]:

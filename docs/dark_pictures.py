@@ -1,7 +1,7 @@
 """Dark pictures: the build draws one for each light picture of the repository, and the site shows the one that fits.
 
-Figures are drawn from the same data, as SVG, with the rules that make live figures dark; widgets are their pages of the
-notebooks in a dark browser. Both need Chromium or Chrome.
+Figures are drawn from the same data, as SVG, with the rules that make live figures dark; widgets are pictured in a dark
+browser. Both need Chromium or Chrome.
 """
 
 from __future__ import annotations
@@ -10,32 +10,22 @@ import html
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "notebooks"))
-
 FOLDER = "dark"  # beside the light pictures
-MADE_BY = {"data/gallery": "data/gallery/make.py", "data/papers/pictures": "data/papers/make.py"}
+MADE_BY = {
+    "data/gallery": "data/gallery/make.py", "data/papers/pictures": "data/papers/make.py",
+    "data/pictures": "data/pictures/make.py",
+}  # fmt: skip
 IMAGE = re.compile(r'<img src="(?P<path>[^"]+)\.png" (?P<rest>[^>]*)>|!\[(?P<alt>[^\]]*)\]\((?P<file>[^)]+)\.png\)')
 
 
 def draw(folder: str, extra: Path) -> None:
-    """Draw the figures of a folder of the repository into the site's files. Raises CalledProcessError if that fails."""
+    """Draw the pictures of a folder of the repository into the site's files. Raises CalledProcessError if that fails."""
     out = extra / folder / FOLDER
     out.mkdir(parents=True)
     subprocess.run([sys.executable, ROOT / MADE_BY[folder], "--dark", "--out", out], check=True)
-
-
-def draw_widgets(names: Mapping[str, str], ran: Iterable[str], extra: Path) -> None:
-    """Picture the first widget of each notebook in `ran` that `names` gives a file, one of data/pictures."""
-    import pictures  # of notebooks/; it loads playwright
-
-    out = extra / "data" / "pictures" / FOLDER
-    out.mkdir(parents=True)
-    for name in names.keys() & set(ran):
-        (out / names[name]).write_bytes(pictures.of_page(extra / "widgets" / f"{name}-1.html", "dark"))
 
 
 def both(text: str, folder: Path) -> str:

@@ -20,6 +20,7 @@ sys.path.insert(0, str(DOCS.parent / "notebooks"))
 import frames  # noqa: E402  # not in a package: found by the line above
 
 RECORDED = DOCS.parent / "data" / "recordings" / "needle-clusterkv-400-clusters.safetensors"
+PROSE = DOCS.parent / "data" / "traces" / "prose.safetensors"
 HIDDEN = "The special magic number is 7463"
 FIRST_DIGIT = "7"  # of the number that was asked for, 7463
 MEASURED = DOCS.parent / "data" / "benchmarks" / "methods.md"
@@ -33,15 +34,15 @@ MODULES = (
 
 
 def write(source: Path) -> None:
-    """Write a page for each method and each module into `source`, and link the methods in the README's table."""
+    """Write a page for each method and each module into `source`, and link the methods in the table of methods.md."""
     names = kvviz.methods.names()
     for name in names:
         _write(source / "methods" / f"{name}.md", method(kvviz.methods.get(name)))
-    readme = source / "README.md"  # its table of methods links to their pages
-    text = readme.read_text(encoding="utf-8")
+    overview = source / "methods.md"
+    text = overview.read_text(encoding="utf-8")
     for name in names:
         text = text.replace(f"\n| `{name}` | ", f"\n| [`{name}`](methods/{name}.md) | ", 1)
-    _write(readme, text)
+    _write(overview, text)
     _write(source / "reference" / "kvviz.rst", module("kvviz", package_names()))
     for name in MODULES:
         _write(source / "reference" / f"kvviz.{name}.rst", module(f"kvviz.{name}", module_names(name)))
@@ -150,12 +151,14 @@ def _directive(value: object) -> str:
     return "autofunction" if callable(value) and hasattr(value, "__qualname__") else "autodata"
 
 
-def front(path: Path) -> None:
-    """Write the widget of the first page: a recorded run at the step that writes the number's first digit."""
+def front(folder: Path) -> None:
+    """Write the widgets of the first page: a recorded run as it writes the number's first digit, and ClusterKV at work."""
     run = kvviz.Recording.load(RECORDED)
     step = run.next_tokens.index(FIRST_DIGIT)
-    page = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step, span=HIDDEN).to_html()
-    _write(path, frames.framed(page))
+    stepper = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step, span=HIDDEN)
+    at_work = kvviz.widgets.MechanismStepper(kvviz.Trace.load(PROSE), "clusterkv", layer=14, head=1, budget=256)
+    _write(folder / "front.html", frames.framed(stepper.to_html()))
+    _write(folder / "at_work.html", frames.framed(at_work.to_html()))
 
 
 def _code(text: str) -> str:

@@ -26,7 +26,7 @@ from torch import Tensor
 from kvviz.trace import Trace
 
 LENGTH = 8192
-IN_README = ("kmeans", "attention")
+SHOWN = ("kmeans", "attention")
 CPU = torch.device("cpu")
 
 
@@ -52,15 +52,15 @@ def main() -> None:
 def run(keys: Tensor, source: str, *, only: Collection[str] | None = None, device: torch.device | None = None) -> Row:
     """The results of all benchmarks; those that take keys use `keys` [H, L, D] from `source`.
 
-    "results" has the rows that the README shows, each with a "ratio" to the baseline; they are measured on the CPU,
+    "results" has the rows that docs/measured.md shows, each with a "ratio" to the baseline; they are measured on the CPU,
     even if there is a GPU.
     """
     device = device or default_device()
     results: Row = {**machine(), "keys": source, "shape": list(keys.shape), "rounds": ROUNDS, "device": str(device)}
     print(*(f"{name}: {value}" for name, value in results.items()), sep="\n")
     measured = measure(only, device, keys)
-    shown = measured if device.type == "cpu" else measure(IN_README, CPU, keys)
-    results["results"] = [row for name in IN_README for row in shown.get(name, []) if "ratio" in row]
+    shown = measured if device.type == "cpu" else measure(SHOWN, CPU, keys)
+    results["results"] = [row for name in SHOWN for row in shown.get(name, []) if "ratio" in row]
     return results | {"benchmarks": measured}
 
 

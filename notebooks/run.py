@@ -7,8 +7,7 @@
 A bar shows the progress. At the end the command prints the output of the cell tagged `result-table`, the time, the
 kernel's peak memory, and how long the notebook takes to read and do (`reading.py`). If a cell raises, the run ends with
 its traceback, and nothing is written. With --recorded, as on Binder, the command fails if a kernel needs more memory
-than Binder gives it. Saved outputs hold no widget state. For some notebooks, the picture of the first widget is also
-saved for the README.
+than Binder gives it. Saved outputs hold no widget state.
 """
 
 from __future__ import annotations
@@ -41,12 +40,6 @@ CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 2
 OUTPUT_TIMEOUT_S = 300  # the wait for a cell's last output; nbclient's 4 s are too short for a busy machine
 BINDER_GIB = 2.0  # mybinder.org restarts a container that uses more
 SERVER_GIB = 0.25  # of it, used by JupyterLab's server; measured by tests/repository/test_binder.py
-PICTURES = HERE.parent / "data" / "pictures"
-# Notebooks whose first widget is shown in the README.
-README_PICTURES = {
-    "00_quickstart": "decode_stepper.png", "04_clusterkv": "cluster_inspector.png", "06_pqcache": "budget_explorer.png",
-    "10_compare_methods": "method_comparer.png",
-}  # fmt: skip
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PLOTLY_FIGURE = "application/vnd.plotly.v1+json"
 
@@ -145,7 +138,7 @@ def run(path: Path, options: argparse.Namespace) -> tuple[str, int, Reading]:
             write(options.html, page(notebook, path.stem, Path(folder)))
         if options.inplace:
             with_header(notebook, path.stem, sorted(other.stem for other in HERE.glob("*.ipynb")))
-            add_pictures(notebook, path.stem, Path(folder))
+            add_pictures(notebook, Path(folder))
             write(path, nbformat.writes(notebook) + "\n")
     print(result_table(notebook))
     seconds = time.perf_counter() - started
@@ -219,20 +212,17 @@ def without_snapshots(outputs: list[nbformat.NotebookNode], folder: str) -> list
     return kept
 
 
-def add_pictures(notebook: nbformat.NotebookNode, name: str, folder: Path) -> None:
-    """Replace figures by PNGs, add PNGs to widgets, and save the first widget's PNG if the README shows it."""
+def add_pictures(notebook: nbformat.NotebookNode, folder: Path) -> None:
+    """Replace figures by PNGs, and add PNGs to widgets."""
     import pictures  # next to this file; needs a browser, so only with --inplace
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
     views = {index: output.data.get(WIDGET_VIEW) for index, output in enumerate(outputs)}
     pages = {index: folder / f"{view['model_id']}.html" for index, view in views.items() if view}
-    shots = pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
+    pictures.add(outputs, PLOTLY_FIGURE, {index: path for index, path in pages.items() if path.exists()})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not is_style_sheet(output)]
-    if shots and name in README_PICTURES:
-        PICTURES.mkdir(exist_ok=True)
-        (PICTURES / README_PICTURES[name]).write_bytes(shots[0])
 
 
 def page(notebook: nbformat.NotebookNode, title: str, folder: Path) -> str:

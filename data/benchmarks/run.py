@@ -1,4 +1,4 @@
-"""Measure what the README claims, and write it, with versions and hardware, to a JSON file next to this script.
+"""Measure what docs/measured.md shows, and write it, with versions and hardware, to a JSON file next to this script.
 
     python data/benchmarks/run.py                    everything
     python data/benchmarks/run.py --only decode      one part; the others keep their last results
@@ -6,11 +6,11 @@
     python data/benchmarks/run.py --only needle --extend    only the batches of samples that the last results lack
     python data/benchmarks/run.py --gpu --out …      the parts that need a GPU, into a separate file
     python data/benchmarks/run.py --only end_to_end --methods quest --out …    one of them, only these methods
-    python data/benchmarks/run.py --readme           only write the last results into the Markdown files again
+    python data/benchmarks/run.py --pages            only write the last results into the Markdown files again
 
 Methods are timed in turns within one run and compared as ratios of medians, since absolute times vary between machines.
 Results are saved after every part, in case a later part fails. Tables of all methods go to methods.md next to this
-script, and to README.md between the markers of a part (<!-- benchmarks needle -->).
+script, and to docs/measured.md between the markers of a part (<!-- benchmarks needle -->).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from parts import (
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DEFAULT_OUT, TABLES = HERE / "cpu.json", HERE / "methods.md"
+MEASURED = ROOT / "docs" / "measured.md"
 SEED = 0
 
 PARTS = {
@@ -100,13 +101,12 @@ def between(text: str, marker: str, content: str) -> str:
 
 
 def write_markdown(results: dict[str, Any]) -> None:
-    """Write the tables between README.md's markers, and those of all methods to methods.md."""
-    readme = ROOT / "README.md"
-    text = between(readme.read_text(), "benchmarks", tables.summary(results))
+    """Write the tables between the markers of docs/measured.md, and those of all methods to methods.md."""
+    text = between(MEASURED.read_text(), "benchmarks", tables.summary(results))
     for name, (_, written) in tables.LONG.items():
         if name in results:
             text = between(text, f"benchmarks {name}", written(results[name]))
-    readme.write_text(text)
+    MEASURED.write_text(text)
     TABLES.write_text(tables.document(results))
 
 
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=DEFAULT_OUT, help="the results file; only the default one is shown in Markdown"
     )
-    parser.add_argument("--readme", action="store_true", help="only write the last results into the Markdown files")
+    parser.add_argument("--pages", action="store_true", help="only write the last results into the Markdown files")
     parser.add_argument("--methods", nargs="+", metavar="NAME", help=f"measure only these, in {' or '.join(BY_METHOD)}")
     parser.add_argument("--extend", action="store_true", help="add the samples that the last results lack")
     options = parser.parse_args()
@@ -128,7 +128,7 @@ def main() -> None:
         parser.error(f"--methods needs --only {' or '.join(BY_METHOD)}")
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     parts = {**PARTS, **ON_GPU}
-    for name in () if options.readme else options.only or (ON_GPU if options.gpu else PARTS):
+    for name in () if options.pages else options.only or (ON_GPU if options.gpu else PARTS):
         started = time.perf_counter()
         again = options.methods and name in results
         if again:

@@ -66,7 +66,7 @@ class TestWidgets:
 
 
 class TestKernels:
-    """The README's lines of the kernels."""
+    """The lines of the kernels in docs/measured.md."""
 
     ROWS = (
         {"name": "k-means, C = 102, 10 iterations", "scikit_learn_ms": 30.0, "ratio": 0.914},

@@ -144,7 +144,7 @@ def beyond(turns: dict[str, list[float]]) -> dict[str, float]:
 
 
 def lines(part: dict[str, Any]) -> list[list[str]]:
-    """The README's lines: ratios and shares by method."""
+    """The lines of docs/measured.md: ratios and shares by method."""
     asked = f"time per token after {part['prompt_tokens']:,} tokens, budget {part['budget']}, {{}}, as a share of {{}}"
     fastest = min(part["dtypes"], key=lambda dtype: part["dtypes"][dtype]["ms_a_token"]["full"])
     found_lines = []

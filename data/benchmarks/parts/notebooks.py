@@ -21,7 +21,7 @@ def run() -> Results:
 
 
 def lines(part: Results) -> list[list[str]]:
-    """Two rows for the README: the range of seconds and the largest peak, recorded and live."""
+    """Two rows for docs/measured.md: the range of seconds and the largest peak, recorded and live."""
     rows = []
     for way, words in WAYS.items():
         seconds = [row[way]["seconds"] for row in part["rows"]]

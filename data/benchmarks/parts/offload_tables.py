@@ -151,7 +151,7 @@ def _kilobytes(row: Results, *names: str) -> list[str]:
 
 
 def cache_lines(part: Results) -> list[list[str]]:
-    """The README's row: ClusterKV's hit rate of tokens, and that in the paper."""
+    """docs/measured.md's row: ClusterKV's hit rate of tokens, and that in the paper."""
     paper = part["clusters"]["paper"]
     rows = [row for row in part["clusters"]["rows"] if str(row["recent_steps"]) in paper]
     least = min(row["budget"] for row in rows)
@@ -170,7 +170,7 @@ def cache_lines(part: Results) -> list[list[str]]:
 
 
 def store_lines(part: Results) -> list[list[str]]:
-    """The README's row: the bandwidth of gathering whole clusters."""
+    """docs/measured.md's row: the bandwidth of gathering whole clusters."""
     lines = []
     for keys in dict.fromkeys(row["keys"] for row in part["rows"]):
         ranges = []

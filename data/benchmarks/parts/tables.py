@@ -1,4 +1,4 @@
-"""The results as Markdown: the README's short table, and one table for each part that measures all methods."""
+"""The results as Markdown: the short table of docs/measured.md, and one table for each part that measures all methods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Results = dict[str, Any]
 
 
 def summary(results: Results) -> str:
-    """The README's table of what was measured."""
+    """The table of docs/measured.md."""
     rows: list[list[str]] = []
     lines = {
         "imports": _imports, "decode": decode.lines, "decode_kernels": decode_kernels.lines,

@@ -11,7 +11,7 @@ LIVE = "JupyterLab"
 
 
 def lines(part: Results) -> list[list[str]]:
-    """One row per widget and size for the README: its controls' medians in JupyterLab, the slowest, and the limit."""
+    """One row per widget and size for docs/measured.md: its controls' medians in JupyterLab, the slowest, and the limit."""
     shown: dict[tuple[str, str], list[Results]] = {}
     for row in part.get("rows", []):
         if row["place"] == LIVE:
