@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 from kvviz_kernels import gather_attention
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..clustering.merged import Merged
@@ -85,23 +84,6 @@ def merged_attention(
     return gather_attention(
         queries, merged.keys, merged.values, indices, scale=scale, bias=bias, softcap=softcap, padded=False
     )
-
-
-def centroid_weights(
-    queries: Tensor, store: LayerStore, selection: Selection, merged: Merged, scale: float, softcap: float | None = None
-) -> Tensor:
-    """Weight of each centroid in a step's attention over the selection, float32 [B, Q, C]; recordings need it.
-
-    queries [B, Q, D]. The selection's raw tokens have the rest of the weight.
-    """
-    _, raw = gather_attention(
-        queries, *store.fetch(selection.indices, padded=selection.padded), scale=scale, bias=selection.bias,
-        softcap=softcap, padded=selection.padded,
-    )  # fmt: skip
-    by_head = queries.unflatten(1, (merged.keys.shape[1], -1)).float()  # [B, H, G, D]
-    logits = softcap_(by_head @ merged.keys.float().mT * scale, softcap) + merged.degree.float().log()[:, :, None]
-    logits = logits.flatten(1, 2)
-    return (logits - torch.logaddexp(raw.float(), logits.logsumexp(-1))[..., None]).exp()
 
 
 def _device_parts(selection: Selection, store: LayerStore, on_host: bool) -> list[slice | Tensor]:

@@ -14,12 +14,11 @@ from torch import Tensor
 from .. import metrics
 from ..clustering.merged import Merged
 from ..errors import InvalidInputError
-from ..methods.attention import attention_weights, weighted_values
+from ..methods.attention import attention_weights, centroid_weights, weighted_values
 from ..methods.base import Method
 from ..methods.selection import Selection
 from ..trace import Geometry, LayerEvents, Ledger, Recording
 from ..trace.edits import Edit
-from .decoding import centroid_weights
 from .layer_cache import LayerCache
 
 
@@ -174,7 +173,8 @@ def merged_share_of(layer: LayerCache, queries: Tensor, selection: Selection, we
     merged, context, rows = selection.merged, layer.context, selection.indices.shape[1]
     if merged is None or merged.members is None:
         return None
-    given = centroid_weights(queries, layer.store, selection, merged, context.scale, context.softcap)
+    fetched = layer.store.fetch(selection.indices, padded=selection.padded)
+    given = centroid_weights(queries, *fetched, selection, context.scale, context.softcap)
     exact, given = (tensor[0].unflatten(0, (rows, -1)) for tensor in (weights, given))  # [R, G, L] and [R, G, C]
     members = merged.members[0].repeat_interleave(rows // context.n_kv_heads, 0)
     numbers = _array(exact, torch.float32), _array(given, torch.float32)

@@ -22,6 +22,32 @@ class Merged:
     members: Tensor | None = None
 
 
+def no_centroids(keys: Tensor, values: Tensor, members: bool) -> Merged:
+    """No centroid, in the shapes of keys and values [B, H, L, D]; new tensors: a view would keep all of these alive."""
+    heads = keys.shape[:2]
+    return Merged(
+        keys.new_empty((*heads, 0, keys.shape[-1])),
+        values.new_empty((*heads, 0, values.shape[-1])),
+        keys.new_empty((*heads, 0), dtype=torch.int32),
+        keys.new_empty((*heads, 0), dtype=torch.int32) if members else None,
+    )
+
+
+def with_tokens(merged: Merged, keys: Tensor, values: Tensor) -> Merged:
+    """The centroids, followed by tokens with keys and values [B, H, L, D] as centroids of degree 1."""
+    batch, heads, count = merged.degree.shape
+    members = merged.members
+    if members is not None:
+        new = torch.arange(count, count + keys.shape[2], dtype=torch.int32, device=members.device)
+        members = torch.cat([members, new.expand(batch, heads, -1)], dim=-1)
+    return Merged(
+        torch.cat([merged.keys, keys], dim=2),
+        torch.cat([merged.values, values], dim=2),
+        pad(merged.degree, (0, keys.shape[2]), value=1),
+        members,
+    )
+
+
 def stack_merged(parts: list[Merged | None], starts: list[int] | None = None) -> Merged | None:
     """Merged tokens of a batch from those of each row, padded with degree 0; None if no row has any.
 

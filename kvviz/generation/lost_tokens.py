@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..cache.attended import Attended
-from ..cache.decoding import centroid_weights
 from ..cache.layer_cache import LayerCache
 from ..cache.recorder import merged_share_of
-from ..methods.attention import attention_weights
+from ..methods.attention import attention_weights, centroid_weights
 from ..methods.selection import Selection, reduce_group
 from ..methods.stages import StepStages, step_stages
 
@@ -90,7 +89,8 @@ def given_weights(layer: LayerCache, queries: Tensor, selection: Selection, weig
         given = given * (1 - selection.value_correction.share[0][:, None])
     if selection.merged is None:
         return reduce_group(given[None], rows, "mean")[0]
-    centroids = centroid_weights(queries, layer.store, selection, selection.merged, context.scale, context.softcap)
+    fetched = layer.store.fetch(selection.indices, padded=selection.padded)
+    centroids = centroid_weights(queries, *fetched, selection, context.scale, context.softcap)
     given = given * (1 - centroids[0].sum(-1, keepdim=True))
     by_row = reduce_group(given[None], rows, "mean")[0]
     share = merged_share_of(layer, queries, selection, weights)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
+from kvviz_kernels import gather_attention
 from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..kernels import merge_attention
+from .selection import Selection
 
-__all__ = ["attention_received", "attention_weights", "merge_attention", "weighted_values"]
+__all__ = ["attention_received", "attention_weights", "centroid_weights", "merge_attention", "weighted_values"]
 
 QUERY_BLOCK = 256  # queries per block; limits the memory of sums over a whole prompt
 
@@ -32,6 +34,26 @@ def weighted_values(weights: Tensor, values: Tensor) -> Tensor:
     """Attention output [B, Q, D] in float32 from weights [B, Q, L] and values [B, H, L, D]."""
     by_head: Tensor = weights.unflatten(1, (values.shape[1], -1))  # [B, H, G, L]
     return (by_head @ values.float()).flatten(1, 2)
+
+
+def centroid_weights(
+    queries: Tensor, keys: Tensor, values: Tensor, places: Tensor, selection: Selection, scale: float,
+    softcap: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Weight of each of the selection's centroids in a step's attention, float32 [B, Q, C].
+
+    queries [B, Q, D]. The selection's single tokens have the rest of the weight: their keys and values are at `places`,
+    as `LayerStore.fetch` returns them.
+    """
+    _, single = gather_attention(
+        queries, keys, values, places, scale=scale, bias=selection.bias, softcap=softcap, padded=selection.padded
+    )
+    merged = selection.merged
+    assert merged is not None
+    by_head = queries.unflatten(1, (merged.keys.shape[1], -1)).float()  # [B, H, G, D]
+    logits = softcap_(by_head @ merged.keys.float().mT * scale, softcap) + merged.degree.float().log()[:, :, None]
+    logits = logits.flatten(1, 2)
+    return (logits - torch.logaddexp(single.float(), logits.logsumexp(-1))[..., None]).exp()
 
 
 def attention_received(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:

@@ -72,6 +72,7 @@ class Method(ABC, Generic[S]):
     attends_on_host: ClassVar[bool] = False  # selections may have a `host_part`
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # the device's part of an offloaded cache
     group_name: ClassVar[str] = "cluster"  # the name of one group in `Selection.groups`
+    score_name: ClassVar[str] = "score"  # what the scores of `ranking` and of selections are, in words
     style: ClassVar[Style] = Style()  # its style in figures and widgets; not inherited by a method with another name
     stages: ClassVar[tuple[str, ...]] = ("kept", "ranking")  # of a selection, in order; names in `stages.VERDICTS`
     sliders: ClassVar[tuple[Slider, ...] | None] = None  # for the budget explorer; None: derived from numeric fields

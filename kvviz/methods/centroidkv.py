@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..clustering.merged import Merged
+from ..clustering.merged import Merged, no_centroids, with_tokens
 from ..clustering.soft_matching import chunked_soft_matching, count_links
 from ..errors import InvalidInputError
 from ..trace.styles import Style
@@ -24,18 +26,34 @@ LEAST_RATIO = 0.01  # limits the number of rounds
 SCHEDULES = ("floor", "cyclic", "overshoot", "literal")
 
 
+class Merge(NamedTuple):
+    """A merge: until the first `joined` tokens after the sinks are in at most `most` centroids.
+
+    Its rounds are counted from `first_round`.
+    """
+
+    joined: int
+    most: int
+    first_round: int = 0
+
+
 @dataclass
 class CentroidKVState(TokenState):
     """A state with the centroids of the `joined` tokens after the sinks, and access to the raw tokens.
 
     `centroids` has keys and values [B, H, C, D] in the cache's dtype and degree int32 [B, H, C]. Its `members` int32
     [B, H, joined], only if the context asks for details, is each token's centroid. `rounds` is the index j of the next
-    round (eq. 4).
+    round (eq. 4). `merges` are those so far, a few numbers each: `CentroidKV.rounds_of` repeats them.
     """
 
     centroids: Merged
-    joined: int = 0
     rounds: int = 0
+    merges: list[Merge] = field(default_factory=list)
+
+    @property
+    def joined(self) -> int:
+        """The number of tokens after the sinks that are in centroids."""
+        return self.merges[-1].joined if self.merges else 0
 
     def metadata_bytes(self) -> int:
         """Bytes of the degrees. Members are not counted: only recordings need them, attention does not."""
@@ -139,13 +157,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> CentroidKVState:
         """The state with centroids of the prompt; O(L · chunk_size · D) per round, more rounds for small budgets."""
-        batch, heads, length, _ = keys.shape
-        empty = Merged(  # new tensors: an empty view would keep the whole buffer alive
-            keys.new_empty((batch, heads, 0, keys.shape[-1])),
-            values.new_empty((batch, heads, 0, values.shape[-1])),
-            keys.new_empty((batch, heads, 0), dtype=torch.int32),
-            keys.new_empty((batch, heads, 0), dtype=torch.int32) if layer.details else None,
-        )
+        length, empty = keys.shape[2], no_centroids(keys, values, members=layer.details)
         state = CentroidKVState(layer, length, length, layer.token_cache(keys, values), empty)
         self._merge(state, self.budget_tokens(length))
         return state
@@ -217,15 +229,23 @@ class CentroidKV(Merging, Method[CentroidKVState]):
         if self._entries(state) <= most:
             return
         end = state.length - self.always_recent  # the newest token must stay raw
-        merged, state.rounds = self._with_raw_tokens(state, end), first_round
-        count = most - self.sinks - (state.length - end)
-        while (excess := merged.degree.shape[-1] - count) > 0:
-            ratio = self._ratio(state.rounds)
+        merge = Merge(end - self.sinks, most - self.sinks - (state.length - end), first_round)
+        start, state.rounds = self._with_raw_tokens(state, end), first_round
+        for _, merged in self.rounds_of(merge, start):
+            state.centroids = merged
+            state.rounds += 1
+        state.merges = [*state.merges, merge]
+
+    def rounds_of(self, merge: Merge, merged: Merged) -> Iterator[tuple[float, Merged]]:
+        """The rounds of a merge that begins with these centroids: the share r of the links, and the centroids after."""
+        number = merge.first_round
+        while (excess := merged.degree.shape[-1] - merge.most) > 0:
+            ratio = self._ratio(number)
             if self.schedule in ("floor", "cyclic"):
                 ratio = min(ratio, excess / count_links(merged.degree.shape[-1], self.chunk_size))
             merged = self._round(merged, ratio)
-            state.rounds += 1
-        state.centroids, state.joined = merged, end - self.sinks
+            number += 1
+            yield ratio, merged
 
     def _ratio(self, index: int) -> float:
         """The share of the links that the round with this index keeps, before the last round is cut."""
@@ -237,18 +257,8 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     def _with_raw_tokens(self, state: CentroidKVState, end: int) -> Merged:
         """The centroids, followed by the raw tokens up to `end` as centroids of degree 1."""
         old, (_, first) = state.centroids, self._raw(state)
-        batch, heads, count = old.degree.shape
-        keys, values = state.tokens.take(positions(first, end, batch, heads, old.degree.device))
-        members = old.members
-        if members is not None:
-            new = positions(count, count + end - first, batch, heads, members.device)
-            members = torch.cat([members, new.to(torch.int32)], dim=-1)
-        return Merged(
-            torch.cat([old.keys, keys], dim=2),
-            torch.cat([old.values, values], dim=2),
-            pad(old.degree, (0, end - first), value=1),
-            members,
-        )
+        batch, heads, _ = old.degree.shape
+        return with_tokens(old, *state.tokens.take(positions(first, end, batch, heads, old.degree.device)))
 
     def _round(self, merged: Merged, ratio: float) -> Merged:
         result = chunked_soft_matching(

@@ -59,6 +59,7 @@ class ClusterKV(Method[ClusterKVState]):
     name = "clusterkv"
     title = "ClusterKV"
     paper = "arXiv 2412.03213"
+    score_name = "q·centroid"
     kind = "retrieval"
     style = Style("#0072B2", "solid", "circle")
     sliders = (

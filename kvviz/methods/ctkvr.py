@@ -116,6 +116,7 @@ class CTkvr(Method[CTkvrState]):
     name = "ctkvr"
     title = "CTkvr"
     paper = "arXiv 2512.15550"
+    score_name = "attention weight among the probed lists"
     kind = "retrieval"
     group_name = "query centroid"
     style = Style("#CC79A7", "dashdot", "triangle-up")

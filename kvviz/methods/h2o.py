@@ -64,6 +64,7 @@ class H2O(Eviction[H2OState]):
     name = "h2o"
     title = "H2O"
     paper = "arXiv 2306.14048"
+    score_name = "accumulated attention"
     style = Style(dash="solid", symbol="circle-open")
     expected_failures: ClassVar[Mapping[str, str]] = {}
     state_class = H2OState

@@ -65,6 +65,7 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
     name = "infinigen"
     title = "InfiniGen"
     paper = "arXiv 2406.19707"
+    score_name = "speculated logit"
     kind = "retrieval"
     style = Style(dash="solid", symbol="circle-open")
     overlaps_build = True

@@ -61,6 +61,7 @@ class InfLLM(Method[InfLLMState]):
     name = "infllm"
     title = "InfLLM"
     paper = "arXiv 2402.04617"
+    score_name = "q·mean of a block's representative keys"
     kind = "retrieval"
     stages = ("kept", "grouping", "ranking", "trimming")
     group_name = "block"

@@ -65,6 +65,7 @@ class MagicPIG(Method[MagicPIGState]):
     name = "magicpig"
     title = "MagicPIG"
     paper = "arXiv 2410.16179"
+    score_name = "number of collisions"
     kind = "retrieval"
     style = Style(dash="longdash", symbol="triangle-down-open")
     needs_queries = False

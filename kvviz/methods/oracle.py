@@ -27,6 +27,7 @@ class Oracle(ScoringMethod[KeyState]):
     name = "oracle"
     title = "Oracle (exact top tokens)"
     paper = "arXiv 2412.03213"
+    score_name = "attention weight"
     kind = "exact"
     style = Style("foreground", "solid", "diamond-tall")
     builds_for_any_budget = True

@@ -155,6 +155,7 @@ class PQCache(ScoringMethod[PQCacheState]):
     name = "pqcache"
     title = "PQCache"
     paper = "arXiv 2407.12820"
+    score_name = "q·quantized key"
     group_name = "block"
     style = Style("#009E73", "solid", "square")
     sliders = (

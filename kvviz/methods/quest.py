@@ -43,6 +43,7 @@ class Quest(Method[QuestState]):
     name = "quest"
     title = "Quest"
     paper = "arXiv 2406.10774"
+    score_name = "upper bound of q·k"
     kind = "retrieval"
     group_name = "page"
     style = Style("#E69F00", "dash", "triangle-down")

@@ -165,6 +165,7 @@ class RetrievalAttention(Method[RetrievalAttentionState]):
     name = "retrieval_attention"
     title = "RetrievalAttention"
     paper = "arXiv 2409.10516"
+    score_name = "attention weight among the found keys"
     kind = "retrieval"
     style = Style(dash="longdashdot", symbol="star-open")
     overlaps_build = True

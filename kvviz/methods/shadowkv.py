@@ -93,6 +93,7 @@ class ShadowKV(Method[ShadowKVState]):
     name = "shadowkv"
     title = "ShadowKV"
     paper = "arXiv 2410.21465"
+    score_name = "attention weight of a chunk's mean key"
     kind = "retrieval"
     stages = ("kept", "grouping", "ranking")
     group_name = "chunk"

@@ -36,6 +36,7 @@ class SnapKV(Eviction[EvictionState]):
     name = "snapkv"
     title = "SnapKV"
     paper = "arXiv 2404.14469"
+    score_name = "pooled attention of the last queries"
     style = Style(dash="dash", symbol="square-open")
     expected_failures = {
         **Eviction.expected_failures,

@@ -69,6 +69,7 @@ class SparQ(Method[SparQState]):
     name = "sparq"
     title = "SparQ Attention"
     paper = "arXiv 2312.04985"
+    score_name = "approximate attention weight"
     kind = "retrieval"
     style = Style(dash="dash", symbol="square-open")
     needs_queries = False

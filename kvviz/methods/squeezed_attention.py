@@ -82,6 +82,7 @@ class SqueezedAttention(Method[SqueezedAttentionState]):
     name = "squeezed_attention"
     title = "Squeezed Attention"
     paper = "arXiv 2411.09688"
+    score_name = "estimated attention weight of one key"
     kind = "retrieval"
     stages = ("kept", "grouping", "ranking", "trimming")
     style = Style(dash="dash", symbol="cross-open")

@@ -67,11 +67,15 @@ class Plane:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars(Marks):
-    """One bar per object, from the top down, as long as its value. The cut is drawn after `cut` bars."""
+    """One bar per object, from the top down, as long as its value. The cut is drawn after `cut` bars.
+
+    With `log`, all values are positive, and a bar is as long as the logarithm of its value is above that of the least.
+    """
 
     title: str
     values: Values
     cut: float | None = None
+    log: bool = False
     type: Literal["bars"] = field(default="bars", init=False)
 
 
@@ -95,10 +99,11 @@ class Row(Marks):
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows of objects. The same object may be in several rows."""
+    """Rows of objects. The same object may be in several rows. Rows that are `linked` leave room for links."""
 
     title: str
     rows: Sequence[Row]
+    linked: bool = False
     type: Literal["rows"] = field(default="rows", init=False)
 
 
@@ -121,7 +126,8 @@ class Lit:
     """The tokens that are tinted in the text: their positions, ascending, their groups, and attention weights.
 
     `attended` says which of them the step attends to, and `kept` which of these without a choice; without `attended`
-    they are merely pointed out. `oracle` are the positions that the oracle attends to.
+    they are merely pointed out. `merged` says which of the others stand in a centroid that the step attends to instead.
+    `oracle` are the positions that the oracle attends to.
     """
 
     positions: Numbers
@@ -129,6 +135,7 @@ class Lit:
     weights: Values | None = None
     attended: Flags | None = None
     kept: Flags | None = None
+    merged: Flags | None = None
     oracle: Numbers = ()
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..trace import Trace
 from ..trace.hues import hue
+from ..trace.recorded_scenes import RecordedScenes
 from ..trace.scene import Lit, Scene
-from . import view
+from . import content, view
+
+if TYPE_CHECKING:
+    from ..generation.explore import Mechanism
 
 NO_MAP: Mapping[str, Any] = {"positions": [], "x": [], "y": []}
 MOST_KEYS = 600  # on the map: t-SNE lays them out in about a second on one core (EPYC)
@@ -30,15 +34,35 @@ def key_map(trace: Trace, layer: int, head: int, prompt: int, token: int) -> dic
     return {"positions": shown.tolist(), "x": scaled[:, 0].tolist(), "y": scaled[:, 1].tolist()}
 
 
+def described(mechanism: Mechanism | RecordedScenes) -> dict[str, Any]:
+    """The parts of the page that say what is played: title, call, queries and tokens."""
+    if isinstance(mechanism, RecordedScenes):
+        recording = mechanism.recording
+        title, budget, model, tokens = recording.title, recording.budget, recording.model, recording.tokens
+        arguments, queries = "recording", None
+        merges = any(bool(events.merged.any()) for events in recording.events.values())
+    else:
+        method, model, tokens = mechanism.method, mechanism.trace.model, mechanism.trace.tokens
+        title, budget, queries = method.title, method.budget_tokens(mechanism.prompt), mechanism.queries
+        merges = method.kind == "merging"
+        fields = {name: value for name, value in method.config.items() if value != getattr(type(method), name, None)}
+        arguments = ", ".join(["trace", repr(method.name), *(f"{name}={value!r}" for name, value in fields.items())])
+    return {
+        "title": f"{title}, step by step · budget {budget:,} · {model} · {mechanism.prompt:,} tokens",
+        "call": f"kvviz.widgets.MechanismStepper({arguments}", "queries": queries, "tokens": content.texts(tokens),
+        "merges": merges,
+    }  # fmt: skip
+
+
 def pack(scene: Scene, places: Mapping[str, Any], where: Mapping[str, int]) -> bytes:
     """The scene as JSON, which js/mechanism.js reads: with the map, the place that it is of, and the groups' hues."""
-    content = scene.described() | {"map": dict(places), "where": dict(where)}
-    for frame, described in zip(scene.frames, content["frames"], strict=True):
+    packed = scene.described() | {"map": dict(places), "where": dict(where)}
+    for frame, described in zip(scene.frames, packed["frames"], strict=True):
         described["lit"] = None if frame.lit is None else lit(frame.lit)
         described["words"] = frame.words
-    most = max((_largest_group(panel) for frame in content["frames"] for panel in frame["panels"]), default=-1)
-    content["hues"] = hue(np.arange(most + 1)).tolist()
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    most = max((_largest_group(panel) for frame in packed["frames"] for panel in frame["panels"]), default=-1)
+    packed["hues"] = hue(np.arange(most + 1)).tolist()
+    return json.dumps(packed, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def lit(tokens: Lit) -> dict[str, list[int]]:
@@ -53,7 +77,10 @@ def lit(tokens: Lit) -> dict[str, list[int]]:
         kept = np.zeros(len(positions), bool) if tokens.kept is None else np.asarray(tokens.kept, bool)
         oracle = np.isin(positions, np.asarray(tokens.oracle, np.int64))
         marks = view.ATTENDED * np.asarray(tokens.attended, bool) + view.ORACLE * oracle + view.SINK * kept
-    looks = np.where(marks & view.ATTENDED, hue(groups).astype(np.int64) * view.LEVELS + levels, view.NOTHING)
+        if tokens.merged is not None:
+            marks += view.MERGED * np.asarray(tokens.merged, bool)
+    tinted = marks & (view.ATTENDED | view.MERGED)
+    looks = np.where(tinted, hue(groups).astype(np.int64) * view.LEVELS + levels, view.NOTHING)
     return {"positions": positions.tolist(), "looks": looks.tolist(), "marks": marks.tolist()}
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from ..errors import InvalidInputError
-from ..trace import Trace
+from ..trace import Recording, Trace
 from ..trace.edit_parts import Named
+from ..trace.recorded_scenes import RecordedScenes
 from ..trace.scene import Scene
 from . import content, head_maps, mechanism_content
 from .live import LiveWidget
@@ -19,13 +20,13 @@ from .page import Embedded, blob, self_contained
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from ..generation.explore import Method
+    from ..generation.explore import Mechanism, Method
 
 CACHED = 16  # maps of keys and scenes
 
 
 class MechanismStepper(LiveWidget):
-    """A widget that plays how a method comes to the tokens of a decode step, on the queries and keys of a trace.
+    """A widget that plays how a method comes to the tokens of a decode step, on a trace or a recording.
 
     Each frame has at most 40 words, and what it shows moves there from its place in the frame before. Chapters, as a
     bar, are the method's stages. The arrow keys change the frame, Home and End jump to the ends, the space bar plays.
@@ -39,11 +40,15 @@ class MechanismStepper(LiveWidget):
     widget opens at the captured layer in the middle and at the token with the most attention; with `span`, which names
     tokens as for `kvviz.pin`, at the head that attends to them most, following the first of them.
 
+    A recording has its method and steps: `method`, `budget`, `fields` and `queries` are for traces. Its frames show
+    what was recorded: where the budget went, the scores of what was chosen, and the exact attention.
+
     What a frame shows comes from the method's own state and functions; a method of another package may define
     `scene(self, moment)` (see `kvviz.trace.scene`).
 
-    Raises InvalidInputError for anything but a trace, a place that it does not have, a layer in which the method
-    attends to all tokens, or a budget that covers them; the method's errors for its fields.
+    Raises InvalidInputError for anything but a trace or a recording, a recording with a method, a place that it does
+    not have, a layer in which the method attends to all tokens, or a budget that covers them; the method's errors for
+    its fields.
     """
 
     _kvviz_view = traitlets.Unicode("mechanism").tag(sync=True)
@@ -56,32 +61,23 @@ class MechanismStepper(LiveWidget):
     content = traitlets.Bytes().tag(sync=True)
 
     def __init__(
-        self, trace: Trace, method: str | Method = "clusterkv", *, layer: int | None = None, head: int | None = None,
-        step: int | None = None, token: int | None = None, frame: int = 0, span: Named | None = None,
-        queries: int = 32, budget: int | float | None = None, **fields: Any,
+        self, source: Trace | Recording, method: str | Method | None = None, *, layer: int | None = None,
+        head: int | None = None, step: int | None = None, token: int | None = None, frame: int = 0,
+        span: Named | None = None, queries: int | None = None, budget: int | float | None = None, **fields: Any,
     ) -> None:  # fmt: skip
-        if not isinstance(trace, Trace):
-            wanted = "a kvviz.Trace, such as kvviz.capture(lm, prompt)"
-            raise InvalidInputError("MechanismStepper", type(trace).__name__, wanted)
-        from ..generation.explore import Mechanism
-
-        if isinstance(method, str):
-            fields["budget"] = 256 if budget is None else budget
-        elif budget is not None:
-            fields["budget"] = budget
-        self.mechanism = mechanism = Mechanism(trace, method, queries, **fields)
+        given = {name: value for name, value in {"queries": queries, "budget": budget}.items() if value is not None}
+        self.mechanism = mechanism = _mechanism(source, method, fields | given)
         self._scene = lru_cache(CACHED)(mechanism.scene)
         self._map = lru_cache(CACHED)(self._make_map)
         prompt, layers = mechanism.prompt, mechanism.layers
-        positions = head_maps.span_positions("MechanismStepper", span, trace.tokens[:prompt])
-        best = min(mechanism.method.budget_tokens(prompt), prompt)
-        maps = head_maps.of_trace(trace, layers, mechanism.heads, positions, best)
+        positions = head_maps.span_positions("MechanismStepper", span, source.tokens[:prompt])
+        maps = _head_maps(mechanism, positions)
         if positions:
             first = head_maps.strongest(maps[0], layer)
             layer, head = first[0] if layer is None else layer, first[1] if head is None else head
             token = positions[0] if token is None else token
         layer = layers[len(layers) // 2] if layer is None else layer
-        head, step = 0 if head is None else head, queries - 1 if step is None else step
+        head, step = 0 if head is None else head, mechanism.queries - 1 if step is None else step
         scene, token = self._scene(layer, head, step, token)
         self._followed = token  # is on the maps of keys, which show only some of a long prompt's
         page = self._described(scene, maps, positions)
@@ -134,25 +130,24 @@ class MechanismStepper(LiveWidget):
         return Embedded("mechanism", state | {"page": page}, answers)
 
     def _described(self, scene: Scene, maps: list[Any], span: Sequence[int]) -> dict[str, Any]:
-        mechanism, method, trace = self.mechanism, self.mechanism.method, self.mechanism.trace
-        fields = {name: value for name, value in method.config.items() if value != getattr(type(method), name, None)}
-        arguments = ", ".join(["trace", repr(method.name), *(f"{name}={value!r}" for name, value in fields.items())])
-        budget, length = f"{method.budget_tokens(mechanism.prompt):,}", f"{mechanism.prompt:,} tokens"
-        return {
-            "title": f"{method.title}, step by step · budget {budget} · {trace.model} · {length}",
-            "call": f"kvviz.widgets.MechanismStepper({arguments}", "queries": mechanism.queries,
-            "tokens": content.texts(trace.tokens), "prompt_length": mechanism.prompt, "layers": mechanism.layers,
+        mechanism = self.mechanism
+        return mechanism_content.described(mechanism) | {
+            "prompt_length": mechanism.prompt, "layers": mechanism.layers,
             "heads": list(range(mechanism.heads)), "steps": list(range(mechanism.queries)),
             "head_name": "query head" if mechanism.each else "KV head", "unions": [], "per_kv_head": 1,
-            "head_maps": maps, "span": list(span), "notes": [scene.about, *head_maps.notes(maps)],
+            "head_maps": maps, "span": list(span),
+            "notes": [scene.about, *head_maps.notes(maps)],
         }  # fmt: skip
 
     def _make_map(self, layer: int, kv_head: int) -> dict[str, Any]:
+        assert not isinstance(self.mechanism, RecordedScenes)  # whose scenes have no map
         return mechanism_content.key_map(self.mechanism.trace, layer, kv_head, self.mechanism.prompt, self._followed)
 
     def _pack(self, layer: int, head: int, step: int, token: int) -> bytes:
         scene, _ = self._scene(layer, head, step, token)
-        places = self._map(layer, self.mechanism.kv_head(head)) if scene.uses_map else mechanism_content.NO_MAP
+        places = mechanism_content.NO_MAP
+        if scene.uses_map and not isinstance(self.mechanism, RecordedScenes):
+            places = self._map(layer, self.mechanism.kv_head(head))
         where = {"layer": layer, "head": head, "step": step, "token": token}
         return mechanism_content.pack(scene, places, where)
 
@@ -175,3 +170,30 @@ class MechanismStepper(LiveWidget):
     def _play_again(self, change: Any) -> None:
         self.frame = min(self.frame, len(self.scene.frames) - 1)
         self.content = self._pack(self.layer, self.head, self.step, self.token)
+
+
+def _mechanism(source: Any, method: str | Method | None, given: dict[str, Any]) -> Mechanism | RecordedScenes:
+    """Where the scenes come from: the method at work on a trace, or what was recorded."""
+    if isinstance(source, Recording):
+        refused = [*(["method"] if method is not None else []), *given]
+        if refused:
+            wanted = f"none: the recording is one of {source.method}, and holds its steps; a trace takes them"
+            raise InvalidInputError("MechanismStepper(recording)", ", ".join(refused), wanted)
+        return RecordedScenes(source)
+    if not isinstance(source, Trace):
+        wanted = "a kvviz.Trace, such as kvviz.capture(lm, prompt), or a kvviz.Recording"
+        raise InvalidInputError("MechanismStepper", type(source).__name__, wanted)
+    from ..generation.explore import Mechanism
+
+    method = "clusterkv" if method is None else method
+    if isinstance(method, str):
+        given = {"budget": 256} | given
+    return Mechanism(source, method, **given)
+
+
+def _head_maps(mechanism: Mechanism | RecordedScenes, span: Sequence[int]) -> list[Any]:
+    """The maps of layers × heads."""
+    if isinstance(mechanism, RecordedScenes):
+        return head_maps.of_recording(mechanism.recording, span)
+    best = min(mechanism.method.budget_tokens(mechanism.prompt), mechanism.prompt)
+    return head_maps.of_trace(mechanism.trace, mechanism.layers, mechanism.heads, span, best)

@@ -3,8 +3,8 @@
 One file per method that has a mechanism to show; each registers its scene with `scene_of`.
 """
 
-from . import clusterkv, ctkvr, infinigen, pqcache
+from . import centroidkv, clusterkv, ctkvr, infinigen, pqcache, quest
 from .moment import Moment
 from .scene_of import scene_of
 
-__all__ = ["Moment", "clusterkv", "ctkvr", "infinigen", "pqcache", "scene_of"]
+__all__ = ["Moment", "centroidkv", "clusterkv", "ctkvr", "infinigen", "pqcache", "quest", "scene_of"]

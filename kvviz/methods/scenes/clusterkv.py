@@ -90,7 +90,8 @@ def _clustering(made: _Made) -> Iterator[Frame]:
         now = made.labels(made.after(number))
         moved = int((now != previous).sum())
         settled = number == last and bool(made.last.converged)
-        told = "No key changes its cluster any more: done." if settled else f"{moved:,} keys change their cluster."
+        changed = "1 key changes its cluster." if moved == 1 else f"{moved:,} keys change their cluster."
+        told = "No key changes its cluster any more: done." if settled else changed
         yield Frame(
             chapter="clusters", panels=[_map(now, made.count)], text=f"Round {number}: join, move.", result=told,
         )  # fmt: skip

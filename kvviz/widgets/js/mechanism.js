@@ -35,7 +35,7 @@ import { decimals, marksOf, visible } from "./words.js";
  * @typedef {object} MechanismPage
  * @property {string} title
  * @property {string} call
- * @property {number} queries
+ * @property {number | null} queries
  * @property {string[]} tokens
  * @property {number} prompt_length
  * @property {number[]} layers
@@ -46,6 +46,7 @@ import { decimals, marksOf, visible } from "./words.js";
  * @property {number} per_kv_head
  * @property {HeadNumbers[]} head_maps
  * @property {number[]} span
+ * @property {boolean} merges
  * @property {string[]} notes
  */
 
@@ -100,7 +101,7 @@ export function createMechanism(root, host) {
   });
   createFind(promptHeading, root, { tokens: page.tokens, strips: () => [strip] });
   const legend = createLegend(
-    marksOf(false),
+    marksOf(page.merges),
     `hue: group (${HUES}, then they repeat) · outlined: followed`,
     MEANING.follow,
   );
@@ -142,8 +143,8 @@ export function createMechanism(root, host) {
     controls.paint(now, scene, step);
     tip.hide();
     const place = Object.entries({ layer, head, step }).map(([name, value]) => `${name}=${value}`).join(", ");
-    controls.menu.line.textContent =
-      `${page.call}, ${place}, token=${followed}, frame=${now}, queries=${page.queries})`;
+    const played = page.queries === null ? "" : `, queries=${page.queries}`; // a recording has its own steps
+    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}${played})`;
   }
 
   function follow() {

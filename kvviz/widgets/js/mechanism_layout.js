@@ -5,9 +5,10 @@
 /** @typedef {Marks & { x: number[] | null, y: number[] | null, at: number[] | null, shape: string }} Dots */
 /** @typedef {Marks & { name: string, values: number[] | null }} Row */
 /** @typedef {{ type: "plane", title: string, dots: Dots[], boxes: [number[], string][], axes: [string, string] }} Plane */
-/** @typedef {Marks & { type: "bars", title: string, values: number[], cut: number | null }} Bars */
+/** @typedef {Marks & { type: "bars", title: string, values: number[], cut: number | null,
+ *   log: boolean }} Bars */
 /** @typedef {Marks & { type: "ruler", title: string, sizes: number[], cut: number | null }} Ruler */
-/** @typedef {{ type: "rows", title: string, rows: Row[] }} Rows */
+/** @typedef {{ type: "rows", title: string, rows: Row[], linked: boolean }} Rows */
 /** @typedef {Plane | Bars | Ruler | Rows} Panel */
 /** @typedef {{ positions: number[], x: number[], y: number[] }} KeyMap */
 /** @typedef {{ x: number, y: number, w: number, h: number }} Box */
@@ -21,7 +22,7 @@
 /** @typedef {{ marks: Mark[], height: number }} Layout */
 /** @typedef {(text: string, small?: boolean) => number} Measure */
 
-const GAP = 18, TITLE = 20, SIDE = 270, NARROW = 560, RULER = 62, LINE = 24, NAME = 128, EDGE = 14;
+const GAP = 18, TITLE = 20, SIDE = 270, NARROW = 560, RULER = 62, LINE = 24, NAME = 128, EDGE = 14, LINKED = 90; // between rows with links from one to the other
 /** @type {Omit<Mark, "key" | "shape" | "x" | "y">} */
 const PLAIN = { id: "", w: 0, h: 0, group: -1, alpha: 1, label: "", value: null };
 
@@ -169,7 +170,9 @@ function rangesOf({ dots, boxes }) {
   const ys = [...dots.flatMap(({ y }) => y ?? []), ...boxes.flatMap(([[, bottom, , top]]) => [bottom, top])];
   const least = (/** @type {number[]} */ values) => values.reduce((low, value) => Math.min(low, value), Infinity);
   const most = (/** @type {number[]} */ values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
-  return { left: least(xs), right: most(xs), bottom: least(ys), top: most(ys) };
+  const [left, right, bottom, top] = [least(xs), most(xs), least(ys), most(ys)];
+  const beside = 0.08 * (right - left), above = 0.1 * (top - bottom); // room for axes and labels
+  return { left: left - beside, right: right + beside, bottom: bottom - above, top: top + above };
 }
 
 /**
@@ -181,18 +184,19 @@ function rangesOf({ dots, boxes }) {
 function barMarks(bars, box, measure) {
   const all = objects(bars), height = box.h / Math.max(all.length, 1), readable = height >= 9;
   const room = readable ? Math.max(0, ...all.map(({ label }) => measure(label, true))) + 8 : 0;
-  const low = bars.values.reduce((least, value) => Math.min(least, value), 0);
-  const high = bars.values.reduce((most, value) => Math.max(most, value), 0);
-  // Where all values have one sign, the differences count: the axis then begins near the smallest value.
-  const spread = bars.values.reduce((most, value) => Math.max(most, value), -Infinity) -
-    bars.values.reduce((least, value) => Math.min(least, value), Infinity);
-  const from = low < 0 && high <= 0 ? low - 0.08 * (spread || 1) : low, to = low < 0 && high <= 0 ? low + spread : high;
+  const values = bars.log ? bars.values.map(Math.log10) : bars.values;
+  const least = values.reduce((low, value) => Math.min(low, value), Infinity);
+  const most = values.reduce((high, value) => Math.max(high, value), -Infinity);
+  // Where all values are negative, the differences count: the axis then begins near the smallest value.
+  const floats = bars.log || (least < 0 && most <= 0);
+  const from = floats ? least - 0.08 * (most - least || 1) : Math.min(least, 0);
+  const to = floats ? most : Math.max(most, 0);
   const left = box.x + room,
     width = box.w - room - 44,
     at = (/** @type {number} */ value) => left + (width * (value - from)) / (to - from || 1);
-  const zero = Math.max(left, Math.min(left + width, at(low < 0 && high > 0 ? 0 : from)));
+  const zero = Math.max(left, Math.min(left + width, at(floats ? from : 0)));
   const marks = all.map((object, index) => {
-    const end = at(bars.values[index]), x = Math.min(zero, end);
+    const end = at(values[index]), x = Math.min(zero, end);
     const size = { x, y: box.y + index * height, w: Math.max(Math.abs(end - zero), 1), h: Math.max(height * 0.8, 1) };
     return {
       ...object,
@@ -237,7 +241,12 @@ function rulerMarks(ruler, box, measure) {
   });
   if (ruler.cut !== null) {
     const x = box.x + ruler.cut * scale, label = `${ruler.cut.toLocaleString("en-US")} tokens`;
-    marks.push({ ...PLAIN, x, y: box.y - 4, h: LINE + 32, key: "cut of ruler", shape: "cut", label });
+    const beyond = x + measure(label, true) + 4 > box.x + box.w; // then the label is left of the line
+    const line = { ...PLAIN, x, y: box.y - 4, h: LINE + 32 };
+    marks.push({ ...line, key: "cut of ruler", shape: "cut", label: beyond ? "" : label });
+    if (beyond) {
+      marks.push({ ...PLAIN, x: x - 4, y: line.y + line.h, w: -1, key: "label of cut", shape: "note", label });
+    }
   }
   return { marks, height: LINE + 36 };
 }
@@ -248,7 +257,7 @@ function rulerMarks(ruler, box, measure) {
  * @param {Measure} measure
  * @returns {Layout}
  */
-function rowMarks({ rows }, box, measure) {
+function rowMarks({ rows, linked }, box, measure) {
   const values = rows.flatMap(({ values }) => values ?? []);
   const low = values.reduce((least, value) => Math.min(least, value), Infinity);
   const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
@@ -271,9 +280,13 @@ function rowMarks({ rows }, box, measure) {
     }
     const all = objects(row), lettered = all.some(({ label }) => label);
     const cell = lettered ? 0 : Math.max(1.5, Math.min(16, (right - left) / Math.max(all.length, 1)));
+    const widths = all.map(({ label }) => lettered ? Math.max(16, measure(label) + 9) : cell);
+    // Chips of linked rows fill the row, so that links and their labels stay apart.
+    const spare = right - left - widths.reduce((sum, width) => sum + width, 0);
+    const apart = linked ? Math.max(0, spare / Math.max(all.length, 1)) : 0;
     let x = left;
     all.forEach((object, index) => {
-      const width = lettered ? Math.max(16, measure(object.label) + 9) : cell;
+      const width = widths[index];
       if (x > left && x + width > right + 0.5) {
         x = left;
         y += LINE;
@@ -289,9 +302,9 @@ function rowMarks({ rows }, box, measure) {
         key: `row ${object.id}`,
         shape: value === null ? "chip" : "cell",
       });
-      x += width;
+      x += width + apart;
     });
-    y += LINE + 3;
+    y += LINE + (linked && number < rows.length - 1 ? LINKED : 3);
   });
   return { marks, height: y - box.y };
 }

@@ -6185,6 +6185,189 @@ function createInspector(root2, host) {
   };
 }
 
+// mechanism_draw.js
+function drawMark(context, mark, theme, hueOf) {
+  const { x, y, w, h, shape } = mark, hue = hueOf(mark.group);
+  const alpha = Math.max(0, Math.min(1, mark.alpha));
+  const colour = hue === null ? theme.muted : `oklch(${theme.dark ? 0.72 : 0.62} 0.15 ${hue})`;
+  context.globalAlpha = alpha;
+  context.fillStyle = context.strokeStyle = colour;
+  context.lineWidth = 1;
+  context.textBaseline = "alphabetic";
+  context.textAlign = "left";
+  const write2 = (text, left, line2, small = true) => {
+    context.font = `${small ? 11 : 12}px ${theme.family}`;
+    context.fillText(text, left, line2);
+  };
+  if (shape === "dot") {
+    context.beginPath();
+    context.arc(x, y, w, 0, 2 * Math.PI);
+    context.fill();
+  } else if (shape === "ring") {
+    context.lineWidth = 2;
+    context.strokeStyle = theme.text;
+    context.fillStyle = theme.ground;
+    context.beginPath();
+    context.arc(x, y, w, 0, 2 * Math.PI);
+    context.globalAlpha = 0.75 * alpha;
+    context.fill();
+    context.globalAlpha = alpha;
+    context.stroke();
+    context.fillStyle = theme.text;
+    context.font = `9px ${theme.family}`;
+    context.textAlign = "center";
+    context.fillText(mark.label || mark.id.split(":")[1], x, y + 3);
+  } else if (shape === "star") {
+    star(context, x, y, w, theme.text);
+  } else if (shape === "ground") {
+    context.fillStyle = theme.raised;
+    context.globalAlpha = 0.6 * alpha;
+    context.fillRect(x, y, w, h);
+  } else if (shape === "box") {
+    context.strokeStyle = theme.text;
+    context.setLineDash([
+      4,
+      3
+    ]);
+    context.strokeRect(x, y, w, h);
+    context.setLineDash([]);
+    context.fillStyle = theme.text;
+    write2(mark.label, x + 3, y - 3);
+  } else if (shape === "title") {
+    context.fillStyle = theme.muted;
+    context.font = `600 12px ${theme.family}`;
+    context.fillText(mark.label, x, y);
+  } else if (shape === "note") {
+    context.fillStyle = theme.muted;
+    context.textAlign = w < 0 ? "right" : "left";
+    write2(mark.label, x, y);
+  } else if (shape === "cut") {
+    context.strokeStyle = context.fillStyle = theme.text;
+    context.lineWidth = 2;
+    context.beginPath();
+    context.moveTo(x, y);
+    context.lineTo(x + w, y + h);
+    context.stroke();
+    context.textAlign = h ? "left" : "right";
+    if (h) write2(mark.label, x + 4, y + h);
+    else write2(mark.label, x + w, y - 3);
+  } else {
+    if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4;
+    context.fillRect(x, y, w, h);
+    context.globalAlpha = 1;
+    context.fillStyle = theme.text;
+    if (shape === "bar") {
+      context.textAlign = "right";
+      if (mark.label) write2(mark.label, x - 5, y + h / 2 + 4);
+      context.textAlign = "left";
+      if (mark.value !== null) write2(short(mark.value), x + w + 4, y + h / 2 + 4);
+    } else if (shape === "segment") {
+      context.strokeStyle = theme.ground;
+      context.strokeRect(x, y, w, h);
+      if (mark.label) write2(mark.label, x + 3, y + h / 2 + 4);
+    } else if (shape === "chip" || shape === "cell") {
+      if (shape === "chip") {
+        context.globalAlpha = 0.4 + 0.6 * alpha;
+        context.strokeStyle = theme.line;
+        context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+        context.globalAlpha = 1;
+      }
+      if (mark.label) write2(mark.label, x + 4, y + h / 2 + 4, false);
+    }
+  }
+  context.globalAlpha = 1;
+}
+function drawLink(context, link, index, byObject, theme, alpha) {
+  const start = byObject.get(link.start), end = byObject.get(link.end);
+  if (!start || !end) return;
+  const [a, b] = [
+    start,
+    end
+  ].map(middleOf), down = a.y < b.y;
+  const [top, bottom] = down ? [
+    start,
+    end
+  ] : [
+    end,
+    start
+  ], [high, low] = down ? [
+    a,
+    b
+  ] : [
+    b,
+    a
+  ];
+  const round = (mark) => [
+    "dot",
+    "ring",
+    "star"
+  ].includes(mark.shape);
+  const from = round(top) ? high.y : top.y + top.h, to = round(bottom) ? low.y : bottom.y;
+  context.globalAlpha = alpha * Math.max(0.15, link.strength);
+  context.strokeStyle = context.fillStyle = theme.text;
+  context.lineWidth = 0.6 + 1.6 * link.strength;
+  if (link.weak) context.setLineDash([
+    3,
+    3
+  ]);
+  context.beginPath();
+  context.moveTo(high.x, from);
+  context.lineTo(low.x, to);
+  context.stroke();
+  context.setLineDash([]);
+  if (link.label) {
+    context.globalAlpha = alpha;
+    context.font = `10px ${theme.family}`;
+    context.textAlign = "center";
+    const away = index % 2 ? 0.38 : 0.2, near = down ? away : 1 - away;
+    const half = context.measureText(link.label).width / 2 + 1, right = context.canvas.clientWidth - half;
+    const x = Math.min(Math.max(high.x + (low.x - high.x) * near, half), right), y = from + (to - from) * near + 3;
+    context.strokeStyle = theme.ground;
+    context.lineWidth = 4;
+    context.strokeText(link.label, x, y);
+    context.fillText(link.label, x, y);
+  }
+  context.globalAlpha = 1;
+}
+function middleOf({ x, y, w, h, shape }) {
+  return [
+    "dot",
+    "ring",
+    "star"
+  ].includes(shape) ? {
+    x,
+    y
+  } : {
+    x: x + w / 2,
+    y: y + h / 2
+  };
+}
+function outline(context, { x, y, w, h, shape }, colour, width) {
+  context.strokeStyle = colour;
+  context.lineWidth = width;
+  context.beginPath();
+  if ([
+    "dot",
+    "ring",
+    "star"
+  ].includes(shape)) context.arc(x, y, w + 3, 0, 2 * Math.PI);
+  else context.rect(x - 1.5, y - 1.5, w + 3, h + 3);
+  context.stroke();
+}
+function star(context, x, y, radius, colour) {
+  context.fillStyle = colour;
+  context.beginPath();
+  for (let point = 0; point < 10; point++) {
+    const angle = point * Math.PI / 5 - Math.PI / 2, length = point % 2 ? radius * 0.45 : radius;
+    context.lineTo(x + length * Math.cos(angle), y + length * Math.sin(angle));
+  }
+  context.fill();
+}
+function short(value) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
+  return Math.abs(value) >= 1e3 || value !== 0 && Math.abs(value) < 0.01 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+}
+
 // mechanism_layout.js
 var GAP = 18;
 var TITLE = 20;
@@ -6194,6 +6377,7 @@ var RULER = 62;
 var LINE = 24;
 var NAME = 128;
 var EDGE = 14;
+var LINKED = 90;
 var PLAIN = {
   id: "",
   w: 0,
@@ -6402,38 +6586,47 @@ function planeMarks(plane, map, box) {
 function rangesOf2({ dots, boxes }) {
   const xs = [
     ...dots.flatMap(({ x }) => x ?? []),
-    ...boxes.flatMap(([[left, , right]]) => [
-      left,
-      right
+    ...boxes.flatMap(([[left2, , right2]]) => [
+      left2,
+      right2
     ])
   ];
   const ys = [
     ...dots.flatMap(({ y }) => y ?? []),
-    ...boxes.flatMap(([[, bottom, , top]]) => [
-      bottom,
-      top
+    ...boxes.flatMap(([[, bottom2, , top2]]) => [
+      bottom2,
+      top2
     ])
   ];
   const least = (values) => values.reduce((low, value) => Math.min(low, value), Infinity);
   const most = (values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
+  const [left, right, bottom, top] = [
+    least(xs),
+    most(xs),
+    least(ys),
+    most(ys)
+  ];
+  const beside = 0.08 * (right - left), above = 0.1 * (top - bottom);
   return {
-    left: least(xs),
-    right: most(xs),
-    bottom: least(ys),
-    top: most(ys)
+    left: left - beside,
+    right: right + beside,
+    bottom: bottom - above,
+    top: top + above
   };
 }
 function barMarks(bars, box, measure) {
   const all = objects(bars), height = box.h / Math.max(all.length, 1), readable = height >= 9;
   const room = readable ? Math.max(0, ...all.map(({ label }) => measure(label, true))) + 8 : 0;
-  const low = bars.values.reduce((least, value) => Math.min(least, value), 0);
-  const high = bars.values.reduce((most, value) => Math.max(most, value), 0);
-  const spread = bars.values.reduce((most, value) => Math.max(most, value), -Infinity) - bars.values.reduce((least, value) => Math.min(least, value), Infinity);
-  const from = low < 0 && high <= 0 ? low - 0.08 * (spread || 1) : low, to = low < 0 && high <= 0 ? low + spread : high;
+  const values = bars.log ? bars.values.map(Math.log10) : bars.values;
+  const least = values.reduce((low, value) => Math.min(low, value), Infinity);
+  const most = values.reduce((high, value) => Math.max(high, value), -Infinity);
+  const floats = bars.log || least < 0 && most <= 0;
+  const from = floats ? least - 0.08 * (most - least || 1) : Math.min(least, 0);
+  const to = floats ? most : Math.max(most, 0);
   const left = box.x + room, width = box.w - room - 44, at = (value) => left + width * (value - from) / (to - from || 1);
-  const zero = Math.max(left, Math.min(left + width, at(low < 0 && high > 0 ? 0 : from)));
+  const zero = Math.max(left, Math.min(left + width, at(floats ? from : 0)));
   const marks = all.map((object, index) => {
-    const end = at(bars.values[index]), x = Math.min(zero, end);
+    const end = at(values[index]), x = Math.min(zero, end);
     const size2 = {
       x,
       y: box.y + index * height,
@@ -6509,22 +6702,37 @@ function rulerMarks(ruler, box, measure) {
   });
   if (ruler.cut !== null) {
     const x = box.x + ruler.cut * scale, label = `${ruler.cut.toLocaleString("en-US")} tokens`;
-    marks.push({
+    const beyond = x + measure(label, true) + 4 > box.x + box.w;
+    const line2 = {
       ...PLAIN,
       x,
       y: box.y - 4,
-      h: LINE + 32,
+      h: LINE + 32
+    };
+    marks.push({
+      ...line2,
       key: "cut of ruler",
       shape: "cut",
-      label
+      label: beyond ? "" : label
     });
+    if (beyond) {
+      marks.push({
+        ...PLAIN,
+        x: x - 4,
+        y: line2.y + line2.h,
+        w: -1,
+        key: "label of cut",
+        shape: "note",
+        label
+      });
+    }
   }
   return {
     marks,
     height: LINE + 36
   };
 }
-function rowMarks({ rows }, box, measure) {
+function rowMarks({ rows, linked }, box, measure) {
   const values = rows.flatMap(({ values: values2 }) => values2 ?? []);
   const low = values.reduce((least, value) => Math.min(least, value), Infinity);
   const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
@@ -6546,9 +6754,12 @@ function rowMarks({ rows }, box, measure) {
     }
     const all = objects(row2), lettered = all.some(({ label }) => label);
     const cell2 = lettered ? 0 : Math.max(1.5, Math.min(16, (right - left) / Math.max(all.length, 1)));
+    const widths = all.map(({ label }) => lettered ? Math.max(16, measure(label) + 9) : cell2);
+    const spare = right - left - widths.reduce((sum, width) => sum + width, 0);
+    const apart = linked ? Math.max(0, spare / Math.max(all.length, 1)) : 0;
     let x = left;
     all.forEach((object, index) => {
-      const width = lettered ? Math.max(16, measure(object.label) + 9) : cell2;
+      const width = widths[index];
       if (x > left && x + width > right + 0.5) {
         x = left;
         y += LINE;
@@ -6569,9 +6780,9 @@ function rowMarks({ rows }, box, measure) {
         key: `row ${object.id}`,
         shape: value === null ? "chip" : "cell"
       });
-      x += width;
+      x += width + apart;
     });
-    y += LINE + 3;
+    y += LINE + (linked && number < rows.length - 1 ? LINKED : 3);
   });
   return {
     marks,
@@ -6698,7 +6909,7 @@ function createPicture(host, { colours, hueOf, onHover, onPick }) {
       mark
     ]));
     for (const mark of now) if (mark.shape === "ground") drawMark(context, mark, theme, hueOf);
-    for (const link of picture.links) drawLink(context, link, byObject, theme, smooth(progress));
+    picture.links.forEach((link, index) => drawLink(context, link, index, byObject, theme, smooth(progress)));
     for (const mark of now) if (mark.shape !== "ground") drawMark(context, mark, theme, hueOf);
     const focus = new Set(picture.focus);
     for (const mark of now) {
@@ -6759,179 +6970,6 @@ function createPicture(host, { colours, hueOf, onHover, onPick }) {
       resized.disconnect();
     }
   };
-}
-function drawMark(context, mark, theme, hueOf) {
-  const { x, y, w, h, shape } = mark, hue = hueOf(mark.group);
-  const alpha = Math.max(0, Math.min(1, mark.alpha));
-  const colour = hue === null ? theme.muted : `oklch(${theme.dark ? 0.72 : 0.62} 0.15 ${hue})`;
-  context.globalAlpha = alpha;
-  context.fillStyle = context.strokeStyle = colour;
-  context.lineWidth = 1;
-  context.textBaseline = "alphabetic";
-  context.textAlign = "left";
-  const write2 = (text, left, line2, small = true) => {
-    context.font = `${small ? 11 : 12}px ${theme.family}`;
-    context.fillText(text, left, line2);
-  };
-  if (shape === "dot") {
-    context.beginPath();
-    context.arc(x, y, w, 0, 2 * Math.PI);
-    context.fill();
-  } else if (shape === "ring") {
-    context.lineWidth = 2;
-    context.strokeStyle = theme.text;
-    context.fillStyle = theme.ground;
-    context.beginPath();
-    context.arc(x, y, w, 0, 2 * Math.PI);
-    context.globalAlpha = 0.75 * alpha;
-    context.fill();
-    context.globalAlpha = alpha;
-    context.stroke();
-    context.fillStyle = theme.text;
-    context.font = `9px ${theme.family}`;
-    context.textAlign = "center";
-    context.fillText(mark.label || mark.id.split(":")[1], x, y + 3);
-  } else if (shape === "star") {
-    star(context, x, y, w, theme.text);
-  } else if (shape === "ground") {
-    context.fillStyle = theme.raised;
-    context.globalAlpha = 0.6 * alpha;
-    context.fillRect(x, y, w, h);
-  } else if (shape === "box") {
-    context.strokeStyle = theme.text;
-    context.setLineDash([
-      4,
-      3
-    ]);
-    context.strokeRect(x, y, w, h);
-    context.setLineDash([]);
-    context.fillStyle = theme.text;
-    write2(mark.label, x + 3, y - 3);
-  } else if (shape === "title") {
-    context.fillStyle = theme.muted;
-    context.font = `600 12px ${theme.family}`;
-    context.fillText(mark.label, x, y);
-  } else if (shape === "note") {
-    context.fillStyle = theme.muted;
-    context.textAlign = w < 0 ? "right" : "left";
-    write2(mark.label, x, y);
-  } else if (shape === "cut") {
-    context.strokeStyle = context.fillStyle = theme.text;
-    context.lineWidth = 2;
-    context.beginPath();
-    context.moveTo(x, y);
-    context.lineTo(x + w, y + h);
-    context.stroke();
-    context.textAlign = h ? "left" : "right";
-    if (h) write2(mark.label, x + 4, y + h);
-    else write2(mark.label, x + w, y - 3);
-  } else {
-    if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4;
-    context.fillRect(x, y, w, h);
-    context.globalAlpha = 1;
-    context.fillStyle = theme.text;
-    if (shape === "bar") {
-      context.textAlign = "right";
-      if (mark.label) write2(mark.label, x - 5, y + h / 2 + 4);
-      context.textAlign = "left";
-      if (mark.value !== null) write2(short(mark.value), x + w + 4, y + h / 2 + 4);
-    } else if (shape === "segment") {
-      context.strokeStyle = theme.ground;
-      context.strokeRect(x, y, w, h);
-      if (mark.label) write2(mark.label, x + 3, y + h / 2 + 4);
-    } else if (shape === "chip" || shape === "cell") {
-      if (shape === "chip") {
-        context.globalAlpha = 0.4 + 0.6 * alpha;
-        context.strokeStyle = theme.line;
-        context.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
-      }
-      if (mark.label) write2(mark.label, x + 4, y + h / 2 + 4, false);
-    }
-  }
-  context.globalAlpha = 1;
-}
-function drawLink(context, link, byObject, theme, alpha) {
-  const start = byObject.get(link.start), end = byObject.get(link.end);
-  if (!start || !end) return;
-  const [a, b] = [
-    start,
-    end
-  ].map(middleOf), down = a.y < b.y;
-  const [top, bottom] = down ? [
-    start,
-    end
-  ] : [
-    end,
-    start
-  ], [high, low] = down ? [
-    a,
-    b
-  ] : [
-    b,
-    a
-  ];
-  const round = (mark) => [
-    "dot",
-    "ring",
-    "star"
-  ].includes(mark.shape);
-  const from = round(top) ? high.y : top.y + top.h, to = round(bottom) ? low.y : bottom.y;
-  context.globalAlpha = alpha * Math.max(0.15, link.strength);
-  context.strokeStyle = context.fillStyle = theme.text;
-  context.lineWidth = 0.6 + 1.6 * link.strength;
-  if (link.weak) context.setLineDash([
-    3,
-    3
-  ]);
-  context.beginPath();
-  context.moveTo(high.x, from);
-  context.lineTo(low.x, to);
-  context.stroke();
-  context.setLineDash([]);
-  if (link.label) {
-    context.globalAlpha = alpha;
-    context.font = `10px ${theme.family}`;
-    context.textAlign = "center";
-    context.fillText(link.label, (high.x + low.x) / 2, (from + to) / 2);
-  }
-  context.globalAlpha = 1;
-}
-function middleOf({ x, y, w, h, shape }) {
-  return [
-    "dot",
-    "ring",
-    "star"
-  ].includes(shape) ? {
-    x,
-    y
-  } : {
-    x: x + w / 2,
-    y: y + h / 2
-  };
-}
-function outline(context, { x, y, w, h, shape }, colour, width) {
-  context.strokeStyle = colour;
-  context.lineWidth = width;
-  context.beginPath();
-  if ([
-    "dot",
-    "ring",
-    "star"
-  ].includes(shape)) context.arc(x, y, w + 3, 0, 2 * Math.PI);
-  else context.rect(x - 1.5, y - 1.5, w + 3, h + 3);
-  context.stroke();
-}
-function star(context, x, y, radius, colour) {
-  context.fillStyle = colour;
-  context.beginPath();
-  for (let point = 0; point < 10; point++) {
-    const angle = point * Math.PI / 5 - Math.PI / 2, length = point % 2 ? radius * 0.45 : radius;
-    context.lineTo(x + length * Math.cos(angle), y + length * Math.sin(angle));
-  }
-  context.fill();
-}
-function short(value) {
-  return Math.abs(value) >= 1e3 || value !== 0 && Math.abs(value) < 0.01 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
 }
 
 // mechanism_words.js
@@ -7160,7 +7198,7 @@ function createMechanism(root2, host) {
       strip
     ]
   });
-  const legend3 = createLegend(marksOf(false), `hue: group (${HUES}, then they repeat) \xB7 outlined: followed`, MEANING5.follow);
+  const legend3 = createLegend(marksOf(page.merges), `hue: group (${HUES}, then they repeat) \xB7 outlined: followed`, MEANING5.follow);
   root2.append(legend3, ...page.notes.filter(Boolean).map((note) => element("p", "kv-note", note)));
   const unwatch = watchTheme(root2, picture.paint);
   function colours() {
@@ -7200,7 +7238,8 @@ function createMechanism(root2, host) {
       head,
       step
     }).map(([name, value]) => `${name}=${value}`).join(", ");
-    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}, queries=${page.queries})`;
+    const played = page.queries === null ? "" : `, queries=${page.queries}`;
+    controls.menu.line.textContent = `${page.call}, ${place}, token=${followed}, frame=${now}${played})`;
   }
   function follow2() {
     const owners = Object.entries(scene.members).flatMap(([kind, numbers]) => (numbers[followed] ?? -1) >= 0 ? [
