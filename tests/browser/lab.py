@@ -55,15 +55,21 @@ def chromium_arguments() -> dict[str, Any]:
 
 
 @contextmanager
-def jupyterlab(folder: Path, private: Path, env: Mapping[str, str]) -> Iterator[str]:
-    """The address, with its token, of a JupyterLab in `folder`, with settings and caches under `private`."""
+def jupyterlab(
+    folder: Path, private: Path, env: Mapping[str, str], settings: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[str]:  # fmt: skip
+    """The address, with its token, of a JupyterLab in `folder`, with settings and caches under `private`.
+
+    `settings` are those of JupyterLab's apputils-extension, by the name of their file.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     token = secrets.token_hex(16)
-    settings = private / "settings/@jupyterlab/apputils-extension"
-    settings.mkdir(parents=True)
-    (settings / "notification.jupyterlab-settings").write_text(json.dumps({"fetchNews": "false"}))
+    stored = private / "settings/@jupyterlab/apputils-extension"
+    stored.mkdir(parents=True)
+    for name, values in ({"notification": {"fetchNews": "false"}} | dict(settings or {})).items():
+        (stored / f"{name}.jupyterlab-settings").write_text(json.dumps(values))
     for name in PLACES.values():
         (private / name).mkdir(exist_ok=True)
     # Kernels get sockets in a folder, with short paths, since another process may take a port before they open it.
@@ -86,12 +92,15 @@ def jupyterlab(folder: Path, private: Path, env: Mapping[str, str]) -> Iterator[
 
 
 @contextmanager
-def lab_page(notebook: Path, browser: Browser, private: Path, env: Mapping[str, str] | None = None) -> Iterator[Page]:
+def lab_page(
+    notebook: Path, browser: Browser, private: Path, env: Mapping[str, str] | None = None,
+    settings: Mapping[str, Mapping[str, str]] | None = None,
+) -> Iterator[Page]:  # fmt: skip
     """The page of `notebook`, open in a new JupyterLab with its kernel ready. The file may be written to.
 
     Raises AssertionError at the end if a script failed or the browser's console logged an error.
     """
-    with jupyterlab(notebook.parent, private, {"PYTHONPATH": str(ROOT), **(env or {})}) as address:
+    with jupyterlab(notebook.parent, private, {"PYTHONPATH": str(ROOT), **(env or {})}, settings) as address:
         context = browser.new_context(viewport={"width": 1400, "height": 1000})
         page = context.new_page()
         page.set_default_timeout(START_S * 1000)
@@ -117,11 +126,15 @@ def run_all(page: Page) -> None:
 
 
 @contextmanager
-def empty_lab(browser: Browser, folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Page]:
+def empty_lab(
+    browser: Browser, folder: Path, env: Mapping[str, str] | None = None,
+    settings: Mapping[str, Mapping[str, str]] | None = None,
+) -> Iterator[Page]:  # fmt: skip
     """The page of a notebook for `run_cell`, in a new JupyterLab with its files in `folder`."""
     for name in ("work", "private"):
         (folder / name).mkdir()
-    with lab_page(write_notebook(folder / "work" / "live.ipynb", ""), browser, folder / "private", env) as page:
+    notebook = write_notebook(folder / "work" / "live.ipynb", "")
+    with lab_page(notebook, browser, folder / "private", env, settings) as page:
         yield page
 
 

@@ -86,13 +86,13 @@ def measure_all(
         path, model = Path(folder) / "trace.safetensors", kvviz.load(MODEL)
         captured = min(trace_tokens, model.geometry.max_positions)
         trace = kvviz.capture(model, manual(), layers=TRACE_LAYERS, max_tokens=captured)
-        _repeated(trace, trace_tokens).save(path)
+        repeated(trace, trace_tokens).save(path)
         browser = playwright.chromium.launch(**chromium_arguments())
         yield from measure(browser, Sizes(path, **sizes), names, live=live)
         browser.close()
 
 
-def _repeated(trace: Trace, length: int) -> Trace:
+def repeated(trace: Trace, length: int) -> Trace:
     """The trace, again and again up to `length` tokens."""
     order = np.arange(length) % len(trace)
     arrays = {

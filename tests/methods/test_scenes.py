@@ -12,6 +12,7 @@ from kvviz.generation.explore import Mechanism
 from kvviz.methods import Method
 from kvviz.trace import Trace
 from kvviz.trace.scene import Bars, Dots, Frame, Plane, Ruler, Scene
+from tests.browser.latency import repeated
 
 LAYER, HEAD, STEP, QUERIES = 14, 1, 31, 32
 
@@ -29,6 +30,17 @@ def played(trace: Trace, method: Method, **place: int | None) -> Scene:
 def panels(scene: Scene, kind: type, chapter: str) -> list:
     return [panel for frame in scene.frames if frame.chapter == chapter for panel in frame.panels
             if isinstance(panel, kind)]  # fmt: skip
+
+
+OWN = ("quest", "clusterkv", "centroidkv", "pqcache", "ctkvr")  # methods with a scene of their own
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_frames_stay_short_on_a_longer_text(name: str, trace: Trace) -> None:
+    """Scenes refuse longer ones, also where there are more blocks, pages and rounds to name."""
+    longer = repeated(trace, 2 * len(trace))
+    for budget in (256, 512):
+        assert len(Mechanism(longer, name, QUERIES, budget=budget).scene(LAYER, HEAD, STEP)[0].frames) > 5
 
 
 DENSE = ("full", "minference")  # their steps attend to all tokens

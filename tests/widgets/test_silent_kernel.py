@@ -238,7 +238,9 @@ def test_a_killed_kernel_in_jupyterlab(browser, tmp_path):
 
 @pytest.mark.slow
 def test_a_busy_kernel_in_jupyterlab(browser, tmp_path):
-    with empty_lab(browser, tmp_path) as lab:
+    # In a subshell, which JupyterLab may have asked for in time or not, a widget's message need not wait for the cell.
+    one_shell = {"kernels-settings": {"commsOverSubshells": "disabled"}}
+    with empty_lab(browser, tmp_path, settings=one_shell) as lab:
         run_cell(lab, TWO)
         explorer = lab.locator(".kv-explorer")
         line, words = explorer.locator(".kv-sheet code"), explorer.locator(".kv-silent")

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ...offload import BlockCache, KVStore
 from ...offload.block_cache import Policy
 from ...offload.layer_store import LayerStore
-from ...trace.scene import Bars, Frame, Row, Rows
+from ...trace.scene import Bars, Frame, Row, Rows, refer
 from ..pqcache import PQCache
 from .moment import Moment
-from .selected import MOST_BARS, cluster_object
+from .selected import MOST_BARS
 
 Blocks = NDArray[np.int64]
 
@@ -62,8 +62,8 @@ def block_frames(method: PQCache, moment: Moment) -> Iterator[Frame]:
     kept = _held(store, size, end)
     yield Frame(
         chapter="blocks", panels=[_marked(bars, kept), _places(shown, kept)],
-        text="After the step, the blocks with the most chosen tokens are kept on the GPU. The newest block waits until "
-        "it is whole.",
+        text="After the step, the GPU keeps the blocks with the most chosen tokens. The newest block waits until it is "
+        "whole.",
         result=_changes(np.setdiff1d(kept, held), np.setdiff1d(held, kept), cache.policy),
     )  # fmt: skip
 
@@ -121,9 +121,9 @@ def _changes(joined: Blocks, left: Blocks, policy: Policy) -> str:
         return "This time, no block changes its place."
 
     def told(numbers: Blocks) -> str:
-        named = ", ".join(cluster_object("block", int(number)) for number in numbers[:3])
-        return f"{named} and {len(numbers) - 3} more" if len(numbers) > 3 else named
+        named = ", ".join(refer(str(number), f"block:{number}") for number in numbers[:2])
+        return f"{named} and {len(numbers) - 2} more" if len(numbers) > 2 else named
 
     rule = "least recently used" if policy == "lru" else "least frequently used"
     leaves = f"; the {rule} leave{'s' if len(left) == 1 else ''}: {told(left)}" if len(left) else ""
-    return f"New: {told(joined)}{leaves}."
+    return f"New blocks: {told(joined)}{leaves}."
