@@ -103,12 +103,16 @@ class ClusterKV(Method[ClusterKVState]):
         """The generated tokens that wait to be clustered; without clustering, they count within the budget."""
         return self.decode_interval or 0
 
+    def prompt_clusters(self, length: int) -> int:
+        """The number of clusters of a prompt with so many tokens, or as many as there are tokens to cluster."""
+        return self.n_clusters or math.ceil(length / self.tokens_per_cluster)
+
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> ClusterKVState:
         """The state with clusters of all tokens but sinks and recent window; O(iterations · C · L · D)."""
         length = keys.shape[2]
         sinks = min(self.sinks, length)
         end = max(sinks, length - self.recent)
-        n_clusters = self.n_clusters or math.ceil(length / self.tokens_per_cluster)
+        n_clusters = self.prompt_clusters(length)
         empty = ClusterKVState(
             layer,
             length,

@@ -91,6 +91,11 @@ class TestClusterKV:
         (ruler, *_) = panels(clustered, Ruler, "cut")
         assert list(ruler.sizes) == np.bincount(labels[labels >= 0])[bars.numbers].tolist()
         assert ruler.cut == 256 - 16 - 1
+        chosen = kvviz.replay(trace, "clusterkv", queries=QUERIES, budget=256).indices(STEP, LAYER)[HEAD]
+        taken = np.bincount(labels[chosen[chosen < len(labels)]][16:], minlength=26)  # without the sinks
+        (trimmed,) = np.flatnonzero((taken > 0) & (taken < np.bincount(labels[labels >= 0])))
+        (told,) = [frame.words for frame in clustered.frames if "tokens are taken" in frame.words]
+        assert f"cluster {trimmed}: {taken[trimmed]} of its {(labels == trimmed).sum()} tokens" in told
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,14 @@ from kvviz.errors import InvalidInputError
 from kvviz.trace import Recording, Trace
 from kvviz.trace.recorded_scenes import RecordedScenes
 from kvviz.trace.scene import Bars, Ruler, Scene
+from tests.browser.latency import repeated
 
 LAYER, HEAD, STEP, QUERIES, LENGTH = 14, 1, 5, 8, 237
 
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    """The first tokens of the trace "prose", one layer."""
-    whole = kvviz.open_runs(live=False).trace("prose")
-    arrays = {
-        name: {LAYER: getattr(whole, name)[LAYER][:, :LENGTH].copy()} for name in ("queries", "keys", "values")
-    }  # fmt: skip
-    return replace(whole, tokens=whole.tokens[:LENGTH], token_ids=whole.token_ids[:LENGTH], **arrays)
+    return repeated(kvviz.open_runs(live=False).trace("prose"), LENGTH)  # its first tokens
 
 
 def recorded(trace: Trace, name: str, **fields: Any) -> Recording:

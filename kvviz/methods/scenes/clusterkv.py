@@ -39,8 +39,7 @@ class _Made:
         self.method, self.moment = method, moment
         self.sinks = min(method.sinks, moment.prompt_length)
         self.end = max(self.sinks, moment.prompt_length - method.recent)
-        wanted = method.n_clusters or -(-moment.prompt_length // method.tokens_per_cluster)
-        self.count = min(wanted, self.end - self.sinks)
+        self.count = min(method.prompt_clusters(moment.prompt_length), self.end - self.sinks)
         self.last = self.after(method.max_iter)
 
     def after(self, rounds: int) -> Clusters:
@@ -84,21 +83,19 @@ def _clustering(made: _Made) -> Iterator[Frame]:
         text="Each centroid moves to the mean of its keys.",
         result="Now some keys are more similar to another centroid.",
     )  # fmt: skip
-    before = labels
     for number in sorted({round for round in ROUNDS if round < last} | {last}):
         previous = made.labels(made.after(number - 1)) if number > 1 else none
-        now = made.labels(made.after(number))
-        moved = int((now != previous).sum())
+        labels = made.labels(made.after(number))
+        moved = int((labels != previous).sum())
         settled = number == last and bool(made.last.converged)
         changed = "1 key changes its cluster." if moved == 1 else f"{moved:,} keys change their cluster."
         told = "No key changes its cluster any more: done." if settled else changed
         yield Frame(
-            chapter="clusters", panels=[_map(now, made.count)], text=f"Round {number}: join, move.", result=told,
+            chapter="clusters", panels=[_map(labels, made.count)], text=f"Round {number}: join, move.", result=told,
         )  # fmt: skip
-        before = now
-    sizes = np.bincount(before[before >= 0], minlength=made.count)
+    sizes = np.bincount(labels[labels >= 0], minlength=made.count)
     yield Frame(
-        chapter="clusters", panels=[_map(before, made.count)], focus=[f"token:{moment.token}"],
+        chapter="clusters", panels=[_map(labels, made.count)], focus=[f"token:{moment.token}"],
         text=f"The clusters have {sizes.min():,} to {sizes.max():,} tokens.",
         result="Every step reads the centroids, and only then the keys and values of the best clusters.",
     )  # fmt: skip
@@ -147,16 +144,19 @@ def _choice(made: _Made) -> Iterator[Frame]:
         "have together.",
     )  # fmt: skip
     budget = method.step_budget(state)
-    taken = int(free - (total[cut - 1] if cut else 0)) if cut < len(sizes) else 0
-    trimmed = int(ranked[min(cut, len(ranked) - 1)])
+    last = int(ranked[min(cut, len(ranked) - 1)])
+    groups = moment.selection.groups
+    assert groups is not None, "a moment has details"
+    taken = int((groups[0, 0] == last).sum())
+    trimmed = taken < sizes[last]
     told = (
-        f"It falls into {cluster_object('cluster', trimmed)}: {taken} of its {sizes[trimmed]} tokens are taken."
-        if cut < len(sizes) and taken < sizes[trimmed] else "It falls between two clusters, or after all of them."
+        f"It falls into {cluster_object('cluster', last)}: {taken} of its {sizes[last]} tokens are taken."
+        if trimmed else "It falls between two clusters, or after all of them."
     )  # fmt: skip
     reached = np.where(np.arange(len(shown)) <= cut, 1.0, 0.3)
     ruler = replace(ruler, cut=free, strength=reached)
     yield Frame(
-        chapter="cut", panels=[replace(ordered, cut=cut + 0.5, strength=reached), ruler],
+        chapter="cut", panels=[replace(ordered, cut=cut + (0.5 if trimmed else 1), strength=reached), ruler],
         text=f"The budget is {budget:,} tokens. Sinks and recent tokens leave {free:,} of it: there is the cut.",
         result=told,
     )  # fmt: skip

@@ -97,7 +97,7 @@ def test_the_lists_have_the_keys_with_the_largest_weight(scene: Scene, reference
     followed = 1877
     holding = sum(followed in listed for listed in reference.lists.values())
     assert f"is in {holding} of the 126." in several.words
-    rows = several.panels[0].rows  # type: ignore[union-attr]
+    rows = several.panels[0].rows  # type: ignore[union-attr]  # the panel is Rows
     assert [list(row.numbers) for row in rows] == [
         reference.lists[int(row.name.split("@")[1])][:12].tolist() for row in rows
     ]
@@ -176,12 +176,12 @@ def test_both_parts_merge_to_one_softmax(scene: Scene, reference: Reference, tra
 
 def test_the_query_replaces_the_oldest_centroid(scene: Scene, reference: Reference) -> None:
     queue, listed = chapter(scene, "update")
-    leaves, oldest, newest = queue.panels[0].rows  # type: ignore[union-attr]
+    leaves, oldest, newest = queue.panels[0].rows  # type: ignore[union-attr]  # the panel is Rows
     first = min(reference.lists)
     assert (np.asarray(leaves.numbers) + first).tolist() == [min(reference.cosines)]
     assert (np.asarray(oldest.numbers) + first).tolist() == sorted(reference.cosines)[1:9]
     assert (np.asarray(newest.numbers) + first).tolist() == list(range(2040, 2048))
-    recent, best = listed.panels[0].rows  # type: ignore[union-attr]
+    recent, best = listed.panels[0].rows  # type: ignore[union-attr]  # the panel is Rows
     assert list(recent.numbers) == reference.new_list[:12].tolist()
     assert list(best.numbers) == reference.new_list[RECENT : RECENT + 12].tolist()
     assert names(listed) == ["window: 64", "best of union: 256"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from kvviz.methods import Method
 from kvviz.methods.eviction import Eviction
 from kvviz.trace import Trace
 from kvviz.trace.scene import Bars, Ruler, Scene
+from tests.browser.latency import repeated
 
 LAYER, HEAD, STEP, QUERIES, LENGTH = 14, 1, 7, 8, 237
 RANKING = [name for name in kvviz.methods.names() if name not in ("full", "minference", "streaming_llm", "centroidkv")]
@@ -21,12 +21,7 @@ RANKING = [name for name in kvviz.methods.names() if name not in ("full", "minfe
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    """The first tokens of the trace "prose", one layer."""
-    whole = kvviz.open_runs(live=False).trace("prose")
-    arrays = {
-        name: {LAYER: getattr(whole, name)[LAYER][:, :LENGTH].copy()} for name in ("queries", "keys", "values")
-    }  # fmt: skip
-    return replace(whole, tokens=whole.tokens[:LENGTH], token_ids=whole.token_ids[:LENGTH], **arrays)
+    return repeated(kvviz.open_runs(live=False).trace("prose"), LENGTH)  # its first tokens
 
 
 def weights_of(trace: Trace, queries: slice) -> Any:
