@@ -86,6 +86,21 @@ def test_claims_are_counted_as_on_the_pages_of_the_papers() -> None:
     assert written == [(str(one), str(one + two)) for one, two in zip(reproduced, others, strict=True)]
 
 
+def test_decimals_about_the_papers_are_in_the_files_that_are_linked_beside_them() -> None:
+    (row,) = [line for line in README.splitlines() if line.startswith('| <img src="data/pictures/clusterkv.png"')]
+    for cell in row.strip("| ").split(" | "):
+        linked = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(([^)]+\.(?:md|ipynb))\)", cell))
+        numbers = re.findall(r"\d+\.\d+|\d+ of (?:the )?\d+", re.sub(r"\[Reproduced: [^]]+\]", "", cell))
+        assert [number for number in numbers if not _stands_in(number, linked)] == []
+
+
+def _stands_in(number: str, text: str) -> bool:
+    """Whether a text has a number, or both of "5 of 6", one beside the other in any order ("of 6: pqcache 5")."""
+    parts = re.findall(r"[\d.]+", number)
+    orders = (parts, parts[::-1])
+    return any(re.search(r"\b" + r"\D{1,12}".join(map(re.escape, order)) + r"\b", text) for order in orders)
+
+
 def test_pictures_are_small_and_one_of_them_moves() -> None:
     moving = ROOT / "data" / "pictures" / "clusterkv_at_work.gif"
     assert moving.stat().st_size <= 400_000
