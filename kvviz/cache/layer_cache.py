@@ -155,14 +155,15 @@ class LayerCache:
     def fork(self, method: Method, edit: Edit | None = None) -> LayerCache:
         """An independent copy of the stored tokens, built for another method, and with an edit.
 
-        The built state is copied if it can be reused: the method is the same except for its budget, on which its state
-        does not depend, no token was decoded, and the cache has the details that an edit needs.
+        The built state is copied if the method can reuse it (`Method.reuse`), no token was decoded, and the cache has
+        the details that an edit needs.
         Raises InvalidInputError if tokens were dropped, or if queries are needed that were not kept.
         """
         of_layer = LayerEdit.of(edit, method, self.context.index)
         editable = self.context.details and not self.dense and not method.drops_tokens
-        if self.edit is None and (of_layer is None or editable) and self._serves(method):
-            copied = self._copied(method)
+        reused = self._reused(method) if self.edit is None and (of_layer is None or editable) else None
+        if reused is not None:
+            copied = self._copied(method, reused)
             if of_layer is not None:
                 of_layer.check(method, self.context, self.prompt_length, self.store.batch)
                 copied.edit = of_layer
@@ -180,15 +181,24 @@ class LayerCache:
             fork.build(starts if any(starts) else None)
         return fork
 
-    def _serves(self, method: Method) -> bool:
-        same_method = type(method) is type(self.method) and replace(method, budget=self.method.budget) == self.method
-        only_prompt = self.built and self.store.length == self.prompt_length and not self.store.offloads
-        return same_method and only_prompt and method.builds_for_any_budget
+    def _reused(self, method: Method) -> list[_Row] | None:
+        """The rows with the states that `method` can take from this cache's, before any step; None if it has to build.
 
-    def _copied(self, method: Method) -> LayerCache:
-        _ = self.states  # wait: a build in progress cannot be copied
+        They share tensors with this cache.
+        """
+        only_prompt = self.built and self.store.length == self.prompt_length and not self.store.offloads
+        if self.dense or not only_prompt or type(method) is not type(self.method):
+            return None
+        reused = [(row, method.reuse(self.method, state)) for row, state in zip(self._rows, self.states, strict=True)]
+        if any(state is None for _, state in reused):
+            return None
+        return [replace(row, state=state) for row, state in reused]
+
+    def _copied(self, method: Method, rows: list[_Row]) -> LayerCache:
         shared = (self.speculate, self.observer)  # `speculate` refers to the model, whose weights must not be copied
-        copied = copy.deepcopy(self, {id(part): part for part in shared})
+        reusing = copy.copy(self)
+        reusing._rows = rows
+        copied = copy.deepcopy(reusing, {id(part): part for part in shared})
         copied.method, copied.observer = method, None
         return copied
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -72,10 +71,8 @@ class SharedPrefill:
 
     def _built_by(self, method: Method, source: SelectiveCache) -> tuple[SelectiveCache, float]:
         """The cache built by this method for all budgets, kept until the next method, and the seconds of the build."""
-        if self._built is not None:
-            previous = self._built[0].method
-            if type(previous) is type(method) and replace(method, budget=previous.budget) == previous:
-                return self._built
+        if self._built is not None and method.same_except(self._built[0].method, "budget"):
+            return self._built
         self._built = None  # frees the previous cache
         started = time.perf_counter()
         built = source.fork(method)

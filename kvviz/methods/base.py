@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, get_args
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -109,6 +109,21 @@ class Method(ABC, Generic[S]):
             ("kvviz.generate(lm, prompt, method, record=True)", "generate with it, and keep what it attends to"),
             ("kvviz.replay(trace, method)", "what it selects on a trace, without a model"),
         ])  # fmt: skip
+
+    def same_except(self, other: Method, *names: str) -> bool:
+        """Whether `other` is of the same class, and its fields are equal to these, except perhaps those named."""
+        ours, theirs = ({**method.config, **dict.fromkeys(names)} for method in (self, other))
+        return type(other) is type(self) and ours == theirs
+
+    def reusable(self, prompt_length: int) -> Self | None:
+        """A method whose state of a prompt serves this one and others at any budget (`reuse`); None without any."""
+        if not self.builds_for_any_budget:
+            return None
+        return replace(self, budget=max(prompt_length, self.reserved))
+
+    def reuse(self, built: Method, state: S) -> S | None:
+        """The state of a prompt that `built` made, for this method; None if this method has to build its own."""
+        return state if self.builds_for_any_budget and self.same_except(built, "budget") else None
 
     @property
     def reserved(self) -> int:

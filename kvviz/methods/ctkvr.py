@@ -21,6 +21,8 @@ from .selection import Group, Selection, member_mask, positions, reduce_group
 from .sliders import Slider
 from .state import TokenState, tensor_bytes
 
+MOST_ENTRIES = 2**23  # of one head's lists, 32 MB, which a state for all budgets may have
+
 
 @dataclass
 class CTkvrState(TokenState):
@@ -176,18 +178,17 @@ class CTkvr(Method[CTkvrState]):
         length = keys.shape[2]
         tokens = layer.token_cache(keys, values)
         end, key_bytes = length - self.recent, keys.shape[-1] * keys.element_size()
-        n_centroids = self.n_centroids or min(self.max_centroids, max(length // self.tokens_per_centroid, 1))
-        _, list_length = self._lengths(length)
+        n_centroids = self._n_centroids(length)
         if end <= self.sinks:  # nothing to list yet
             centroids = keys.new_zeros((*queries.shape[:2], n_centroids, keys.shape[-1]), dtype=torch.float32)
-            lists = (keys.shape[0], layer.selection_heads(self.group), n_centroids, list_length)
+            lists = (keys.shape[0], layer.selection_heads(self.group), n_centroids, self._lengths(length)[1])
             no_lists = keys.new_full(lists, -1, dtype=torch.int32)
             return CTkvrState(layer, length, length, tokens, centroids, no_lists, key_bytes)
         index = query_centroids(
             queries,
             keys,
             n_centroids=min(n_centroids, length),
-            list_length=min(list_length, end - self.sinks),
+            list_length=self._list_length(length),
             group=self.group,
             choice=self.choice,
             within=(self.sinks, end),
@@ -198,6 +199,22 @@ class CTkvr(Method[CTkvrState]):
         )
         directions = _directions(index.centroids)
         return CTkvrState(layer, length, length, tokens, directions, index.lists, key_bytes)
+
+    def reusable(self, prompt_length: int) -> CTkvr | None:
+        """This method with lists of all keys, of which its own lists are the beginnings; None if they are too long."""
+        builds_differently = type(self).build is not CTkvr.build
+        entries = self._n_centroids(prompt_length) * prompt_length
+        if builds_differently or entries > MOST_ENTRIES or prompt_length <= self.sinks + self.recent:
+            return None
+        return replace(self, budget=prompt_length + self.reserved, list_ratio=float(prompt_length))
+
+    def reuse(self, built: Method, state: CTkvrState) -> CTkvrState | None:
+        """The state with the lists cut to this method's length; None if they are shorter."""
+        list_length = self._list_length(state.length)
+        same_lists = self.reusable(state.length) is not None and self.same_except(built, "budget", "list_ratio")
+        if not same_lists or list_length > state.lists.shape[-1]:
+            return None
+        return replace(state, lists=state.lists[..., :list_length].contiguous())
 
     def extend(self, state: CTkvrState, queries: Tensor, keys: Tensor, values: Tensor) -> CTkvrState:
         """The state with the new tokens counted; the last step's query replaces the oldest centroid."""
@@ -286,6 +303,13 @@ class CTkvr(Method[CTkvrState]):
         """ρ', the tokens retrieved within the budget, and ρ, the length of a list."""
         retrieved = self.budget_tokens(prompt_length) - self.sinks - self.always_recent
         return retrieved, max(int(self.list_ratio * retrieved), 1)
+
+    def _list_length(self, prompt_length: int) -> int:
+        """The length of the prompt's lists: ρ, or as many keys as can be listed."""
+        return min(self._lengths(prompt_length)[1], prompt_length - self.recent - self.sinks)
+
+    def _n_centroids(self, prompt_length: int) -> int:
+        return self.n_centroids or min(self.max_centroids, max(prompt_length // self.tokens_per_centroid, 1))
 
     def _best(self, state: CTkvrState, directions: Tensor, union: Tensor, scores: Tensor, count: int) -> Tensor:
         """Slots [B, R, count] of the best of the union, which is sorted, its pads last; prepares the update.

@@ -106,6 +106,15 @@ class TestIndex:
         index = query_centroids(queries, keys, n_centroids=5, list_length=40, within=(10, 290))
         assert torch.equal(index.lists, torch.arange(10, 50).expand_as(index.lists).int())
 
+    @pytest.mark.parametrize("causal", [False, True])
+    @pytest.mark.parametrize("kind", KEYS)
+    def test_a_shorter_list_is_the_beginning_of_a_longer_one(self, kind, causal):
+        queries, keys = tensors(2, 3, 90, kind=kind)
+        longest = query_centroids(queries, keys, n_centroids=60, list_length=90, causal=causal).lists
+        for length in (1, 7, 44, 45, 89):
+            shorter = query_centroids(queries, keys, n_centroids=60, list_length=length, causal=causal).lists
+            assert torch.equal(shorter, longest[..., :length])
+
     def test_lists_do_not_depend_on_the_batch_or_the_blocks(self, monkeypatch):
         queries, keys = tensors(2, 3, 500, batch=3)
         together = query_centroids(queries, keys, n_centroids=64, list_length=50)

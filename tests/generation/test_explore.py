@@ -141,12 +141,29 @@ def test_a_built_layer_can_be_used_for_other_budgets(trace, monkeypatch, method)
     budgets = (80, 200, 96, 80)
     monkeypatch.setattr(selections, "REMEMBERED", 1)
     explored_selections = [explorer.select(3, method, budget=budget, **fields) for budget in budgets]
-    assert len(builds) == (1 if method_class.builds_for_any_budget else len(budgets))
+    reusable = methods.create(method, budget=80, **fields).reusable(explorer.prompt_length)
+    assert len(builds) == (len(budgets) if reusable is None else 1)
     for explored, budget in zip(explored_selections, budgets, strict=True):
         whole = replay(trace, method, 8, budget=budget, **fields)
         for name in ("indices", "groups", "output_error", "attention"):
             np.testing.assert_array_equal(getattr(explored.recording.events[3], name), getattr(whole.events[3], name))
         assert explored.ledger == whole.ledgers[3]
+
+
+def test_longer_lists_serve_any_budget_and_ratio(trace, monkeypatch):
+    """CTkvr's lists are the beginnings of longer ones: neither budget nor `list_ratio` needs a new build."""
+    fields = {**SMALL["ctkvr"], "causal": True}
+    cases = [{"budget": budget, "list_ratio": ratio, **fields} for budget, ratio in ((200, 2.5), (80, 1.0), (96, 4.0))]
+    replayed = [replay(trace, "ctkvr", 8, **case).events[3].indices for case in cases]
+    builds = []
+    build = methods.get("ctkvr").build
+    monkeypatch.setattr(methods.get("ctkvr"), "build", lambda *args: builds.append(args[0].budget) or build(*args))
+    explorer = Explorer(trace)
+    for case, expected in zip(cases, replayed, strict=True):
+        np.testing.assert_array_equal(explorer.select(3, "ctkvr", **case).recording.events[3].indices, expected)
+    assert len(builds) == 1
+    explorer.select(3, "ctkvr", **cases[0], n_centroids=5)
+    assert len(builds) == 2
 
 
 def test_errors_say_what_to_do(trace):

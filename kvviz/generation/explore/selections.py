@@ -242,12 +242,12 @@ class Explorer:
 
         The first call gets a copy too, because its decode steps must not change the cached layer.
         """
-        if not method.builds_for_any_budget:
+        reusable = method.reusable(self.prompt_length)
+        if reusable is None:
             return LayerReplay(self.trace, layer, method, self.queries)
-        fields = {name: value for name, value in method.config.items() if name != "budget"}
         built = _remembered(
-            self._built, (layer, f"{method.name} {fields}"),
-            lambda: LayerReplay(self.trace, layer, method, self.queries), BUILT,
+            self._built, (layer, repr(reusable)),
+            lambda: LayerReplay(self.trace, layer, reusable, self.queries), BUILT,
         )  # fmt: skip
         return built.copy_for(method)
 

@@ -50,14 +50,20 @@ def sinks_and_recent_are_kept(method: type[Method]) -> None:
 
 
 def a_state_serves_every_budget(method: type[Method]) -> None:
-    """If a class `builds_for_any_budget`, a state built for another budget gives the same selection."""
-    if not method.builds_for_any_budget:
-        return
+    """A state that a method reuses gives the same selection as one of its own.
+
+    It is that of the method named by `reusable`, and any other if the class `builds_for_any_budget`.
+    """
     small = smallest(method)
-    for budget in (small.budget + 16, small.budget + 100):
-        large = replace(small, budget=budget)
-        for builder, chosen in ((small, large), (large, small)):
-            reference, state = (build_state(by, *random_tensors(6, 2, 400)) for by in (chosen, builder))
+    budgets = [replace(small, budget=small.budget + more) for more in (0, 16, 100)]
+    for chosen in budgets:
+        builders = [*(budgets if method.builds_for_any_budget else []), chosen.reusable(400)]
+        for builder in builders:
+            if builder is None:
+                continue
+            reference, built = (build_state(by, *random_tensors(6, 2, 400)) for by in (chosen, builder))
+            state = chosen.reuse(builder, built)
+            assert state is not None, f"{method.name}: a state built for a budget of {builder.budget} is not reused"
             for number in range(20):
                 reference, expected = decode_step(chosen, reference, 6, 2, seed=number)
                 state, selection = decode_step(chosen, state, 6, 2, seed=number)
