@@ -21,7 +21,7 @@ from .selection import Group, Selection, member_mask, positions, reduce_group
 from .sliders import Slider
 from .state import TokenState, tensor_bytes
 
-MOST_ENTRIES = 2**23  # of one head's lists, 32 MB, which a state for all budgets may have
+MOST_ENTRIES = 2**22  # of one head's lists, 16 MB, in a state that others reuse: all keys of 8,192 tokens by default
 
 
 @dataclass
@@ -201,20 +201,18 @@ class CTkvr(Method[CTkvrState]):
         return CTkvrState(layer, length, length, tokens, directions, index.lists, key_bytes)
 
     def reusable(self, prompt_length: int) -> CTkvr | None:
-        """This method with lists of all keys, of which its own lists are the beginnings; None if they are too long."""
+        """This method with longer lists, of which its own are the beginnings; None if its own are long already."""
+        longest = MOST_ENTRIES // self._n_centroids(prompt_length)
         builds_differently = type(self).build is not CTkvr.build
-        entries = self._n_centroids(prompt_length) * prompt_length
-        if builds_differently or entries > MOST_ENTRIES or prompt_length <= self.sinks + self.recent:
+        if builds_differently or not 0 < self._list_length(prompt_length) <= longest:
             return None
-        return replace(self, budget=prompt_length + self.reserved, list_ratio=float(prompt_length))
+        return replace(self, budget=prompt_length + self.reserved, list_ratio=longest / prompt_length)
 
     def reuse(self, built: Method, state: CTkvrState) -> CTkvrState | None:
-        """The state with the lists cut to this method's length; None if they are shorter."""
+        """The state with the lists cut to this method's length; None if `built` is not `reusable`."""
+        same_lists = built == self.reusable(state.length)
         list_length = self._list_length(state.length)
-        same_lists = self.reusable(state.length) is not None and self.same_except(built, "budget", "list_ratio")
-        if not same_lists or list_length > state.lists.shape[-1]:
-            return None
-        return replace(state, lists=state.lists[..., :list_length].contiguous())
+        return replace(state, lists=state.lists[..., :list_length].contiguous()) if same_lists else None
 
     def extend(self, state: CTkvrState, queries: Tensor, keys: Tensor, values: Tensor) -> CTkvrState:
         """The state with the new tokens counted; the last step's query replaces the oldest centroid."""
