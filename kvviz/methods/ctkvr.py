@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from kvviz_kernels.selection import take_best
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..clustering.query_centroids import CHOICES, UnionOfLists, best_first, query_centroids, union_of_lists
 from ..errors import InvalidInputError
@@ -16,53 +14,13 @@ from ..trace.styles import Style
 from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, one_of, whole
+from .query_lists import CTkvrState, Probe, normalized, padded_to, rows_at, take_both, values_at
 from .ranking import Ranking, of_candidates
 from .selection import Group, Selection, member_mask, positions, reduce_group
 from .sliders import Slider
-from .state import TokenState, tensor_bytes
+from .state import tensor_bytes
 
 MOST_ENTRIES = 2**22  # of one head's lists, 16 MB, in a state that others reuse: all keys of 8,192 tokens by default
-
-
-@dataclass
-class CTkvrState(TokenState):
-    """A state with the query centroids, and for each an inverted list of the keys that it attends to most.
-
-    `deduplication` holds the coefficient α of every step that chose, in order: the distinct tokens in the probed lists,
-    as a share of C'·ρ, averaged over rows. Inside a layer: `layer.states[0].deduplication[-1]`.
-    """
-
-    centroids: Tensor  # [B, Q, C, D] float32 with norm 1: only the direction matters
-    lists: Tensor  # [B, R, C, rho] int32, padded with -1
-    key_bytes: int  # of one key
-    replaced: int = 0  # centroids replaced since the prompt; slot replaced % C is the oldest and is replaced next
-    newest: list[Tensor] = field(default_factory=list)  # the last step's centroid [B, Q, D] and parts of its list
-    deduplication: list[float] = field(default_factory=list)
-    step_bytes: int = 0
-
-    def read_bytes(self) -> int:
-        """Bytes that the last step read to choose: all centroids, the C' probed lists, and the reranked keys."""
-        return self.step_bytes
-
-    def numbers(self, slots: Tensor) -> Tensor:
-        """The numbers of the centroids now at `slots`: a slot is reused every C replacements, a number never."""
-        count = self.centroids.shape[2]
-        return slots + count * ((self.replaced + count - 1 - slots) // count)
-
-
-class Probe(NamedTuple):
-    """What a step finds by its query: the nearest centroids, their lists, and the union of these.
-
-    `directions` [B, Q, D] are the queries with norm 1. `slots` [B, R, C'] are those of the centroids, nearest first,
-    and `lists` [B, R, C', rho] their lists. A list of a decode step also has tokens that are still in the window; the
-    union does not. Its `first` counts the entries list by list with rerank, so that a token's first entry is in the
-    nearest centroid's list, and otherwise rank by rank.
-    """
-
-    directions: Tensor
-    slots: Tensor
-    lists: Tensor
-    union: UnionOfLists
 
 
 @dataclass
@@ -197,7 +155,7 @@ class CTkvr(Method[CTkvrState]):
             softcap=layer.softcap,
             seed=self.seed,
         )
-        directions = _directions(index.centroids)
+        directions = normalized(index.centroids)
         return CTkvrState(layer, length, length, tokens, directions, index.lists, key_bytes)
 
     def reusable(self, prompt_length: int) -> CTkvr | None:
@@ -238,7 +196,7 @@ class CTkvr(Method[CTkvrState]):
         if self.update == "fifo" and self.generated == "within":
             batch, heads, _, _ = state.lists.shape
             newest = positions(self.sinks, max(state.length, self.sinks), batch, heads, queries.device).flip(-1)
-            state.newest = [_directions(queries), newest]
+            state.newest = [normalized(queries), newest]
         return dense
 
     def choose(self, state: CTkvrState, queries: Tensor) -> Selection:
@@ -254,7 +212,7 @@ class CTkvr(Method[CTkvrState]):
         state.step_bytes = tensor_bytes([state.centroids, lists]) + self.rerank * sum(counts) * state.key_bytes
         count = self.free_budget(state) if self.attends == "budget" else union.tokens.shape[-1]
         slots = self._best(state, directions, union.tokens, scores, count)  # ascending, and so are their tokens
-        tokens = _padded(union.tokens.gather(-1, slots), count)
+        tokens = padded_to(union.tokens.gather(-1, slots), count)
         chosen = Selection(tokens, padded=min(counts) < count, host_part=(0, count))
         if state.layer.details:
             chosen = self._detailed(chosen, state, probed, union.first, scores, slots)
@@ -273,13 +231,13 @@ class CTkvr(Method[CTkvrState]):
 
     def centroid_scores(self, state: CTkvrState, queries: Tensor) -> Tensor:
         """Cosines [B, R, C] of a step's queries [B, Q, D] with all centroids; the step probes the best `n_probes`."""
-        return self._cosines(state, _directions(queries))
+        return self._cosines(state, normalized(queries))
 
     def probe(self, state: CTkvrState, queries: Tensor) -> Probe:
         """The centroids nearest to a step's queries [B, Q, D], with their lists and the lists' union."""
-        directions = _directions(queries)
+        directions = normalized(queries)
         slots = self._nearest(state, directions)
-        lists = _rows_at(state.lists, slots)
+        lists = rows_at(state.lists, slots)
         entries = (lists if self.rerank else lists.mT).flatten(-2)
         places = not self.rerank or state.layer.details
         return Probe(directions, slots, lists, union_of_lists(entries, self.recent_start(state), places=places))
@@ -322,10 +280,10 @@ class CTkvr(Method[CTkvrState]):
         recent = positions(end, window, *union.shape[:2], union.device).flip(-1)
         room = min(max(state.lists.shape[-1] - recent.shape[-1], 0), union.shape[-1])
         if self.rerank:
-            slots, listed = _take_both(scores, count, room)
+            slots, listed = take_both(scores, count, room)
             best = union.gather(-1, listed)
         else:
-            slots, best = take_best(scores, count), _pick(union, best_first(scores, room))
+            slots, best = take_best(scores, count), values_at(union, best_first(scores, room))
         state.newest = [directions, recent, best]
         return slots
 
@@ -343,40 +301,9 @@ class CTkvr(Method[CTkvrState]):
         self, chosen: Selection, state: CTkvrState, probed: Tensor, first: Tensor, scores: Tensor, slots: Tensor
     ) -> Selection:
         """The selection with the centroids and scores of the union's tokens at `slots` [B, R, rho']."""
-        pads, slots = chosen.indices < 0, _padded(slots, chosen.indices.shape[-1]).clamp(min=0)
+        pads, slots = chosen.indices < 0, padded_to(slots, chosen.indices.shape[-1]).clamp(min=0)
         entry = first.gather(-1, slots)
         rank = entry // state.lists.shape[-1] if self.rerank else entry % probed.shape[-1]
         numbers = state.numbers(probed.gather(-1, rank))
         slot_scores = scores.gather(-1, slots).masked_fill(pads, torch.nan)
         return replace(chosen, groups=numbers.masked_fill(pads, -1).to(torch.int32), scores=slot_scores)
-
-
-def _directions(queries: Tensor) -> Tensor:
-    """Queries [..., D] with norm 1, float32; zeros stay zeros. 25 µs, where normalize takes 42 (EPYC, 9 x 64)."""
-    norms: Tensor = torch.linalg.vector_norm(queries.float(), dim=-1, keepdim=True)
-    return queries.float() / norms.clamp_min_(1e-12)
-
-
-def _rows_at(lists: Tensor, slots: Tensor) -> Tensor:
-    """Lists [B, R, C, rho] at `slots` [B, R, S], [B, R, S, rho], whole rows at a time: 15 µs, where gather takes 30."""
-    batch, rows, count, width = lists.shape
-    starts = torch.arange(0, batch * rows * count, count, device=lists.device).view(batch, rows, 1)
-    return lists.view(-1, width).index_select(0, (slots + starts).flatten()).view(*slots.shape, width)
-
-
-def _take_both(scores: Tensor, count: int, room: int) -> tuple[Tensor, Tensor]:
-    """Slots of the `count` and of the `room` best scores, as `take_best` has them: the fewer are among the others."""
-    more = take_best(scores, max(count, room))
-    fewer = more.gather(-1, take_best(scores.gather(-1, more), min(count, room)))
-    return (fewer, more) if count < room else (more, fewer)
-
-
-def _padded(tokens: Tensor, width: int) -> Tensor:
-    """Tokens [..., n] with -1 pads at the end up to `width`."""
-    missing = width - tokens.shape[-1]
-    return pad(tokens, (0, missing), value=-1) if missing > 0 else tokens
-
-
-def _pick(tensor: Tensor, slots: Tensor) -> Tensor:
-    """The values of tensor [..., U] at slots [..., S]; -1 for a slot of -1."""
-    return torch.where(slots < 0, -1, tensor.gather(-1, slots.clamp(min=0)))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ...clustering.query_centroids import centroid_positions
 from ...trace.scene import Row, refer
 from ..attention import attention_weights
-from ..ctkvr import CTkvr, CTkvrState, Probe
+from ..ctkvr import CTkvr
+from ..query_lists import CTkvrState, Probe
 from ..ranking import Ranking
 from ..selection import reduce_group
 from .moment import Moment
