@@ -20,7 +20,7 @@ sys.path.insert(0, str(DOCS.parent / "notebooks"))
 import frames  # noqa: E402  # not in a package: found by the line above
 
 RECORDED = DOCS.parent / "data" / "recordings" / "needle-clusterkv-400-clusters.safetensors"
-PROSE = DOCS.parent / "data" / "traces" / "prose.safetensors"
+TRACE = DOCS.parent / "data" / "traces" / "layers.safetensors"
 HIDDEN = "The special magic number is 7463"
 FIRST_DIGIT = "7"  # of the number that was asked for, 7463
 MEASURED = DOCS.parent / "data" / "benchmarks" / "methods.md"
@@ -156,7 +156,8 @@ def front(folder: Path) -> None:
     run = kvviz.Recording.load(RECORDED)
     step = run.next_tokens.index(FIRST_DIGIT)
     stepper = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step, span=HIDDEN)
-    at_work = kvviz.widgets.MechanismStepper(kvviz.Trace.load(PROSE), "clusterkv", layer=14, head=1, budget=256)
+    trace, place = kvviz.Trace.load(TRACE), {"layer": 8, "head": 0, "budget": 128}  # a head that looks far back
+    at_work = kvviz.widgets.MechanismStepper(trace, "clusterkv", **place, tokens_per_cluster=20)
     _write(folder / "front.html", frames.framed(stepper.to_html()))
     _write(folder / "at_work.html", frames.framed(at_work.to_html()))
 

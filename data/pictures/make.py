@@ -32,6 +32,9 @@ HIDDEN = "The special magic number is 7463"
 COMPARED = ("clusterkv, 400 clusters", "ctkvr", "clusterkv, L/80 clusters", "quest")
 # The chapter of each method's scene whose last frame is its picture.
 CHAPTERS = {"clusterkv": "clusters", "centroidkv": "links", "pqcache": "tables", "ctkvr": "nearest"}
+# A head that looks far back: sinks and recent tokens hold little of its attention.
+PLACE = {"layer": 8, "head": 0, "budget": 128}
+FIELDS = {"clusterkv": {"tokens_per_cluster": 20}, "ctkvr": {"sinks": 16, "recent": 16}}  # for a text of 640 tokens
 MOVING = "clusterkv_at_work"
 MOST_BYTES = 400_000  # of the moving picture
 FRAME_MS, LAST_MS = 1500, 4000
@@ -73,7 +76,7 @@ def save(path: Path, picture: bytes) -> None:
 
 def at_work(runs: Any, method: str) -> widgets.MechanismStepper:
     """The method at work on a decode step of recorded prose, in one head."""
-    return widgets.MechanismStepper(runs.trace("prose"), method, layer=14, head=1, budget=256)
+    return widgets.MechanismStepper(runs.trace("layers"), method, **PLACE, **FIELDS.get(method, {}))
 
 
 def of_chapter(stepper: widgets.MechanismStepper, chapter: str, scheme: str) -> bytes:

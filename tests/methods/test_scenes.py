@@ -96,6 +96,9 @@ class TestClusterKV:
         (trimmed,) = np.flatnonzero((taken > 0) & (taken < np.bincount(labels[labels >= 0])))
         (told,) = [frame.words for frame in clustered.frames if "tokens are taken" in frame.words]
         assert f"cluster {trimmed}: {taken[trimmed]} of its {(labels == trimmed).sum()} tokens" in told
+        assert "16 sinks and the newest token leave 239" in told
+        (fetched,) = [frame.words for frame in clustered.frames if "wait for a cluster" in frame.words]
+        assert f"on top of the budget: {(chosen >= 0).sum() - 256} here" in fetched
 
 
 @pytest.mark.parametrize("name", DENSE)

@@ -144,6 +144,10 @@ def _choice(made: _Made) -> Iterator[Frame]:
         "have together.",
     )  # fmt: skip
     budget = method.step_budget(state)
+    chosen = moment.attended[(moment.attended < moment.prompt_length) & (moment.attended >= made.sinks)]
+    counted = budget - free - made.sinks  # of the tokens that are attended to because they are recent
+    waiting = len(moment.attended) - budget
+    more = f"New tokens that wait for a cluster come on top of the budget: {waiting:,} here." if waiting > 0 else ""
     last = int(ranked[min(cut, len(ranked) - 1)])
     groups = moment.selection.groups
     assert groups is not None, "a moment has details"
@@ -157,15 +161,22 @@ def _choice(made: _Made) -> Iterator[Frame]:
     ruler = replace(ruler, cut=free, strength=reached)
     yield Frame(
         chapter="cut", panels=[replace(ordered, cut=cut + (0.5 if trimmed else 1), strength=reached), ruler],
-        text=f"The budget is {budget:,} tokens. Sinks and recent tokens leave {free:,} of it: there is the cut.",
+        text=f"The budget is {budget:,} tokens. {_left(made.sinks, counted, free)}: there is the cut.",
         result=told,
     )  # fmt: skip
-    chosen = moment.attended[(moment.attended < moment.prompt_length) & (moment.attended >= made.sinks)]
     yield Frame(
         chapter="cut", panels=[_map(labels, made.count, chosen=chosen), ruler],
         text="These are the keys of the tokens that the step fetches. All other keys and values stay where they are.",
+        result=more,
         lit=Lit(positions=chosen, groups=labels[chosen], attended=np.ones(len(chosen), bool)),
     )  # fmt: skip
+
+
+def _left(sinks: int, recent: int, free: int) -> str:
+    """What sinks and recent tokens leave of the budget, as a sentence without its end."""
+    newest = "the newest token" if recent == 1 else f"the {recent:,} newest tokens"
+    always = f"{sinks:,} sink{'' if sinks == 1 else 's'} and {newest}" if sinks else newest.capitalize()
+    return f"{always} {'leave' if sinks or recent != 1 else 'leaves'} {free:,}"
 
 
 def _map(
