@@ -8574,7 +8574,7 @@ function createOrder(host, { text, names, measured }, changed) {
   own.append(element("p", "kv-columnname", "your order, the lowest first"));
   const list = own.appendChild(element("ol", "kv-order"));
   list.setAttribute("aria-label", `${text} The lowest first`);
-  const keep = own.appendChild(element("button", "", "Keep this order"));
+  const keep = own.appendChild(element("button", "kv-keep", "Keep this order"));
   keep.type = "button";
   let said;
   let now = [
@@ -8648,7 +8648,6 @@ function createOrder(host, { text, names, measured }, changed) {
       down.disabled = locked || place === rows.length - 1;
     });
     if (focused instanceof HTMLElement && list.contains(focused)) focused.focus();
-    keep.hidden = said !== void 0;
     host.toggleAttribute("data-open", said === void 0);
   }
   function startDrag(event, name, row2, grip) {
