@@ -8795,7 +8795,7 @@ function createPrediction(root2, host) {
   const asked = page.questions.map((question, index) => {
     const section2 = list.appendChild(element("section", "kv-question"));
     const heading = section2.appendChild(element("h3"));
-    heading.append(element("span", "", `${index + 1}. ${question.text}`));
+    heading.append(element("span", "", page.questions.length > 1 ? `${index + 1}. ${question.text}` : question.text));
     const state = section2.appendChild(element("p", "kv-state"));
     const hint = section2.appendChild(element("p", "kv-hint", HINT[question.kind]));
     const body = section2.appendChild(element("div", `kv-asked-${question.kind}`));
