@@ -39,9 +39,10 @@ def recorded(made, step, layer=2, head=0):
 
 
 @contextmanager
-def opened(browser, path, *, scheme="light", width=960):
+def opened(browser, path, *, scheme="light", width=960, motion="no-preference"):
     """A page opened from disk; requests other than files, errors and dialogs fail the test."""
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    size = {"width": width, "height": 900}
+    context = browser.new_context(color_scheme=scheme, reduced_motion=motion, viewport=size)
     problems = []
     context.route(
         "**/*",

@@ -77,7 +77,7 @@ export function drawMark(context, mark, theme, hueOf) {
     if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4; // its label is read on it
     context.fillRect(x, y, w, h);
     context.globalAlpha = 1;
-    context.fillStyle = theme.text;
+    context.fillStyle = shape !== "bar" && hue !== null ? inkOn(theme, alpha) : theme.text;
     if (shape === "bar") {
       context.textAlign = "right";
       if (mark.label) write(mark.label, x - 5, y + h / 2 + 4);
@@ -138,6 +138,16 @@ export function drawLink(context, link, index, byObject, theme, alpha) {
     context.fillText(link.label, x, y);
   }
   context.globalAlpha = 1;
+}
+
+/**
+ * The colour of a label on a hue of this strength, with a contrast of at least 4.5 : 1 on a full one.
+ *
+ * @param {Colours} theme
+ * @param {number} alpha
+ */
+function inkOn(theme, alpha) {
+  return theme.dark && alpha < 0.65 ? theme.text : "#000";
 }
 
 /** @param {Mark} mark */

@@ -6255,7 +6255,7 @@ function drawMark(context, mark, theme, hueOf) {
     if (shape === "chip" && hue === null) context.globalAlpha = alpha / 4;
     context.fillRect(x, y, w, h);
     context.globalAlpha = 1;
-    context.fillStyle = theme.text;
+    context.fillStyle = shape !== "bar" && hue !== null ? inkOn(theme, alpha) : theme.text;
     if (shape === "bar") {
       context.textAlign = "right";
       if (mark.label) write2(mark.label, x - 5, y + h / 2 + 4);
@@ -6328,6 +6328,9 @@ function drawLink(context, link, index, byObject, theme, alpha) {
     context.fillText(link.label, x, y);
   }
   context.globalAlpha = 1;
+}
+function inkOn(theme, alpha) {
+  return theme.dark && alpha < 0.65 ? theme.text : "#000";
 }
 function middleOf({ x, y, w, h, shape }) {
   return [
