@@ -55,9 +55,8 @@ class Prediction(LiveWidget):
         """The questions, without answers and measurement."""
         count = len(self.questions)
         place = f"{'1 question' if count == 1 else f'{count} questions'} · run the cell, answer, then compare"
-        return Snapshot(
-            TITLE, place, [], [Asked(number, question) for number, question in enumerate(self.questions, 1)]
-        )
+        numbers = [f"{number}. " if count > 1 else "" for number in range(1, count + 1)]
+        return Snapshot(TITLE, place, [], list(map(Asked, numbers, self.questions)))
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A self-contained HTML page that works without a kernel; also written to `path`, atomically.

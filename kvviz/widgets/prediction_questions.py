@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from numbers import Real
 from typing import Any, Protocol
 
 from ..errors import InvalidInputError
 from ..trace.styles import DASHES, Style, known_titles
+from .prediction_checks import (
+    MOST_ENTRIES,
+    check_range,
+    check_text,
+    check_written,
+    finite,
+    inside,
+    names_of,
+    numbers_of,
+)
 
-MOST_WORDS, MOST_CHARACTERS = 40, 280  # of a question's text
-MOST_ENTRIES = 24  # options, names or points: as many as can be answered by hand
+LONGEST_UNIT, LONGEST_TITLE = 30, 48  # characters that fit on a telephone
 SYMBOLS = ("diamond", "square", "triangle-up", "x", "triangle-down", "cross", "star")  # of series that are no methods
 
 
@@ -51,14 +58,14 @@ class Value:
     log: bool = False
 
     def __post_init__(self) -> None:
-        _check_text("Value", self.text)
-        _check_range("Value", self.low, self.high, log=self.log)
-        _inside("Value: measured", self.measured, self.low, self.high)
+        check_text("Value", self.text)
+        check_range("Value", self.low, self.high, log=self.log)
+        inside("Value: measured", self.measured, self.low, self.high)
         if isinstance(self.digits, bool) or not isinstance(self.digits, int) or not 0 <= self.digits <= 6:
             raise InvalidInputError("Value: digits", repr(self.digits), "a whole number from 0 to 6")
         if self.log and self.low < 0.5 * 10**-self.digits:
             raise InvalidInputError("Value: digits", self.digits, f"as many as {self.low} needs")
-        _check_written("Value: unit", self.unit)
+        check_written("Value: unit", self.unit, LONGEST_UNIT)
 
     def described(self) -> dict[str, Any]:
         """As `Question.described`."""
@@ -68,8 +75,9 @@ class Value:
 
     def check(self, answer: Any) -> float | int:
         """As `Question.check`."""
-        number = round(_inside(f"answer to {self.text!r}", answer, self.low, self.high), self.digits)
-        return number if self.digits else int(number)
+        number = round(inside(f"answer to {self.text!r}", answer, self.low, self.high), self.digits)
+        number = min(max(number, float(self.low)), float(self.high))
+        return number if self.digits or not number.is_integer() else int(number)
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,8 @@ class Choice:
     options: Sequence[str]
 
     def __post_init__(self) -> None:
-        _check_text("Choice", self.text)
-        object.__setattr__(self, "options", _names("Choice: options", self.options))
+        check_text("Choice", self.text)
+        object.__setattr__(self, "options", names_of("Choice: options", self.options))
         self._one_of("Choice: measured", self.measured)
 
     def described(self) -> dict[str, Any]:
@@ -114,13 +122,13 @@ class Order:
     measured: Mapping[str, float]
 
     def __post_init__(self) -> None:
-        _check_text("Order", self.text)
+        check_text("Order", self.text)
         if not isinstance(self.measured, Mapping):
             raise InvalidInputError(
                 "Order: measured", type(self.measured).__name__, "a number for each name, as a dict"
             )
-        names = _names("Order: names", self.measured)
-        numbers = {name: _finite(f"Order: measured of {name!r}", self.measured[name]) for name in names}
+        names = names_of("Order: names", self.measured)
+        numbers = {name: finite(f"Order: measured of {name!r}", self.measured[name]) for name in names}
         if len(set(numbers.values())) == 1:
             raise InvalidInputError("Order: measured", "equal numbers", "at least two that differ")
         object.__setattr__(self, "measured", numbers)
@@ -166,9 +174,9 @@ class Curve:
     known: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_text("Curve", self.text)
-        _check_range("Curve", self.low, self.high)
-        places = _numbers("Curve: x", self.x)
+        check_text("Curve", self.text)
+        check_range("Curve", self.low, self.high)
+        places = numbers_of("Curve: x", self.x)
         if not 2 <= len(places) <= MOST_ENTRIES:
             raise InvalidInputError("Curve: x", f"{len(places)} numbers", f"2 to {MOST_ENTRIES} numbers")
         if any(after <= before for before, after in pairwise(places)):
@@ -184,7 +192,7 @@ class Curve:
         if both := set(measured) & set(self.known):
             raise InvalidInputError("Curve: known", ", ".join(both), "series that are not measured too")
         for name in ("x_title", "y_title"):
-            _check_written(f"Curve: {name}", getattr(self, name))
+            check_written(f"Curve: {name}", getattr(self, name), LONGEST_TITLE)
 
     def described(self) -> dict[str, Any]:
         """As `Question.described`."""
@@ -204,14 +212,14 @@ class Curve:
                 f"Curve: {what}", type(series).__name__, "a list of numbers for each name, as a dict"
             )
         for name in series:
-            _check_written(f"Curve: names of {what}", name)
+            check_written(f"Curve: names of {what}", name, LONGEST_TITLE)
         return {name: self._heights(f"Curve: {what} {name!r}", values) for name, values in series.items()}
 
     def _heights(self, what: str, values: Any) -> tuple[float, ...]:
-        heights = _numbers(what, values)
+        heights = numbers_of(what, values)
         if len(heights) != len(self.x):
             raise InvalidInputError(what, f"{len(heights)} numbers", f"{len(self.x)}: one for each x")
-        return tuple(_inside(what, height, self.low, self.high) for height in heights)
+        return tuple(inside(what, height, self.low, self.high) for height in heights)
 
 
 def check_all(questions: Sequence[Any]) -> None:
@@ -240,64 +248,3 @@ def _series(series: Mapping[str, Sequence[float]], before: int) -> list[dict[str
         looks = {"dash": light["dash"], "symbol": light["symbol"], "light": light["color"], "dark": dark["color"]}
         described.append({"name": titles.get(name, name), "values": list(values), **looks})
     return described
-
-
-def _check_text(kind: str, text: Any) -> None:
-    _check_written(f"{kind}: text", text)
-    words = len(text.split())
-    if not words:
-        raise InvalidInputError(f"{kind}: text", repr(text), "a question")
-    if words > MOST_WORDS or len(text) > MOST_CHARACTERS:
-        got = f"{words} words, {len(text)} characters"
-        raise InvalidInputError(f"{kind}: text", got, f"at most {MOST_WORDS} words and {MOST_CHARACTERS} characters")
-
-
-def _check_written(what: str, text: Any) -> None:
-    """Raises InvalidInputError for anything but text that can be encoded."""
-    if not isinstance(text, str):
-        raise InvalidInputError(what, repr(text), "text")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(what, ascii(text), "text without half a surrogate pair") from error
-
-
-def _names(what: str, names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InvalidInputError(what, repr(names), "a list of texts")
-    listed = tuple(names)
-    for name in listed:
-        _check_written(what, name)
-        if not name.strip() or len(name) > MOST_CHARACTERS:
-            raise InvalidInputError(what, repr(name), f"1 to {MOST_CHARACTERS} characters")
-    if not 2 <= len(listed) <= MOST_ENTRIES or len(set(listed)) < len(listed):
-        raise InvalidInputError(what, repr(list(listed)), f"2 to {MOST_ENTRIES} different texts")
-    return listed
-
-
-def _check_range(kind: str, low: Any, high: Any, *, log: bool = False) -> None:
-    for name, value in (("low", low), ("high", high)):
-        _finite(f"{kind}: {name}", value)
-    if low >= high:
-        raise InvalidInputError(f"{kind}: low, high", f"{low}, {high}", "low below high")
-    if log and low <= 0:
-        raise InvalidInputError(f"{kind}: low", low, "a number above 0, for a logarithmic slider")
-
-
-def _numbers(what: str, values: Any) -> tuple[float, ...]:
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise InvalidInputError(what, repr(values), "a list of numbers")
-    return tuple(_finite(what, value) for value in values)
-
-
-def _finite(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise InvalidInputError(what, repr(value), "a finite number")
-    return float(value)
-
-
-def _inside(what: str, value: Any, low: float, high: float) -> float:
-    number = _finite(what, value)
-    if not low <= number <= high:
-        raise InvalidInputError(what, number, f"a number from {low} to {high}")
-    return number

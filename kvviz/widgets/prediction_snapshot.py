@@ -17,15 +17,15 @@ DASHES = {"dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "11 4",
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, with what can be answered."""
+    """A question, with what can be answered; `number` is "" if it is the only one."""
 
-    number: int
+    number: str
     question: Value | Choice | Order | Curve
 
     @property
     def alternative(self) -> str:
         """The question in words, with what can be answered."""
-        return f"{self.number}. {self.question.text} {self.words}".rstrip(".")
+        return f"{self.number}{self.question.text} {self.words}".rstrip(".")
 
     @property
     def words(self) -> str:
@@ -44,7 +44,7 @@ class Asked:
 
     def draw(self, root: ElementTree.Element, top: float) -> float:
         """As `Panel.draw`."""
-        for line in wrapped(f"{self.number}. {self.question.text}", CHARACTERS):
+        for line in wrapped(f"{self.number}{self.question.text}", CHARACTERS):
             write(root, line, MARGIN, top + 13, size=13).set("font-weight", "600")
             top += LINE
         for line in wrapped(self.words, CHARACTERS):

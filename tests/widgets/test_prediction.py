@@ -31,6 +31,7 @@ X = [1, 2, 4]
         (lambda: Value("?", 1, 0.01, 10, log=True), "Value: digits", "0.01 needs"),
         (lambda: Value("?", 1, 0, 10, digits=0.5), "Value: digits", "0 to 6"),
         (lambda: Value("?", 1, 0, 10, unit=3), "Value: unit", "text"),
+        (lambda: Value("?", 1, 0, 10, "tokens " * 5), "Value: unit", "at most 30"),
         (lambda: Value(" ", 1, 0, 10), "Value: text", "a question"),
         (lambda: Value(3, 1, 0, 10), "Value: text", "text"),
         (lambda: Value("word " * 41, 1, 0, 10), "Value: text", "at most 40 words"),
@@ -102,8 +103,13 @@ def test_answers_are_observed_and_the_measurement_waits_for_all_of_them():
 
 def test_answers_are_plain_numbers_with_the_digits_asked_for():
     made = Prediction(Value("a", 1, 0, 10), Value("b", 1, 0, 10, digits=1), Curve("c", X, [0, 0, 0]))
-    made.answers = {"a": np.float32(7.8), "b": 3.14159, "c": np.array([0.25, 0.5, 1])}
+    made.answers = {"a": np.float32(7.8), "b": 3.14159, "c": np.array([0.25, 0.5, 1 + 1e-15])}
     assert json.loads(json.dumps(made.answers)) == {"a": 8, "b": 3.1, "c": [0.25, 0.5, 1]}
+    made = Prediction(Value("a", 1, 0.4, 9.6))
+    for given, answer in ((0.4, 0.4), (9.6, 9.6), (3.3, 3)):  # rounding leaves no range
+        made.answers = {"a": given}
+        made.answers = dict(made.answers)
+        assert made.answers == {"a": answer}
 
 
 def test_the_snapshot_has_all_questions_and_nothing_measured_even_afterwards():

@@ -51,7 +51,7 @@ export function createPrediction(root, host) {
   const asked = page.questions.map((question, index) => {
     const section = list.appendChild(element("section", "kv-question"));
     const heading = section.appendChild(element("h3"));
-    heading.append(element("span", "", `${index + 1}. ${question.text}`));
+    heading.append(element("span", "", page.questions.length > 1 ? `${index + 1}. ${question.text}` : question.text));
     const state = section.appendChild(element("p", "kv-state")); // always one line: nothing may move below a pointer
     const hint = section.appendChild(element("p", "kv-hint", HINT[question.kind]));
     const body = section.appendChild(element("div", `kv-asked-${question.kind}`));

@@ -18,7 +18,7 @@ export function createOrder(host, { text, names, measured }, changed) {
   own.append(element("p", "kv-columnname", "your order, the lowest first"));
   const list = own.appendChild(element("ol", "kv-order"));
   list.setAttribute("aria-label", `${text} The lowest first`);
-  const keep = own.appendChild(element("button", "", "Keep this order"));
+  const keep = own.appendChild(element("button", "kv-keep", "Keep this order"));
   keep.type = "button";
   /** @type {string[] | undefined} */
   let said;
@@ -73,7 +73,6 @@ export function createOrder(host, { text, names, measured }, changed) {
       down.disabled = locked || place === rows.length - 1;
     });
     if (focused instanceof HTMLElement && list.contains(focused)) focused.focus();
-    keep.hidden = said !== undefined;
     host.toggleAttribute("data-open", said === undefined);
   }
 

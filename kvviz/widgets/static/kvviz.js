@@ -8574,7 +8574,7 @@ function createOrder(host, { text, names, measured }, changed) {
   own.append(element("p", "kv-columnname", "your order, the lowest first"));
   const list = own.appendChild(element("ol", "kv-order"));
   list.setAttribute("aria-label", `${text} The lowest first`);
-  const keep = own.appendChild(element("button", "", "Keep this order"));
+  const keep = own.appendChild(element("button", "kv-keep", "Keep this order"));
   keep.type = "button";
   let said;
   let now = [
@@ -8648,7 +8648,6 @@ function createOrder(host, { text, names, measured }, changed) {
       down.disabled = locked || place === rows.length - 1;
     });
     if (focused instanceof HTMLElement && list.contains(focused)) focused.focus();
-    keep.hidden = said !== void 0;
     host.toggleAttribute("data-open", said === void 0);
   }
   function startDrag(event, name, row2, grip) {
@@ -8796,7 +8795,7 @@ function createPrediction(root2, host) {
   const asked = page.questions.map((question, index) => {
     const section2 = list.appendChild(element("section", "kv-question"));
     const heading = section2.appendChild(element("h3"));
-    heading.append(element("span", "", `${index + 1}. ${question.text}`));
+    heading.append(element("span", "", page.questions.length > 1 ? `${index + 1}. ${question.text}` : question.text));
     const state = section2.appendChild(element("p", "kv-state"));
     const hint = section2.appendChild(element("p", "kv-hint", HINT[question.kind]));
     const body = section2.appendChild(element("div", `kv-asked-${question.kind}`));
