@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from kvviz.widgets import Choice, Curve, Order, Prediction, Value
@@ -132,6 +133,17 @@ def test_try_again_hides_what_was_measured_and_keeps_the_answers(browser, answer
         expect(line).to_contain_text('attend to?":0,')
         compare(page).press("Enter")
         expect(page.locator(".kv-result").first).to_contain_text("You said 0.0, measured 1.7 tokens")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_was_measured_can_be_read_by_all(browser, answered, scheme):
+    with opened(browser, answered, scheme=scheme) as page:
+        compare(page).click()
+        page.wait_for_timeout(700)  # for the lines
+        found = Axe().run(page).response
+    assert len(found["passes"]) > 10
+    assert [problem["id"] for problem in found["violations"] if problem["impact"] in ("serious", "critical")] == []
 
 
 def test_a_page_without_motion_draws_the_measured_line_at_once(browser, answered):
