@@ -17,8 +17,8 @@ from playwright.sync_api import Page, sync_playwright
 
 FIGURE_WIDTH, WIDGET_WIDTH, HEIGHT = 760, 960, 800  # CSS pixels
 DRAWN_MS = 120_000  # until a page paints its first token, on a busy machine
-# A token that is painted: a scene's first frames have texts without tint.
-PAINTED = "#kvviz-root :is(.kv-attended, .kv-mechanism *)[data-position]"
+# A token that is painted (a scene's first frames have texts without tint), or a question.
+PAINTED = "#kvviz-root :is(:is(.kv-attended, .kv-mechanism *)[data-position], .kv-question)"
 NEXT_PICTURE = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 
 

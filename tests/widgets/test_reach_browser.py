@@ -153,7 +153,7 @@ KEYS = {"SELECT": ["ArrowDown"], "INPUT": ["ArrowRight"], "BUTTON": ["Enter"], "
 LABELLED = {"find": ["w"], "layer": ["ArrowRight", "ArrowDown"]}  # the search field, and a cell of the map of heads
 ACTIVE = """() => {
     const node = document.activeElement;
-    return [node.tagName, node.ariaLabel ?? node.textContent, node.options?.length === 1];
+    return [node.tagName, node.ariaLabel ?? (node.labels?.[0] ?? node).textContent, node.options?.length === 1];
 }"""
 
 
