@@ -22,7 +22,7 @@ from ..generation.teacher_forcing import ForcedAnswer
 from ..methods import resolve
 from ..methods.base import Method
 from ..methods.selection import Selection
-from ..trace.diagnosis import LOSSES, causes
+from ..trace.diagnosis import LOSSES, causes, evidence_recall
 from ..trace.outcomes import OUTCOMES
 from ..trace.score import Score
 from ..trace.tables import to_table
@@ -101,14 +101,11 @@ def _numbers(forced: ForcedAnswer, method: Method, needed: Sequence[int], full: 
     )  # fmt: skip
     summary = recording.summary()
     table = to_table(LOSSES, losses.rows)
-    wanted = table[table["stage"] != "not wanted"]
-    attended = wanted["stage"] == "attended"
-    weights = wanted["exact_weight"].to_numpy()
     return {
         "logprob": score.total, "answered": score.answered,
         **{name: summary[name] for name in ("recall", "attention_mass", "output_error", "attended_tokens")},
-        "evidence_recall": float(attended.mean()) if len(wanted) else float("nan"),
-        "weighted_evidence_recall": float(weights[attended].sum() / weights.sum()) if len(wanted) else float("nan"),
+        "evidence_recall": evidence_recall(table),
+        "weighted_evidence_recall": evidence_recall(table, weighted=True),
         **{outcome: int((table["stage"] == outcome).sum()) for outcome in OUTCOMES},
         **{f"nats: {name}": nats for name, nats in causes(chain, method.stages)},
     }  # fmt: skip

@@ -21,6 +21,7 @@ from .memory_curves import hit_rate, kv_memory
 from .misses import evidence, loss_by_head, loss_stages
 from .needles import needle_grid
 from .overlap import query_overlap
+from .paired import paired_differences
 from .recall import recall_by_budget
 from .score_and_perplexity import perplexity_by_length, score_by_budget
 from .selection_maps import selection_map
@@ -51,6 +52,7 @@ __all__ = [
     "method_style",
     "needle_grid",
     "page_fragmentation",
+    "paired_differences",
     "perplexity_by_length",
     "query_overlap",
     "query_similarity_by_distance",

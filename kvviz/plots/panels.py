@@ -36,8 +36,9 @@ def panels(
     rows = -(-len(names) // across)
     inside = height * rows + between * (rows - 1)
     figure = make_subplots(
-        rows, across, figure=Figure(), horizontal_spacing=side if across > 1 else 0, vertical_spacing=between / inside
-    )
+        rows, across, figure=Figure(), horizontal_spacing=side if across > 1 else 0,
+        vertical_spacing=between / inside if rows > 1 else 0,
+    )  # fmt: skip
     figure.update_layout(template=template_name(dark), height=inside + _AROUND, hovermode="closest")
     cells = [{"row": number // across + 1, "col": number % across + 1} for number in range(rows * across)]
     places, empty_places = cells[: len(names)], cells[len(names) :]  # the last cells of the grid may be empty

@@ -15,7 +15,7 @@ from .labels import escape
 
 KINDS = ("registry", "paper")
 # A name stands at the beginning of a text, a line or a part of a title, and ends there or before more about the method.
-_BEFORE = r"(?:^|(?<= · )|(?<=<br>)|(?<=, ))"
+_BEFORE = r"(?:^|(?<= · )|(?<=<br>)|(?<=, )|(?<=&gt; ))"
 _AFTER = r"(?=$| ·|<br>|,|:| \()"
 
 

@@ -149,6 +149,13 @@ class Diagnosis:
         """
         return causes(self.waterfall, self.stages)
 
+    def evidence_recall(self, *, weighted: bool = False) -> float:
+        """Share of the evidence tokens that heads want which they attended to; `weighted`: each by its exact weight.
+
+        Weighted, heads that look at the evidence count more. NaN if no head wants any.
+        """
+        return evidence_recall(self.losses, weighted=weighted)
+
     def head_map(self, stage: str = "all") -> NDArray[np.float64]:
         """What restoring each head brings back, float64 [layers, KV heads]; NaN where it was not tried."""
         found = np.full((self.geometry.n_layers, self.geometry.n_kv_heads), np.nan)
@@ -223,6 +230,13 @@ def causes(waterfall: pd.DataFrame, stages: tuple[str, ...]) -> list[tuple[str, 
     keeps_all = stages != ("kept",)
     named = {FULL: "the budget", **VERDICTS} | ({"kept": "the rest"} if keeps_all else {})
     return [(named[stage], after - before) for stage, before, after in zip(rows, totals, totals[1:], strict=False)]
+
+
+def evidence_recall(losses: pd.DataFrame, *, weighted: bool = False) -> float:
+    """`Diagnosis.evidence_recall`, from its losses."""
+    wanted = losses[losses["stage"] != "not wanted"]
+    weights = wanted["exact_weight"].to_numpy(float) if weighted else np.ones(len(wanted))
+    return float(weights[wanted["stage"] == "attended"].sum() / weights.sum()) if len(wanted) else float("nan")
 
 
 def _check_heads(operation: str, table: pd.DataFrame, geometry: Geometry) -> None:

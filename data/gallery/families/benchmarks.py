@@ -1,4 +1,4 @@
-"""Tables of the results of `make bench` (data/benchmarks/cpu.json), for figures."""
+"""Tables of the results of `make bench` (data/benchmarks/cpu.json) and of `make results` beside it, for figures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvviz import IncompatibleFileError
+from kvviz import IncompatibleFileError, load_results
 from kvviz.clustering.iterations import ClusteringTime, ComputeTime, IterationModel, fit_iterations
+from kvviz.evaluation import differences
 
 DATA = Path(__file__).resolve().parents[2]
 CPU, INDEXES = DATA / "benchmarks" / "cpu.json", DATA / "papers" / "measured" / "ctkvr_index_building.json"
@@ -76,6 +77,21 @@ def generating() -> pd.DataFrame:
     rows = [{name: row[name] for name in columns} for row in shown]
     table = _table(rows, prompt_length=results["prompt_tokens"], budget=results["budget"])
     return table.astype({"hit_rate": float})  # missing for methods without copies on the device
+
+
+def orders() -> pd.DataFrame:
+    """Paired differences of the four papers' methods with Quest and SnapKV: needles in 1,024 tokens."""
+    results = load_results(DATA / "benchmarks" / "results.parquet")
+    needles = results.query("task == 'needle' and placement == 'after' and length == 1024 and budget >= 1")
+    methods = ("clusterkv", "centroidkv", "pqcache", "ctkvr")
+    compared = [
+        differences(needles[needles["method"].isin([method, reference])], reference).assign(reference=reference)
+        for method in methods
+        for reference in ("quest", "snapkv")
+    ]
+    table = pd.concat(compared)
+    table.attrs = compared[0].attrs | {"prompt_length": 1024}
+    return table
 
 
 def choosing() -> pd.DataFrame:

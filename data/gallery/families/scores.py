@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from families import figure
+from families import benchmarks, figure
 from kvviz import plots
 from notebooks.runs import Runs
 
@@ -27,6 +27,12 @@ def score_by_budget(runs: Runs) -> go.Figure:
     return plots.score_by_budget(
         runs.table("needles").rename(columns={"correct": "needles_found"}), score="needles_found"
     )
+
+
+@figure("ClusterKV table I, PQCache table 2, CTkvr table 1, CentroidKV table 2", width="page")
+def paired_differences(runs: Runs) -> go.Figure:
+    """Needles found: does each paper's method beat Quest and SnapKV on the same samples, and how sure is that?"""
+    return plots.paired_differences(benchmarks.orders())
 
 
 @figure("ClusterKV fig. 10")
