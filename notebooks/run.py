@@ -33,7 +33,7 @@ from traitlets.config import Config
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import frames  # next to this file
-from reading import EVENING, EVENING_MINUTES, Reading, reading, with_header
+from reading import EVENING, EVENING_MINUTES, Reading, primer, reading, with_header
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 25 s can take over 600 s
@@ -111,8 +111,11 @@ def main() -> int:
             return 1
     print("\n" + "\n".join(lines))
     if set(EVENING) <= set(readings):
-        minutes = sum(readings[name].minutes for name in EVENING)
-        print(f"The path of an evening, {', '.join(EVENING)}: {minutes:.0f} of at most {EVENING_MINUTES} minutes.")
+        minutes = primer().minutes + sum(readings[name].minutes for name in EVENING)
+        path = f"the primer, {', '.join(EVENING)}"
+        print(f"The path of an evening, {path}: {minutes:.0f} of at most {EVENING_MINUTES} minutes.")
+        if minutes > EVENING_MINUTES:
+            return 1
     if options.html:
         print(f"The page: {options.html.resolve()}")
     return fits_binder(peaks, options.limit) if options.recorded else 0
