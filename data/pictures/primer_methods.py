@@ -66,11 +66,12 @@ def budget(prose: Trace) -> go.Figure:
         f"always attended to: {sinks} sinks and the {int(alone.sum()) - sinks} newest": alone,
     }  # fmt: skip
     figure = go.Figure()
-    for (name, chosen), shade in zip(kinds.items(), (0, 2, 1), strict=True):
+    shades = (LIGHT.grid, method_style("clusterkv")["color"], LIGHT.foreground)
+    for (name, chosen), shade in zip(kinds.items(), shades, strict=True):
         at, count = place[chosen], int(chosen.sum())
         figure.add_trace(go.Bar(
             x=at % ACROSS, y=np.full(count, 0.84), base=at // ACROSS - 0.42, width=0.84, name=f"{count:,} {name}",
-            marker={"color": area_shades(3)[shade], "line": {"width": 0}},
+            marker={"color": shade, "line": {"width": 0}},
         ))  # fmt: skip
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, autorange="reversed")
