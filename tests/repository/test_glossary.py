@@ -78,3 +78,18 @@ def test_entries_say_what_the_widgets_say() -> None:
     for name, meaning in json.loads(process.stdout).items():
         said = re.sub(r"^[\w ]+: ", "", meaning).lower()
         assert said in entries()[name].lower(), name
+
+
+MAIN_TERMS = {
+    "00": {"kv-cache", "budget", "recall"}, "01": {"kv-head", "rope", "merging"},
+    "02": {"query-centroid", "query-key-value"},
+    "03": {"page", "bound", "budget", "sinks"}, "04": {"cluster", "centroid", "recall"}, "05": {"merging", "centroid"},
+    "06": {"codebook", "code"}, "07": {"query-centroid", "inverted-list", "rerank"}, "08": {"offload", "block-cache"},
+    "09": {"decode-step", "budget"}, "10": {"budget", "recall"}, "11": {"budget", "oracle"}, "12": {"budget"},
+    "13": {"kv-head", "recall", "needle"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_links_its_main_terms(path: Path) -> None:
+    assert MAIN_TERMS[path.stem[:2]] <= set(re.findall(r"\]\(\.\./docs/glossary\.md#([\w-]+)\)", text_of(path)))
