@@ -19,7 +19,7 @@ OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generatio
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery pictures papers site bench results \
+.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery pictures slides papers site bench results \
 	bench-gpu agreement clean
 
 help: ## list these commands
@@ -76,6 +76,9 @@ gallery: setup ## draw every plot from recorded data again
 
 pictures: setup ## picture the widgets for README.md and the site again, one of them moving
 	$(BIN)/python data/pictures/make.py $(ARGS)
+
+slides: setup ## slides of the notebooks, into build/slides: arrow keys turn them, printing makes a PDF
+	$(BIN)/python notebooks/slides.py $(ARGS)
 
 papers: setup ## draw the pages of the papers' figures beside ours; ARGS="--measure NAME" measures first
 	$(BIN)/python data/papers/make.py $(ARGS)

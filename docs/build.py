@@ -137,7 +137,17 @@ def read(name: str) -> nbformat.NotebookNode:
     notebook.cells = [cell for cell in notebook.cells if "colab" not in cell.metadata.get("tags", ())]
     for cell in notebook.cells:
         cell.source = linked(cell.source, Path("notebooks", name))
+        fold(cell)
     return notebook
+
+
+def fold(cell: nbformat.NotebookNode) -> None:
+    """Let MyST-NB fold the code of a cell tagged `set-up`, and the outputs of one tagged `answer`."""
+    tags = cell.metadata.get("tags", [])
+    for tag, (folded, prompt) in frames.FOLDED.items():
+        if tag in tags:
+            cell.metadata["tags"] = [*cell.metadata["tags"], folded]
+            cell.metadata["mystnb"] = {"code_prompt_show": prompt, "code_prompt_hide": prompt.replace("Show", "Hide")}
 
 
 def linked(text: str, path: Path, *, in_docs: bool = False) -> str:

@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 
 STATIC = Path(__file__).resolve().parents[1] / "docs" / "static"
+# What a page folds, by the tag of a cell: as MyST-NB calls it, and what to click.
+FOLDED = {"set-up": ("hide-input", "Show the set-up"), "answer": ("hide-output", "Show the measurement")}
 
 
 def framed(page: str) -> str:

@@ -1,14 +1,17 @@
-"""How long a notebook takes to read and do: its words, and minutes by what it holds."""
+"""How long a notebook or a page takes to read and do: its words, and minutes by what it holds."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import nbformat
 
 WORDS_PER_MINUTE = 200  # of technical prose in a second language; 240 are usual for fluent readers
 FIGURE_MINUTES, WIDGET_MINUTES, EXERCISE_MINUTES = 1.0, 4.0, 8.0  # to look at, to play with, to solve
 EVENING = ("00_quickstart", "03_page_fragmentation", "04_clusterkv", "06_pqcache", "07_ctkvr")
+PRIMER = Path(__file__).resolve().parents[1] / "docs" / "primer.md"  # read before them, in the same evening
 EVENING_MINUTES = 180
 _WIDGET, _FIGURE = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 
@@ -50,6 +53,24 @@ def reading(notebook: nbformat.NotebookNode) -> Reading:
     return Reading(words, words if before is None else before, figures, widgets, exercises)
 
 
+def reading_of_page(markdown: str) -> Reading:
+    """The Reading of a Markdown page with pictures; neither links' addresses nor descriptions of pictures are words."""
+    pictures = re.findall(r"!\[[^\]]*\]\([^)]*\)", markdown)
+    before, *rest = re.split(r"!\[[^\]]*\]\([^)]*\)", markdown)
+    words = [len(re.sub(r"\]\([^)]*\)", "]", part).split()) for part in (before, *rest)]
+    return Reading(sum(words), words[0], len(pictures), widgets=0, exercises=0)
+
+
+def primer() -> Reading:
+    """The Reading of the primer."""
+    return reading_of_page(PRIMER.read_text(encoding="utf-8"))
+
+
+def rounded(minutes: float) -> int:
+    """Minutes as headers give them, to 5."""
+    return 5 * round(minutes / 5)
+
+
 def header(name: str, names: list[str], minutes: float) -> str:
     """The line of a notebook's first cell that says how long it takes, and which notebooks come before and after it.
 
@@ -59,7 +80,7 @@ def header(name: str, names: list[str], minutes: float) -> str:
     around = [(word, names[at]) for word, at in (("before", place - 1), ("next", place + 1)) if 0 <= at < len(names)]
     links = " · ".join(f"{word}: [{other[:2]}]({other}.ipynb)" for word, other in around)
     path = " → ".join(f"**{each[:2]}**" if each == name else f"[{each[:2]}]({each}.ipynb)" for each in EVENING)
-    return f"*About {5 * round(minutes / 5)} minutes{f' · an evening: {path}' if name in EVENING else ''} · {links}*"
+    return f"*About {rounded(minutes)} minutes{f' · an evening: {path}' if name in EVENING else ''} · {links}*"
 
 
 def with_header(notebook: nbformat.NotebookNode, name: str, names: list[str]) -> None:

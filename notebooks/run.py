@@ -33,7 +33,7 @@ from traitlets.config import Config
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import frames  # next to this file
-from reading import EVENING, EVENING_MINUTES, Reading, reading, with_header
+from reading import EVENING, EVENING_MINUTES, Reading, primer, reading, with_header
 
 HERE = Path(__file__).resolve().parent
 CELL_TIMEOUT_S = 3600  # stops a cell that hangs; on a busy machine, a cell of 25 s can take over 600 s
@@ -65,7 +65,7 @@ PAGE = """{%- extends 'lab/index.html.j2' -%}
 :root { color-scheme: light; }
 .kvviz-front { padding: 0 var(--jp-notebook-padding, 10px); }
 .jp-InputArea > details { flex: 1 1 auto; min-width: 0; }
-.jp-InputArea > details > summary {
+.jp-InputArea > details > summary, .kvviz-answer > summary {
   cursor: pointer; color: var(--jp-content-font-color2); font: 13px/28px var(--jp-content-font-family);
 }
 {{ nb.metadata.kvviz["frames.css"] }}
@@ -83,6 +83,11 @@ PAGE = """{%- extends 'lab/index.html.j2' -%}
 {{ super() }}
 {%- endblock -%}
 {%- block input -%}<details><summary>Code</summary>{{ super() }}</details>{%- endblock -%}
+{%- block output_group -%}
+{%- if "answer" in cell.metadata.get("tags", []) and cell.outputs -%}
+<details class="kvviz-answer"><summary>Show the measurement</summary>{{ super() }}</details>
+{%- else -%}{{ super() }}{%- endif -%}
+{%- endblock -%}
 {%- block html_head_js -%}{%- endblock -%}
 {%- block html_head_js_mathjax -%}{%- endblock -%}
 {%- block html_head_js_mermaidjs -%}{%- endblock -%}
@@ -111,8 +116,9 @@ def main() -> int:
             return 1
     print("\n" + "\n".join(lines))
     if set(EVENING) <= set(readings):
-        minutes = sum(readings[name].minutes for name in EVENING)
-        print(f"The path of an evening, {', '.join(EVENING)}: {minutes:.0f} of at most {EVENING_MINUTES} minutes.")
+        minutes = primer().minutes + sum(readings[name].minutes for name in EVENING)
+        path = f"the primer, {', '.join(EVENING)}"
+        print(f"The path of an evening, {path}: {minutes:.0f} of at most {EVENING_MINUTES} minutes.")
     if options.html:
         print(f"The page: {options.html.resolve()}")
     return fits_binder(peaks, options.limit) if options.recorded else 0

@@ -1,11 +1,12 @@
 """Picture the widgets from recorded data, for README.md and the site, without a model or a network.
 
-    python data/pictures/make.py                     all pictures; this takes about a minute
+    python data/pictures/make.py                     all pictures; this takes some minutes
     python data/pictures/make.py --only clusterkv    one of them
     python data/pictures/make.py --dark --out FOLDER    dark stills instead, which the site shows in its dark theme
 
 They are a moving picture of ClusterKV at work, a still of each of the four papers' methods at work, and a still of each
-other widget. This needs playwright and Pillow, which `make setup` installs, and a Chromium on the machine.
+other widget, and the figures of the primer (docs/primer.md). This needs playwright, kaleido and Pillow, which `make
+setup` installs, and a Chromium on the machine.
 """
 
 from __future__ import annotations
@@ -14,19 +15,26 @@ import argparse
 import io
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import kaleido
+import plotly.graph_objects as go
 from PIL import Image
 
 import kvviz
-from kvviz import widgets
+from kvviz import plots, widgets
+from kvviz.plots.export import browser_page, save_dark
+from kvviz.trace import Trace
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "notebooks"))
 
 import pictures  # noqa: E402  # not in a package: found by the line above
+import primer  # noqa: E402  # likewise
+import primer_methods  # noqa: E402  # likewise
 
 HIDDEN = "The special magic number is 7463"
 COMPARED = ("clusterkv, 400 clusters", "ctkvr", "clusterkv, L/80 clusters", "quest")
@@ -42,26 +50,37 @@ FRAME_MS, LAST_MS = 1500, 4000
 MOVING_PAGE = {"width": 599, "scale": 2, "part": ".kv-controls", "height": 590}
 MOVING_WIDTH, COLOURS = 700, (256, 192, 128, 96, 64)
 STILL_PAGE = {"width": 330, "scale": 2}
+# The primer's pictures, in its order.
+FIGURES: dict[str, Callable[[Trace], go.Figure]] = {
+    f"primer_{draw.__name__}": draw for draw in (*primer.FIGURES, *primer_methods.FIGURES)
+}
+MANY_LAYERS = "layers"  # the trace with several layers; the other is longer
+FIGURE_DPI = 200
 
 
 def main() -> int:
     """Make what the command line asks for, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = (MOVING, *CHAPTERS, *WIDGETS)
+    names = (MOVING, *CHAPTERS, *WIDGETS, *FIGURES)
     parser.add_argument("--only", choices=names, action="append", help="a picture to make; may be repeated")
     parser.add_argument("--out", type=Path, default=HERE, help="the folder to write to, by default this one")
     parser.add_argument("--dark", action="store_true", help="write dark stills to --out")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     runs, scheme = kvviz.open_runs(live=False), "dark" if options.dark else "light"
-    for name in options.only or names:
+    wanted = options.only or names
+    for name in wanted:
         if name == MOVING:
             if not options.dark:
                 save(options.out / f"{name}.gif", moving(at_work(runs, "clusterkv")))
         elif name in CHAPTERS:
             save(options.out / f"{name}.png", of_chapter(at_work(runs, name), CHAPTERS[name], scheme))
-        else:
+        elif name in WIDGETS:
             save(options.out / f"{name}.png", whole(WIDGETS[name](runs), scheme))
+    with drawing_figures() if set(FIGURES) & set(wanted) else nullcontext():
+        for name in FIGURES:
+            if name in wanted:
+                save_figure(options.out, name, runs, dark=options.dark)
     size = (HERE / f"{MOVING}.gif").stat().st_size
     if size > MOST_BYTES:
         print(f"{MOVING}.gif has {size:,} bytes, more than {MOST_BYTES:,}", file=sys.stderr)
@@ -72,6 +91,30 @@ def save(path: Path, picture: bytes) -> None:
     """Write a picture, and print its size."""
     path.write_bytes(picture)
     print(f"{path.name:24} {len(picture) / 1e3:6.0f} kB", flush=True)
+
+
+@contextmanager
+def drawing_figures() -> Iterator[None]:
+    """One browser for all figures."""
+    kaleido.start_sync_server(silence_warnings=True, **browser_page())
+    try:
+        yield
+    finally:
+        kaleido.stop_sync_server(silence_warnings=True)
+
+
+def save_figure(folder: Path, name: str, runs: Any, *, dark: bool) -> None:
+    """Write a figure of the primer as PNG, in 256 colours, or as a dark SVG."""
+    figure = FIGURES[name](runs.trace(MANY_LAYERS if name == "primer_sinks" else "prose"))
+    if dark:
+        save_dark(figure, folder / f"{name}.svg", "page")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        drawn = plots.save(figure, Path(temporary) / "figure.png", width="page", dpi=FIGURE_DPI)
+        few = Image.open(drawn).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    file = io.BytesIO()
+    few.save(file, "PNG", optimize=True)
+    save(folder / f"{name}.png", file.getvalue())
 
 
 def at_work(runs: Any, method: str) -> widgets.MechanismStepper:

@@ -16,3 +16,5 @@ window.addEventListener("message", ({ source, data }) => {
 });
 new MutationObserver(() => frames.forEach(tell)).observe(document.body, { attributes: true, attributeFilter: ["data-theme"] });
 media.addEventListener("change", () => frames.forEach(tell));
+// A figure that was drawn in a folded part has no width of its own yet: it takes it when the part opens.
+document.addEventListener("toggle", () => window.dispatchEvent(new Event("resize")), true);
