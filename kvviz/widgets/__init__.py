@@ -1,4 +1,7 @@
-"""Interactive widgets over recordings and traces: stepper, comparer, inspector, explorer. They load on first use."""
+"""Interactive widgets over recordings and traces: stepper, comparer, inspector, explorer; and predictions by readers.
+
+They load on first use.
+"""
 
 from __future__ import annotations
 

@@ -5,4 +5,9 @@ from .decode_stepper import DecodeStepper as DecodeStepper
 from .mechanism_stepper import MechanismStepper as MechanismStepper
 from .method_comparer import MethodComparer as MethodComparer
 from .miss_inspector import MissInspector as MissInspector
+from .prediction import Prediction as Prediction
+from .prediction_questions import Choice as Choice
+from .prediction_questions import Curve as Curve
+from .prediction_questions import Order as Order
+from .prediction_questions import Value as Value
 from .token_strip import TokenStrip as TokenStrip

@@ -12,15 +12,14 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-WIDTH, MARGIN = 760, 16  # pixels
-INSIDE = WIDTH - 2 * MARGIN
+from .snapshot_svg import INK, INSIDE, MARGIN, MUTED, WIDTH, add, heading, width_of, wrapped, write, written
+
 CHARACTER, LINE = 7.2, 19  # of 12 px monospace text
 CHARACTERS, LINES = int(INSIDE / CHARACTER), 9  # of running text
 GAP = "    "  # between numbers
 BEFORE = 30  # tokens of the running text before the one at which it opens
 MOST_TOKENS, LONGEST_NAME = 300, 30  # limits the size of the picture
 UNPRINTED = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Mn", "Me")  # categories of Unicode
-INK, MUTED = "#1d2125", "#5c6570"
 
 
 class Panel(Protocol):
@@ -49,12 +48,12 @@ class Passage:
 
     def draw(self, root: ElementTree.Element, top: float) -> float:
         """As `Panel.draw`."""
-        top = _heading(root, self.title, top)
+        top = heading(root, self.title, top)
         lines, column = [""], 0
         first = max(0, self.focus - BEFORE)
         for position in range(first, min(first + MOST_TOKENS, len(self.tokens))):
             text = _printable(self.tokens[position])
-            cells = _cells(text)
+            cells = width_of(text)
             if column and column + cells > CHARACTERS:
                 lines, column = [*lines, ""], 0
             if len(lines) > LINES:
@@ -65,18 +64,18 @@ class Passage:
             if "\n" in self.tokens[position]:
                 lines, column = [*lines, ""], 0
         lines = lines[:LINES]
-        font = _add(root, "g", fill=INK)
+        font = add(root, "g", fill=INK)
         font.set("font-family", "ui-monospace, Consolas, 'DejaVu Sans Mono', monospace")
         for number, line in enumerate(lines):
-            _text(font, line, MARGIN, top + 13 + number * LINE, size=12, width=_cells(line) * CHARACTER)
+            write(font, line, MARGIN, top + 13 + number * LINE, size=12, width=width_of(line) * CHARACTER)
         return top + len(lines) * LINE
 
     def _mark(self, root: ElementTree.Element, position: int, x: float, y: float, width: float) -> None:
         if position in self.fills:
-            tint = _add(root, "rect", x=x, y=y, width=width, height=LINE - 2, fill=self.fills[position])
+            tint = add(root, "rect", x=x, y=y, width=width, height=LINE - 2, fill=self.fills[position])
             tint.set("data-position", str(position))
         if position in self.lined:
-            _add(root, "path", d=f"M{x:.1f} {y + LINE - 3:.1f}h{width:.1f}", stroke=INK)
+            add(root, "path", d=f"M{x:.1f} {y + LINE - 3:.1f}h{width:.1f}", stroke=INK)
 
 
 @dataclass(frozen=True)
@@ -90,20 +89,20 @@ class Cells:
 
     def draw(self, root: ElementTree.Element, top: float) -> float:
         """As `Panel.draw`."""
-        top = _heading(root, self.title, top)
-        left = MARGIN + max((_cells(name[:LONGEST_NAME]) for name, _ in self.rows), default=0) * CHARACTER
+        top = heading(root, self.title, top)
+        left = MARGIN + max((width_of(name[:LONGEST_NAME]) for name, _ in self.rows), default=0) * CHARACTER
         left += 8 * (left > MARGIN)
         drawn: dict[str, list[str]] = {}
         for number, (name, colours) in enumerate(self.rows):
             y = top + number * (self.height + 1)
             if name:
-                _text(root, name[:LONGEST_NAME], MARGIN, y + min(self.height, 12), size=11, fill=MUTED)
+                write(root, name[:LONGEST_NAME], MARGIN, y + min(self.height, 12), size=11, fill=MUTED)
             width = min((WIDTH - MARGIN - left) / max(len(colours), 1), 22)
             for colour, start, count in _runs(colours):
                 bar = f"M{left + start * width:.1f} {y + self.height / 2:.1f}h{count * width:.1f}"
                 drawn.setdefault(colour, []).append(bar)
         for colour, bars in drawn.items():
-            _add(root, "path", d="".join(bars), stroke=colour).set("stroke-width", str(self.height))
+            add(root, "path", d="".join(bars), stroke=colour).set("stroke-width", str(self.height))
         return top + len(self.rows) * (self.height + 1) + 4
 
 
@@ -119,7 +118,7 @@ class Dots:
 
     def draw(self, root: ElementTree.Element, top: float) -> float:
         """As `Panel.draw`."""
-        top, height = _heading(root, self.title, top), 240
+        top, height = heading(root, self.title, top), 240
         low, high = self.points.min(0), self.points.max(0)
 
         def place(point: NDArray[np.floating]) -> tuple[float, float]:
@@ -131,12 +130,12 @@ class Dots:
             x, y = place(point)
             by_colour.setdefault(colour, []).append(f"M{x:.0f} {y:.0f}h0")
         for colour, dots in by_colour.items():
-            path = _add(root, "path", d="".join(dots), stroke=colour)
+            path = add(root, "path", d="".join(dots), stroke=colour)
             path.set("stroke-width", "4")
             path.set("stroke-linecap", "round")
         if self.star is not None:
             x, y = place(self.star)
-            _text(root, "★", x - 8, y + 6, size=18)
+            write(root, "★", x - 8, y + 6, size=18)
         return top + height
 
 
@@ -152,13 +151,13 @@ class Bars:
 
     def draw(self, root: ElementTree.Element, top: float) -> float:
         """As `Panel.draw`."""
-        top, height = _heading(root, self.title, top), 90
+        top, height = heading(root, self.title, top), 90
         width = min(INSIDE / max(len(self.scores), 1), 22)
         heights = self.scores - self.scores.min(initial=np.inf)
         heights = 2 + (height - 2) * heights / max(float(heights.max(initial=0)), 1e-12)
         for rank, (tall, colour, full) in enumerate(zip(heights.tolist(), self.colours, self.filled, strict=True)):
             left = MARGIN + rank * width
-            bar = _add(root, "rect", x=left, y=top + height - tall, width=width * 0.8, height=tall)
+            bar = add(root, "rect", x=left, y=top + height - tall, width=width * 0.8, height=tall)
             bar.set("fill", colour if full else "none")
             bar.set("stroke", INK if full else colour)
             bar.set("stroke-width", f"{min(1.0, width / 5):.2f}")
@@ -194,7 +193,7 @@ class Table:
             y = top + 14 + number * LINE
             for column, value in enumerate(row):
                 x = MARGIN if column == 0 else MARGIN + names + column * step
-                cell = _text(root, value, x, y, size=12, fill=MUTED if number < len(heads) else INK)
+                cell = write(root, value, x, y, size=12, fill=MUTED if number < len(heads) else INK)
                 cell.set("text-anchor", "end" if column else "start")
         return top + len(rows) * LINE + 4
 
@@ -202,18 +201,18 @@ class Table:
 def svg(title: str, place: str, numbers: Sequence[tuple[str, str]], panels: Sequence[Panel], alternative: str) -> str:
     """A picture of panels below a title line, a place and numbers. Every text is escaped."""
     root = ElementTree.Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
-    _add(root, "title").text = _written(title)
-    _add(root, "desc").text = _written(alternative)
-    ground = _add(root, "rect", width=WIDTH, fill="#ffffff")
+    add(root, "title").text = written(title)
+    add(root, "desc").text = written(alternative)
+    ground = add(root, "rect", width=WIDTH, fill="#ffffff")
     top = 28.0
-    for line in _wrapped(title, 84):
-        _text(root, line, MARGIN, top, size=15).set("font-weight", "600")
+    for line in wrapped(title, 84):
+        write(root, line, MARGIN, top, size=15).set("font-weight", "600")
         top += 20
     if place:
-        _text(root, place, MARGIN, top, size=12, fill=MUTED)
+        write(root, place, MARGIN, top, size=12, fill=MUTED)
         top += 20
-    for line in _wrapped(GAP.join(f"{name} {value}" for name, value in numbers), CHARACTERS, GAP):
-        _text(root, line, MARGIN, top, size=12)
+    for line in wrapped(GAP.join(f"{name} {value}" for name, value in numbers), CHARACTERS, GAP):
+        write(root, line, MARGIN, top, size=12)
         top += LINE
     for panel in panels:
         top = panel.draw(root, top) + 8
@@ -235,34 +234,6 @@ def stacked(pictures: Sequence[str]) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(inside)}</svg>'
 
 
-def _heading(root: ElementTree.Element, title: str, top: float) -> float:
-    if not title:
-        return top
-    _text(root, title, MARGIN, top + 12, size=12, fill=MUTED).set("font-weight", "600")
-    return top + 20
-
-
-def _add(root: ElementTree.Element, kind: str, **attributes: object) -> ElementTree.Element:
-    return ElementTree.SubElement(
-        root,
-        kind,
-        {key: f"{value:.1f}" if isinstance(value, float) else str(value) for key, value in attributes.items()},
-    )
-
-
-def _text(
-    root: ElementTree.Element, text: str, x: float, y: float, *, size: int, fill: str = INK, width: float | None = None
-) -> ElementTree.Element:
-    node = _add(root, "text", x=float(x), y=float(y), fill=fill)
-    node.set("font-size", str(size))
-    node.set("xml:space", "preserve")
-    if width:  # viewers have different fonts; tints have to stay under their tokens
-        node.set("textLength", f"{width:.1f}")
-        node.set("lengthAdjust", "spacingAndGlyphs")
-    node.text = _written(text)
-    return node
-
-
 def _runs(colours: Sequence[str | None]) -> Iterator[tuple[str, int, int]]:
     """The colour, first cell and number of cells of each run of equal colours; empty cells are left out."""
     start = 0
@@ -275,27 +246,7 @@ def _runs(colours: Sequence[str | None]) -> Iterator[tuple[str, int, int]]:
         start = place
 
 
-def _wrapped(text: str, characters: int, gap: str = " ") -> list[str]:
-    """Lines of at most about `characters`, which end at a gap."""
-    lines = [""]
-    for part in text.split(gap):
-        if lines[-1] and len(lines[-1]) + len(part) >= characters:
-            lines.append("")
-        lines[-1] += f"{gap}{part}" if lines[-1] else part
-    return [line[: 2 * characters] for line in lines if line]
-
-
 def _printable(token: str) -> str:
     """A token on one line: line ends as ↵; marks that would turn or join the text around them as a dot."""
     signs = token[:CHARACTERS].replace("\n", "↵").replace("\t", " ")
     return "".join("·" if unicodedata.category(sign) in UNPRINTED else sign for sign in signs)
-
-
-def _written(text: str) -> str:
-    """Text that XML can hold."""
-    return "".join("\ufffd" if unicodedata.category(sign) in ("Cc", "Cs", "Cn") else sign for sign in text)
-
-
-def _cells(text: str) -> int:
-    """The width of text in characters of a monospace font."""
-    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)

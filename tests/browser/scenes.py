@@ -10,12 +10,22 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from kvviz.trace import Trace
-from kvviz.widgets import BudgetExplorer, ClusterInspector, DecodeStepper, MechanismStepper, MethodComparer, assets
+from kvviz.widgets import (
+    BudgetExplorer,
+    ClusterInspector,
+    Curve,
+    DecodeStepper,
+    MechanismStepper,
+    MethodComparer,
+    Prediction,
+    Value,
+    assets,
+)
 from kvviz.widgets.budget_explorer import LONGEST
 
 from .recordings import prose_recording
 
-READY = ".kvviz .kv-attended[data-position], .kvviz:is(.kv-alone, .kv-mechanism) canvas"
+READY = ".kvviz .kv-attended[data-position], .kvviz:is(.kv-alone, .kv-mechanism) canvas, .kv-question"
 RECORDING = "from tests.browser.recordings import prose_recording\n"
 LAYERS = (14, 2, 29)
 LONG = 32768  # tokens, from which a change may take twice as long
@@ -174,6 +184,20 @@ def mechanism(sizes: Sizes) -> Iterator[Scene]:
         )  # fmt: skip
 
 
+def prediction(_: Sizes) -> Iterator[Scene]:
+    """A prediction, whose answers need no kernel; its sizes are always the same."""
+    value, curve = Value("How many?", 1, 0, 40), Curve("Which way?", range(24), [0.5] * 24)
+    controls = (
+        Control("value", ".kv-prediction input[type=range]"), Control("curve", ".kv-point >> nth=3", 20, "ArrowUp"),
+    )  # fmt: skip
+    yield Scene(
+        "prediction", "2 questions", 50, _file(Prediction(value, curve).to_html), controls,
+        "from kvviz.widgets import Curve, Prediction, Value\n"
+        "Prediction(Value('How many?', 1, 0, 40), Curve('Which way?', range(24), [0.5] * 24))",
+        controls,
+    )  # fmt: skip
+
+
 def canvas(sizes: Sizes) -> Iterator[Scene]:
     """A matrix of noise on a canvas, replaced by another one."""
     size = sizes.canvas
@@ -187,7 +211,7 @@ def canvas(sizes: Sizes) -> Iterator[Scene]:
 # Each function yields its scenes one by one, so that recordings are made only when needed.
 WIDGETS: dict[str, Callable[[Sizes], Iterator[Scene]]] = {
     "stepper": stepper, "comparer": comparer, "explorer": explorer, "inspector": inspector, "mechanism": mechanism,
-    "canvas": canvas,
+    "prediction": prediction, "canvas": canvas,
 }  # fmt: skip
 
 

@@ -23,13 +23,14 @@ from kvviz.widgets import (
     MethodComparer,
     MissInspector,
 )
+from tests.widgets.predictions import ANSWERS, prediction
 
 from .lab import ROOT, chromium_arguments
 
 DATA = ROOT / "data"
 WIDTHS, SCHEMES = (390, 800, 1280), ("light", "dark")
 COMPARED = ("clusterkv-400-clusters", "quest", "pqcache", "ctkvr")
-READY = ".kvviz .kv-attended[data-position]"
+READY = ".kvviz .kv-attended[data-position], .kv-question"
 
 
 def _recording(name: str) -> Recording:
@@ -48,6 +49,7 @@ WIDGETS: dict[str, Callable[[Path], object]] = {
     "inspector": lambda path: ClusterInspector(_trace(), token=100).to_html(path),
     "misses": lambda path: MissInspector(Diagnosis.load(DATA / "diagnoses" / "misses-quest.safetensors")).to_html(path),
     "mechanism": lambda path: _mechanism().to_html(path),
+    "prediction": lambda path: prediction(answers=ANSWERS, revealed=True).to_html(path),
 }
 
 

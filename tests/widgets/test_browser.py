@@ -56,7 +56,7 @@ def opened(browser, path, *, scheme="light", width=960):
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("dialog", lambda dialog: (problems.append(f"dialog {dialog.message}"), dialog.dismiss()))
     page.goto(path.as_uri())
-    expect(page.locator(".kv-attended[data-position]").first).to_be_visible()
+    expect(page.locator(".kv-attended[data-position], .kv-question").first).to_be_visible()
     yield page
     context.close()
     assert problems == []

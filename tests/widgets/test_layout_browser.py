@@ -17,12 +17,13 @@ from tests.browser.lab import NO_BROWSER, NO_BROWSER_REASON, ROOT
 from tests.browser.recordings import hostile_recording
 from tests.generation.test_explore import made_trace
 from tests.synthetic import diagnosis, recording
+from tests.widgets.predictions import prediction
 from tests.widgets.test_browser import opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)]
 OTHERS = ("quest", "pqcache", "ctkvr", "centroidkv", "snapkv", "streaming_llm")  # one of each colour
 WIDTHS = (1280, 800, 390)
-NAMES = ("stepper", "comparer", "explorer", "inspector", "misses", "mechanism")
+NAMES = ("stepper", "comparer", "explorer", "inspector", "misses", "mechanism", "prediction")
 
 
 def widgets():
@@ -34,6 +35,7 @@ def widgets():
         "inspector": ClusterInspector(made_trace(200)),
         "misses": MissInspector(diagnosis()),
         "mechanism": mechanism(),
+        "prediction": prediction(),
     }
 
 

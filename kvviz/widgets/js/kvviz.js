@@ -9,6 +9,7 @@ import { createInspector } from "./inspector.js";
 import { createMechanism } from "./mechanism.js";
 import { createMisses } from "./misses.js";
 import { pageModel } from "./page.js";
+import { createPrediction } from "./prediction.js";
 import { createStepper } from "./stepper.js";
 
 /** @import { Model, View } from "./host.js" */
@@ -21,6 +22,7 @@ const VIEWS = {
   matrix: createCanvasMatrix,
   mechanism: createMechanism,
   misses: createMisses,
+  prediction: createPrediction,
   stepper: createStepper,
   strip: createTokenStrip,
 };

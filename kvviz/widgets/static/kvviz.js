@@ -1461,22 +1461,22 @@ function createCurve(host, { label, onPick, onHover }) {
     role: "img",
     "aria-label": label
   }));
-  const fixed = {
+  const fixed2 = {
     "vector-effect": "non-scaling-stroke"
   };
   const others = svg.appendChild(svgElement("path", {
     class: "kv-others",
-    ...fixed
+    ...fixed2
   }));
   const curve = svg.appendChild(svgElement("path", {
     class: "kv-own",
-    ...fixed
+    ...fixed2
   }));
   const frame2 = svg.appendChild(svgElement("rect", {
     class: "kv-now",
     y: 0.5,
     height: TALL - 1,
-    ...fixed
+    ...fixed2
   }));
   let steps2 = 1;
   const x = (step) => (step + 0.5) * WIDE / steps2;
@@ -1991,8 +1991,8 @@ var MOVES2 = {
 function createHeadMap(host, options) {
   const { layers, heads, headName, label, about: about2, pick, tip } = options;
   const { joined = () => void 0, available = () => true, elsewhere = "" } = options;
-  const nameOf = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
-  const keyOf = ({ layer, head }) => String([
+  const nameOf2 = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
+  const keyOf2 = ({ layer, head }) => String([
     layer,
     head
   ]);
@@ -2040,12 +2040,12 @@ function createHeadMap(host, options) {
     node.addEventListener("pointerover", (event) => tip.show([
       [
         "head",
-        nameOf(place)
+        nameOf2(place)
       ],
       ...told(place)
     ], event));
     node.addEventListener("pointerleave", () => tip.hide());
-    cells.set(keyOf(place), node);
+    cells.set(keyOf2(place), node);
     return node;
   }
   function told(place) {
@@ -2060,17 +2060,17 @@ function createHeadMap(host, options) {
   function go(place) {
     move(place);
     if (available(place)) pick(place);
-    cells.get(keyOf(place))?.focus();
+    cells.get(keyOf2(place))?.focus();
   }
   function move(place) {
-    const before = cells.get(keyOf(cursor)), node = cells.get(keyOf(place));
+    const before = cells.get(keyOf2(cursor)), node = cells.get(keyOf2(place));
     if (before) before.tabIndex = -1;
     if (node) node.tabIndex = 0;
     cursor = place;
     say(place);
   }
   function say(place) {
-    const words = `${nameOf(place)}: ${told(place).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
+    const words = `${nameOf2(place)}: ${told(place).map(([name, value]) => `${name} ${value}`).join(" \xB7 ")}`;
     if (said.textContent !== words) said.textContent = words;
   }
   table.addEventListener("keydown", (event) => {
@@ -2103,7 +2103,7 @@ function createHeadMap(host, options) {
         for (const head of heads) {
           const node = (
             /** @type {HTMLButtonElement} */
-            cells.get(keyOf({
+            cells.get(keyOf2({
               layer,
               head
             }))
@@ -2125,7 +2125,7 @@ function createHeadMap(host, options) {
             layer,
             head
           }) ? "" : `, ${elsewhere}`;
-          node.setAttribute("aria-label", `${nameOf({
+          node.setAttribute("aria-label", `${nameOf2({
             layer,
             head
           })}: ${number}${away}`);
@@ -2134,18 +2134,18 @@ function createHeadMap(host, options) {
     },
     /** @param {Head} picked */
     paint({ layer, head }) {
-      cells.get(keyOf(current))?.removeAttribute("data-picked");
-      const moved = keyOf({
+      cells.get(keyOf2(current))?.removeAttribute("data-picked");
+      const moved = keyOf2({
         layer,
         head
-      }) !== keyOf(current);
+      }) !== keyOf2(current);
       current = {
         layer,
         head
       };
-      cells.get(keyOf(current))?.setAttribute("data-picked", "");
+      cells.get(keyOf2(current))?.setAttribute("data-picked", "");
       if (moved && !table.contains(document.activeElement)) move(current);
-      else if (moved || keyOf(cursor) === keyOf(current)) say(current);
+      else if (moved || keyOf2(cursor) === keyOf2(current)) say(current);
     },
     /**
      * Sets or removes an attribute of each head.
@@ -2155,7 +2155,7 @@ function createHeadMap(host, options) {
      */
     mark(name, holds) {
       for (const layer of layers) {
-        for (const head of heads) cells.get(keyOf({
+        for (const head of heads) cells.get(keyOf2({
           layer,
           head
         }))?.toggleAttribute(name, holds({
@@ -4095,15 +4095,15 @@ function createCurve2(host, page, { tip, pick }) {
     }, `\u25C6 oracle ${shortNumber(best)}`));
     svg.append(svgElement("text", methodLabel, `${page.title} ${shortNumber(now)}`));
   }
-  function nearest(scale2, event) {
+  function nearest2(scale2, event) {
     const pointed = scale2.budget(event.clientX - svg.getBoundingClientRect().left);
     const distance = (budget) => Math.abs(Math.log(budget / pointed));
     return page.budgets.reduce((best, budget) => distance(budget) < distance(best) ? budget : best);
   }
-  svg.addEventListener("click", (event) => scale && pick(nearest(scale, event)));
+  svg.addEventListener("click", (event) => scale && pick(nearest2(scale, event)));
   svg.addEventListener("pointermove", (event) => {
     if (!scale || !shown2) return;
-    const budget = nearest(scale, event), { measure, numbers } = shown2;
+    const budget = nearest2(scale, event), { measure, numbers } = shown2;
     const valueIn = (points) => points.find(([stop]) => stop === budget)?.[measure.place];
     const value = budget === numbers.budget ? numbers[measure.name] : valueIn(known.points);
     const best = budget === numbers.budget ? numbers.oracle[measure.name] : valueIn(known.oracle);
@@ -5041,15 +5041,15 @@ function createDetails(host, page, { goTo, onList }) {
     list.addEventListener("click", onList);
     const rows = told.appendChild(element("dl", "kv-rows"));
     row(rows, "mostly", MEANING4.mostly).append(frequent(page.tokens, members));
-    const nearest = row(rows, "nearest", MEANING4.nearest), width = clusters.shapes.nearest[1];
+    const nearest2 = row(rows, "nearest", MEANING4.nearest), width = clusters.shapes.nearest[1];
     for (let rank2 = 0; rank2 < width; rank2++) {
       const neighbour = clusters.nearest[cluster * width + rank2];
       if (neighbour < 0) continue;
       const cosine = clusters.nearest_cosine[cluster * width + rank2].toFixed(3);
       const meaning = `go to ${one} ${neighbour}: ${clusters.sizes[neighbour]} tokens, cosine of centroids ${cosine}`;
-      link(nearest, neighbour, cosine, meaning, clusters);
+      link(nearest2, neighbour, cosine, meaning, clusters);
     }
-    if (!nearest.children.length) nearest.append(`there is no other ${one}`);
+    if (!nearest2.children.length) nearest2.append(`there is no other ${one}`);
     row(rows, "steps", MEANING4.steps).append(bars(clusters, cluster, taken, step));
     return [
       told
@@ -5242,7 +5242,7 @@ function indexOfPlaces(places, width) {
      * @param {number} reach
      */
     nearest(x, y, reach) {
-      let nearest = -1, least = reach * reach;
+      let nearest2 = -1, least = reach * reach;
       for (const dy of [
         -CELL,
         0,
@@ -5255,14 +5255,14 @@ function indexOfPlaces(places, width) {
         ]) {
           for (const token of squares.get(square(x + dx, y + dy)) ?? []) {
             const distance = (places[2 * token] - x) ** 2 + (places[2 * token + 1] - y) ** 2;
-            if (distance < least) [nearest, least] = [
+            if (distance < least) [nearest2, least] = [
               token,
               distance
             ];
           }
         }
       }
-      return nearest;
+      return nearest2;
     }
   };
 }
@@ -5551,17 +5551,17 @@ function createKeyMap(host, root2, { onHover, onPick, onCursor }) {
   function keyAt(event) {
     if (!toPixel) return null;
     const box = host.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    let nearest = NONE, least = (ringSize() + 2) ** 2;
+    let nearest2 = NONE, least = (ringSize() + 2) ** 2;
     for (let cluster = 0; cluster < clusters.sizes.length; cluster++) {
       if (!clusters.sizes[cluster]) continue;
       const [a, b] = ringAt(toPixel, cluster), distance = (a - x) ** 2 + (b - y) ** 2;
-      if (distance < least) [nearest, least] = [
+      if (distance < least) [nearest2, least] = [
         cluster,
         distance
       ];
     }
-    if (nearest >= 0) return {
-      cluster: nearest,
+    if (nearest2 >= 0) return {
+      cluster: nearest2,
       token: NONE
     };
     const token = index.nearest(x, y, REACH);
@@ -7441,7 +7441,7 @@ function createAnswers(host, page) {
     list.append(element("dt", "kv-name", name));
     return list.appendChild(explainNumber(element("dd", "", text), MEANING6.logprob, "layers", "answer"));
   }
-  function nameOf({ kind, layer, head, position }) {
+  function nameOf2({ kind, layer, head, position }) {
     if (kind === "restore") return `layer ${layer}, head ${head} restored`;
     const token = quoted(page.tokens[position ?? 0]);
     return `${token} at ${position} ${kind === "pin" ? "pinned" : "dropped"}`;
@@ -7456,7 +7456,7 @@ function createAnswers(host, page) {
         changed.textContent = "none yet: restore the picked head, or pin or drop the picked token (in Changes)";
         return;
       }
-      const names = changes.map(nameOf).join(", ");
+      const names = changes.map(nameOf2).join(", ");
       const whose = !page.live && changes[0].kind === "drop" ? "with full attention" : "";
       const numbers = result.refusal ? result.refusal : result.logprob === void 0 ? "the diagnosis does not know" : [
         result.text === void 0 ? "" : quoted(result.text),
@@ -7995,6 +7995,903 @@ async function readBlob(key) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+// prediction_choice.js
+function createChoice(host, { text, measured, options }, changed) {
+  const group2 = host.appendChild(element("div", "kv-options"));
+  group2.setAttribute("role", "radiogroup");
+  group2.setAttribute("aria-label", text);
+  const name = `kv-choice-${Math.random().toString(36).slice(2)}`;
+  const rows = options.map((option) => {
+    const row2 = group2.appendChild(element("label", "kv-option"));
+    const button2 = row2.appendChild(element("input"));
+    Object.assign(button2, {
+      type: "radio",
+      name
+    });
+    row2.append(element("span", "", option));
+    button2.addEventListener("change", () => {
+      said = option;
+      paint();
+      changed(option, option);
+    });
+    return {
+      option,
+      row: row2,
+      button: button2
+    };
+  });
+  let said;
+  function paint() {
+    for (const { option, button: button2 } of rows) {
+      button2.checked = option === said;
+      button2.toggleAttribute("checked", button2.checked);
+    }
+    host.toggleAttribute("data-open", said === void 0);
+  }
+  paint();
+  return {
+    set(value) {
+      said = value;
+      paint();
+    },
+    lock(locked) {
+      for (const { button: button2 } of rows) button2.disabled = locked;
+    },
+    reveal() {
+      const right = rows.find(({ option }) => option === measured)?.row;
+      right?.setAttribute("data-measured", "");
+      right?.append(element("span", "kv-tag", "\u25C6 measured"));
+      return said === measured ? `You said ${said}, and that was measured.` : `You said ${said}, measured ${measured}.`;
+    },
+    hide() {
+      for (const { row: row2 } of rows) {
+        row2.removeAttribute("data-measured");
+        row2.querySelector(".kv-tag")?.remove();
+      }
+    }
+  };
+}
+
+// prediction_words.js
+var OPEN = "not answered yet";
+var HINT = {
+  value: "Move the slider, or press Enter where it is.",
+  choice: "Pick one.",
+  order: "The lowest first; at first they are in alphabetical order. Drag a name, or use its buttons.",
+  curve: "Drag the points, or draw across them. Keys: \u2191 and \u2193 move a point (with Shift, further), \u2190 and \u2192 go to the next."
+};
+function fixed(value, digits) {
+  const text = value.toLocaleString("en-US", {
+    minimumFractionDigits: digits,
+    maximumFractionDigits: digits
+  });
+  return /[1-9]/.test(text) ? text : text.replace("-", "");
+}
+function measuredText(value, digits = 0) {
+  const needed = value ? 1 - Math.floor(Math.log10(Math.abs(value))) : 0;
+  return value.toLocaleString("en-US", {
+    minimumFractionDigits: Math.min(digits, 6),
+    maximumFractionDigits: Math.max(digits, Math.min(needed, 8))
+  });
+}
+function axisText(value) {
+  return Number.isInteger(value) ? format(value) : String(Number(value.toPrecision(3)));
+}
+function distanceText(said, measured, digits, log) {
+  if (log) {
+    const ratio = said / measured, times = measuredText(Math.max(ratio, 1 / ratio));
+    if (times === "1") return "just as measured";
+    return ratio > 1 ? `${times} times what was measured` : `what was measured is ${times} times as much`;
+  }
+  const apart = measuredText(Math.abs(said - measured), digits);
+  if (!/[1-9]/.test(apart)) return "just as measured";
+  return `${apart} ${said > measured ? "more" : "less"} than was measured`;
+}
+function pairsText(names, measured) {
+  const numbers = new Map(measured);
+  let right = 0, all = 0;
+  names.forEach((name, place) => {
+    for (const after of names.slice(place + 1)) {
+      const by = Number(numbers.get(after)) - Number(numbers.get(name));
+      all += Number(by !== 0);
+      right += Number(by > 0);
+    }
+  });
+  return `You ordered ${right} of ${all} ${all === 1 ? "pair" : "pairs"} as measured.`;
+}
+function curveText(drawn, measured, name) {
+  const apart = drawn.map((value, index) => value - measured[index]);
+  const mean = apart.reduce((sum, each) => sum + Math.abs(each), 0) / apart.length;
+  const which = name === "measured" ? "the measured curve" : `the measured curve of ${name}`;
+  const above = apart.filter((each) => each > 0).length, below = apart.filter((each) => each < 0).length;
+  if (!above && !below) return `You drew ${which}.`;
+  const side = above >= below ? `above it at ${above}` : `below it at ${below}`;
+  return `On average you are ${measuredText(mean)} away from ${which}: ${side} of ${apart.length} points.`;
+}
+
+// prediction_axes.js
+var TALL2 = 232;
+var MARGIN3 = {
+  left: 50,
+  right: 18,
+  top: 12,
+  bottom: 38
+};
+var STEPS = 4;
+var LETTER = 7;
+var DASHES = {
+  dash: "8 5",
+  dot: "2 4",
+  dashdot: "8 4 2 4",
+  longdash: "13 5",
+  longdashdot: "13 4 2 4"
+};
+var SYMBOLS = {
+  square: "M-4-4h8v8h-8z",
+  diamond: "M0-6 6 0 0 6-6 0z",
+  "diamond-tall": "M0-7 4 0 0 7-4 0z",
+  "triangle-up": "M0-5.5 5.5 4.5h-11z",
+  "triangle-down": "M0 5.5 5.5-4.5h-11z",
+  x: "M-5-3-3-5 0-2 3-5 5-3 2 0 5 3 3 5 0 2-3 5-5 3-2 0z",
+  cross: "M-1.6-5.5h3.2v3.9h3.9v3.2h-3.9v3.9h-3.2v-3.9h-3.9v-3.2h3.9z",
+  star: "M0-6 1.6-2h4.2L2.5.7 3.7 5 0 2.4-3.7 5-2.5.7-5.8-2h4.2z",
+  "line-ew": "M-6-1h12v2h-12z",
+  pentagon: "M0-5.5 5.4-1.6 3.4 4.6h-6.8L-5.4-1.6z",
+  hexagon: "M-5.5 0-2.7-4.8h5.4L5.5 0 2.7 4.8h-5.4z",
+  hourglass: "M-4.5-5h9L-4.5 5h9z",
+  bowtie: "M-5-4.5v9L5-4.5v9z"
+};
+var CIRCLE = "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z";
+function scalesOf2({ x, low, high, log_x: log }, width) {
+  const at = (value) => log ? Math.log(value) : value;
+  const first = at(x[0]), last = at(x[x.length - 1]);
+  const inner = width - MARGIN3.left - MARGIN3.right - 16, tall = TALL2 - MARGIN3.top - MARGIN3.bottom;
+  return {
+    width,
+    /** @param {number} value */
+    x: (value) => MARGIN3.left + 8 + inner * (at(value) - first) / (last - first),
+    /** @param {number} value */
+    y: (value) => MARGIN3.top + tall * (high - value) / (high - low),
+    /** @param {number} top */
+    value: (top) => Math.min(high, Math.max(low, high - (high - low) * (top - MARGIN3.top) / tall))
+  };
+}
+function axesOf({ x, low, high, x_title: title }, scales) {
+  const marks = [], bottom = TALL2 - MARGIN3.bottom, right = scales.width - MARGIN3.right;
+  for (let step = 0; step <= STEPS; step++) {
+    const value = low + (high - low) * step / STEPS, y = scales.y(value);
+    const line2 = {
+      x1: MARGIN3.left,
+      x2: right,
+      y1: y,
+      y2: y
+    };
+    marks.push(svgElement("line", {
+      class: step ? "kv-curve-grid" : "kv-curve-axis",
+      ...line2
+    }));
+    const place2 = {
+      class: "kv-curve-tick",
+      x: MARGIN3.left - 7,
+      y: y + 4,
+      "text-anchor": "end"
+    };
+    marks.push(svgElement("text", place2, axisText(value)));
+  }
+  let free = 0;
+  for (const value of x) {
+    const text = axisText(value), at = scales.x(value), half = text.length * LETTER / 2;
+    marks.push(svgElement("line", {
+      class: "kv-curve-axis",
+      x1: at,
+      x2: at,
+      y1: bottom,
+      y2: bottom + 4
+    }));
+    if (at - half < free) continue;
+    free = at + half + LETTER;
+    marks.push(svgElement("text", {
+      class: "kv-curve-tick",
+      x: at,
+      y: bottom + 17,
+      "text-anchor": "middle"
+    }, text));
+  }
+  const place = {
+    class: "kv-curve-tick",
+    x: right,
+    y: bottom + 33,
+    "text-anchor": "end"
+  };
+  marks.push(svgElement("text", place, title));
+  return marks;
+}
+function seriesOf({ dash, symbol }, colour, points) {
+  const group2 = svgElement("g", {
+    class: "kv-series"
+  });
+  if (colour) group2.style.setProperty("--kv-own", colour);
+  const path = points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
+  const line2 = group2.appendChild(svgElement("path", {
+    class: "kv-series-line",
+    d: `M${path}`
+  }));
+  if (DASHES[dash]) line2.setAttribute("stroke-dasharray", DASHES[dash]);
+  const open = symbol.endsWith("-open"), shape = SYMBOLS[symbol.replace(/-open$/, "")] ?? CIRCLE;
+  for (const [x, y] of points) {
+    const place = {
+      d: shape,
+      transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`
+    };
+    group2.append(svgElement("path", {
+      class: open ? "kv-series-open" : "kv-series-mark",
+      ...place
+    }));
+  }
+  return group2;
+}
+function sampleOf(series, colour, name) {
+  const svg = svgElement("svg", {
+    width: 40,
+    height: 14,
+    "aria-hidden": "true",
+    class: name
+  });
+  const sample = seriesOf(series, colour, [
+    [
+      2,
+      7
+    ],
+    [
+      38,
+      7
+    ]
+  ]);
+  for (const mark of [
+    ...sample.children
+  ].slice(1)) mark.setAttribute("transform", "translate(20 7)");
+  sample.lastElementChild?.remove();
+  svg.append(sample);
+  return svg;
+}
+
+// prediction_pen.js
+var REACH3 = 18;
+function createPen(svg, x, { scales, heights, grab, put, tell }) {
+  function placeOf2(event, drawn) {
+    const { left, top } = svg.getBoundingClientRect(), across = event.clientX - left, down = event.clientY - top;
+    const apart = x.map((value) => Math.abs(drawn.x(value) - across));
+    return {
+      across,
+      down,
+      index: apart.indexOf(Math.min(...apart))
+    };
+  }
+  function stroke(from, to, drawn) {
+    const by = Math.sign(to.index - from.index) || 1;
+    for (let index = from.index; index !== to.index; index += by) {
+      const share = (drawn.x(x[index]) - from.across) / (to.across - from.across || 1);
+      if (share > 0) put(index, drawn.value(from.down + (to.down - from.down) * Math.min(1, share)));
+    }
+    put(to.index, drawn.value(to.down));
+  }
+  let holds = false;
+  svg.addEventListener("pointerdown", (event) => {
+    const drawn = scales();
+    if (!drawn || event.button) return;
+    event.preventDefault();
+    const start = placeOf2(event, drawn), { index } = start;
+    const near = Math.hypot(start.across - drawn.x(x[index]), start.down - drawn.y(heights()[index])) < REACH3;
+    holds = near;
+    let last = start;
+    const follow2 = (moved) => {
+      const now = placeOf2(moved, drawn);
+      if (near) put(index, drawn.value(now.down));
+      else stroke(last, now, drawn);
+      last = now;
+      tell(moved);
+    };
+    svg.setPointerCapture(event.pointerId);
+    grab(index);
+    if (!near) follow2(event);
+    svg.addEventListener("pointermove", follow2);
+    const end = () => {
+      holds = false;
+      svg.removeEventListener("pointermove", follow2);
+    };
+    for (const name of [
+      "pointerup",
+      "pointercancel"
+    ]) svg.addEventListener(name, end, {
+      once: true
+    });
+  });
+  svg.addEventListener("touchstart", (event) => holds && event.preventDefault(), {
+    passive: false
+  });
+  return {
+    /**
+     * @param {PointerEvent} event
+     * @param {Scales} drawn
+     */
+    nearest: (event, drawn) => placeOf2(event, drawn).index
+  };
+}
+
+// prediction_curve.js
+var STEPS2 = 50;
+var FAR = 5;
+var OWN = {
+  name: "your prediction",
+  values: [],
+  dash: "dot",
+  symbol: "circle-open",
+  light: "",
+  dark: ""
+};
+function createCurve3(host, question, tip, changed) {
+  const { text, x, low, high, known, measured } = question, step = (high - low) / STEPS2;
+  const digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
+  host.append(element("p", "kv-axis-title", question.y_title));
+  const svg = host.appendChild(svgElement("svg", {
+    height: TALL2,
+    role: "group",
+    "aria-label": text
+  }));
+  const [axes2, before, line2, points, after] = [
+    "",
+    "",
+    "kv-yours-line",
+    "",
+    ""
+  ].map((name) => svg.appendChild(svgElement(name ? "path" : "g", name ? {
+    class: name
+  } : {})));
+  const legend3 = host.appendChild(element("p", "kv-legend"));
+  let set = x.map(() => void 0);
+  let current = 0, locked = false, shown2 = false;
+  let scales = null;
+  const handles = x.map((place, index) => {
+    const handle = points.appendChild(svgElement("g", {
+      class: "kv-point",
+      role: "slider"
+    }));
+    handle.append(svgElement("circle", {
+      class: "kv-reach",
+      r: REACH3
+    }), svgElement("circle", {
+      r: 7
+    }));
+    const name = `${question.x_title || "x"} ${axisText(place)}`;
+    const range2 = {
+      "aria-valuemin": low,
+      "aria-valuemax": high,
+      "aria-orientation": "vertical",
+      "aria-label": name
+    };
+    for (const [key, value] of Object.entries(range2)) handle.setAttribute(key, String(value));
+    handle.addEventListener("focus", () => {
+      current = index;
+      paint();
+      const { left, bottom } = handle.getBoundingClientRect();
+      if (handle.matches(":focus-visible")) tip.show(rowsOf(index), {
+        clientX: left,
+        clientY: bottom
+      });
+    });
+    handle.addEventListener("blur", () => tip.hide());
+    handle.addEventListener("keydown", (event) => press(event, index));
+    return handle;
+  });
+  const isOpen = () => set.every((value) => value === void 0);
+  function heights() {
+    const places = [
+      ...set.keys()
+    ].filter((index) => set[index] !== void 0);
+    if (!places.length) return x.map(() => (low + high) / 2);
+    const along = scales ? x.map(scales.x) : x;
+    return x.map((_, index) => {
+      const right = places.find((place) => place >= index), left = places.findLast((place) => place <= index);
+      const one = Number(set[left ?? Number(right)]), other = Number(set[right ?? Number(left)]);
+      if (left === void 0 || right === void 0 || left === right) return rounded2(one);
+      return rounded2(one + (other - one) * (along[index] - along[left]) / (along[right] - along[left]));
+    });
+  }
+  function rounded2(value) {
+    return Math.min(high, Math.max(low, Number(value.toFixed(digits))));
+  }
+  function colourOf2(series) {
+    return host.closest(".kvviz")?.getAttribute("data-theme") === "dark" ? series.dark : series.light;
+  }
+  function draw2(moving = false) {
+    const width = host.clientWidth;
+    if (!width) return;
+    const drawn = scales = scalesOf2(question, width);
+    svg.setAttribute("width", String(width));
+    svg.setAttribute("viewBox", `0 0 ${width} ${TALL2}`);
+    axes2.replaceChildren(...axesOf(question, drawn));
+    const lineOf = (series) => {
+      const node = seriesOf(series, colourOf2(series), x.map((place, at) => [
+        drawn.x(place),
+        drawn.y(series.values[at])
+      ]));
+      return node;
+    };
+    const measuredNow = shown2 ? measured : [];
+    before.replaceChildren(...known.map(lineOf));
+    after.replaceChildren(...measuredNow.map(lineOf));
+    after.setAttribute("class", `kv-measured-lines${moving ? " kv-moving" : ""}`);
+    legend3.replaceChildren(keyOf(OWN, "", "kv-yours"), ...known.map((series) => keyOf(series, colourOf2(series))), ...measuredNow.map((series) => keyOf({
+      ...series,
+      name: nameOf(series)
+    }, colourOf2(series), "kv-measured-lines")));
+    paint();
+  }
+  function paint() {
+    const drawn = scales, values = heights();
+    host.toggleAttribute("data-open", isOpen());
+    if (drawn) {
+      line2.setAttribute("d", `M${x.map((place, at) => `${drawn.x(place)} ${drawn.y(values[at])}`).join("L")}`);
+    }
+    handles.forEach((handle, index) => {
+      if (drawn) handle.setAttribute("transform", `translate(${drawn.x(x[index])} ${drawn.y(values[index])})`);
+      handle.setAttribute("tabindex", index === current ? "0" : "-1");
+      handle.setAttribute("aria-valuenow", String(values[index]));
+      handle.setAttribute("aria-valuetext", saidOf2(index, values[index]));
+      handle.toggleAttribute("data-unset", set[index] === void 0);
+      if (locked) handle.setAttribute("aria-disabled", "true");
+      else handle.removeAttribute("aria-disabled");
+    });
+  }
+  function saidOf2(index, value) {
+    if (isOpen()) return OPEN;
+    const own = fixed(value, digits);
+    if (!shown2) return own;
+    return [
+      `you ${own}`,
+      ...measured.map((each) => `${nameOf(each)} ${measuredText(each.values[index])}`)
+    ].join(", ");
+  }
+  function rowsOf(index) {
+    const rows = [
+      [
+        question.x_title || "x",
+        axisText(x[index])
+      ]
+    ];
+    rows.push([
+      "you",
+      isOpen() ? OPEN : fixed(heights()[index], digits)
+    ]);
+    for (const each of known) rows.push([
+      each.name,
+      measuredText(each.values[index])
+    ]);
+    if (shown2) {
+      for (const each of measured) rows.push([
+        nameOf(each),
+        measuredText(each.values[index])
+      ]);
+    }
+    return rows;
+  }
+  function put(index, value) {
+    set[index] = rounded2(value);
+    current = index;
+    paint();
+  }
+  function tell() {
+    const values = heights();
+    changed(values, `${question.x_title || "x"} ${axisText(x[current])}: ${fixed(values[current], digits)}`);
+  }
+  function press(event, index) {
+    const last = x.length - 1;
+    const to = {
+      ArrowLeft: Math.max(0, index - 1),
+      ArrowRight: Math.min(last, index + 1),
+      Home: 0,
+      End: last
+    };
+    const by = {
+      ArrowUp: 1,
+      ArrowDown: -1,
+      Enter: 0,
+      " ": 0
+    };
+    if (hasModifier(event)) return;
+    if (event.key in to) handles[to[event.key]].focus();
+    else if (event.key in by) {
+      if (!locked) {
+        put(index, heights()[index] + by[event.key] * step * (event.shiftKey ? FAR : 1));
+        tell();
+        const { left, bottom } = handles[index].getBoundingClientRect();
+        tip.show(rowsOf(index), {
+          clientX: left,
+          clientY: bottom
+        });
+      }
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+  const pen = createPen(svg, x, {
+    scales: () => locked ? null : scales,
+    heights,
+    grab: (index) => handles[index].focus({
+      preventScroll: true
+    }),
+    put,
+    tell(event) {
+      tell();
+      tip.show(rowsOf(current), event);
+    }
+  });
+  svg.addEventListener("pointermove", (event) => {
+    if (scales && event.pointerType === "mouse") tip.show(rowsOf(pen.nearest(event, scales)), event);
+  });
+  svg.addEventListener("pointerleave", () => tip.hide());
+  const resized = new ResizeObserver(() => host.clientWidth !== scales?.width && draw2());
+  resized.observe(host);
+  return {
+    /** @param {number[] | undefined} values */
+    set(values) {
+      set = values ? [
+        ...values
+      ] : x.map(() => void 0);
+      paint();
+    },
+    lock(isLocked) {
+      locked = isLocked;
+      paint();
+    },
+    reveal() {
+      shown2 = true;
+      draw2(true);
+      return curveText(heights(), measured[0].values, measured[0].name);
+    },
+    hide() {
+      shown2 = false;
+      draw2();
+      if (!scales) paint();
+    },
+    recolour: () => draw2(),
+    close: () => resized.disconnect()
+  };
+}
+function nameOf({ name }) {
+  return name === "measured" ? name : `measured ${name}`;
+}
+function keyOf(series, colour, className = "") {
+  const entry = element("span", "kv-key");
+  entry.append(sampleOf(series, colour, className), element("span", "", series.name));
+  return entry;
+}
+
+// prediction_order.js
+function createOrder(host, { text, names, measured }, changed) {
+  const columns = host.appendChild(element("div", "kv-orders"));
+  const own = columns.appendChild(element("div"));
+  own.append(element("p", "kv-columnname", "your order, the lowest first"));
+  const list = own.appendChild(element("ol", "kv-order"));
+  list.setAttribute("aria-label", `${text} The lowest first`);
+  const keep = own.appendChild(element("button", "kv-keep", "Keep this order"));
+  keep.type = "button";
+  let said;
+  let now = [
+    ...names
+  ], locked = false;
+  const items = new Map(names.map((name) => {
+    const row2 = element("li");
+    const grip = row2.appendChild(element("span", "kv-grip", "\u283F"));
+    grip.setAttribute("aria-hidden", "true");
+    row2.append(element("span", "kv-ordered", name));
+    const [up, down] = (
+      /** @type {const} */
+      [
+        [
+          "\u2191",
+          -1,
+          "up"
+        ],
+        [
+          "\u2193",
+          1,
+          "down"
+        ]
+      ].map(([sign, by, way]) => {
+        const button2 = row2.appendChild(element("button", "", sign));
+        button2.type = "button";
+        button2.setAttribute("aria-label", `move ${name} ${way}`);
+        button2.addEventListener("click", () => {
+          move(name, now.indexOf(name) + by);
+          (button2.disabled ? by < 0 ? down : up : button2).focus();
+        });
+        return button2;
+      })
+    );
+    row2.addEventListener("pointerdown", (event) => startDrag(event, name, row2, grip));
+    return [
+      name,
+      {
+        row: row2,
+        up,
+        down
+      }
+    ];
+  }));
+  keep.addEventListener("click", () => {
+    answer();
+    items.get(now[0])?.down.focus();
+  });
+  function move(name, to) {
+    const place = Math.max(0, Math.min(now.length - 1, to));
+    now = now.filter((each) => each !== name);
+    now.splice(place, 0, name);
+    answer(`${name}, place ${place + 1} of ${now.length}`);
+  }
+  function answer(words = now.join(", ")) {
+    said = [
+      ...now
+    ];
+    paint();
+    changed(said, words);
+  }
+  function paint() {
+    const rows = now.map((name) => (
+      /** @type {NonNullable<ReturnType<typeof items.get>>} */
+      items.get(name)
+    ));
+    const focused = document.activeElement;
+    rows.forEach(({ row: row2, up, down }, place) => {
+      if (list.children[place] !== row2) list.insertBefore(row2, list.children[place] ?? null);
+      up.disabled = locked || place === 0;
+      down.disabled = locked || place === rows.length - 1;
+    });
+    if (focused instanceof HTMLElement && list.contains(focused)) focused.focus();
+    host.toggleAttribute("data-open", said === void 0);
+  }
+  function startDrag(event, name, row2, grip) {
+    const target = targetOf(event);
+    if (locked || event.button || target.tagName === "BUTTON") return;
+    if (event.pointerType !== "mouse" && target !== grip) return;
+    event.preventDefault();
+    row2.dataset.dragged = "";
+    const follow2 = (moved) => {
+      const others = [
+        ...list.children
+      ].filter((each) => each !== row2);
+      const place = others.filter((each) => middleOf2(each) < moved.clientY).length;
+      if (place !== now.indexOf(name)) move(name, place);
+    };
+    const end = () => {
+      delete row2.dataset.dragged;
+      document.removeEventListener("pointermove", follow2);
+    };
+    document.addEventListener("pointermove", follow2);
+    for (const name2 of [
+      "pointerup",
+      "pointercancel"
+    ]) document.addEventListener(name2, end, {
+      once: true
+    });
+  }
+  paint();
+  return {
+    set(value) {
+      said = value;
+      now = [
+        ...value ?? names
+      ];
+      paint();
+    },
+    lock(isLocked) {
+      locked = isLocked;
+      paint();
+    },
+    reveal() {
+      const column = columns.appendChild(element("div", "kv-right"));
+      column.append(element("p", "kv-columnname", "\u25C6 measured, the lowest first"));
+      const right = column.appendChild(element("ol", "kv-order"));
+      for (const [name, number] of measured) {
+        const row2 = right.appendChild(element("li"));
+        row2.append(element("span", "kv-ordered", name), element("span", "kv-measured", measuredText(number)));
+      }
+      return pairsText(now, measured);
+    },
+    hide: () => columns.querySelector(".kv-right")?.remove()
+  };
+}
+function middleOf2(node) {
+  const { top, bottom } = node.getBoundingClientRect();
+  return (top + bottom) / 2;
+}
+
+// prediction_value.js
+var MOST_STOPS = 1e3;
+var LOG_STOPS = 200;
+function createValue(host, question, changed) {
+  const { measured, low, high, unit, digits, log } = question, stops = stopsOf(question), last = stops.length - 1;
+  const track = host.appendChild(element("div", "kv-track"));
+  const slider = track.appendChild(element("input"));
+  Object.assign(slider, {
+    type: "range",
+    min: 0,
+    max: last,
+    step: 1
+  });
+  slider.setAttribute("aria-label", question.text);
+  const shown2 = host.appendChild(element("output"));
+  const scale = track.appendChild(element("div", "kv-scale"));
+  scale.append(element("span", "", fixed(low, digits)), element("span", "", fixed(high, digits)));
+  const line2 = track.appendChild(element("div", "kv-line"));
+  let said;
+  const withUnit = (text) => unit ? `${text} ${unit}` : text;
+  const words = () => said === void 0 ? OPEN : withUnit(fixed(said, digits));
+  function paint() {
+    const place = said === void 0 ? Math.floor(last / 2) : nearest(stops, said);
+    slider.value = String(place);
+    slider.setAttribute("value", slider.value);
+    slider.setAttribute("aria-valuetext", words());
+    shown2.textContent = said === void 0 ? "?" : words();
+    host.toggleAttribute("data-open", said === void 0);
+  }
+  function answer() {
+    said = stops[Number(slider.value)];
+    paint();
+    changed(said, words());
+  }
+  slider.addEventListener("input", answer);
+  slider.addEventListener("click", () => said === void 0 && answer());
+  slider.addEventListener("keydown", (event) => event.key === "Enter" && answer());
+  paint();
+  return {
+    set(value) {
+      said = value;
+      paint();
+    },
+    lock: (locked) => slider.disabled = locked,
+    reveal() {
+      const at = log ? Math.log(measured / low) / Math.log(high / low) : (measured - low) / (high - low);
+      const mark = line2.appendChild(element("span", "kv-diamond", "\u25C6"));
+      const label = line2.appendChild(element("span", "kv-label", `measured ${withUnit(measuredText(measured, digits))}`));
+      line2.style.setProperty("--kv-at", String(at));
+      mark.setAttribute("aria-hidden", "true");
+      label.setAttribute("aria-hidden", "true");
+      const value = Number(said), both = withUnit(`You said ${fixed(value, digits)}, measured ${measuredText(measured, digits)}`);
+      return `${both}: ${distanceText(value, measured, digits, log)}.`;
+    },
+    hide: () => line2.replaceChildren()
+  };
+}
+function stopsOf({ low, high, digits, log }) {
+  const unit = 10 ** digits, count = log ? LOG_STOPS : Math.min(MOST_STOPS, Math.max(1, Math.round((high - low) * unit)));
+  const stops = Array.from({
+    length: count + 1
+  }, (_, at) => {
+    const value = log ? low * (high / low) ** (at / count) : low + (high - low) * at / count;
+    return Math.min(high, Math.max(low, Math.round(value * unit) / unit));
+  });
+  return [
+    ...new Set(stops)
+  ];
+}
+function nearest(stops, value) {
+  const apart = stops.map((stop) => Math.abs(stop - value));
+  return apart.indexOf(Math.min(...apart));
+}
+
+// prediction.js
+function createPrediction(root2, host) {
+  const page = host.get("page");
+  let answers = host.get("answers");
+  let revealed = false;
+  root2.classList.add("kvviz", "kv-prediction");
+  keepKeys(root2);
+  const head = root2.appendChild(element("div", "kv-head"));
+  head.appendChild(element("h2", "kv-title", page.title));
+  const menu = createSaveMenu(head, root2, (format2) => saveAs(format2, menu, root2, host, "prediction"));
+  const tip = createTip(root2);
+  const list = root2.appendChild(element("div", "kv-questions"));
+  const asked = page.questions.map((question, index) => {
+    const section2 = list.appendChild(element("section", "kv-question"));
+    const heading = section2.appendChild(element("h3"));
+    heading.append(element("span", "", `${index + 1}. ${question.text}`));
+    const state = section2.appendChild(element("p", "kv-state"));
+    const hint = section2.appendChild(element("p", "kv-hint", HINT[question.kind]));
+    const body = section2.appendChild(element("div", `kv-asked-${question.kind}`));
+    const result = section2.appendChild(element("p", "kv-result"));
+    const controls = create(body, question, tip, (answer, words) => {
+      answers = {
+        ...answers,
+        [question.text]: answer
+      };
+      paint();
+      spoken.textContent = `${question.text} ${words}. ${progress()}`;
+      host.tell({
+        answers
+      });
+    });
+    return {
+      question,
+      controls,
+      state,
+      hint,
+      result
+    };
+  });
+  const foot = root2.appendChild(element("div", "kv-foot"));
+  const button2 = foot.appendChild(element("button", "kv-compare"));
+  button2.type = "button";
+  button2.addEventListener("click", () => {
+    show(!revealed);
+    spoken.textContent = revealed ? asked.map(({ question, result }) => `${question.text} ${result.textContent}`).join(" ") : `The measurement is hidden. ${progress()}`;
+    host.tell({
+      revealed
+    });
+  });
+  const count = foot.appendChild(element("span", "kv-count"));
+  const spoken = root2.appendChild(element("p", "kv-spoken"));
+  spoken.setAttribute("role", "status");
+  const isOpen = ({ text }) => answers[text] === void 0;
+  const progress = () => {
+    const all = page.questions.length;
+    return `${all - page.questions.filter(isOpen).length} of ${all} answered.`;
+  };
+  function show(now) {
+    if (now && page.questions.some(isOpen)) return;
+    revealed = now;
+    for (const { controls, result } of asked) {
+      controls.hide();
+      controls.lock(now);
+      result.textContent = now ? controls.reveal() : "";
+    }
+    if (!now) {
+      tip.show([], {
+        clientX: 0,
+        clientY: 0
+      });
+      tip.hide();
+      spoken.textContent = "";
+    }
+    paint();
+  }
+  function paint() {
+    for (const { question, state, hint } of asked) {
+      state.textContent = isOpen(question) ? OPEN : "\u2713 answered";
+      state.hidden = hint.hidden = revealed;
+    }
+    button2.disabled = page.questions.some(isOpen);
+    button2.textContent = revealed ? "Try again" : "Compare with the measurement";
+    count.textContent = revealed ? "\u201CTry again\u201D hides the measurement; your answers stay." : progress();
+    const given = Object.keys(answers).length ? `, answers=${JSON.stringify(answers)}` : "";
+    menu.line.textContent = `kvviz.widgets.Prediction(*questions${given}${revealed ? ", revealed=True" : ""})`;
+  }
+  function takeAnswers() {
+    const told = host.get("answers");
+    for (const { question: { text }, controls } of asked) {
+      if (JSON.stringify(told[text]) !== JSON.stringify(answers[text])) controls.set(told[text]);
+    }
+    answers = told;
+    show(revealed && !page.questions.some(isOpen));
+  }
+  for (const { question, controls } of asked) if (!isOpen(question)) controls.set(answers[question.text]);
+  show(host.get("revealed"));
+  paint();
+  host.on("answers", () => JSON.stringify(host.get("answers")) !== JSON.stringify(answers) && takeAnswers());
+  host.on("revealed", () => host.get("revealed") !== revealed && show(host.get("revealed")));
+  const unwatch = watchTheme(root2, () => asked.forEach(({ controls }) => controls.recolour?.()));
+  return () => {
+    unwatch();
+    asked.forEach(({ controls }) => controls.close?.());
+  };
+}
+function create(body, question, tip, changed) {
+  if (question.kind === "value") return createValue(body, question, changed);
+  if (question.kind === "choice") return createChoice(body, question, changed);
+  if (question.kind === "order") return createOrder(body, question, changed);
+  return createCurve3(body, question, tip, changed);
+}
+
 // stepper_axis.js
 function createAxis(mapPanel, page, zoom) {
   const bar = explain(element("div", "kv-sight"), "the visible part of the prompt, the end of the prompt, and the marked tokens");
@@ -8531,6 +9428,7 @@ var VIEWS2 = {
   matrix: createCanvasMatrix,
   mechanism: createMechanism,
   misses: createMisses,
+  prediction: createPrediction,
   stepper: createStepper,
   strip: createTokenStrip
 };
