@@ -12,8 +12,9 @@ from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "notebooks")]
-import build  # noqa: E402  # found through the line above
 import run  # noqa: E402  # likewise
+
+import build  # noqa: E402  # found through the line above
 
 
 @pytest.fixture

@@ -75,7 +75,8 @@ export function createValue(host, question, changed) {
       label.setAttribute("aria-hidden", "true"); // the words below say it
       const value = Number(said),
         both = withUnit(`You said ${fixed(value, digits)}, measured ${measuredText(measured, digits)}`);
-      return `${both}: ${distanceText(value, measured, digits, log)}.`;
+      const shown = Number(measuredText(measured, digits).replaceAll(",", "")); // so that the sentence adds up
+      return `${both}: ${distanceText(value, shown, digits, log)}.`;
     },
     hide: () => line.replaceChildren(),
   };

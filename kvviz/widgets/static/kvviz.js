@@ -8761,7 +8761,8 @@ function createValue(host, question, changed) {
       mark.setAttribute("aria-hidden", "true");
       label.setAttribute("aria-hidden", "true");
       const value = Number(said), both = withUnit(`You said ${fixed(value, digits)}, measured ${measuredText(measured, digits)}`);
-      return `${both}: ${distanceText(value, measured, digits, log)}.`;
+      const shown3 = Number(measuredText(measured, digits).replaceAll(",", ""));
+      return `${both}: ${distanceText(value, shown3, digits, log)}.`;
     },
     hide: () => line2.replaceChildren()
   };
