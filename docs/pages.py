@@ -155,7 +155,7 @@ def front(folder: Path) -> None:
     """Write the first page's widgets: a recorded run as it writes the number's first digit, and ClusterKV at work."""
     run = kvviz.Recording.load(RECORDED)
     step = run.next_tokens.index(FIRST_DIGIT)
-    stepper = kvviz.widgets.DecodeStepper(run, layer=23, head=2, step=step, span=HIDDEN)
+    stepper = kvviz.widgets.DecodeStepper(run, layer=23, head=0, step=step, span=HIDDEN)
     trace, place = kvviz.Trace.load(TRACE), {"layer": 8, "head": 0, "budget": 128}  # a head that looks far back
     at_work = kvviz.widgets.MechanismStepper(trace, "clusterkv", **place, tokens_per_cluster=20)
     _write(folder / "front.html", frames.framed(stepper.to_html()))

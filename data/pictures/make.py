@@ -37,7 +37,7 @@ import primer  # noqa: E402  # likewise
 import primer_methods  # noqa: E402  # likewise
 
 HIDDEN = "The special magic number is 7463"
-COMPARED = ("clusterkv, 400 clusters", "ctkvr", "clusterkv, L/80 clusters", "quest")
+COMPARED = ("clusterkv, 400 clusters", "pqcache", "ctkvr", "quest")
 # The chapter of each method's scene whose last frame is its picture.
 CHAPTERS = {"clusterkv": "clusters", "centroidkv": "links", "pqcache": "tables", "ctkvr": "nearest"}
 # A head that looks far back: sinks and recent tokens hold little of its attention.
@@ -178,7 +178,7 @@ def decode_stepper(runs: Any) -> widgets.DecodeStepper:
     """A recorded answer at the step in which its number is written."""
     run = runs.recordings("needle")["clusterkv, 400 clusters"]
     step = run.question_length - 1 + 10  # the step of the question's last token writes the answer's first
-    return widgets.DecodeStepper(run, layer=23, head=2, step=step, span=HIDDEN)
+    return widgets.DecodeStepper(run, layer=23, head=0, step=step, span=HIDDEN)
 
 
 def cluster_inspector(runs: Any) -> widgets.ClusterInspector:
@@ -195,7 +195,7 @@ def method_comparer(runs: Any) -> widgets.MethodComparer:
     """Four recorded methods, about to write the same number."""
     recordings = runs.recordings("needle")
     shown = {label: recordings[label] for label in COMPARED}
-    return widgets.MethodComparer(shown, layer=21, head=2, union="kv_head", step=9, span=HIDDEN)
+    return widgets.MethodComparer(shown, layer=23, head=0, step=9, span=HIDDEN)
 
 
 WIDGETS: dict[str, Callable[[Any], object]] = {

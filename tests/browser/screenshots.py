@@ -43,7 +43,7 @@ def _trace() -> Trace:
 
 # Each function writes the page of one widget, with data that it loads when it is asked for.
 WIDGETS: dict[str, Callable[[Path], object]] = {
-    "stepper": lambda path: DecodeStepper(_recording(COMPARED[0]), step=3, layer=23, head=2).to_html(path),
+    "stepper": lambda path: DecodeStepper(_recording(COMPARED[0]), step=3, layer=23, head=0).to_html(path),
     "comparer": lambda path: MethodComparer([_recording(name) for name in COMPARED], step=3, layer=23).to_html(path),
     "explorer": lambda path: BudgetExplorer(_trace(), method="quest").to_html(path),
     "inspector": lambda path: ClusterInspector(_trace(), token=100).to_html(path),
