@@ -71,7 +71,8 @@ class TestCommitted:
         hidden = {"set-up": "source_hidden", "answer": "outputs_hidden"}
         for tag, what in hidden.items():
             tagged = [cell for cell in code if tag in cell.metadata.get("tags", ())]
-            assert tagged and all(cell.metadata["jupyter"][what] for cell in tagged), tag
+            assert tagged, tag
+            assert all(cell.metadata["jupyter"][what] for cell in tagged), tag
 
     def test_it_says_how_long_it_takes_and_what_comes_before_and_after(self, path):
         names = [other.stem for other in NOTEBOOKS]

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import pages  # noqa: E402  # found through the line above
 import references  # noqa: E402  # likewise
 
-RUN = "00_quickstart"
+WIDGETS, FIGURES = "00_quickstart", "04_clusterkv"  # notebooks that begin with a stepper, and that have figures
 NEEDS_BROWSER = pytest.mark.skipif(NO_BROWSER, reason=NO_BROWSER_REASON)
 
 
@@ -190,7 +190,7 @@ def test_the_notebook_lives_from_disk_without_a_network(site, browser):
     page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
-    page.goto((site / "notebooks" / f"{RUN}.html").as_uri())
+    page.goto((site / "notebooks" / f"{WIDGETS}.html").as_uri())
     frame = page.locator("iframe.kvviz-frame").first
     frame.scroll_into_view_if_needed()
     widget = frame.content_frame
@@ -211,7 +211,14 @@ def test_the_notebook_lives_from_disk_without_a_network(site, browser):
     while page.locator("body").get_attribute("data-theme") != "dark":
         page.locator(".theme-toggle:visible").first.click()
     expect(drawn).to_have_attribute("data-theme", "dark")
+    page.goto((site / "notebooks" / f"{FIGURES}.html").as_uri())  # the theme is kept
     expect(page.locator(".plotly-graph-div .main-svg").first).to_have_css("background-color", "rgb(17, 17, 17)")
+    # A folded measurement takes its width when it opens.
+    folded = page.locator("details:has(.plotly-graph-div)").first
+    folded.locator("summary").first.click()
+    figure = folded.locator(".plotly-graph-div .main-svg").first
+    expect(figure).to_be_visible()
+    assert 0.9 < figure.bounding_box()["width"] / folded.bounding_box()["width"] <= 1
     # All figures use the one script of the site.
     assert page.locator(".plotly-graph-div .main-svg").count() >= 3
     assert page.locator('script[src$="plotly.min.js"]').count() == 1
