@@ -110,7 +110,7 @@ def rotated(vectors: NDArray[np.float32], turns: NDArray[Any], base: float = ROP
 
 
 def rope(prose: Trace) -> go.Figure:
-    """A pair of channels of a key at growing positions, and q·k of one query and key at growing distances."""
+    """A pair of channels of a key at growing positions, and the cosine of the key with itself, moved away."""
     figure = make_subplots(1, 2, column_widths=[0.34, 0.66], horizontal_spacing=0.13)
     key = prose.keys[LAYER][HEAD, STEP].astype("float32")
     pair = 3
@@ -161,7 +161,8 @@ def sinks(layers: Trace) -> go.Figure:
         ))  # fmt: skip
     figure.update_xaxes(title_text="share of the attention", range=[0, 1], tickvals=[0, 0.25, 0.5, 0.75, 1])
     figure.update_yaxes(autorange="reversed")
-    text = f"Where attention goes · {layers.model} · mean over 3 KV heads and {len(steps)} steps"
+    heads = layers.geometry.n_kv_heads
+    text = f"Where attention goes · {layers.model} · mean over {heads} KV heads and {len(steps)} steps"
     return set_heading(figure, text, 340, barmode="stack", bargap=0.35, legend_traceorder="normal")
 
 

@@ -32,8 +32,8 @@ LAYERS_TOKENS, LAYERS = 640, (2, 8, 20, 26)
 # Steps before the first token of the answer are left out, to keep the files below 5 MB.
 NEEDLE_LAYERS, NEEDLE_BUDGET, NEEDLE_STEPS, NEEDLE_NEW_TOKENS = (21, 23), 256, 15, 16
 # All methods select per KV head and count question and answer in the budget, so that a KV head reads 256 tokens at most
-# (CentroidKV, which merges every 64 steps, 289). With ClusterKV's preset "official", which selects per query head, it
-# would read 430.
+# (more with CentroidKV, which merges every 64 steps). ClusterKV's preset "official" selects per query head.
+NEEDLE_AFTER = 4500  # characters before the hidden sentence
 NEEDLE_METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "clusterkv, 400 clusters": ("clusterkv", {"n_clusters": 400, "decode_interval": None}),
     "clusterkv, L/80 clusters": ("clusterkv", {"decode_interval": None}),
@@ -98,10 +98,9 @@ def layers(lm: LanguageModel) -> Trace:
 def needle(lm: LanguageModel) -> dict[str, Recording]:
     """A number hidden in 1,800 tokens of prose, seven methods at a budget of 256, layers 21 and 23.
 
-    Two find the number: ClusterKV with 400 clusters and PQCache, as they find 30 and 27 of the 32 in
-    `data/benchmarks/methods.md` (there CTkvr finds 17, Quest 10, ClusterKV with L/80 clusters 6). The question follows
-    the compressed prompt. Only the steps from the last token of the question on are kept, so that `prompt_length`
-    includes the question's other tokens, and `question_length` is 1.
+    Two find the number, ClusterKV with 400 clusters and PQCache; `data/benchmarks/methods.md` has 32 others. The
+    question follows the compressed prompt. Only the steps from the last token of the question on are kept, so that
+    `prompt_length` includes the question's other tokens, and `question_length` is 1.
     """
     from kvviz import methods
     from kvviz.generation.comparing import compare
@@ -215,12 +214,15 @@ def _needle_cells() -> dict[str, Method]:
     return cells
 
 
-def needle_prompt(lm: LanguageModel) -> tuple[str, str]:
-    """The quickstart's prompt, which hides a sentence with a number, and the question about that number."""
+def needle_prompt(lm: LanguageModel, after: int = NEEDLE_AFTER) -> tuple[str, str]:
+    """The quickstart's prompt, which hides a sentence with a number, and the question about that number.
+
+    The sentence stands behind the first paragraph that ends `after` so many characters.
+    """
     from pydoc_data.topics import topics
 
     reference = "\n".join(topics[name] for name in ("assignment", "numbers", "with", "yield"))[:7600]
-    cut = reference.find("\n\n", 4500)
+    cut = reference.find("\n\n", after)
     text = reference[:cut] + "\n\nThe special magic number is 7463." + reference[cut:]
     return lm.chat_parts(text, "\n\nWhat is the special magic number mentioned in the text?")
 

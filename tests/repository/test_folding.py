@@ -12,9 +12,9 @@ from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "notebooks")]
-import run  # noqa: E402  # likewise
+import run  # noqa: E402  # found through the line above
 
-import build  # noqa: E402  # found through the line above
+import build  # noqa: E402  # likewise
 
 
 @pytest.fixture
