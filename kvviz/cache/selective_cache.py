@@ -24,6 +24,7 @@ from ..trace.timeline import Timeline
 from .accounting import ledger_of
 from .layer_cache import LayerCache
 from .passes import watch_passes
+from .rotations import rotations
 from .selective_layer import SelectiveLayer
 from .speculation import AttentionInputs
 from .tiers import make_store
@@ -75,7 +76,7 @@ class SelectiveCache(Cache):
             if type(layer) is DynamicLayer:
                 context = LayerContext(
                     index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
-                    geometry.head_dim**-0.5, details=details, prompt=self.prompt,
+                    geometry.head_dim**-0.5, details=details, prompt=self.prompt, rotation=rotations(model).get(index),
                 )  # fmt: skip
                 kv = make_store(self.store, context, self.method)
                 kv.timeline = None if timeline is None else timeline.of(index)

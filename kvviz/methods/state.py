@@ -11,8 +11,10 @@ from kvviz_kernels import gather_weights
 from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from ..offload.growing import GrowingTensor
 from ..offload.token_cache import TokenCache
+from ..trace.rotation import Rotation
 from .selection import Group
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class LayerContext:
 
     `scale` multiplies the logits; `softcap` limits them (Gemma 2) or is None. With `details`, selections have groups
     and scores. `cached` reads the layer's keys and values; it is None on stored tensors (see `token_cache`). `prompt`
-    is None without a running model.
+    is None without a running model. `rotation` is the layer's RoPE, None if it is not known.
     """
 
     index: int
@@ -50,6 +52,7 @@ class LayerContext:
     details: bool = False
     cached: TokenCache | None = None
     prompt: Prompt | None = None
+    rotation: Rotation | None = None
 
     def selection_heads(self, group: Group) -> int:
         """The number of selection heads: query heads for group="each", otherwise KV heads."""
@@ -58,6 +61,14 @@ class LayerContext:
     def logits(self, products: Tensor) -> Tensor:
         """Attention logits from inner products q·k of any shape: scaled and soft-capped."""
         return softcap_(products * self.scale, self.softcap)
+
+    def known_rotation(self, operation: str) -> Rotation:
+        """The layer's RoPE. Raises InvalidInputError, which names `operation`, if it is not known."""
+        if self.rotation is None:
+            got = f"layer {self.index}, whose RoPE is not known"
+            wanted = "a model with RoPE of fixed frequencies, or a trace captured from one by this version of kvviz"
+            raise InvalidInputError(operation, got, wanted)
+        return self.rotation
 
     def token_cache(self, keys: Tensor, values: Tensor) -> TokenCache:
         """A cache in which a method can look up keys and values later: the layer's, or a new one that holds these."""
