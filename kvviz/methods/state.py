@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,16 +22,37 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+# Gets the number of the text, the layer, queries [1, Q, n, D], keys [1, H, L + n, D], logit scale and soft cap.
+Watch = Callable[[int, int, Tensor, Tensor, float, float | None], None]
+Feeder = Callable[["PreTrainedModel", Tensor, Iterable[Tensor], Watch], None]
+
+
 @dataclass(eq=False)
 class Prompt:
-    """The first prompt of a cache, for code that runs the model on it once more (`kvviz.cache.kvpress`).
+    """The first prompt of a cache, for methods that run the model on it once more (KVzip, `kvviz.cache.kvpress`).
 
-    `model` is a weak reference. `ids` are its tokens [1, L]; None before `kvviz.generate`, `compare` or `evaluate`
-    fills the cache, and if the cache is filled by transformers' `generate`.
+    `model` is a weak reference. `ids` are its tokens [1, L], and `encode` gives the token ids of further text; both are
+    None before `kvviz.generate`, `compare` or `evaluate` fills the cache, and if transformers' `generate` fills it.
+    `feeder` is what runs the model: it is given by the cache, as methods know no transformers.
     """
 
     model: weakref.ref[PreTrainedModel]
     ids: Tensor | None = None
+    encode: Callable[[str], list[int]] | None = None
+    feeder: Feeder | None = None
+
+    def feed(self, operation: str, texts: Iterable[Tensor], watch: Watch) -> None:
+        """Prefill the prompt again, then feed each of `texts` [1, n] directly after it, and watch its attention.
+
+        `watch(number, layer, queries, keys, scale, softcap)` is called for each text and each layer that attends to all
+        tokens, before its attention: queries [1, Q, n, D] of the text, and keys [1, H, L + n, D] of prompt and text,
+        after RoPE. Raises InvalidInputError, which names `operation`, if model or tokens are not known.
+        """
+        model = self.model()
+        if model is None or self.ids is None or self.feeder is None:
+            got = "a prompt of unknown model or tokens"
+            raise InvalidInputError(operation, got, "a prompt of kvviz.generate, compare or evaluate")
+        self.feeder(model, self.ids, texts, watch)
 
 
 @dataclass(frozen=True)
