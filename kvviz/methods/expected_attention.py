@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..trace.styles import Style
 from .base import Generated
 from .eviction import Eviction, EvictionState
 from .fields import number, one_of, whole
@@ -43,7 +42,6 @@ class ExpectedAttention(Eviction[EvictionState]):
     title = "Expected attention"
     paper = "arXiv 2510.00636"
     score_name = "expected attention times value norm"
-    style = Style(dash="dashdot", symbol="hexagon-open")
     expected_failures = {
         **Eviction.expected_failures,
         "the_budget_holds": "the method compresses prompts; generated tokens come on top, as in its published class",
