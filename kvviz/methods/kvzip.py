@@ -96,7 +96,9 @@ class KVzip(Eviction[EvictionState]):
         length = keys.shape[2]
         if self.queries == "repetition" and keys.shape[0] > 1:
             raise InvalidInputError(self.name, f"a batch of {keys.shape[0]} prompts", "one prompt")
-        if self.budgets == "equal" or self.budget_tokens(length) >= length:
+        if self.budget_tokens(length) >= length and self.generated == "on_top":
+            return self.whole(layer, keys, values)  # nothing is dropped, so nothing needs a score
+        if self.budgets == "equal":
             return super().build(layer, queries, keys, values)
         by_layer = self._of_repetition(layer, length)
         kept = self._shared(by_layer, layer.index, self.budget_tokens(length)).to(keys.device)
