@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from kvviz_kernels import gather_weights
@@ -72,7 +72,8 @@ class LayerContext:
 class State:
     """The state of a method in one layer between decode steps; subclasses add fields.
 
-    `auxiliary` names the fields that hold copies of the keys (some channels, low rank, another layout).
+    `auxiliary` names the fields that hold copies of the keys (some channels, low rank, another layout). `extras` are
+    what wrappers keep, by their name; every step reads all of it.
     """
 
     auxiliary: ClassVar[tuple[str, ...]] = ()
@@ -80,6 +81,7 @@ class State:
     layer: LayerContext
     prompt_length: int
     length: int
+    extras: dict[str, Any] = field(default_factory=dict, init=False)
 
     @property
     def generated(self) -> int:
@@ -97,7 +99,7 @@ class State:
 
     def metadata_bytes(self) -> int:
         """Bytes of all tensors that the method keeps in addition to the keys and values, without spare room."""
-        names = (field.name for field in fields(self) if field.name != "layer")  # the context is an input
+        names = (entry.name for entry in fields(self) if entry.name != "layer")  # the context is an input
         return sum(tensor_bytes(getattr(self, name)) for name in names)
 
     def auxiliary_bytes(self) -> int:
@@ -107,9 +109,13 @@ class State:
     def read_bytes(self) -> int:
         """Bytes that one step reads to choose, without the attended keys and values; by default all metadata.
 
-        PQCache counts these as extra communication (arXiv 2407.12820, section 4.1).
+        Without `extras`. PQCache counts these as extra communication (arXiv 2407.12820, section 4.1).
         """
-        return self.metadata_bytes()
+        return self.metadata_bytes() - tensor_bytes(self.extras)
+
+    def choosing_bytes(self) -> int:
+        """Bytes that one step reads to choose, extras included."""
+        return self.read_bytes() + tensor_bytes(self.extras)
 
 
 @dataclass
@@ -139,13 +145,15 @@ class TokenState(State):
 
 
 def tensor_bytes(value: object) -> int:
-    """Bytes of all tensors and arrays in a list, a tuple, a dataclass or a tensor that grows; 0 for anything else."""
+    """Bytes of all tensors and arrays in a list, tuple, dict, dataclass or growing tensor; 0 for anything else."""
     if isinstance(value, Tensor | np.ndarray):
         return value.nbytes
     if isinstance(value, GrowingTensor):
         return tensor_bytes(value.tensor)
+    if isinstance(value, dict):
+        return sum(map(tensor_bytes, value.values()))
     if isinstance(value, list | tuple):
         return sum(tensor_bytes(item) for item in value)
     if is_dataclass(value):
-        return sum(tensor_bytes(getattr(value, field.name)) for field in fields(value))
+        return sum(tensor_bytes(getattr(value, entry.name)) for entry in fields(value))
     return 0
