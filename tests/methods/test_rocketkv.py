@@ -201,6 +201,17 @@ def test_two_thousand_steps_attend_to_the_budget():
     assert layer.store.used == kept + 2000
 
 
+def test_both_stages_keep_more_attention_than_either_alone():
+    """At the same budget, in one layer of a recorded text: SnapKV only evicts, Quest only selects."""
+    trace = kvviz.open_runs(live=False).trace("prose")
+    (layer,) = trace.layers
+    kept = {}
+    for name, fields in {"rocketkv": {}, "snapkv": {"generated": "within"}, "quest": {}}.items():
+        replayed = kvviz.replay(trace, kvviz.methods.create(name, budget=128, **fields), queries=64)
+        kept[name] = np.mean([replayed.attention_mass(step, layer) for step in range(64)])
+    assert kept["rocketkv"] > max(kept["snapkv"], kept["quest"]) + 0.02, kept
+
+
 @settings(max_examples=40)
 @given(
     st.sampled_from([1, 63, 100, 1000]), st.sampled_from(["random", "zero", "constant", "four"]),

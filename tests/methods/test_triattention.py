@@ -226,6 +226,25 @@ def test_two_thousand_generated_tokens_stay_within_the_budget():
     assert min(seen.attended[100:]) == 49  # a round leaves 48, and the step adds its own token
 
 
+@pytest.mark.model
+def test_the_series_foretells_a_real_models_logits(lm, prose):
+    """Of half a text, it knows the mean logits of the other half's queries; the term of the norms alone does not."""
+    trace = kvviz.capture(lm, lm.encode(prose)[:, :1024], layers=[3, 14, 25])
+    for index in (3, 14, 25):
+        queries, keys = (torch.tensor(part[index]).float()[None] for part in (trace.queries, trace.keys))
+        layer_context = context(9, 3, head_dim=64, rotation=trace.rotations[index])
+        halves = [queries[:, :, :512], keys[:, :, :512], keys[:, :, :512]]
+        later = (queries[0, :, 512:].mean(1)[:, None] @ keys[0, :, :512].repeat_interleave(3, 0).mT)[:, 0]
+        found = {}
+        for terms in ("both", "distance", "norm"):
+            method = kvviz.methods.create("triattention", budget=2048, terms=terms, farthest=512)
+            series = method._series(method.build(layer_context, *halves), halves[1])[0]
+            found[terms] = np.mean([np.corrcoef(series[head], later[head])[0, 1] for head in range(9)])
+        assert found["distance"] > 0.8, index
+        assert found["both"] > 0.7, index
+        assert found["norm"] < 0, index
+
+
 def test_an_unknown_rope_is_refused():
     method = kvviz.methods.create("triattention", budget=32)
     with pytest.raises(kvviz.InvalidInputError, match="RoPE is not known"):
