@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from .base import Method
 from .eviction import Eviction, EvictionState
 from .fields import number
-from .selection import Selection, positions
+from .selection import Selection, packed_places, positions
 from .wrapper import Wrapper
 
 
@@ -72,13 +72,13 @@ class AdaKV(Wrapper):
             return
         ranked = scores.repeat_interleave(heads // scores.shape[1], dim=1)[..., between].float()
         staying = best_of_layer(ranked, tokens, heads * free, int(self.floor * free))
-        places, padded = packed_places(staying, self.sinks)
-        taken = ranked.gather(-1, (places - self.sinks).clamp(min=0)).masked_fill(padded, torch.nan)
+        places, padded = packed_places(staying)
+        taken = ranked.gather(-1, places).masked_fill(padded, torch.nan)
         first = positions(0, self.sinks, batch, heads, places.device)
         last = positions(total - window, total, batch, heads, places.device)
         unranked = [torch.full(part.shape, torch.nan, device=part.device) for part in (first, last)]
         told = torch.cat([unranked[0], taken, unranked[1]], dim=-1) if state.layer.details else None
-        state.keep(torch.cat([first, places.masked_fill(padded, -1), last], dim=-1), told)
+        state.keep(torch.cat([first, (places + self.sinks).masked_fill(padded, -1), last], dim=-1), told)
 
 
 def best_of_layer(scores: Tensor, tokens: Tensor, count: int, floor: int) -> Tensor:
@@ -92,11 +92,3 @@ def best_of_layer(scores: Tensor, tokens: Tensor, count: int, floor: int) -> Ten
     of_layer = ranked.masked_fill(of_floor, torch.inf).flatten(1).argsort(dim=-1, descending=True, stable=True)
     staying = torch.zeros_like(tokens).flatten(1).scatter_(-1, of_layer[:, :count], True)
     return staying.view_as(tokens) & tokens
-
-
-def packed_places(staying: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    """Ascending places [B, R, K] of what stays, bool [B, R, N], counted from `start`, and which of them are pads."""
-    counts = staying.sum(-1, keepdim=True)
-    width = int(counts.max())
-    places = (~staying).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
-    return places + start, torch.arange(width, device=staying.device) >= counts

@@ -180,10 +180,14 @@ def at_places(tensor: Tensor, places: Tensor, fill: float) -> Tensor:
 
 
 def union(kept: Tensor, heads: int) -> Tensor:
-    """The union of positions over each KV head's query heads: [B, Q, K] -> [B, H, K'], ascending, padded with -1."""
+    """The union of positions over each KV head's query heads: [B, Q, K] -> [B, H, K'], ascending, padded with -1.
+
+    -1 in a row of positions is padding.
+    """
     ordered = kept.unflatten(1, (heads, -1)).flatten(2).sort(-1).values  # [B, H, G * K]
     first = torch.ones_like(ordered, dtype=torch.bool)
     first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    first &= ordered >= 0
     beyond = torch.iinfo(ordered.dtype).max  # sorts after every position
     width = int(first.sum(-1).max())
     distinct: Tensor = ordered.masked_fill(~first, beyond).sort(-1).values[..., :width]

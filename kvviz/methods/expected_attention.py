@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..trace.styles import Style
 from .base import Generated
 from .eviction import Eviction, EvictionState
 from .fields import number, one_of, whole
 from .rotation import angles, turn, unrotate
-from .selection import reduce_group
+from .selection import reduce_group, to_selection_heads
 
 
 @dataclass
@@ -43,7 +42,7 @@ class ExpectedAttention(Eviction[EvictionState]):
     title = "Expected attention"
     paper = "arXiv 2510.00636"
     score_name = "expected attention times value norm"
-    style = Style(dash="dashdot", symbol="hexagon-open")
+    heads_may_differ = True
     expected_failures = {
         **Eviction.expected_failures,
         "the_budget_holds": "the method compresses prompts; generated tokens come on top, as in its published class",
@@ -64,6 +63,9 @@ class ExpectedAttention(Eviction[EvictionState]):
         if not ranked.shape[2]:
             return torch.zeros(state.kept.shape, device=keys.device)
         logits = self._expected_logits(state, queries, ranked)
+        if state.visible is not None:
+            pads = ~to_selection_heads(state.visible[..., self.sinks :], logits.shape[1])
+            logits.masked_fill_(pads, -torch.inf)
         scores = reduce_group(logits.softmax(-1), layer.n_kv_heads, self.group)
         if self.value_norm == "l2":
             values = state.tokens.take(state.kept[..., self.sinks :])[1]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from ..trace.styles import Style
 from .eviction import UNRANKED, Eviction, EvictionState
 from .fields import whole
 from .selection import positions, take_tokens
@@ -35,7 +34,6 @@ class KeyDiff(Eviction[EvictionState]):
     title = "KeyDiff"
     paper = "arXiv 2504.15364"
     score_name = "negative cosine similarity to the mean key"
-    style = Style(dash="dashdot", symbol="triangle-down-open")
     presets = {"paper": {}, "kvpress": {"block": 0, "generated": "on_top"}}
     needs_queries = False
     keeps_votes = False

@@ -37,7 +37,7 @@ class TOVA(Eviction[EvictionState]):
     title = "TOVA"
     paper = "arXiv 2401.06104"
     score_name = "attention of the last query"
-    style = Style(dash="longdash", symbol="diamond-open")
+    style = Style(dash="longdash", symbol="diamond-open")  # the derived one is that of expected_attention
 
     heads: Literal["shared", "separate"] = one_of("shared", ("shared", "separate"))
 

@@ -11,9 +11,10 @@ import kvviz
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.methods import checks
 from kvviz.methods.base import LayerContext
+from kvviz.methods.checks.steps import ROTATION
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
-CONTEXT = LayerContext(5, 8, HEADS, KV_HEADS, DIM, DIM**-0.5, details=True)
+CONTEXT = LayerContext(5, 8, HEADS, KV_HEADS, DIM, DIM**-0.5, details=True, rotation=ROTATION)
 
 
 def tokens(count, seed):

@@ -14,11 +14,12 @@ from kvviz.methods import checks
 from tests.tiny_models import ARCHITECTURES, SLIDING_LAYERS, make, prompt
 
 METHODS = kvviz.methods.names()
+STORED = {"kvzip": {"preset": "prompt"}}  # transformers does not tell the prompt's tokens, which KVzip repeats
 GREEDY = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
 
 
 def cache_for(model, method="clusterkv", **fields):
-    fields = {"budget": 4096, **fields}
+    fields = {"budget": 4096, **STORED.get(method, {}), **fields}
     if method != "full":
         fields = {"dense_layers": 0, **fields}
     return kvviz.SelectiveCache(model, kvviz.methods.create(method, **fields))

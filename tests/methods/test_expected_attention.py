@@ -119,6 +119,30 @@ def test_a_later_prompt_is_ranked_by_its_own_queries_at_its_own_positions():
         assert state.kept[0, head].tolist() == [kept[head][place] for place in best(scores, 30)]
 
 
+def test_pads_of_heads_that_keep_fewer_tokens_get_no_attention():
+    """As AdaKV leaves them: a head's scores are those of its own tokens, as if there were no pads."""
+    rotation = ROTATIONS["halves"]
+    method = kvviz.methods.create("adakv(expected_attention)", budget=30, future=40)
+    q, k, v = tensors(6, 2, 60)
+    state = method.build(context(6, 2, rotation=rotation), q, k, v)
+    rows = [[position for position in row if position >= 0] for row in state.kept[0].tolist()]
+    assert sum(map(len, rows)) == 2 * 30
+    assert len(rows[0]) != len(rows[1])
+    padded = state.kept[0].tolist()
+    q2, k2, v2 = tensors(6, 2, 25, seed=9)
+    state.append_prompt(k2, v2)
+    scores = method.rank(state, q2, state.tokens.take_keys(state.kept))[0].numpy()
+    all_k, all_v = torch.cat([k, k2], 2)[0], torch.cat([v, v2], 2)[0]
+    for head, row in enumerate(rows):
+        own = [*row, *range(60, 85)]
+        (expected,) = expected_scores(
+            q2[0, 3 * head : 3 * head + 3], all_k[head, own][None], all_v[head, own][None],
+            rotation=rotation, n_kv_heads=1, group="mean", scale=0.3, start=60, future=40,
+        )  # fmt: skip
+        tokens = [place for place, position in enumerate([*padded[head], *range(60, 85)]) if position >= 0]
+        assert np.allclose(scores[head, tokens[4:]], expected, rtol=1e-3)
+
+
 def test_a_short_prompt_is_kept_whole():
     for length in (1, 3, 4, 5):
         q, k, v = tensors(6, 2, length)

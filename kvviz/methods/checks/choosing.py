@@ -35,7 +35,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
         least = smallest(method)
         chosen = replace(least, budget=max(length + 3, least.budget))
         for number, (_, selection) in enumerate(decode_steps(chosen, 3, n_heads, n_kv_heads, length)):
-            expected = torch.arange(length + number + 1).expand_as(selection.indices)
+            expected = torch.arange(length + number + 1).expand(*selection.indices.shape[:2], -1)
             assert torch.equal(selection.indices, expected), f"{chosen.name}: a full budget left tokens out"
 
 
