@@ -64,7 +64,7 @@ def test_each_query_head_attends_to_its_own(tensors):
         total = weights.sum() + (keys[0, of_kv, 0].double() @ query * SCALE).exp()
         torch.testing.assert_close(shares[0, head, numbers].double(), weights / total, rtol=1e-5, atol=1e-6)
         assert (attended.merged_mask[head, 0] > -torch.inf).tolist() == CHOSEN[head].tolist()
-    assert attended.counts[:, 0].tolist() == (1 + CHOSEN.sum(-1)).tolist()
+    assert attended.counts[:, 0].tolist() == selection.entries[0].tolist() == (1 + CHOSEN.sum(-1)).tolist()
 
 
 def test_a_token_is_taken_out_for_all_query_heads_that_attend_to_its_centroid(tensors):
