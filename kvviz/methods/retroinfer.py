@@ -43,13 +43,17 @@ class CentroidState(TokenState):
         """Bytes of the centroids and sizes: those of all clusters are compared with the query."""
         return tensor_bytes([self.centroids, self.sizes])
 
-    def add(self, keys: Tensor, values: Tensor, labels: Tensor, n_clusters: int) -> None:
-        """Add clusters of the next tokens, with keys and values [B, H, n, D]; `labels` [B, H, n] count from 0."""
-        sums, sizes = kmeans_update(keys, labels, n_clusters)
-        value_sums, _ = kmeans_update(values, labels, n_clusters)
+    def add(self, keys: Tensor, values: Tensor, labels: Tensor, empty: Tensor) -> None:
+        """Add clusters of the next tokens, with keys and values [B, H, n, D]; `labels` [B, H, n] count from 0.
+
+        `empty` [B, H, C, D] are the centroids of clusters without tokens.
+        """
+        sums, sizes = kmeans_update(keys, labels, empty.shape[2])
+        value_sums, _ = kmeans_update(values, labels, empty.shape[2])
         count = sizes.clamp(min=1)[..., None]
         first = self.sizes.shape[-1]
-        self.centroids = torch.cat([self.centroids, (sums / count).to(keys.dtype)], dim=2)
+        centroids = torch.where(sizes[..., None] > 0, sums / count, empty)
+        self.centroids = torch.cat([self.centroids, centroids.to(keys.dtype)], dim=2)
         self.mean_values = torch.cat([self.mean_values, (value_sums / count).to(values.dtype)], dim=2)
         self.sizes = torch.cat([self.sizes, sizes.to(torch.int32)], dim=2)
         self.labels = torch.cat([self.labels, (labels + first).to(torch.int32)], dim=2)
@@ -123,7 +127,8 @@ class RetroInfer(Method[CentroidState]):
         length = keys.shape[2]
         start = min(self.sinks, length)
         middle = slice(start, max(start, length - self.always_recent))
-        state = empty_state(layer, keys, values)
+        tokens = layer.token_cache(keys, values)
+        state = CentroidState(layer, length, length, tokens, *no_clusters(keys, values))
         if middle.stop > middle.start:
             state.add(keys[:, :, middle], values[:, :, middle], *self._clusters(keys[:, :, middle]))
         return state
@@ -169,18 +174,8 @@ class RetroInfer(Method[CentroidState]):
     def zones(self, state: CentroidState, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Which clusters are retrieved and which are estimated, by their scores [B, R, C]: two masks bool [B, R, C]."""
         free, ratio = self.free_budget(state), self.estimated_per_retrieved
-        most = math.floor(free * ratio / (ratio + self.tokens_per_cluster))  # entries of the estimation zone
-        sizes = to_selection_heads(state.sizes, scores.shape[1])
-        order = scores.argsort(dim=-1, descending=True, stable=True)  # empty clusters are last
-        tokens = sizes.gather(-1, order).cumsum(-1)
-        ranks = torch.arange(1, order.shape[-1] + 1, device=order.device)
-        left = (sizes > 0).sum(-1, keepdim=True) - ranks
-        fits = (tokens + left.clamp(min=0, max=most) <= free) | ((ranks == 1) & (tokens <= free))
-        fits &= left >= 0
-        used = (tokens * fits).amax(-1, keepdim=True)
-        standing = ~fits & (left >= 0) & (ranks - fits.sum(-1, keepdim=True) <= free - used) & (ratio > 0)
-        back = order.argsort(-1)
-        return fits.gather(-1, back), standing.gather(-1, back)
+        most = math.floor(free * ratio / (ratio + self.tokens_per_cluster))
+        return best_clusters(scores, state.sizes, free, most)
 
     def ranking(self, state: CentroidState, queries: Tensor, keys: Tensor) -> Ranking | None:
         """The score of each token's cluster, and the exact attention weight of the token."""
@@ -206,9 +201,10 @@ class RetroInfer(Method[CentroidState]):
         stands_in = pad(estimated, (0, 1)).gather(-1, clusters.long() % (estimated.shape[-1] + 1))  # the last for none
         return Merged(state.centroids, state.mean_values, sizes, clusters.masked_fill(~stands_in, -1))
 
-    def _clusters(self, keys: Tensor) -> tuple[Tensor, int]:
-        """The cluster of each key [B, H, n, D], int64 [B, H, n], and the number of clusters."""
-        centred = keys.float() - keys.float().mean(2, keepdim=True)
+    def _clusters(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """The cluster of each key [B, H, n, D], int64 [B, H, n], and the centroids that k-means ends with."""
+        mean = keys.float().mean(2, keepdim=True)
+        centred = keys.float() - mean
         labels, means = [], []
         first = 0
         for part in centred.tensor_split(max(round(keys.shape[2] / self.segment), 1), dim=2):
@@ -218,17 +214,39 @@ class RetroInfer(Method[CentroidState]):
             labels.append(clusters.labels + first)
             means.append(clusters.centroids)
             first += count
+        centroids = torch.cat(means, dim=2)
         if self.joins_any_segment:
-            return kmeans_assign(centred, torch.cat(means, dim=2), metric="cosine"), first
-        return torch.cat(labels, dim=2), first
+            return kmeans_assign(centred, centroids, metric="cosine"), centroids + mean
+        return torch.cat(labels, dim=2), centroids + mean
 
 
-def empty_state(layer: LayerContext, keys: Tensor, values: Tensor) -> CentroidState:
-    """The state of a prompt with keys and values [B, H, L, D], without clusters."""
+def no_clusters(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The fields of a CentroidState without clusters, for keys and values [B, H, L, D]."""
     none = torch.zeros((*keys.shape[:2], 0), dtype=torch.int32, device=keys.device)
-    length, tokens = keys.shape[2], layer.token_cache(keys, values)
-    no_keys, no_values = (torch.empty_like(tensor[:, :, :0]) for tensor in (keys, values))  # no views
-    return CentroidState(layer, length, length, tokens, no_keys, no_values, none, none)
+    return torch.empty_like(keys[:, :, :0]), torch.empty_like(values[:, :, :0]), none, none
+
+
+def best_clusters(
+    scores: Tensor, sizes: Tensor, free: int | Tensor, most: int, *, always_one: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Which clusters are attended to exactly, and which of the next ones by their centroids: masks bool [B, R, C].
+
+    scores [B, R, C] are -inf for the clusters to leave out, sizes int32 [B, H, C]. `free`, an int or [B, R, 1], is the
+    number of entries in all. As many of the best clusters are exact, whole, as leave `most` entries for centroids, or
+    enough for all others; one at least if it fits, or in any case (`always_one`). Centroids get all entries that are
+    left, none if `most` is 0.
+    """
+    sizes = to_selection_heads(sizes, scores.shape[1]).masked_fill(scores == -torch.inf, 0)
+    order = scores.argsort(dim=-1, descending=True, stable=True)
+    tokens = sizes.gather(-1, order).cumsum(-1)
+    ranks = torch.arange(1, order.shape[-1] + 1, device=order.device)
+    others = (sizes > 0).sum(-1, keepdim=True) - ranks  # after this one; below 0 for those to leave out
+    fits = (tokens + others.clamp(max=most) <= free) | ((ranks == 1) & (always_one | (tokens <= free)))
+    exact = fits & (others >= 0)
+    left = free - (tokens * exact).amax(-1, keepdim=True)
+    by_centroid = ~exact & (others >= 0) & (ranks - exact.sum(-1, keepdim=True) <= left) & (most > 0)
+    places = order.argsort(-1)
+    return exact.gather(-1, places), by_centroid.gather(-1, places)
 
 
 def tokens_of(state: CentroidState, taken: Tensor, scores: Tensor, start: int, count: int) -> Selection:
