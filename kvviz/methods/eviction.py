@@ -75,7 +75,7 @@ class Eviction(Method[E]):
     """
 
     kind = "eviction"
-    stages = ("kept",)
+    stages: ClassVar[tuple[str, ...]] = ("kept",)
     expected_failures: ClassVar[Mapping[str, str]] = {
         "extension_equals_one_build": "tokens dropped at the end of the prompt cannot come back"
     }
