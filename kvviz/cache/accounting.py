@@ -73,10 +73,11 @@ def _transfers(stores: Sequence[LayerStore]) -> dict[str, Any]:
 
 
 def _merged(layer: LayerCache) -> float:
-    """Merged tokens that the last step attended to, mean over KV heads and batch."""
+    """Centroids that the last step attended to, mean over KV heads and batch; query heads share those of equal keys."""
     if layer.last is None or layer.last.merged is None:
         return 0.0
-    return float((layer.last.merged.degree > 0).sum(-1).double().mean())
+    attended = (layer.last.merged.degree > 0).unflatten(1, (layer.context.n_kv_heads, -1)).any(2)  # [B, H, C]
+    return float(attended.sum(-1).double().mean())
 
 
 def _counts(layer: LayerCache) -> list[float]:

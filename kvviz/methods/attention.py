@@ -8,7 +8,7 @@ from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..kernels import merge_attention
-from .selection import Selection
+from .selection import Selection, to_selection_heads
 
 __all__ = ["attention_received", "attention_weights", "centroid_weights", "merge_attention", "weighted_values"]
 
@@ -51,8 +51,8 @@ def centroid_weights(
     merged = selection.merged
     assert merged is not None
     by_head = queries.unflatten(1, (merged.keys.shape[1], -1)).float()  # [B, H, G, D]
-    logits = softcap_(by_head @ merged.keys.float().mT * scale, softcap) + merged.degree.float().log()[:, :, None]
-    logits = logits.flatten(1, 2)
+    logits = softcap_(by_head @ merged.keys.float().mT * scale, softcap).flatten(1, 2)
+    logits = logits + to_selection_heads(merged.degree.float().log(), logits.shape[1])
     return (logits - torch.logaddexp(single.float(), logits.logsumexp(-1))[..., None]).exp()
 
 

@@ -66,6 +66,14 @@ class Selection:
     value_correction: ValueCorrection | None = None
     host_part: tuple[int, int] | None = None
 
+    @property
+    def entries(self) -> Tensor:
+        """The number of entries of the cache that each row attends to, int64 [B, R]: tokens, and centroids."""
+        tokens = (self.indices >= 0).sum(-1)
+        if self.merged is None:
+            return tokens
+        return tokens + to_selection_heads((self.merged.degree > 0).sum(-1), tokens.shape[1])
+
 
 def to_selection_heads(tensor: Tensor, heads: int) -> Tensor:
     """A tensor [B, H, ...] per KV head as one per selection head: unchanged, or repeated to query heads [B, Q, ...]."""
