@@ -30,7 +30,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         for tier, count in kept.items():
             kept_bytes[tier] = kept_bytes.get(tier, 0) + count
     states = [state for layer in layers for state in layer.states]
-    extra_bytes = sum(state.read_bytes() for state in states)
+    extra_bytes = sum(state.choosing_bytes() for state in states)
     key_bytes = sum(  # of all tokens so far, including the dropped ones
         layer.store.batch * layer.context.n_kv_heads * layer.store.token_bytes // 2 * layer.store.length
         for layer in selecting

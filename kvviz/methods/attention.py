@@ -56,11 +56,13 @@ def centroid_weights(
     return (logits - torch.logaddexp(single.float(), logits.logsumexp(-1))[..., None]).exp()
 
 
-def attention_received(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+def attention_received(
+    queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
+) -> Tensor:
     """Accumulated attention: the sum of each key's exact softmax weights over the last n queries, float32 [B, Q, L].
 
-    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. Queries are processed in
-    blocks to save memory; the cost remains n·L·D.
+    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. `visible` [B, H, L] is
+    False for keys that get no weight. Queries are processed in blocks to save memory; the cost remains n·L·D.
     """
     new, length = queries.shape[2], keys.shape[2]
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, n, D]
@@ -73,5 +75,7 @@ def attention_received(queries: Tensor, keys: Tensor, scale: float, softcap: flo
         logits = softcap_((by_head[..., start:stop, :] @ transposed[..., :end]) * scale, softcap)
         query_positions = torch.arange(length - new + start, end, device=keys.device)
         logits.masked_fill_(key_positions[:end] > query_positions[:, None], -torch.inf)
+        if visible is not None:
+            logits.masked_fill_(~visible[:, :, None, None, :end], -torch.inf)
         received[..., :end] += logits.softmax(-1).sum(-2)
     return received.flatten(1, 2)

@@ -11,12 +11,16 @@ from torch import Tensor
 
 from ...errors import InvalidInputError
 from ..base import LayerContext, Method, State
+from ..rotation import Rotation
 from ..selection import Selection
 
 HEADS = ((4, 4), (6, 2), (3, 1))  # (query heads, KV heads): MHA, grouped, MQA
 SHAPES = tuple((*heads, length) for heads in HEADS for length in (1, 17, 63, 100, 257))
 DIM = 16
-CONTEXT = LayerContext(index=5, n_layers=8, n_heads=0, n_kv_heads=0, head_dim=DIM, scale=DIM**-0.5, details=True)
+ROTATION = Rotation(tuple(10_000 ** (-pair / 8) for pair in range(8)))  # RoPE of DIM channels, as in Llama
+CONTEXT = LayerContext(
+    index=5, n_layers=8, n_heads=0, n_kv_heads=0, head_dim=DIM, scale=DIM**-0.5, details=True, rotation=ROTATION
+)
 
 
 def smallest(method: type[Method]) -> Method:
