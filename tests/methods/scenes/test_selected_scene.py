@@ -16,7 +16,11 @@ from kvviz.trace.scene import Bars, Ruler, Scene
 from tests.browser.latency import repeated
 
 LAYER, HEAD, STEP, QUERIES, LENGTH = 14, 1, 7, 8, 237
-RANKING = [name for name in kvviz.methods.names() if name not in ("full", "minference", "streaming_llm", "centroidkv")]
+RANKING = [
+    name
+    for name in kvviz.methods.names()
+    if not kvviz.methods.get(name).ignores_budget and name not in ("streaming_llm", "centroidkv")
+]
 
 
 @pytest.fixture(scope="module")
