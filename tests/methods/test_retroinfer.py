@@ -147,7 +147,7 @@ class TestExactness:
         torch.testing.assert_close(attended(selection, q[:, :, -1], k, v), full(q[:, :, -1], k, v))
 
     def test_an_estimate_is_never_above_the_weight_of_its_tokens(self):
-        method, state, q, k, v = stepped("retroinfer", 6, 2, 400, budget=80, **SMALL)
+        method, state, q, k, _v = stepped("retroinfer", 6, 2, 400, budget=80, **SMALL)
         selection = method.select(state, q[:, :, -1])
         _, estimate = merged_attention(q[:, :, -1], selection.merged, SCALE)
         logits = torch.einsum("hgd,hld->hgl", q[0, :, -1].unflatten(0, (2, 3)), k[0]) * SCALE
