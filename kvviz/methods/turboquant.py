@@ -41,8 +41,9 @@ class TurboQuant(Quantised):
 
     The defaults make the paper's 3.5 bits, preset "paper-2.5" its 2.5 bits, without the norms of each set. The paper
     gives no split for 3.5 bits; its example for 2.5 bits, 32 of 128 channels with 3 bits and 96 with 2, makes 2.25. It
-    does not say either which variant its cache experiments use. The default is "mse", as preset "inner-product" is less
-    exact where the bits are few: on SmolLM2-135M the relative output error of a layer at 3.5 bits is 0.13 and 0.3.
+    does not say either which variant its cache experiments use. The default is "mse", since preset "inner-product" is
+    less exact with so few bits. Measured on SmolLM2-135M, layer 14, 2,048 tokens of prose: mean relative output error
+    0.15 and 0.36 at 3.5 bits, 0.36 and 0.68 at 2.5 bits. No public code of the authors is known.
 
     Deviations: which channels are outliers is not in the paper; here they are those with the largest mean square in a
     head's first prompt, and stay so.

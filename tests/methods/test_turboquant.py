@@ -177,11 +177,11 @@ def test_eight_bits_are_nearly_full_attention():
 
 @pytest.mark.model
 def test_more_bits_predict_a_paragraph_better(lm, prose):
-    """The log-probability of a paragraph after a long prompt, from 2.5 bits to 8 and to full attention."""
-    prompt, answer = prose[:2500], prose[2500:2700]
+    """The log-probability of a paragraph after a long prompt: 2.5 bits, 3.5 bits, full attention, in this order."""
+    prompt, answer = prose[:2000], prose[2000:2100]
     scores = [
         kvviz.score(lm, prompt, answer, "turboquant", channel_bits=low, outlier_bits=high).total
-        for low, high in ((2, 3), (3, 4), (8, 8))
+        for low, high in ((2, 3), (3, 4))
     ]
-    assert scores[0] < scores[1] < scores[2]
-    assert scores[2] == pytest.approx(kvviz.score(lm, prompt, answer, "full").total, abs=2)
+    assert scores[0] < scores[1] - 2
+    assert scores[1] < kvviz.score(lm, prompt, answer, "full").total + 1
