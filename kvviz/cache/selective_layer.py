@@ -96,6 +96,7 @@ class SelectiveLayer(DynamicLayer):
         elif self._decodes(new):
             with span(timeline, "compute", "attention"):
                 output = exact(keys, values, mask)
+            self.cache.store.compress()
         else:
             self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap)
             with span(timeline, "compute", "attention"):

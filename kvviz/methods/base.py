@@ -35,7 +35,7 @@ else:
 __all__ = ["REGISTRY", "Generated", "Kind", "LayerContext", "Method", "S", "State"]
 
 Generated = Literal["within", "on_top"]  # where tokens generated after the prompt count in the budget
-Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
+Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill", "quantised"]
 
 
 class Methods(Registry["Method"]):

@@ -17,7 +17,11 @@ from kvviz.widgets import mechanism_content
 from tests.browser.latency import repeated
 
 LAYER, HEAD, STEP, QUERIES, LENGTH = 14, 1, 7, 8, 237
-RANKING = [name for name in kvviz.methods.names() if name not in ("full", "minference", "streaming_llm", "centroidkv")]
+RANKING = [
+    name
+    for name in kvviz.methods.names()
+    if not kvviz.methods.get(name).ignores_budget and name not in ("streaming_llm", "centroidkv")
+]
 
 
 @pytest.fixture(scope="module")
