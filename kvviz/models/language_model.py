@@ -32,7 +32,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.source: str | None = None
         self.name = name or Path(model.config._name_or_path).name or type(model).__name__
-        self.geometry = _geometry(model, self.name)
+        self.geometry = geometry_of(model, self.name)
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.name!r}, {self.geometry}, {self.model.dtype}, {self.device})"
@@ -104,7 +104,8 @@ def check_decoder(config: Any, name: str) -> None:
         raise UnsupportedModelError(f"load {name}", got, "a decoder-only model")
 
 
-def _geometry(model: PreTrainedModel, name: str) -> Geometry:
+def geometry_of(model: PreTrainedModel, name: str) -> Geometry:
+    """The shape of a model's attention. Raises the errors of `LanguageModel`, which name the model."""
     config = model.config.get_text_config()
     operation, kind = f"load {name}", f"a {config.model_type} model"
     check_decoder(model.config, name)
