@@ -55,7 +55,11 @@ def inspect(
     if lengths is not None and not all(isinstance(length, int) and length >= 1 for length in lengths):
         raise InvalidInputError("inspect: lengths", list(lengths), "numbers of tokens from 1")
     about = _about(model)
-    refused, notes, geometry, layers, parameters, architecture = None, [], None, (), 0, about.config.model_type
+    refused: str | None = None
+    geometry: Geometry | None = None
+    layers: tuple[InspectedLayer, ...] = ()
+    notes: list[str] = []
+    architecture, parameters = about.config.model_type, 0
     try:
         empty = _empty(about)
         architecture, parameters = type(empty).__name__, sum(weights.numel() for weights in empty.parameters())
@@ -63,7 +67,9 @@ def inspect(
         cache = SelectiveCache(empty, "full")
         shapes, untried = _tried(empty, cache)
         notes += [untried] if untried else []
-        layers = tuple(_layer(index, cache, shapes, untried is None, geometry, chosen) for index in range(len(cache.layers)))
+        layers = tuple(
+            _layer(index, cache, shapes, untried is None, geometry, chosen) for index in range(len(cache.layers))
+        )
         if not any(layer.served for layer in layers):
             notes.append("No layer is served: with every method, the model attends as it does without kvviz.")
     except UnsupportedModelError as error:
@@ -95,11 +101,11 @@ def _about(model: Any) -> _About:
     if isinstance(model, LanguageModel):
         return replace(_about(model.model), name=model.name)
     if isinstance(model, PreTrainedModel):
-        name = Path(model.name_or_path).name or type(model).__name__
+        name = Path(model.name_or_path or "").name or type(model).__name__
         return _About(name, model.config, model.dtype, str(model.device), type(model))
     dtype = placement(None, None)[1]
     if isinstance(model, PreTrainedConfig):
-        return _About(Path(model.name_or_path).name or model.model_type, model, dtype)
+        return _About(Path(model.name_or_path or "").name or model.model_type, model, dtype)
     if isinstance(model, str | os.PathLike):
         config, title = read_config(model)
         return _About(title, config, dtype)
@@ -115,12 +121,12 @@ def _empty(about: _About) -> PreTrainedModel:
     config = copy.deepcopy(about.config)  # attaching changes it
     try:
         with torch.device("meta"):
-            made = about.made(config) if about.made else AutoModelForCausalLM.from_config(config)
+            made: PreTrainedModel = about.made(config) if about.made else AutoModelForCausalLM.from_config(config)
     except ValueError as error:
         wanted = "a causal language model whose code is in transformers"
         raise UnsupportedModelError(f"load {about.name}", error, wanted) from error
-    model: PreTrainedModel = made.to(torch.bfloat16)  # on the meta device, experts are multiplied in no other dtype
-    return model.eval()
+    made.train(False)
+    return made.bfloat16()  # on the meta device, experts are multiplied in no other dtype
 
 
 def _tried(model: PreTrainedModel, cache: SelectiveCache) -> tuple[Shapes, str | None]:
