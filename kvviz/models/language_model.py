@@ -24,10 +24,12 @@ class LanguageModel:
     the name, directory or file passed to `load`, or None for a model that `load` did not load.
 
     Raises UnsupportedModelError for a model that is not decoder-only, has no attention layer (Mamba), no rotary
-    position embedding, or keys and values of different widths.
+    position embedding, or keys and values of different widths, and InvalidInputError for something else than a
+    transformers model, no tokenizer, or one with more tokens than the model has embeddings.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> None:
+        _check_parts(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
         self.source: str | None = None
@@ -95,6 +97,22 @@ class LanguageModel:
 
     def _decode(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _check_parts(model: Any, tokenizer: Any) -> None:
+    """Raise InvalidInputError for parts that cannot be a language model."""
+    if not hasattr(model, "config"):
+        wanted = "a transformers model; kvviz.load(name) takes a name"
+        raise InvalidInputError("LanguageModel: model", f"a {type(model).__name__}", wanted)
+    if not callable(tokenizer):
+        got = "None" if tokenizer is None else f"a {type(tokenizer).__name__}"
+        wanted = "the model's tokenizer, such as transformers.AutoTokenizer.from_pretrained(name)"
+        raise InvalidInputError("LanguageModel: tokenizer", got, wanted)
+    vocabulary = getattr(model.config.get_text_config(), "vocab_size", None)
+    # without added tokens: Gemma 3 has one for images, which its models for text have no embedding of
+    if vocabulary is not None and getattr(tokenizer, "vocab_size", 0) > vocabulary:
+        got = f"one of {tokenizer.vocab_size:,} tokens for a model of {vocabulary:,}"
+        raise InvalidInputError("LanguageModel: tokenizer", got, "the tokenizer that belongs to the model")
 
 
 def check_decoder(config: Any, name: str) -> None:

@@ -22,6 +22,7 @@ from ..errors import (
 )
 from .dequantized import dequantized, dequantized_config
 from .language_model import LanguageModel, check_decoder
+from .wrapping import language_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -62,7 +63,7 @@ KNOWN = (*BUNDLED, "a directory", "a .gguf file", "a hub id (owner/name)")
 
 
 def load(
-    name: str | os.PathLike[str] = "smollm2-135m",
+    name: str | os.PathLike[str] | PreTrainedModel = "smollm2-135m",
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> LanguageModel:
@@ -72,12 +73,18 @@ def load(
     memory (accelerate's `device_map`), for a model that does not fit on one GPU. `dtype`: by default bfloat16 on CUDA,
     else float32. A .gguf file is de-quantised once and cached in the user's cache folder, or in the folder named by the
     environment variable KVVIZ_CACHE: for SmolLM2-135M this takes 9 s the first time, then 0.5 s (two cores, without
-    imports). Code that comes with a model is never run.
+    imports). Code that comes with a model is never run. A transformers model is wrapped where it is, as it is, with the
+    tokenizer of the directory or hub id that it came from; `LanguageModel(model, tokenizer)` takes another one.
 
     Raises UnknownNameError for an unknown name, MissingDependencyError if the bundled model is not installed,
     UnsupportedModelError for a model that kvviz does not support, IncompatibleFileError for damaged files, and
     KVVizError if the cache folder cannot be written or the hub does not answer.
     """
+    if not isinstance(name, str | os.PathLike):
+        if device is not None or dtype is not None:
+            wanted = "no device and no dtype: model.to(...) moves a loaded model"
+            raise InvalidInputError("load a model", f"{type(name).__name__}, device={device}, dtype={dtype}", wanted)
+        return language_model("load a model", name)
     shared = device == SHARED
     placed, dtype = placement(None if shared else device, dtype)
     path, title = _located(name)
