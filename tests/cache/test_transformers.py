@@ -175,6 +175,18 @@ class TestRefusals:
         with pytest.raises(kvviz.InvalidInputError, match="beam search"):
             llama.generate(prompt(40), past_key_values=cache_for(llama), num_beams=2, max_new_tokens=4)
 
+    def test_assisted_decoding(self, llama):
+        ids = torch.arange(3, 13).repeat(1, 6)  # so that a lookup in the prompt finds tokens, which are then cropped
+        with pytest.raises(kvviz.InvalidInputError, match="assisted decoding"):
+            llama.generate(ids, past_key_values=cache_for(llama), prompt_lookup_num_tokens=3, **GREEDY)
+
+    def test_they_are_what_is_said_beforehand(self, llama):
+        uses = kvviz.inspect(llama).uses
+        for (got, wanted), options in zip(uses, ({"num_beams": 2}, {"prompt_lookup_num_tokens": 3}), strict=True):
+            with pytest.raises(kvviz.InvalidInputError) as error:
+                llama.generate(prompt(40), past_key_values=cache_for(llama), **GREEDY, **options)
+            assert (error.value.got, error.value.wanted) == (got, wanted)
+
     def test_a_model_that_was_not_attached(self):
         model = make("llama")
         with pytest.raises(kvviz.CacheMismatchError, match="attach"):
