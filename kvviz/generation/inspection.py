@@ -107,7 +107,7 @@ class Inspection:
             "weights": f"{self.parameters:,} parameters, {weights} as {self.dtype}, {where}",
             "layers served": layers_text(self.served, count) if self.layers else "",
             **{f"layers exact: {reason}": layers_text(exact, count) for reason, exact in self.exact.items()},
-            "refused": "; ".join(f"{what}: {instead} works" for what, instead in self.uses) if self.works else "",
+            "refused": "; ".join(what for what, _ in self.uses) if self.works else "",
             "note": " ".join(self.notes),
         }
 
