@@ -22,12 +22,17 @@ from ..methods.base import Method
 from ..methods.capabilities import Quantising
 from ..methods.selection import Selection
 from ..models.encoding import fed_ids, prompt_ids
+from ..models.wrapping import language_model
 from ..trace.edits import Edit
 from ..trace.score import Score
+from .arguments import explained
+from .feeding import feed
 from .generating import next_logits, placed_edit
 from .prefill import SharedPrefill
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ..models import LanguageModel
 
 NO_CHANGE = Change()
@@ -38,7 +43,7 @@ Observer = Callable[[LayerCache, Tensor, Selection, Tensor, float], None]
 
 @torch.no_grad()
 def score(
-    lm: LanguageModel,
+    lm: LanguageModel | PreTrainedModel,
     prompt: str | Tensor,
     answer: str,
     method: str | Method = "clusterkv",
@@ -56,7 +61,9 @@ def score(
 
     Raises InvalidInputError for an answer without tokens, and the errors of `generate`.
     """
-    chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
+    lm = language_model("score", lm)
+    with explained(score, values):
+        chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
     forced = ForcedAnswer(lm, prompt, answer, question, retain_queries=chosen.needs_queries, prefill=prefill)
     return forced.score(chosen, edit)
 
@@ -79,7 +86,7 @@ class ForcedAnswer:
         details: bool = False,
     ) -> None:
         self.lm = lm
-        self.question_ids = fed_ids(lm, question or "")
+        self.question_ids = fed_ids(lm, question or "", "score: question")
         self.answer_ids = _answer_ids(lm, answer)
         new = len(self.answer_ids)
         self.ids = prompt_ids("score", lm, prompt, question_tokens=len(self.question_ids), new_tokens=new)
@@ -179,7 +186,7 @@ class ForcedAnswer:
         fed = torch.tensor([self.fed[:-1]], device=self.ids.device).expand(frozen.rows, -1)
         kept = min(len(self.answer_ids), fed.shape[1])  # only the answer's predictions are needed
         with attached(self.lm.model):
-            found = self.lm.model(fed, past_key_values=frozen, use_cache=True, logits_to_keep=kept)
+            found = feed(self.lm, frozen, fed, kept=kept)
         self.passes += frozen.rows
         logits: Tensor = found.logits
         return logits
@@ -196,7 +203,7 @@ class ForcedAnswer:
 
 
 def _answer_ids(lm: LanguageModel, answer: str) -> list[int]:
-    ids = fed_ids(lm, answer) if isinstance(answer, str) else []
+    ids = fed_ids(lm, answer, "score: answer") if isinstance(answer, str) else []
     if not ids:
         raise InvalidInputError("score: answer", repr(answer), "text of at least one token")
     return ids
