@@ -37,10 +37,11 @@ class SelectiveCache(Cache):
     Call `kvviz.attach(model)` once before. Prompts are prefilled with exact attention; each decoded token then attends
     to the selection. Later prompts on the same cache (multi-turn) attend to all tokens and are indexed again. If the
     method drops tokens, a later prompt attends exactly to the kept ones, whatever the prefill, and is added to them.
-    Layers that no method supports (sliding windows, linear attention) stay as in transformers; `exact_layers` lists
-    them. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names a method
-    whose attention prompts use ("minference"); the default is the method's prefill, which is exact for nearly all
-    methods. `timeline`, a new Timeline, records when compute, clustering and transfers run, but not those of a fork.
+    Layers that no method supports (sliding windows, linear attention, keys that other layers attend to as well) stay as
+    in transformers; `exact_layers` lists them. `store` is where keys and values are kept: "device", "host", "disk" or a
+    KVStore. `prefill` names a method whose attention prompts use ("minference"); the default is the method's prefill,
+    which is exact for nearly all methods. `timeline`, a new Timeline, records when compute, clustering and transfers
+    run, but not those of a fork.
     `edit` changes what decode steps attend to (`kvviz.pin` and others), in every row of a batch; its tokens are
     positions in the prompt, without padding.
 
@@ -73,8 +74,9 @@ class SelectiveCache(Cache):
             raise UnsupportedModelError(
                 "SelectiveCache", f"{type(model).__name__}, which has no attention layers", "a decoder with attention"
             )
+        shared = getattr(self.config, "kv_sharing_modes", None) or [None] * len(layers)  # Gemma 3n, Gemma 4
         for index, layer in enumerate(layers):
-            if type(layer) is DynamicLayer:
+            if type(layer) is DynamicLayer and shared[index] != "store":  # "store": later layers read these keys too
                 context = LayerContext(
                     index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
                     geometry.head_dim**-0.5, details=details, prompt=self.prompt, rotation=rotations(model).get(index),
