@@ -150,7 +150,9 @@ class RotationCodec(Codec):
     def _outliers(self) -> int:
         """The number of outlier channels; a set has no channels or at least two, since one has no direction."""
         count = round(self._share * self._dim)
-        return count if count in (0, self._dim) else min(max(count, 2), max(self._dim - 2, 2))
+        if count in (0, self._dim):
+            return count
+        return self._dim if self._dim < 4 else min(max(count, 2), self._dim - 2)
 
     def _sets(self) -> Iterator[_Set]:
         outliers = self._outliers()

@@ -19,7 +19,7 @@ class PackedTokens:
     """
 
     def __init__(self, codec: Codec) -> None:
-        self._codec = codec
+        self.codec = codec
         self.packed = self.length = 0
         self._tokens: tuple[GrowingTensor, ...] = ()
         self._groups: tuple[GrowingTensor, ...] = ()
@@ -44,16 +44,16 @@ class PackedTokens:
 
     def compress(self, starts: Sequence[int] | None = None) -> None:
         """Encode the tokens that are due. `starts` [B] counts each row's left padding, the first time."""
-        count = self._codec.due(self.length - self.packed)
+        count = self.codec.due(self.length - self.packed)
         if not count:
             return
         due = self.tail.tensor.narrow(2, self._skipped, count)
         if not self.packed:
             due = due if starts is None else _without_padding(due, starts)
             self._fitted = self._fit(due, starts)
-        encoded = self._codec.encode(due, self._fitted)
+        encoded = self.codec.encode(due, self._fitted)
         if not self.packed:
-            group = self._codec.group
+            group = self.codec.group
             self._tokens = tuple(GrowingTensor(part.contiguous(), 2) for part in encoded.tokens)
             self._groups = tuple(
                 GrowingTensor(part.contiguous(), 2, least_spare=max(LEAST_SPARE // group, 1)) for part in encoded.groups
@@ -70,7 +70,7 @@ class PackedTokens:
 
     def between(self, start: int, stop: int) -> Tensor:
         """The tokens [B, H, n, D] from `start` to `stop`."""
-        parts, group = [], self._codec.group
+        parts, group = [], self.codec.group
         end = min(stop, self.packed)
         if start < end:
             first = start // group
@@ -82,7 +82,7 @@ class PackedTokens:
             ]
             of_tokens = [growing.tensor[:, :, start:end] for growing in self._tokens]
             fitted = tuple(part[:, :, None] for part in self._fitted)
-            decoded = self._codec.decode(Encoded(tuple(of_tokens), tuple(of_groups)), fitted)
+            decoded = self.codec.decode(Encoded(tuple(of_tokens), tuple(of_groups)), fitted)
             parts.append(decoded.to(self.tail.buffer.dtype))
         if stop > self.packed or not parts:
             exact = slice(max(start - self.packed, 0) + self._skipped, max(stop - self.packed, 0) + self._skipped)
@@ -100,10 +100,10 @@ class PackedTokens:
             return exact
         places = positions.clamp(min=0, max=self.packed - 1)
         of_tokens = tuple(_gathered(growing, places, rows) for growing in self._tokens)
-        of_groups = tuple(_gathered(growing, places // self._codec.group, rows) for growing in self._groups)
+        of_groups = tuple(_gathered(growing, places // self.codec.group, rows) for growing in self._groups)
         per_head = positions.shape[1] // self.tail.buffer.shape[1]
         fitted = tuple(part[rows].repeat_interleave(per_head, dim=1)[:, :, None] for part in self._fitted)
-        decoded = self._codec.decode(Encoded(of_tokens, of_groups), fitted).to(self.tail.buffer.dtype)
+        decoded = self.codec.decode(Encoded(of_tokens, of_groups), fitted).to(self.tail.buffer.dtype)
         return decoded if exact is None else torch.where((positions >= self.packed)[..., None], exact, decoded)
 
     @property
@@ -123,7 +123,7 @@ class PackedTokens:
 
         What was fitted to the first tokens does not count: a step reads it once.
         """
-        return -(-self._encoded_bytes(self._codec.group) // self._codec.group) if self.packed else self.exact_bytes
+        return -(-self._encoded_bytes(self.codec.group) // self.codec.group) if self.packed else self.exact_bytes
 
     def read_bytes(self, positions: Tensor) -> int:
         """Bytes of the tokens at `positions` [B, R, S], -1 pads, encoded ones with their share of their group."""
@@ -133,17 +133,13 @@ class PackedTokens:
 
     def clone(self) -> PackedTokens:
         """An independent copy."""
-        copy = PackedTokens(self._codec)
+        copy = PackedTokens(self.codec)
         copy.packed, copy.length, copy._skipped = self.packed, self.length, self._skipped
         copy._tokens = tuple(growing.clone() for growing in self._tokens)
         copy._groups = tuple(growing.clone() for growing in self._groups)
         copy._fitted = tuple(part.clone() for part in self._fitted)
         copy._tail = None if self._tail is None else self._tail.clone()
         return copy
-
-    def renewed(self) -> PackedTokens:
-        """The same without tokens."""
-        return PackedTokens(self._codec)
 
     def _started(self, like: Tensor) -> GrowingTensor:
         if self._tail is None:
@@ -153,8 +149,8 @@ class PackedTokens:
     def _fit(self, due: Tensor, starts: Sequence[int] | None) -> tuple[Tensor, ...]:
         """What the codec learns of the first tokens, without each row's padding."""
         if starts is None:
-            return self._codec.fit(due)
-        rows = [self._codec.fit(due[row, None, :, min(start, due.shape[2] - 1) :]) for row, start in enumerate(starts)]
+            return self.codec.fit(due)
+        rows = [self.codec.fit(due[row, None, :, min(start, due.shape[2] - 1) :]) for row, start in enumerate(starts)]
         return tuple(torch.cat(parts) for parts in zip(*rows, strict=True))
 
     def _encoded_bytes(self, count: int) -> int:
@@ -163,7 +159,7 @@ class PackedTokens:
             sum(growing.buffer.shape[-1] * growing.buffer.element_size() for growing in kind)
             for kind in (self._tokens, self._groups)
         )
-        return count * of_token + -(-count * of_group // self._codec.group)
+        return count * of_token + -(-count * of_group // self.codec.group)
 
 
 def _gathered(growing: GrowingTensor, slots: Tensor, rows: slice) -> Tensor:

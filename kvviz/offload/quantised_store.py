@@ -121,9 +121,7 @@ class QuantisedStore(LayerStore):
 
     def renewed(self) -> QuantisedStore:
         """An empty store with the same codecs."""
-        store = QuantisedStore.__new__(QuantisedStore)
-        store._keys, store._values, store._starts = self._keys.renewed(), self._values.renewed(), None
-        return store
+        return QuantisedStore(self._keys.codec, self._values.codec)
 
     def clone(self) -> QuantisedStore:
         """An independent copy."""

@@ -185,3 +185,13 @@ def test_more_bits_predict_a_paragraph_better(lm, prose):
     ]
     assert scores[0] < scores[1] - 2
     assert scores[1] < kvviz.score(lm, prompt, answer, "full").total + 1
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 7])
+def test_a_small_head_is_stored_too(dim):
+    """No set has a single channel, which has no direction to rotate."""
+    tokens = random_tokens(60, dim=dim)
+    store = QuantisedStore(*kvviz.methods.create("turboquant", channel_bits=8, outlier_bits=8).codecs())
+    store.append(tokens, tokens)
+    store.compress()
+    assert torch.allclose(store.keys, tokens, atol=0.1 * float(tokens.abs().max()))
