@@ -30,9 +30,8 @@ The known differences are these. For each of them, a pair without it is measured
   of the prompt, since each generated token is to take the place of another. "on top" drops nothing while decoding, and
   so keeps no token for that reason. "at once" (preset="kvpress") ranks the whole prompt by one mean, as KeyDiffPress
   does alone.
-- `expected_attention` has the paper's epsilon of 0.02, ExpectedAttentionPress has 0 by default. The expected weights
-  of a prompt of this length are about 0.001, so that this epsilon makes the norm of the value decide for most tokens.
-  "epsilon 0" (preset="official") and "epsilon 0.02" make both equal.
+- `expected_attention` and ExpectedAttentionPress have an epsilon of 0 by default. With "epsilon 0.02", far above the
+  expected weights of a prompt of this length, the norm of the value decides for most tokens.
 - `kvzip` and KVzipPress share one budget among all heads of all layers; their scores are equal bit for bit if the model
   is fed the same. But the press takes the first tokens of any prompt for the beginning of the chat template, which it
   does not repeat and drops except for 4 sinks. This prompt is plain text. The press also asks in the words of the
@@ -178,8 +177,9 @@ def methods(budget: int, by_press: Mapping[str, Kept]) -> Mapping[tuple[str, str
         ("keydiff, on top", "KeyDiffPress in blocks"): at("keydiff", generated="on_top"),
         ("keydiff, at once", "KeyDiffPress"): at("keydiff", preset="kvpress"),
         ("expected_attention", "ExpectedAttentionPress"): at("expected_attention"),
-        ("expected_attention", "ExpectedAttentionPress, epsilon 0.02"): at("expected_attention"),
-        ("expected_attention, epsilon 0", "ExpectedAttentionPress"): at("expected_attention", preset="official"),
+        ("expected_attention, epsilon 0.02", "ExpectedAttentionPress, epsilon 0.02"): at(
+            "expected_attention", epsilon=0.02
+        ),
         ("kvzip", "KVzipPress"): at("kvzip"),
         ("kvzip, no sinks", "KVzipPress, no template, no sinks"): at("kvzip", sinks=0),
     }

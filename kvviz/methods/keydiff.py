@@ -26,7 +26,7 @@ class KeyDiff(Eviction[EvictionState]):
     window of the paper's variant for chats, 0 otherwise. Source: KeyDiff (arXiv 2504.15364), section 3 (block 128).
 
     A decode step reads the kept keys a second time. Deviation: the prompt's own attention is exact here; in the paper a
-    block attends to what was kept before it, no more, which saves prefill and changes later keys. preset="kvpress" has the
+    block attends to what was kept before it, no more, which changes later keys. preset="kvpress" has the
     settings of KeyDiffPress, which ranks a whole prompt at once (block 0) and drops nothing while decoding.
     """
 

@@ -33,7 +33,7 @@ def matrix(rotation, position):
     return turning
 
 
-def expected_scores(q, k, v, *, rotation, n_kv_heads, group, scale, start=0, sinks=4, future=512, epsilon=0.02):
+def expected_scores(q, k, v, *, rotation, n_kv_heads, group, scale, start=0, sinks=4, future=512, epsilon=0.0):
     """Scores of each row's tokens: queries [Q, n, D] of the positions from `start` on, keys and values [H, N, D]."""
     q, k, v = (np.asarray(part, dtype=np.float64) for part in (q, k, v))
     new, per_kv = q.shape[1], q.shape[0] // n_kv_heads
