@@ -100,6 +100,7 @@ class SelectiveLayer(DynamicLayer):
         elif self._decodes(new):
             with span(timeline, "compute", "attention"):
                 output = exact(keys, values, mask)
+            self.cache.store.compress()
         else:
             self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap)
             with span(timeline, "compute", "attention"):
@@ -160,7 +161,7 @@ class SelectiveLayer(DynamicLayer):
         old, store = self.cache, self.cache.store.renewed()
         store.timeline = old.store.timeline
         if old.context.prompt is not None:
-            old.context.prompt.ids = None
+            old.context.prompt.ids = old.context.prompt.encode = None
         self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
         self.cache.edit = old.edit
         self.cache.speculate = old.speculate

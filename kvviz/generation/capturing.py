@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..cache.attachment import attention_observer
+from ..cache.rotations import rotations
 from ..errors import InvalidInputError, KVVizError
 from ..models.encoding import prompt_ids
 from ..models.wrapping import language_model
@@ -64,6 +65,7 @@ def capture(
         model=lm.name, geometry=lm.geometry, tokens=lm.tokens(ids), token_ids=ids[0].cpu().numpy(),
         queries=captured.arrays["queries"], keys=captured.arrays["keys"], values=captured.arrays["values"],
         scale=captured.scale, softcap=captured.softcap,
+        rotations=rotations(lm.model),
     )  # fmt: skip
 
 

@@ -222,6 +222,7 @@ def fill_batch(lm: LanguageModel, cache: SelectiveCache, batch: Batch, new_token
     """As `fill`, with the prompts of a batch; returns logits [B, V]."""
     if cache.get_seq_length() == 0:
         cache.prompt.ids = batch.ids if len(batch.starts) == 1 else None
+        cache.prompt.encode = partial(fed_ids, lm)
     cache.expect(batch.ids.shape[1], new_tokens)
     chunks = batch.ids.split(PREFILL_CHUNK, dim=1)
     for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):

@@ -19,6 +19,7 @@ from ..cache.selective_cache import SelectiveCache
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
+from ..methods.capabilities import Quantising
 from ..methods.selection import Selection
 from ..models.encoding import fed_ids, prompt_ids
 from ..models.wrapping import language_model
@@ -105,6 +106,13 @@ class ForcedAnswer:
         with attached(self.lm.model):
             return self.shared.exact()
 
+    def stored_cache(self, method: Method) -> SelectiveCache | None:
+        """The prompt's cache as the method stores it, not to be changed; None for a method that stores it exactly."""
+        if not isinstance(method, Quantising):
+            return None
+        with attached(self.lm.model):
+            return self.shared.cache(method)[0]
+
     @property
     def fed(self) -> list[int]:
         """The ids of the question and the answer; all but the last are fed, one per decode step."""
@@ -133,14 +141,25 @@ class ForcedAnswer:
 
         return self.score(method, observer=note), dict(selections)
 
-    def frozen_score(self, attended: Mapping[int, Attended] | None = None, change: Change = NO_CHANGE) -> Score:
+    def frozen_score(
+        self,
+        attended: Mapping[int, Attended] | None = None,
+        change: Change = NO_CHANGE,
+        stored: SelectiveCache | None = None,
+    ) -> Score:
         """As `frozen_scores`, for one change."""
-        return self.frozen_scores(attended, [change])[0]
+        return self.frozen_scores(attended, [change], stored)[0]
 
     @torch.no_grad()
-    def frozen_scores(self, attended: Mapping[int, Attended] | None, changes: Sequence[Change]) -> list[Score]:
+    def frozen_scores(
+        self,
+        attended: Mapping[int, Attended] | None,
+        changes: Sequence[Change],
+        stored: SelectiveCache | None = None,
+    ) -> list[Score]:
         """The Score of each change, from passes that compute all steps over what they attend to (see `FrozenCache`).
 
+        They read the prompt's tokens from `stored`, a cache of `stored_cache`, or by default exactly.
         Several changes are computed in one pass, a row each, as far as memory allows; `passes` counts the rows. Raises
         InvalidInputError with a `prefill`: a pass goes on from the exactly prefilled prompt.
         """
@@ -152,7 +171,7 @@ class ForcedAnswer:
         width = self._rows_at_once()
         scores = []
         for start in range(0, len(changes), width):
-            frozen = FrozenCache(cache, attended, changes[start : start + width])
+            frozen = FrozenCache(stored or cache, attended, changes[start : start + width])
             scores += [self._score([first, *logits][-len(self.answer_ids) :]) for logits in self._fed_to(frozen)]
         return scores
 

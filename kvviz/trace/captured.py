@@ -16,6 +16,7 @@ from ..errors import IncompatibleFileError, InvalidInputError
 from ..metrics.memory import bytes_text
 from .cards import card, layers_text
 from .geometry import Geometry, check_layers, load_geometry
+from .rotation import Rotation, from_metadata, to_metadata
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Trace:
 
     `queries[layer]` is float16 [Q, L, D]; `keys[layer]` and `values[layer]` are float16 [H, L, D]; `token_ids` is
     int64 [L] and `tokens` has the L tokens as text. The model multiplies its logits by `scale` (None: head_dim ** -0.5)
-    and limits them by `softcap` (None: not at all). Made by `kvviz.capture`, written by `save`, read by `load`.
+    and limits them by `softcap` (None: not at all). `rotations` is the RoPE of each layer, as far as it is known;
+    traces of earlier versions have none. Made by `kvviz.capture`, written by `save`, read by `load`.
     """
 
     KIND = "kvviz.trace"
@@ -46,6 +48,7 @@ class Trace:
     values: Mapping[int, Array] = field(repr=False)
     scale: float | None = None
     softcap: float | None = None
+    rotations: Mapping[int, Rotation] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         geometry, length = self.geometry, len(self.tokens)
@@ -57,6 +60,10 @@ class Trace:
         if not set(self.queries) == set(self.keys) == set(self.values):
             raise IncompatibleFileError("Trace", "queries, keys and values of different layers", "the same layers")
         check_layers("Trace", self.keys, geometry)
+        check_layers("Trace.rotations", self.rotations, geometry)
+        widest = max((rotation.dim for rotation in self.rotations.values()), default=0)
+        if widest > geometry.head_dim:
+            raise IncompatibleFileError("Trace.rotations", f"{widest} channels", f"at most {geometry.head_dim}")
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -121,6 +128,8 @@ class Trace:
             arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
         metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
         metadata["geometry"] = asdict(self.geometry)
+        if self.rotations:
+            metadata["rotations"] = to_metadata(self.rotations)
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
     @classmethod
@@ -131,7 +140,7 @@ class Trace:
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
         kinds = {"model": "text", "geometry": "object", "tokens": "texts", "scale": "factor", "softcap": "factor"}
-        check_metadata(metadata, f"read {path}", kinds)
+        check_metadata(metadata, f"read {path}", kinds, {"rotations": "objects"})
         return cls(
             model=metadata["model"],
             geometry=load_geometry(metadata["geometry"], path),
@@ -142,4 +151,5 @@ class Trace:
             values=by_layer(arrays, "values", path),
             scale=metadata["scale"],
             softcap=metadata["softcap"],
+            rotations=from_metadata(metadata.get("rotations", []), path),
         )
