@@ -70,13 +70,16 @@ class SelectiveCache(Cache):
         self.prompt = Prompt(weakref.ref(model), feeder=feed_after)  # shared with the forks: they have the same prompt
         layers = DynamicCache(config=model.config).layers
         geometry = Geometry.of_config("SelectiveCache", self.config)
+        if getattr(model, "_is_stateful", False) and not hasattr(Cache, "has_previous_state"):
+            got = f"{type(model).__name__}, which has a cache class of its own in this version of transformers"
+            raise UnsupportedModelError("SelectiveCache", got, "a newer version")
         if not any(isinstance(layer, DynamicLayer) for layer in layers):
             raise UnsupportedModelError(
                 "SelectiveCache", f"{type(model).__name__}, which has no attention layers", "a decoder with attention"
             )
-        shared = getattr(self.config, "kv_sharing_modes", None) or [None] * len(layers)  # Gemma 3n, Gemma 4
+        shared = _shared_layers(self.config)
         for index, layer in enumerate(layers):
-            if type(layer) is DynamicLayer and shared[index] != "store":  # "store": later layers read these keys too
+            if type(layer) is DynamicLayer and index not in shared:
                 context = LayerContext(
                     index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
                     geometry.head_dim**-0.5, details=details, prompt=self.prompt, rotation=rotations(model).get(index),
@@ -190,6 +193,14 @@ class SelectiveCache(Cache):
         layer.config = self.config
         layer.is_initialized = cache.store.length > 0
         return layer
+
+
+def _shared_layers(config: Any) -> set[int]:
+    """The layers whose keys later layers read too (Gemma 3n): of each kind, the last layer that has keys of its own."""
+    count = getattr(config, "num_kv_shared_layers", None) or 0
+    first, kinds = config.num_hidden_layers - count, getattr(config, "layer_types", None) or []
+    own = {kind: index for index, kind in enumerate(kinds[:first])}  # the last of each kind
+    return {own[kind] for kind in kinds[first:] if kind in own} if count else set()
 
 
 def _link(layers: list[Any]) -> None:

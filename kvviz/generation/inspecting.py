@@ -126,6 +126,7 @@ def _empty(about: _About) -> PreTrainedModel:
         wanted = "a causal language model whose code is in transformers"
         raise UnsupportedModelError(f"load {about.name}", error, wanted) from error
     made.train(False)
+    made.tie_weights()
     return made.bfloat16()  # on the meta device, experts are multiplied in no other dtype
 
 
