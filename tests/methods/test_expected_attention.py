@@ -124,6 +124,7 @@ def test_pads_of_heads_that_keep_fewer_tokens_get_no_attention():
     rotation = ROTATIONS["halves"]
     method = kvviz.methods.create("adakv(expected_attention)", budget=30, future=40)
     q, k, v = tensors(6, 2, 60)
+    k[:, 1] *= 2  # this head attends to fewer tokens
     state = method.build(context(6, 2, rotation=rotation), q, k, v)
     rows = [[position for position in row if position >= 0] for row in state.kept[0].tolist()]
     assert sum(map(len, rows)) == 2 * 30
