@@ -85,6 +85,7 @@ from .generation.result import Generation as Generation
 from .generation.teacher_forcing import score as score
 from .methods import Method as Method
 from .methods import Selection as Selection
+from .metrics.byte_budgets import bytes as bytes
 from .models import LanguageModel as LanguageModel
 from .models import load as load
 from .trace import Geometry as Geometry

@@ -28,6 +28,10 @@ class InvalidInputError(KVVizError, ValueError):
     """A value that the operation does not accept."""
 
 
+class BudgetTooSmallError(InvalidInputError):
+    """A budget in bytes that does not hold what the method needs at least in a layer."""
+
+
 class UnknownNameError(KVVizError, LookupError):
     """An unknown name; the message suggests similar names and lists all known ones, as `name` and `known` do."""
 

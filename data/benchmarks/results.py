@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -52,6 +53,7 @@ class Grid:
     samples: int
     # The official preset of ClusterKV makes many more clusters.
     methods: Sequence[str] | Mapping[str, Method] = (*kvviz.methods.names(), "clusterkv:official", "infinigen:top")
+    hold: Literal["tokens", "bytes"] = "tokens"
 
 
 NEEDLES, OTHERS = ("needle", "niah_single_2", "niah_multikey_1"), ("needle_multi_turn", "kv_retrieval", "perplexity")
@@ -69,6 +71,7 @@ FIELDS = {
 # PQCache's extra communication (head dimension 64), at the length of the short prompts.
 COMPENSATED = {f"{name} (C)": kvviz.methods.create(name) for name in ("snapkv", "pyramidkv", "h2o")}
 LENGTHS, SHORT = (1024, 2048, 4096), (1024,)
+SHARES = (1 / 16, 1 / 8, 1 / 4)  # of the full cache's bytes
 BUDGETS, SMALL = (128, 256, 512, 1024, 0.25, 0.5, 0.75), (128, 256, 512)
 EXTRA = PQCache().extra_communication(head_dim=64)
 COMPENSATED_BUDGETS = tuple(compensated_budget(budget, EXTRA, SHORT[0]) for budget in SMALL)
@@ -83,9 +86,14 @@ TWO_CORES = (
     Grid(NEEDLES, SHORT, COMPENSATED_BUDGETS, 12, COMPENSATED),
     Grid((LAST,), SHORT, COMPENSATED_BUDGETS, 8, COMPENSATED),
     Grid(("niah_single_2",), (4096,), (*SMALL, 1024), 4),  # full attention still solves it at this length
+    Grid(("needle",), SHORT, SHARES, 12, hold="bytes"),
+    Grid(("perplexity",), SHORT, SHARES, 4, hold="bytes"),
 )
 # 400 samples keep a 95 % interval of a share within 10 points: 2 * 1.96 * sqrt(0.25 / 400) = 0.098.
-WHOLE = (Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, BUDGETS, 400),)
+WHOLE = (
+    Grid((*RULER, "needle", LAST, *OTHERS), LENGTHS, BUDGETS, 400),
+    Grid(("needle", "perplexity"), LENGTHS, SHARES, 400, hold="bytes"),
+)
 
 
 def missing(grids: Sequence[Grid], table: pd.DataFrame) -> tuple[int, int]:
@@ -94,7 +102,7 @@ def missing(grids: Sequence[Grid], table: pd.DataFrame) -> tuple[int, int]:
         example.key(cell)
         for grid in grids
         for example in examples(grid.tasks, grid.lengths, grid.samples, SEED)
-        for cell in cells(grid.methods, grid.budgets)
+        for cell in cells(grid.methods, grid.budgets, hold=grid.hold)
     }
     return len(keys - set(table["key"])), len(keys)
 
@@ -106,7 +114,7 @@ def drop_outdated(path: Path, grids: Sequence[Grid], again: Sequence[str] = ()) 
     current = {
         (cell.label, json.dumps(dict(cell.config), sort_keys=True, default=str))
         for grid in grids
-        for cell in cells(grid.methods, grid.budgets)
+        for cell in cells(grid.methods, grid.budgets, hold=grid.hold)
     }
     table = parquet.read_table(path)
     columns = (table[name].to_pylist() for name in ("method", "method_name", "method_config"))
@@ -148,6 +156,7 @@ def main() -> None:
         table = kvviz.evaluate(
             lm, grid.tasks, grid.methods, grid.budgets, grid.lengths, seed=SEED, out=options.out,
             samples=min(grid.samples, options.samples or grid.samples), jobs=1 if gpu else options.jobs,
+            hold=grid.hold,
         )  # fmt: skip
         seconds = round(time.perf_counter() - started)
         print(json.dumps({"tasks": list(map(str, grid.tasks)), "cells": table["key"].nunique(), "seconds": seconds}))

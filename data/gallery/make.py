@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 PAGE, PRINT_PAGE = "README.md", "print.md"
 FAMILIES = (similarity, attention, misses, scores, costs)
 DPI = 150  # for a page on a screen
-MOST_BYTES, MOST_BYTES_IN_ALL = 150_000, 3_000_000
+MOST_BYTES, MOST_BYTES_IN_ALL = 150_000, 3_400_000
 INTRODUCTION = """# Gallery
 
 <!-- Written by data/gallery/make.py. -->

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 from typing import Any
 
 import torch
 
 from ..methods.capabilities import HostMetadata
+from ..methods.held import held_tokens, merged_bytes
 from ..methods.selection import member_mask
-from ..methods.state import tensor_bytes
 from ..offload.layer_store import LayerStore
 from ..trace import Ledger
 from .layer_cache import LayerCache
+from .rows import Run
 
 
 def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Ledger:
@@ -25,7 +27,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
     peak_bytes = 0
     for layer in layers:
         kept = layer.store.kept_bytes()
-        kept["device"] += sum(tensor_bytes([merged.keys, merged.values]) for merged in layer.merged() if merged)
+        kept["device"] += sum(merged_bytes(run.method, run.state) for run in _states(layer))
         peak_bytes += max(layer.prompt_bytes, kept["device"])
         for tier, count in kept.items():
             kept_bytes[tier] = kept_bytes.get(tier, 0) + count
@@ -35,6 +37,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         layer.store.batch * layer.store.key_bytes * layer.store.length for layer in selecting
     )
     metadata_bytes = sum(state.metadata_bytes() for state in states)
+    attended_bytes = sum(map(_attended_bytes, layers))
     host_metadata_bytes = sum(s.host_metadata_bytes() for s in states if isinstance(s, HostMetadata))
     return Ledger(
         sinks=sinks,
@@ -48,6 +51,9 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         auxiliary_bytes=sum(state.auxiliary_bytes() for state in states),
         extra_bytes=extra_bytes,
         extra_share=extra_bytes / key_bytes if key_bytes else 0.0,
+        held_bytes=sum(map(_held_bytes, layers)) + metadata_bytes,
+        read_bytes=attended_bytes + extra_bytes,
+        budgets={layer.context.index: _budget(layer) for layer in selecting if not layer.given.ignores_budget},
         host_metadata_bytes=host_metadata_bytes,
         **_transfers([layer.store for layer in layers]),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
@@ -71,6 +77,43 @@ def _transfers(stores: Sequence[LayerStore]) -> dict[str, Any]:
     }
 
 
+def _states(layer: LayerCache) -> list[Run]:
+    return [] if layer.dense else layer.runs()
+
+
+def _budget(layer: LayerCache) -> float:
+    """The layer's budget in tokens, mean over the sequences of the batch."""
+    runs = layer.runs()
+    found = [run.method.layer_budget(layer.context, run.state.prompt_length) for run in runs]
+    counts = [len(range(layer.store.batch)[run.rows]) for run in runs]
+    return float(sum(map(mul, found, counts))) / max(sum(counts), 1)
+
+
+def _attended_bytes(layer: LayerCache) -> int:
+    """Bytes of the keys and values that the last step attended to, merged tokens included; all of the batch."""
+    if not layer.store.length:
+        return 0
+    if not layer.store.exact and layer.last is not None:  # tokens differ in their bytes: some are not packed yet
+        merged = round(_merged(layer) * layer.context.n_kv_heads * layer.store.batch) * layer.store.token_bytes
+        return layer.store.read_bytes(layer.last.indices) + merged
+    entries = sum(_counts(layer)) + _merged(layer)
+    return round(entries * layer.context.n_kv_heads * layer.store.batch) * layer.store.token_bytes
+
+
+def _held_bytes(layer: LayerCache) -> int:
+    """Bytes that count in a budget in bytes, without metadata: those kept, or attended to by the last step.
+
+    `methods.held` has the rule; here with what the last step attended to, not what it might have.
+    """
+    held = 0
+    for run in _states(layer):
+        kept = held_tokens(run.method, run.state, len(range(layer.store.batch)[run.rows]))
+        if kept is None:  # the method, and so all rows, keep everything
+            return _attended_bytes(layer)
+        held += kept * layer.store.token_bytes + merged_bytes(run.method, run.state)
+    return held if not layer.dense else _attended_bytes(layer)
+
+
 def _merged(layer: LayerCache) -> float:
     """Centroids that the last step attended to, mean over KV heads and batch; query heads share those of equal keys."""
     if layer.last is None or layer.last.merged is None:
@@ -87,13 +130,13 @@ def _counts(layer: LayerCache) -> list[float]:
     if layer.last is None:  # dense, or no token decoded yet
         return [0.0, 0.0, float(layer.prompt_length), float(layer.store.length - layer.prompt_length)]
     counts = []
-    for rows, start, state in layer.runs():
+    for rows, start, state, method in layer.runs():
         indices = layer.last.indices[rows]
         by_head = member_mask(torch.where(indices < 0, -1, indices - start), state.length)  # [B, R, L]
         attended = by_head.unflatten(1, (layer.context.n_kv_heads, -1)).any(2)  # [B, H, L]
         prompt = state.prompt_length
-        sinks = min(layer.method.sinks, prompt)
-        recent = min(max(state.length - layer.method.recent_window(state), sinks), prompt)
+        sinks = min(method.sinks, prompt)
+        recent = min(max(state.length - method.recent_window(state), sinks), prompt)
         ranges = ((0, sinks), (recent, prompt), (sinks, recent), (prompt, state.length))
         counts.append([float(attended[..., slice(*bounds)].sum(-1).double().mean()) for bounds in ranges])
     return torch.tensor(counts, dtype=torch.float64).mean(0).tolist()

@@ -11,12 +11,12 @@ from torch import Tensor
 from ..errors import InvalidInputError
 from ..methods.base import LayerContext, Method
 from ..methods.selection import Selection, member_mask
-from ..methods.state import State
 from ..offload.layer_store import LayerStore
 from ..trace.edit_parts import Drop, Exact, Only, Part, Pin, Replace
 from ..trace.edits import Edit
 from .edited_choice import EditedChoice, positions_in, positions_of
 from .exact_stages import exact_at
+from .rows import Run
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class LayerEdit:
         queries: Tensor,
         step: int,
         starts: Sequence[int],
-        runs: Sequence[tuple[slice, int, State]],
+        runs: Sequence[Run],
         method: Method,
         context: LayerContext,
         history: LayerStore,
@@ -106,7 +106,7 @@ class LayerEdit:
         choice = EditedChoice(selection, history, context, starts)
         for part in parts:
             if isinstance(part, Replace):
-                choice.set_heads(part, exact_at(part.stage, method, runs, queries, selection, context, history))
+                choice.set_heads(part, exact_at(part.stage, runs, queries, selection, context, history))
         choice.make_exact(parts, queries, method)
         choice.pin_and_drop(parts, method)
         return choice.selection()

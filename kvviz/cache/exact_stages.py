@@ -10,17 +10,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..methods.attention import attention_weights
-from ..methods.base import LayerContext, Method
+from ..methods.base import LayerContext
 from ..methods.selection import Selection
 from ..methods.stages import step_stages
-from ..methods.state import State
 from ..offload.layer_store import LayerStore
+from .rows import Run
 
 
 def exact_at(
     stage: str,
-    method: Method,
-    runs: Sequence[tuple[slice, int, State]],
+    runs: Sequence[Run],
     queries: Tensor,
     selection: Selection,
     context: LayerContext,
@@ -28,7 +27,7 @@ def exact_at(
 ) -> Tensor:
     """The tokens of each row, bool [B, R, N], with this stage exact; `runs` as of `LayerCache.runs`."""
     chosen = []
-    for rows, start, state in runs:
+    for rows, start, state, method in runs:
         asked, keys = queries[rows], history.keys[rows, :, start:]
         weights = attention_weights(asked, keys, context.scale, context.softcap)
         found = step_stages(method, state, asked, keys, _unpadded(selection, rows, start), weights)

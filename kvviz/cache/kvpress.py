@@ -27,6 +27,7 @@ from ..errors import InvalidInputError
 from ..methods.base import Generated, LayerContext
 from ..methods.eviction import Eviction, EvictionState
 from ..methods.selection import Selection
+from ..metrics.byte_budgets import Budget
 from .speculation import attention_modules
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Pressed(Eviction[EvictionState]):
         return self._last[1][layer.index]
 
 
-def as_method(press: Any, budget: int | float | None = None, attention: str = "sdpa") -> Pressed:
+def as_method(press: Any, budget: Budget | None = None, attention: str = "sdpa") -> Pressed:
     """A press as a method for `compare`, `evaluate` and `generate`: `Pressed`, named after the press's class.
 
     `budget` is by default the share that the press's `compression_ratio` leaves, if that is above 0; `compare` and

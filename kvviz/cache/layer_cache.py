@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from ..methods.base import LayerContext, Method, State
 from ..methods.capabilities import HostMetadata, Merging
 from ..methods.full import Full
 from ..methods.selection import Selection, stack_rows
+from ..metrics.byte_budgets import Bytes
 from ..offload.background import Pending
 from ..offload.device_store import DeviceStore
 from ..offload.layer_store import LayerStore
@@ -24,20 +25,13 @@ from ..trace.edits import Edit
 from ..trace.timeline import span
 from .decoding import attend_selection
 from .editing import LayerEdit
+from .fitting import Room, fit, fit_continued, fit_reused
 from .freeing import Kept, needed_positions
 from .later_prompts import kept_inputs
+from .rows import Row, Run
 from .tiers import DEVICE, make_store
 
 FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing evicted tokens: each copies the kept tokens
-
-
-@dataclass
-class _Row:
-    """A run of batch rows with the same left padding, and the method's state for them."""
-
-    rows: slice
-    start: int
-    state: State | Pending[State] | None = None
 
 
 class LayerCache:
@@ -48,7 +42,8 @@ class LayerCache:
     `observer`, if set, is called after each decode step. If the context asks for details, `history` also keeps the
     tokens that the method drops, or stores in fewer bits, so that a recorder can compare with exact attention;
     otherwise it is the store.
-    `edit` changes what the method chose; a dense layer whose attention it changes selects all tokens.
+    `edit` changes what the method chose; a dense layer whose attention it changes selects all tokens. `given` is the
+    method as it was passed; once a prompt is complete, `method` has its budget in tokens if it was given in bytes.
     """
 
     def __init__(
@@ -65,7 +60,7 @@ class LayerCache:
             context = replace(context, details=True)  # an edit goes by groups and scores
             method = Full() if method.is_dense(context.index) else method
         self.context = context
-        self.method = method
+        self.given = method
         self.store: LayerStore = store or make_store(DEVICE, context, method)
         self.history: LayerStore = self.store
         rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
@@ -77,13 +72,18 @@ class LayerCache:
         self.prompt_length = self.prompt_bytes = 0  # bytes on the device, before tokens are dropped or offloaded
         self.last: Selection | None = None
         self._queries: list[Tensor] = []
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self._retained = 0  # slots in use after the last round of freeing
+
+    @property
+    def method(self) -> Method:
+        """The method; for a budget in bytes, once the state is built, with the budget in tokens of the first row."""
+        return self._method_of(self._rows[0]) if self._rows else self.given
 
     @property
     def dense(self) -> bool:
         """Whether the method attends to all tokens in this layer."""
-        return self.edit is None and self.method.is_dense(self.context.index)
+        return self.edit is None and self.given.is_dense(self.context.index)
 
     @property
     def built(self) -> bool:
@@ -100,9 +100,9 @@ class LayerCache:
         method = self.method
         return [method.merged(state) if isinstance(method, Merging) else None for state in self.states]
 
-    def runs(self) -> list[tuple[slice, int, State]]:
-        """The batch rows, left padding and state of each run of rows with the same padding."""
-        return [(row.rows, row.start, self._state(row)) for row in self._rows]
+    def runs(self) -> list[Run]:
+        """The batch rows, left padding, state and method of each run of rows with the same padding."""
+        return [Run(row.rows, row.start, self._state(row), self._method_of(row)) for row in self._rows]
 
     def group_tokens(self, head: int, number: int) -> tuple[int, ...]:
         """The positions of a group's tokens (`kvviz.group`). Raises InvalidInputError if there is no such group."""
@@ -131,13 +131,11 @@ class LayerCache:
         check_finite(f"prefill of layer {self.context.index}", keys)
         self.prompt_length, self.prompt_bytes = self.store.length, self.store.kept_bytes()["device"]
         if not self._rows:
-            self._rows = [_Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
-            self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
+            self._rows = [Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
+            self._rows = self._rows or [Row(slice(0, keys.shape[0]), 0)]
         if self.dense:
             self.store.compress(starts)
             return
-        if self.edit is not None:
-            self.edit.check(self.method, self.context, self.prompt_length, self.store.batch)
         if self.context.details and (self.method.drops_tokens or self.store.offloads or not self.store.exact):
             if self.history is self.store:
                 self.history = DeviceStore()
@@ -150,8 +148,12 @@ class LayerCache:
         for row in self._rows:
             if row.state is None or not self._continue(row, queries):
                 self._build(row, queries)
+        if self.edit is not None:
+            self.edit.check(self.method, self.context, self.prompt_length, self.store.batch)
         if not self.retain_queries:
             self._queries = []
+        if self.store.offloads:
+            self.store.step_tokens = self._step_tokens()
         self._free()
         self.store.compress(starts)
         self._offload_prompt()
@@ -162,7 +164,7 @@ class LayerCache:
         The built state is copied if the method can reuse it (`Method.reuse`), no token was decoded, and the cache has
         the details that an edit needs.
         Raises InvalidInputError if tokens were dropped or are only there in fewer bits, or if queries are needed that
-        were not kept.
+        were not kept, and BudgetTooSmallError.
         """
         of_layer = LayerEdit.of(edit, method, self.context.index)
         editable = self.context.details and not self.dense and not method.drops_tokens
@@ -170,7 +172,7 @@ class LayerCache:
         if reused is not None:
             copied = self._copied(method, reused)
             if of_layer is not None:
-                of_layer.check(method, self.context, self.prompt_length, self.store.batch)
+                of_layer.check(copied.method, self.context, self.prompt_length, self.store.batch)
                 copied.edit = of_layer
             return copied
         if not self.store.complete:
@@ -188,7 +190,7 @@ class LayerCache:
             fork.build(starts if any(starts) else None)
         return fork
 
-    def _reused(self, method: Method) -> list[_Row] | None:
+    def _reused(self, method: Method) -> list[Row] | None:
         """The rows with the states that `method` can take from this cache's, before any step; None if it has to build.
 
         They share tensors with this cache.
@@ -196,10 +198,17 @@ class LayerCache:
         only_prompt = self.built and self.store.length == self.prompt_length and not self.store.offloads
         if self.dense or not only_prompt or type(method) is not type(self.method):
             return None
-        reused = [(row, method.reuse(self.method, state)) for row, state in zip(self._rows, self.states, strict=True)]
-        if any(state is None for _, state in reused):
-            return None
-        return [replace(row, state=state) for row, state in reused]
+        rows = []
+        for run in self.runs():
+            room = None
+            if isinstance(method.budget, Bytes):
+                keys, values = (part[run.rows, :, run.start :] for part in (self.store.keys, self.store.values))
+                room = self._room(keys, values)
+            found = fit_reused(method, run.method, run.state, room)
+            if found is None:
+                return None
+            rows.append(Row(run.rows, run.start, found[1], None if found[0] is method else found[0]))
+        return rows
 
     def _copied_tokens(self, method: Method) -> LayerStore:
         """A store for another method with a copy of all tokens: exact, but for a dense layer of the same method."""
@@ -215,12 +224,12 @@ class LayerCache:
         store.append(source.keys, source.values)
         return store
 
-    def _copied(self, method: Method, rows: list[_Row]) -> LayerCache:
+    def _copied(self, method: Method, rows: list[Row]) -> LayerCache:
         shared = (self.speculate, self.observer)  # `speculate` refers to the model, whose weights must not be copied
         reusing = copy.copy(self)
         reusing._rows = rows
         copied = copy.deepcopy(reusing, {id(part): part for part in shared})
-        copied.method, copied.observer = method, None
+        copied.given, copied.observer = method, None
         return copied
 
     def prompt_inputs(self, new: int) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -251,8 +260,9 @@ class LayerCache:
         if self.edit is not None:
             step, starts = self.store.length - 1 - self.prompt_length, [row.start for row in self._rows]
             starts = starts * self.store.batch if len(starts) == 1 else starts
-            runs = self.runs()
-            selection = self.edit.apply(selection, queries, step, starts, runs, self.method, self.context, self.history)
+            selection = self.edit.apply(
+                selection, queries, step, starts, self.runs(), self.method, self.context, self.history
+            )
         if selection.groups is not None and selection.host_part is None:
             self.store.count_groups(selection.indices, selection.groups)
         with span(self.store.timeline, "compute", "attention"):
@@ -271,7 +281,7 @@ class LayerCache:
             self._free()
         if self.store.offloads:
             with span(self.store.timeline, "compute", "store"):
-                window = max(self.method.local_window(self._state(row)) for row in self._rows)
+                window = max(run.method.local_window(run.state) for run in self.runs())
                 self.store.offload(window, copied=int(self.method.attends_on_host))
         return output
 
@@ -286,9 +296,10 @@ class LayerCache:
         selecting = queries if self.speculate is None else self.speculate()
         selections = []
         for row in self._rows:
-            state = self.method.extend(self._state(row), queries[row.rows, :, None], keys[row.rows], values[row.rows])
+            method = self._method_of(row)
+            state = method.extend(self._state(row), queries[row.rows, :, None], keys[row.rows], values[row.rows])
             row.state = state
-            selections.append(self.method.select(state, selecting[row.rows]))
+            selections.append(method.select(state, selecting[row.rows]))
         if len(selections) == 1 and self._rows[0].start == 0:
             return selections[0]
         return stack_rows(selections, [row.start for row in self._rows])
@@ -304,44 +315,68 @@ class LayerCache:
             window = max(map(self._local_window, self._rows))
             self.store.offload(window, pinned, copied=int(self.method.attends_on_host))
 
-    def _local_window(self, row: _Row) -> int:
+    def _local_window(self, row: Row) -> int:
         """The last tokens of the row's prompt that stay on the device."""
         if isinstance(row.state, State):
-            return self.method.local_window(row.state)
+            return self._method_of(row).local_window(row.state)
         length = self.store.length - row.start  # the state is still being built
         return self.method.recent_window(State(self.context, length, length))
 
-    def _continue(self, row: _Row, queries: Tensor) -> bool:
+    def _continue(self, row: Row, queries: Tensor) -> bool:
         """Let the method add a later prompt to its state; False if it needs a new build."""
         state = self._state(row)
         new = self.store.length - row.start - state.length
         keys, values = self.store.last(new)
         started = time.perf_counter()
         new_queries = queries[row.rows, :, queries.shape[2] - new :] if queries.shape[2] else queries[row.rows]
+        new_tokens = new_queries, keys[row.rows], values[row.rows]
+
+        in_bytes = isinstance(self.given.budget, Bytes) and not self.given.ignores_budget
         with span(self.store.timeline, "clustering", "build"):
-            continued = self.method.continue_prompt(state, new_queries, keys[row.rows], values[row.rows])
+            if in_bytes:
+                room = self._room(*new_tokens[1:], self.store.length - row.start)
+                shared = (self.store, self.context.prompt)
+                row.method, continued = fit_continued(self.given, self._method_of(row), state, new_tokens, room, shared)
+            else:
+                continued = self.given.continue_prompt(state, *new_tokens)
         self.build_s += time.perf_counter() - started
         if continued is None:
             return False
         row.state = continued
         return True
 
-    def _build(self, row: _Row, queries: Tensor) -> None:
+    def _build(self, row: Row, queries: Tensor) -> None:
         keys, values = self.store.keys[row.rows, :, row.start :], self.store.values[row.rows, :, row.start :]
         q = queries[row.rows, :, row.start :]
         context = replace(self.context, cached=TokenCache(self.store, row.rows, row.start))
         timed = span(self.store.timeline, "clustering", "build")
 
-        def build() -> State:
+        def build(method: Method = self.given) -> State:
             started = time.perf_counter()
             with torch.no_grad(), timed:  # no_grad applies per thread, so a worker has to set it too
-                state: State = self.method.build(context, q, keys, values)
+                state: State = method.build(context, q, keys, values)
             self.build_s += time.perf_counter() - started
             return state
 
-        row.state = Pending(build, (q, keys, values), stream="build") if self.method.overlaps_build else build()
+        if isinstance(self.given.budget, Bytes) and not self.given.ignores_budget:
+            # Without overlap, since the store needs the budget.
+            row.method, row.state = fit(self.given, build, self._room(keys, values))
+        else:
+            row.state = Pending(build, (q, keys, values), stream="build") if self.given.overlaps_build else build()
 
-    def _state(self, row: _Row) -> State:
+    def _room(self, keys: Tensor, values: Tensor, length: int | None = None) -> Room:
+        return Room.of(keys, values, self.store, [row.start for row in self._rows], length)
+
+    def _step_tokens(self) -> int | None:
+        """The most tokens that a KV head attends to, if only the prompt has told: for a budget in bytes."""
+        per_kv_head = self.context.selection_heads(self.given.group) // self.context.n_kv_heads
+        found = [row.method.budget_tokens(self.prompt_length) for row in self._rows if row.method is not None]
+        return max(found) * per_kv_head if found else None
+
+    def _method_of(self, row: Row) -> Method:
+        return self.given if row.method is None else row.method
+
+    def _state(self, row: Row) -> State:
         if isinstance(row.state, Pending):
             row.state = row.state.result()
         assert row.state is not None
@@ -354,18 +389,17 @@ class LayerCache:
             return
         assert isinstance(self.store, DeviceStore)  # methods that drop tokens always get this store
         kept = [
-            Kept(row.rows.stop - row.rows.start, row.start, state.length, self._keeps(state, row.rows))
-            for row, state in zip(self._rows, self.states, strict=True)
+            Kept(run.rows.stop - run.rows.start, run.start, run.state.length, self._keeps(run)) for run in self.runs()
         ]
         needed = needed_positions(self.store, kept, self.context.n_kv_heads)
         if needed is not None:
             self.store.retain(needed)
             self._retained = self.store.used
 
-    def _keeps(self, state: State, rows: slice) -> Tensor | None:
+    def _keeps(self, run: Run) -> Tensor | None:
         """The positions [B, H, K] that later steps may attend to, by the method's choice or the edit; None for all."""
-        kept = self.method.keeps(state)
-        return kept if kept is None or self.edit is None else self.edit.kept(kept, state.length, rows)
+        kept = run.method.keeps(run.state)
+        return kept if kept is None or self.edit is None else self.edit.kept(kept, run.state.length, run.rows)
 
 
 def check_finite(operation: str, keys: Tensor) -> None:

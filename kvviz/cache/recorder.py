@@ -17,6 +17,7 @@ from ..errors import InvalidInputError
 from ..methods.attention import attention_weights, centroid_weights, weighted_values
 from ..methods.base import Method
 from ..methods.selection import Selection, to_selection_heads
+from ..metrics.byte_budgets import Bytes
 from ..trace import Geometry, LayerEvents, Ledger, Recording
 from ..trace.edits import Edit
 from .layer_cache import LayerCache
@@ -119,14 +120,19 @@ class Recorder:
         ledgers: Mapping[int, Ledger],
         edit: Edit | None = None,
     ) -> Recording:
-        """The Recording of all steps so far."""
+        """The Recording of all steps so far; `ledgers` are those of its layers."""
+        budgets = {layer: tokens for ledger in ledgers.values() for layer, tokens in ledger.budgets.items()}
+        in_bytes = isinstance(method.budget, Bytes)
+        mean = int(sum(budgets.values()) / len(budgets)) if budgets else 0
+        budget = mean if in_bytes and not method.ignores_budget else method.budget_tokens(prompt_length)
         return Recording(
             method=method.name,
             title=method.title,
             group_name=method.group_name,
             style=method.style.completed(method.name, method.kind),
             config=method.config,
-            budget=method.budget_tokens(prompt_length),
+            budget=budget,
+            budgets={layer: int(tokens) for layer, tokens in budgets.items()} if in_bytes else {},
             model=model,
             geometry=geometry,
             tokens=tokens,

@@ -162,7 +162,7 @@ class SelectiveLayer(DynamicLayer):
         store.timeline = old.store.timeline
         if old.context.prompt is not None:
             old.context.prompt.ids = old.context.prompt.encode = None
-        self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
+        self.cache = LayerCache(old.context, old.given, store, retain_queries=old.retain_queries)
         self.cache.edit = old.edit
         self.cache.speculate = old.speculate
         self.awaiting = False

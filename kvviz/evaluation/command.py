@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import click
     import pandas as pd
 
+    from ..generation.holding import Hold
+    from ..metrics.byte_budgets import Budget
     from ..tasks import Task
 
 UNSUPPORTED, REFUSED, INTERRUPTED = 1, 2, 130  # exit codes: ours, click's for a wrong call, the shells' for signal 2
@@ -58,8 +60,8 @@ def group() -> click.Group:
     )
 
 
-def budget(text: str) -> int | float:
-    """A budget as `kvviz.evaluate` takes it: "128" tokens; "25%" or "0.25" of the prompt.
+def budget(text: str) -> Budget:
+    """A budget as `kvviz.evaluate` takes it: "128" tokens; "25%" or "0.25" of the prompt; "2MiB" as `kvviz.bytes`.
 
     Raises InvalidInputError for a text that is not a number. The method checks the number itself.
     """
@@ -67,11 +69,15 @@ def budget(text: str) -> int | float:
         return int(text)
     except ValueError:
         pass
+    if re.search("[bB]$", text):
+        from ..metrics.byte_budgets import bytes as in_bytes
+
+        return in_bytes(text)
     try:  # Decimal, so that "33.3%" and "0.333" are the same float, and so the same cell
         return float(Decimal(text[:-1]) / 100 if text.endswith("%") else Decimal(text))
     except InvalidOperation as error:
         raise InvalidInputError(
-            "--budget", repr(text), "tokens (128) or a share of the prompt (25% or 0.25)"
+            "--budget", repr(text), "tokens (128), a share of the prompt (25% or 0.25) or bytes (2MiB)"
         ) from error
 
 
@@ -102,6 +108,15 @@ def means(table: pd.DataFrame) -> str:
     The means and errors are those of `kvviz.evaluation.summary`. Methods that ignore the budget are in the column
     "any". A cell is "refused" if the method refused the budget, and "" if it was not run.
     """
+    from .statistics import holds_of, of_hold
+
+    parts = {hold: _means(of_hold(table, hold)) for hold in holds_of(table) or ["tokens"]}
+    if "bytes" in parts:
+        parts["bytes"] = f"Budgets in bytes per layer, or shares of the full cache's bytes:\n{parts['bytes']}"
+    return "\n\n".join(parts.values())
+
+
+def _means(table: pd.DataFrame) -> str:
     from . import summary
 
     scores = summary(table)
@@ -131,7 +146,13 @@ def _options() -> list[click.Parameter]:
         click.Option(["--model"], default="smollm2-135m", show_default=True, help="A name, directory or .gguf file."),
         many("--task", str, "A task: niah_single_1, or with fields needle:depths=5,placement=last.", required=True),
         many("--method", str, "A method: quest, with a preset pqcache:official, or all.", required=True),
-        many("--budget", str, "Tokens per head and step, 128, or a share of the prompt, 25% or 0.25."),
+        many("--budget", str, "Tokens per head and step, 128, a share of the prompt, 25% or 0.25, or bytes, 2MiB."),
+        click.Option(
+            ["--hold"],
+            type=click.Choice(["tokens", "bytes"]),
+            help="What is held equal: with bytes, 25% is "
+            "a quarter of the full cache's bytes. Default: bytes if all budgets are, otherwise tokens.",
+        ),
         many("--length", count, "Tokens of the prompt, the question included.", required=True),
         click.Option(["--samples"], type=count, default=10, show_default=True, help="Samples per task and length."),
         click.Option(["--seed"], type=int, default=0, show_default=True, help="Seed of the samples."),
@@ -160,6 +181,7 @@ def _evaluate(
     tasks: Sequence[str],
     methods: Sequence[str],
     budgets: Sequence[str],
+    hold: Hold | None,
     lengths: Sequence[int],
     samples: int,
     seed: int,
@@ -177,7 +199,9 @@ def _evaluate(
         labels = dict.fromkeys(name for method in methods for name in (names() if method == "all" else [method]))
         chosen_tasks = [task(text) for text in tasks]
         chosen_budgets = [budget(text) for text in budgets]
-        table = evaluate(model, chosen_tasks, list(labels), chosen_budgets, lengths, samples, seed, out, jobs)
+        table = evaluate(
+            model, chosen_tasks, list(labels), chosen_budgets, lengths, samples, seed, out, jobs, hold=hold
+        )
         print(means(table))
 
 

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from ..cache.attachment import attached
 from ..cache.selective_cache import SelectiveCache
-from ..errors import InvalidInputError
+from ..errors import BudgetTooSmallError, InvalidInputError
 from ..generation.generating import decode, placed_edit
 from ..generation.method_cells import Cell
 from ..generation.prefill import SharedPrefill
 from ..generation.teacher_forcing import forced_logprobs, logprob
 from ..generation.writing import stop_tokens
+from ..metrics.byte_budgets import Budget, Bytes
 from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, render
@@ -67,11 +68,13 @@ def run_example(
             measure = _likelihood if likelihood else _answers
             try:
                 rows = measure(lm, shared, cell, task, sample, prompt)
+            except BudgetTooSmallError as error:
+                save(example.key(cell), [{**about, **_row(0, sample.turns[0], sample), "refused": str(error)}])
+                continue
             except Exception as error:
                 error.add_note(f"By {cell.label} at budget {cell.budget}.")
                 raise
-            tokens = cell.method.budget_tokens(ids.shape[1])
-            save(example.key(cell), [{**about, **row, "budget_tokens": tokens} for row in rows])
+            save(example.key(cell), [{**about, **row, **_tokens(cell, ids.shape[1])} for row in rows])
     return shared.count
 
 
@@ -130,7 +133,21 @@ def _kept(ledger: Ledger) -> Row:
     return {
         "attended_tokens": ledger.attended, "metadata_bytes": ledger.metadata_bytes,
         "kept_bytes": sum(ledger.kept_bytes.values()), "peak_bytes": ledger.peak_bytes,
+        "held_bytes": ledger.held_bytes, "read_bytes": ledger.read_bytes, "budget_tokens": int(ledger.budget_tokens) if
+        ledger.budgets else 0,
     }  # fmt: skip
+
+
+def _tokens(cell: Cell, prompt_length: int) -> Row:
+    """The budget in tokens: that of the method or, for a budget in bytes, the mean over the layers."""
+    assert cell.method is not None
+    return {} if isinstance(cell.budget, Bytes) else {"budget_tokens": cell.method.budget_tokens(prompt_length)}
+
+
+def _amount(budget: Budget | None) -> float:
+    if budget is None:
+        return math.nan
+    return float(budget.bytes if isinstance(budget, Bytes) else budget)
 
 
 def _about(example: Example, cell: Cell) -> Row:
@@ -142,7 +159,8 @@ def _about(example: Example, cell: Cell) -> Row:
         "sample": example.index, "seed": example.seed,
         "method": cell.label, "method_name": cell.name, "preset": cell.preset,
         "method_config": json.dumps(dict(cell.config), sort_keys=True, default=str),
-        "budget": math.nan if cell.budget is None else float(cell.budget),
+        "budget": _amount(cell.budget),
+        "hold": "" if cell.budget is None else "bytes" if isinstance(cell.budget, Bytes) else "tokens",
     }  # fmt: skip
 
 
@@ -151,7 +169,7 @@ def _row(number: int, turn: Turn, sample: Sample) -> Row:
         "turn": number, "answers": json.dumps(turn.answers, ensure_ascii=False),
         "details": json.dumps(dict(sample.details), sort_keys=True), "refused": "", "budget_tokens": 0,
         "score": math.nan, "text": "", "attended_tokens": math.nan, "metadata_bytes": 0, "kept_bytes": 0,
-        "peak_bytes": 0, **dict.fromkeys(TIMES, math.nan), "logprob": math.nan,
+        "peak_bytes": 0, "held_bytes": 0, "read_bytes": 0, **dict.fromkeys(TIMES, math.nan), "logprob": math.nan,
     }  # fmt: skip
 
 
@@ -160,7 +178,8 @@ def _refused(cell: Cell, prompt_length: int) -> str:
     if cell.method is None:
         return cell.refused
     try:
-        cell.method.budget_tokens(prompt_length)
+        if not isinstance(cell.budget, Bytes):  # layers find out whether these fit
+            cell.method.budget_tokens(prompt_length)
     except InvalidInputError as error:
         return str(error)
     return ""

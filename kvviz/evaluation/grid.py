@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import InvalidInputError
+from ..generation.holding import Hold, held_budgets
 from ..generation.method_cells import Cell, checked_list, method_cells
 from ..methods.base import Method
+from ..metrics.byte_budgets import Budget
 from ..tasks import Task, resolve
 from ..trace.edits import Edit
 
@@ -62,18 +64,20 @@ def examples(tasks: Sequence[str | Task], lengths: Sequence[int], samples: int, 
 
 def cells(
     methods: Sequence[str | Method] | Mapping[str, str | Method],
-    budgets: Sequence[int | float],
+    budgets: Sequence[Budget | str],
     edits: Mapping[str, Edit] | None = None,
     logprobs: bool = False,
+    hold: Hold | None = None,
 ) -> list[Cell]:
     """Every method at every budget; those that ignore it have one cell. With `edits`, each once more with every edit.
 
-    An edited cell's label is "label, name of the edit", and its config has the edit.
+    `hold` as for `kvviz.compare`. An edited cell's label is "label, name of the edit", and its config has the edit.
 
     `methods` as for `kvviz.generation.method_cells.method_cells`, which raises for what it refuses. Raises
     InvalidInputError for no budget where a method needs one, too.
     """
-    all_cells = method_cells("evaluate", methods, budgets, keep_refused=True)
+    listed = held_budgets("evaluate", checked_list("evaluate: budgets", budgets, least=0), hold)
+    all_cells = method_cells("evaluate", methods, listed, keep_refused=True)
     for cell in all_cells:
         if cell.budget is not None and not budgets:
             raise InvalidInputError("evaluate: budgets", f"none for {cell.label!r}", "at least one")

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .cost_table import TIMES, WITH_RATIO, costs
+from .cost_table import BYTES_HELD, TIMES, WITH_RATIO, costs
 from .results import load_results
-from .statistics import SETTING, differences, orderings, summary, wins, without_budget
+from .statistics import SETTING, differences, holds_of, of_hold, orderings, summary, wins, without_budget
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 REFERENCES = ("full", "oracle")
 PLACES = {"after": "question after the compressed context", "last": "question last", "first": "question first"}
 COUNTS = ("wins", "ties", "losses")
+AT_EQUAL_BYTES = (
+    "# At equal bytes\n\nBudgets are bytes per layer and sequence, as shares of the full cache's bytes. What a method "
+    "keeps counts, and its metadata; of a method that keeps all tokens, the keys and values that a step attends to "
+    "(`kvviz.bytes` has the rule). Held: these bytes at the end, in all layers. Read: bytes that a step reads."
+)
 WIDE = 0.1  # for scores from 0 to 1: a wider interval says little
 VERSIONS = ("kvviz", "commit", "torch", "transformers", "numpy")
 
@@ -31,9 +36,18 @@ def report(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 0
     `kvviz.evaluation.costs`.
     """
     table = load_results(results) if isinstance(results, str | os.PathLike) else results
+    sections = ["# Results of an evaluation", _run(table)]
+    for hold in holds_of(table) or ["tokens"]:
+        sections += [AT_EQUAL_BYTES] if hold == "bytes" else []
+        sections += _of_budgets(of_hold(table, hold), confidence, seed)
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _of_budgets(table: pd.DataFrame, confidence: float, seed: int) -> list[str]:
+    """The sections on rows whose budgets hold the same equal."""
     means = summary(table, confidence, seed)
     sections = [
-        "# Results of an evaluation", _run(table), _tasks(table), _methods(table),
+        _tasks(table), _methods(table),
         "## Scores",
         f"In brackets: the {100 * confidence:g}% bootstrap interval over samples (2,000 resamples, seed {seed}). It "
         "has zero width if all scores are equal or there is only one; this says nothing about their certainty.",
@@ -42,8 +56,7 @@ def report(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 0
     for reference in REFERENCES:
         if reference in set(table["method"]):
             sections += [_differences_heading(reference), markdown(differences(table, reference, confidence, seed))]
-    sections += [_wins(table), _orderings(table), _costs(table), _refused(table)]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return [*sections, _wins(table), _orderings(table), _costs(table), _refused(table)]
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -214,18 +227,20 @@ def _costs(table: pd.DataFrame) -> str:
         "TPOT the time per later token. Attended: tokens per KV head at the last step. Kept: keys and values at the "
         "end. Peak: the most keys, values and metadata on the device, the whole prompt included. MB are 10^6 bytes."
     )
+    measured = costs(table)
+    known = [name for name in BYTES_HELD if measured[name].notna().any()]
     head = ["method", "budget", "n", "TTFT (s)", "TT2T (s)", "TPOT (s)", "attended", "kept (MB)", "peak (MB)",
-            "metadata (MB)"]  # fmt: skip
+            *(f"{name.removesuffix('_bytes')} (MB)" for name in known), "metadata (MB)"]  # fmt: skip
     sections = [
-        f"### {length:,} tokens, {hardware}\n\n{_lines(head, [_cost_line(row) for _, row in rows.iterrows()])}"
-        for (hardware, length), rows in costs(table).groupby(["hardware", "length"])
+        f"### {length:,} tokens, {hardware}\n\n{_lines(head, [_cost_line(row, known) for _, row in rows.iterrows()])}"
+        for (hardware, length), rows in measured.groupby(["hardware", "length"])
     ]
     return "\n\n".join([text, *sections]) if sections else ""
 
 
-def _cost_line(row: pd.Series[Any]) -> list[str]:
+def _cost_line(row: pd.Series[Any], known: Sequence[str]) -> list[str]:
     cells = [f"`{row['method']}`", _budget(row["budget"]), f"{row['n']}"]
-    for name in WITH_RATIO:
+    for name in [*WITH_RATIO, *known]:
         value = row[name] / (1e6 if name.endswith("_bytes") else 1)
         digits = f"{value:.3f}" if name in TIMES else f"{value:,.1f}"
         ratio = "" if math.isnan(row[f"{name}_ratio"]) else f" ({row[f'{name}_ratio']:.2f})"

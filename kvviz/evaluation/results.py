@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 # Columns that files of earlier releases lack: NaN there.
-ADDED = ("attended_tokens", "peak_bytes", "ttft_s", "tt2t_s", "tpot_s", "logprob")
+ADDED = ("attended_tokens", "peak_bytes", "ttft_s", "tt2t_s", "tpot_s", "logprob", "held_bytes", "read_bytes")
 KEY = "key"
 # Sort order of the rows, so that the order in which processes finish does not matter.
 ORDER = ["task", "placement", "length", "sample", "seed", "method", "budget", "turn", KEY]
@@ -198,6 +198,8 @@ def load_results(path: str | os.PathLike[str]) -> pd.DataFrame:
         raise IncompatibleFileError(f"read {path}", f"version {header.get('version')!r}", f"version {VERSION}")
     table = _rows(path, journal).to_pandas()
     table = table.assign(**{name: math.nan for name in ADDED if name not in table})
+    in_tokens = table["budget"].notna().map({True: "tokens", False: ""})  # files of earlier releases have no others
+    table["hold"] = table["hold"].fillna(in_tokens) if "hold" in table else in_tokens
     if table.empty:
         raise InvalidInputError("load results", f"{path} without a finished cell", "at least one")
     details = pandas.DataFrame([json.loads(text) for text in table["details"]])

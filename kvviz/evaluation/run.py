@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from ..errors import IncompatibleFileError, InvalidInputError
+from ..generation.holding import Hold
 from ..generation.method_cells import Cell, method_styles
 from ..methods.base import Method
+from ..metrics.byte_budgets import Budget
 from ..models import LanguageModel, load
 from ..models.loading import SHARED
 from ..models.provenance import commit, hardware, installed, model_hash
@@ -41,7 +43,7 @@ def evaluate(
     lm: LanguageModel | PreTrainedModel | str,
     tasks: Sequence[str | Task],
     methods: Sequence[str | Method] | Mapping[str, str | Method],
-    budgets: Sequence[int | float],
+    budgets: Sequence[Budget | str],
     lengths: Sequence[int],
     samples: int = 10,
     seed: int = 0,
@@ -49,16 +51,18 @@ def evaluate(
     jobs: int = 1,
     edits: Mapping[str, Edit] | None = None,
     logprobs: bool = False,
+    hold: Hold | None = None,
 ) -> pd.DataFrame:
     """Scores of every method and budget on every sample of every task and length: a table as from `load_results`.
 
     `tasks`: names from `kvviz.tasks.names()`, or instances. `methods`: names, names with a preset ("pqcache:official"),
     instances, or a mapping from labels to these. `budgets`: tokens, or shares of the prompt. `lengths`: tokens of the
-    prompt, the question included. Each sample is prefilled once for all methods and budgets. `edits`, by name: every
-    method and budget runs once more with each of them (`kvviz.exact` and others), labelled "method, name"; tokens that
-    an edit gives as text must occur in every sample. `logprobs`: the column `logprob` has the log-probability of the
-    first turn's first answer, as from `kvviz.score`, which moves before the text does; this takes as long again.
-    Otherwise, in other turns, and in cells finished before, it is NaN.
+    prompt, the question included. `hold` as for `kvviz.compare`: with "bytes", a budget of 0.25 is a quarter of the
+    full cache's bytes, and one file may have rows of both kinds (column `hold`). Each sample is prefilled once for all
+    methods and budgets. `edits`, by name: every method and budget runs once more with each of them (`kvviz.exact` and
+    others), labelled "method, name"; tokens that an edit gives as text must occur in every sample. `logprobs`: the
+    column `logprob` has the log-probability of the first turn's first answer, as from `kvviz.score`, which moves before
+    the text does; this takes as long again. Otherwise, in other turns, and in cells finished before, it is NaN.
 
     `out`: a Parquet file, written at the end. Until then each finished cell is saved in a folder next to it: after a
     crash or a kill, the same call goes on from there, and a call with more tasks, methods, budgets, lengths or samples
@@ -78,7 +82,7 @@ def evaluate(
     """
     packages()  # report missing packages before anything is loaded
     lm = lm if isinstance(lm, str) else language_model("evaluate", lm)
-    all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets, edits, logprobs)
+    all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets, edits, logprobs, hold)
     _check_jobs(lm, jobs)
     model = load(lm) if isinstance(lm, str) else lm
     _check_lengths(model, lengths)

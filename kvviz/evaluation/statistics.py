@@ -6,7 +6,9 @@ and methods may have different numbers of samples, for example after several cal
 functions raise InvalidInputError for missing columns, duplicate turns, several models, several configurations of a task
 or of a method's label, or a score that is not finite.
 
-A budget is a number of tokens; below 1, a share of the prompt; NaN for a method that ignores it ("full").
+A budget is a number of tokens; below 1, a share of the prompt; NaN for a method that ignores it ("full"). Where bytes
+are held equal (column `hold`), it is a number of bytes per layer or a share of the full cache's bytes. A table must
+have budgets of one kind: `of_hold` selects them. `attrs["hold"]` of the results says which.
 """
 
 from __future__ import annotations
@@ -34,20 +36,24 @@ ABOUT = ["metric", "higher_is_better"]
 NEEDED = [
     *CELL, *SAMPLE, *ABOUT, "turn", "score", "refused", "budget_tokens", "task_config", "method_config", "model_hash",
 ]  # fmt: skip
+BYTES = ["held_bytes", "read_bytes"]
 TIE = 1e-9  # scores closer than this count as equal: means over the same turns may differ in their last bits
 
 
 def summary(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 0.95, seed: int = 0) -> pd.DataFrame:
     """Mean scores with confidence intervals, per task, placement, length, method and budget.
 
-    Columns: task, placement, length, method, budget, mean, low, high, n, refused, budget_tokens, metric,
-    higher_is_better. `low` to `high` is the percentile bootstrap interval of the mean over the `n` samples with a
-    score, at `confidence`, from resamples drawn with `seed` (`metrics.bootstrap_interval`; zero width if all scores are
-    equal or n is 1). `refused` counts the samples on which the method refused the budget. Without any score, mean, low,
-    high and budget_tokens are NaN. If higher_is_better is False, the score is in nats per token: lower is better.
+    Columns: task, placement, length, method, budget, mean, low, high, n, refused, budget_tokens, held_bytes,
+    read_bytes, metric, higher_is_better. `low` to `high` is the percentile bootstrap interval of the mean over the `n`
+    samples with a score, at `confidence`, from resamples drawn with `seed` (`metrics.bootstrap_interval`; zero width if
+    all scores are equal or n is 1). `refused` counts the samples on which the method refused the budget. Without any
+    score, mean, low, high and budget_tokens are NaN. If higher_is_better is False, the score is in nats per token:
+    lower is better.
 
     `budget` is NaN for a method that ignores it; it has one row per setting. `budget_tokens` is the mean budget over
-    samples, in tokens; for a method that ignores the budget, the length of the prompt.
+    samples, in tokens; for a method that ignores the budget, the length of the prompt. `held_bytes` and `read_bytes`
+    are means over samples of what the ledger has at the end of the first turn (`Ledger`), for `plots.pareto`; NaN in
+    results of earlier releases.
     """
     import pandas
 
@@ -58,6 +64,7 @@ def summary(results: pd.DataFrame | str | os.PathLike[str], confidence: float = 
         rows.append({
             **named(CELL, cell), **_interval("mean", scored["score"], confidence, seed),
             "refused": int(samples["refused"].sum()), "budget_tokens": scored["budget_tokens"].mean(),
+            **{name: scored[name].mean() for name in BYTES},
             **_about(samples),
         })  # fmt: skip
     return _with_attrs(pandas.DataFrame(rows), table, confidence=confidence)
@@ -189,6 +196,25 @@ def perplexity_table(results: pd.DataFrame | str | os.PathLike[str], budget: flo
     return _with_attrs(in_nats[columns].reset_index(drop=True), table)
 
 
+def holds_of(table: pd.DataFrame) -> list[str]:
+    """What the table's budgets hold equal: "tokens", "bytes", both or, if all methods ignore them, none."""
+    known = set(table["hold"]) if "hold" in table.columns else {"tokens"}
+    return [hold for hold in ("tokens", "bytes") if hold in known]
+
+
+def of_hold(results: pd.DataFrame | str | os.PathLike[str], hold: str) -> pd.DataFrame:
+    """The rows whose budgets hold "tokens" or "bytes" equal, and those of methods that ignore the budget.
+
+    Raises UnknownNameError for another `hold`.
+    """
+    if hold not in ("tokens", "bytes"):
+        raise UnknownNameError("of_hold: hold", hold, ("tokens", "bytes"))
+    table = load_results(results) if isinstance(results, str | os.PathLike) else results
+    if "hold" not in table.columns:
+        return table if hold == "tokens" else table[table["budget"].isna()]
+    return table[table["hold"].isin([hold, ""])]
+
+
 def checked_rows(operation: str, results: pd.DataFrame | str | os.PathLike[str]) -> pd.DataFrame:
     """The rows, checked, and sorted so that sums do not depend on their order."""
     table = load_results(results) if isinstance(results, str | os.PathLike) else results
@@ -197,6 +223,9 @@ def checked_rows(operation: str, results: pd.DataFrame | str | os.PathLike[str])
         raise InvalidInputError(f"{operation}: columns", list(table.columns), f"also {', '.join(missing)}")
     if table.empty:
         raise InvalidInputError(operation, "no row", "at least one")
+    if len(holds_of(table)) > 1:
+        wanted = 'one of them: kvviz.evaluation.of_hold(table, "bytes") or "tokens"'
+        raise InvalidInputError(f"{operation}: hold", "budgets in tokens and in bytes", wanted)
     ordered = table.sort_values([*CELL, *SAMPLE, "turn"], ignore_index=True)
     duplicates = ordered[ordered.duplicated([*CELL, *SAMPLE, "turn"])]
     if len(duplicates):
@@ -228,8 +257,9 @@ def without_budget(config: str) -> str:
 
 def sample_scores(table: pd.DataFrame) -> pd.DataFrame:
     """One row per cell and sample: the mean score over turns, NaN if `refused`, and the columns that turns share."""
-    groups = table.assign(refused=table["refused"] != "").groupby([*CELL, *SAMPLE], dropna=False)
-    shared = {name: (name, "first") for name in ("refused", "budget_tokens", *ABOUT)}
+    missing = {name: np.nan for name in BYTES if name not in table.columns}
+    groups = table.assign(refused=table["refused"] != "", **missing).groupby([*CELL, *SAMPLE], dropna=False)
+    shared = {name: (name, "first") for name in ("refused", "budget_tokens", *BYTES, *ABOUT)}
     samples: pd.DataFrame = groups.agg(score=("score", "mean"), **shared).reset_index()
     return samples.assign(score=samples["score"].mask(samples["refused"]))
 
@@ -255,5 +285,6 @@ def _words(key: Hashable) -> str:
 
 
 def _with_attrs(result: pd.DataFrame, table: pd.DataFrame, **more: Any) -> pd.DataFrame:
-    result.attrs = dict(table.attrs) | more
+    held = holds_of(table)
+    result.attrs = dict(table.attrs) | ({"hold": held[0]} if held else {}) | more
     return result

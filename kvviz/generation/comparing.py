@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,14 +12,16 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..cache.attachment import attached
-from ..errors import InvalidInputError
+from ..errors import BudgetTooSmallError, InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
+from ..metrics.byte_budgets import Budget, Bytes
 from ..models.wrapping import language_model
 from ..trace import Recording
 from ..trace.edits import Edit
 from .generating import decode, encoded, placed_edit
-from .method_cells import method_cells, method_styles
+from .holding import Hold, held_budgets, held_by
+from .method_cells import Cell, checked_list, method_cells, method_styles
 from .prefill import SharedPrefill
 from .result import Generation
 
@@ -34,7 +37,7 @@ def compare(
     lm: LanguageModel | PreTrainedModel,
     prompt: str | Tensor,
     methods: Sequence[str | Method] | Mapping[str, str | Method],
-    budgets: Sequence[int | float],
+    budgets: Sequence[Budget | str],
     question: str | None = None,
     answer: str | None = None,
     max_new_tokens: int = 64,
@@ -42,6 +45,7 @@ def compare(
     prefill: str | Method | None = None,
     layers: Collection[int] | None = None,
     edit: Edit | None = None,
+    hold: Hold | None = None,
 ) -> Comparison:
     """A table with one row per method and budget on one prompt; methods with the same prefill share one prefill.
 
@@ -51,12 +55,19 @@ def compare(
     exact prefill, since token_agreement compares with it. `prefill` as for `generate`. `layers` are the layers to
     record and measure, by default all that select. `edit`, as for `generate`, changes all rows, `full` included.
 
-    Columns: method (the label), budget (tokens), recall, attention_mass and output_error (means over steps, layers that
-    select and heads; in the first two, merged tokens count by `metrics.merged_share`), token_agreement (share of
-    positions at which the written token equals full attention's), correct (whether the text contains `answer`, ignoring
-    case; None without an answer), attended_tokens, metadata_bytes, moved_bytes, build_s, ttft_s, tpot_s, text.
+    `hold` is what is equal in the rows of one budget: "tokens" that a step attends to, or "bytes" that count by the
+    rule of `kvviz.bytes`; a budget of 0.25 is then a quarter of the full cache's bytes. By default it is "bytes" if all
+    budgets are `kvviz.bytes`. A method that does not fit into the bytes has a row without numbers, whose column
+    `refused` says what it needs.
 
-    The table is a pandas DataFrame; its `recordings` holds the recording of each row by (label, budget in tokens).
+    Columns: method (the label), budget (tokens, or bytes per layer if bytes are held), recall, attention_mass and
+    output_error (means over steps, layers that select and heads; in the first two, merged tokens count by
+    `metrics.merged_share`), token_agreement (share of positions at which the written token equals full attention's),
+    correct (whether the text contains `answer`, ignoring case; None without an answer), attended_tokens, budget_tokens
+    (mean over layers), held_bytes, read_bytes (per step), metadata_bytes, moved_bytes, build_s, ttft_s, tpot_s, text,
+    refused. The last step's ledger has the bytes; they are sums over all layers.
+
+    The table is a pandas DataFrame; its `recordings` holds the recording of each row by (label, budget).
     Recordings take memory: about 30 MB per row for 32 steps after 2,000 tokens of SmolLM2-135M, mostly for exact
     attention. `recordings=False` keeps none, `layers` only those of some layers. A dict passed as `recordings` receives
     them; this is deprecated.
@@ -68,7 +79,11 @@ def compare(
     lm = language_model("compare", lm)
     ids, question_ids = encoded("compare", lm, prompt, question, max_new_tokens)
     placed = placed_edit(lm, ids, edit)
-    cells = _cells(methods, budgets, ids.shape[1])
+    listed = checked_list("compare: budgets", budgets, least=0)
+    chosen = method_cells("compare", methods, held_budgets("compare", listed, hold))
+    held = held_by("compare", (cell.budget for cell in chosen))
+    if held == "tokens":
+        cells = _by_budget(chosen, lambda method: method.budget_tokens(ids.shape[1]))
     kept: dict[tuple[str, int], Recording] = {}
     if isinstance(recordings, dict):
         message = "compare(recordings={...}) is deprecated: take them from the table, compare(...).recordings"
@@ -76,7 +91,7 @@ def compare(
         kept = recordings
     keep = recordings is not False
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    retain_queries = any(method.needs_queries for method in cells.values())
+    retain_queries = any(cell.method is not None and cell.method.needs_queries for cell in chosen)
     shared = SharedPrefill(lm, ids, retain_queries=retain_queries, prefill=prefill, details=True)
 
     with attached(lm.model):
@@ -87,33 +102,48 @@ def compare(
             record = layers if layers is not None and selects else True
             return decode(lm, cache, ids, int(logits.argmax()), question_ids, max_new_tokens, ready_s, record)
 
+        if held == "bytes":
+            layer = shared.exact()[0].selective_layers[0]
+            layer_bytes = layer.context.n_kv_heads * layer.store.token_bytes * ids.shape[1]
+            cells = _by_budget(chosen, partial(_budget_bytes, layer_bytes))
         full = run(resolve("full"))
         for (label, budget), method in tqdm(cells.items(), desc="compare", leave=False, disable=None):
-            out = full if method == resolve("full") else run(method)
+            about = {"method": label, "budget": budget}
+            try:
+                out = full if method == resolve("full") else run(method)
+            except BudgetTooSmallError as error:
+                rows[label, budget] = about | {"refused": str(error)}
+                continue
             assert out.recording is not None
             if keep:
                 kept[label, budget] = out.recording
-            rows[label, budget] = {"method": label, "budget": budget} | _measured(out, full.token_ids, answer)
-    table = Comparison(list(rows.values()))
+            rows[label, budget] = about | _measured(out, full.token_ids, answer)
+    table = Comparison(list(rows.values()), columns=["method", "budget", *_measured(full, full.token_ids, answer)])
     styles = method_styles(cells.values())
-    table.attrs = {"model": lm.name, "prompt_length": ids.shape[1], "styles": styles}  # what the figures need
+    # What the figures need.
+    table.attrs = {"model": lm.name, "prompt_length": ids.shape[1], "styles": styles, "hold": held}
     table._recordings = kept if keep else None
     return table
 
 
-def _cells(
-    methods: Sequence[str | Method] | Mapping[str, str | Method], budgets: Sequence[int | float], prompt_length: int
-) -> dict[tuple[str, int], Method]:
-    """All methods at all budgets, by label and budget in tokens."""
+def _by_budget(chosen: Sequence[Cell], size: Callable[[Method], int]) -> dict[tuple[str, int], Method]:
+    """All methods at all budgets, by label and size of the budget."""
     cells: dict[tuple[str, int], Method] = {}
-    for cell in method_cells("compare", methods, budgets):
+    for cell in chosen:
         assert cell.method is not None  # a refusal raised an error
-        key = (cell.label, cell.method.budget_tokens(prompt_length))
+        key = (cell.label, size(cell.method))
         if key in cells:
-            got = f"two that are {key[1]} tokens of this prompt"
+            unit = "bytes" if isinstance(cell.budget, Bytes) else "tokens"
+            got = f"two that are {key[1]} {unit} of this prompt"
             raise InvalidInputError("compare: budgets", got, "budgets that differ")
         cells[key] = cell.method
     return cells
+
+
+def _budget_bytes(layer_bytes: int, method: Method) -> int:
+    """The budget of a layer in bytes, whose full cache has so many."""
+    budget = method.budget
+    return layer_bytes if method.ignores_budget or not isinstance(budget, Bytes) else budget.of_cache(layer_bytes)
 
 
 def _measured(out: Generation, reference: list[int], answer: str | None) -> dict[str, Any]:
@@ -130,10 +160,14 @@ def _measured(out: Generation, reference: list[int], answer: str | None) -> dict
         "token_agreement": equal / max(len(out.token_ids), len(reference)),
         "correct": None if answer is None else answer.casefold() in out.text.casefold(),
         "attended_tokens": measured["attended_tokens"],
+        "budget_tokens": out.ledger.budget_tokens if out.ledger.budgets else float(recording.prompt_length),
+        "held_bytes": out.ledger.held_bytes,
+        "read_bytes": out.ledger.read_bytes,
         "metadata_bytes": out.ledger.metadata_bytes,
         "moved_bytes": int(measured["moved_bytes"]),
         "build_s": timings.build_s,
         "ttft_s": timings.ttft_s,
         "tpot_s": timings.tpot_s,
         "text": out.text,
+        "refused": "",
     }

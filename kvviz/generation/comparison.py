@@ -29,7 +29,7 @@ class Comparison(pd.DataFrame):
 
     @property
     def recordings(self) -> dict[tuple[str, int], Recording]:
-        """The recordings of the rows, in their order, by (label, budget in tokens): `recordings["quest", 256]`.
+        """The recordings of the rows, in their order, by (label, budget): `recordings["quest", 256]`.
 
         Without the columns method and budget, all recordings of the comparison. Raises InvalidInputError if they were
         not kept.

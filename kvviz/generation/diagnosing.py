@@ -13,6 +13,7 @@ from ..cache.attended import attended_by
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
+from ..metrics.byte_budgets import Budget
 from ..models.wrapping import language_model
 from ..trace import diagnosis
 from ..trace.diagnosis import Diagnosis
@@ -42,7 +43,7 @@ def diagnose(
     prompt: str | Tensor,
     answer: str,
     method: str | Method = "clusterkv",
-    budget: int | float | None = None,
+    budget: Budget | None = None,
     question: str | None = None,
     evidence: Named | None = None,
     *,
@@ -89,7 +90,7 @@ def diagnose(
     control = proof.control(len(smallest or ()), controls)
     return Diagnosis(
         method_name=chosen.name, title=chosen.title, config=chosen.config,
-        budget=chosen.budget_tokens(forced.ids.shape[1]), stages=chosen.stages, group_name=chosen.group_name,
+        budget=observer.budget_tokens, stages=chosen.stages, group_name=chosen.group_name,
         style=chosen.style.completed(chosen.name, chosen.kind), model=lm.name, geometry=lm.geometry,
         tokens=[*texts, *lm.tokens(forced.fed)], token_ids=np.array([*forced.ids[0].tolist(), *forced.fed], np.int64),
         prompt_length=len(texts), question_length=len(forced.question_ids),

@@ -18,6 +18,7 @@ from ..cache.selective_cache import SelectiveCache
 from ..errors import DamagedOffloadError, InvalidInputError, OutOfSpaceError
 from ..methods import resolve
 from ..methods.base import Method
+from ..metrics.byte_budgets import Budget, Bytes
 from ..models.encoding import fed_ids, prompt_ids
 from ..models.wrapping import language_model
 from ..offload.kvstore import KVStore, resolve_store
@@ -44,7 +45,7 @@ def generate(
     lm: LanguageModel | PreTrainedModel,
     prompt: str | Tensor | Sequence[str | Tensor],
     method: str | Method = "clusterkv",
-    budget: int | float | None = None,
+    budget: Budget | None = None,
     question: str | Sequence[str] | None = None,
     max_new_tokens: int = 64,
     store: str | KVStore = "device",
@@ -66,7 +67,9 @@ def generate(
     `prefill` names a method whose sparse attention the prompt uses ("minference"); it combines with every method.
     `timeline` records when compute, clustering and transfers ran. `edit` changes what decode steps attend to: see
     `kvviz.pin`, `drop`, `exact` and `only`.
-    `values` are fields of the method, or `preset`. Recording needs exact attention at every step; timings exclude it.
+    `budget`: tokens per step, a share of the prompt, or bytes (`kvviz.bytes`), for which the ledger's `budgets` has the
+    tokens that each layer found. `values` are fields of the method, or `preset`. Recording needs exact attention at
+    every step; timings exclude it.
 
     Writing is greedy. Above `temperature` 0 tokens are sampled, from the most likely ones that together have the
     probability `top_p`; `seed` makes it reproducible, and is also the seed of a method that has one. The text ends
@@ -81,10 +84,11 @@ def generate(
     `lm` is a LanguageModel, or a transformers model whose tokenizer is where the model came from.
 
     Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not of the model's
-    token ids, or a value out of range, and UnknownNameError for an unknown method, preset or argument. If a tier runs
-    out of space, or its keys and values are damaged, raises OutOfSpaceError or DamagedOffloadError, with the Generation
-    so far (or the list) as `error.generation`. It is None during the prefill; a tier too small for the prompt and
-    `max_new_tokens` fails there already. The model's attention implementation is always restored, also after Ctrl-C.
+    token ids, or a value out of range, BudgetTooSmallError for bytes into which the method does not fit, and
+    UnknownNameError for an unknown method, preset or argument. If a tier runs out of space, or its keys and values are
+    damaged, raises OutOfSpaceError or DamagedOffloadError, with the Generation so far (or the list) as
+    `error.generation`. It is None during the prefill; a tier too small for the prompt and `max_new_tokens` fails there
+    already. The model's attention implementation is always restored, also after Ctrl-C.
     """
     lm = language_model("generate", lm)
     sampler, stops = Sampler("generate", temperature, top_p, seed), stop_strings("generate", stop)
@@ -185,8 +189,9 @@ def _indexed(lm: LanguageModel, method: Method, prefill: str | Method | None, id
 
 def _description(lm: LanguageModel, method: Method, prompt_length: int, store: str | KVStore) -> str:
     """A description of the run, for titles."""
-    budget, tier = method.budget_tokens(prompt_length), resolve_store(store).tier
-    return f"{method.name} · budget {budget:,} · {lm.name} · {prompt_length:,} tokens · store {tier}"
+    in_bytes, tier = isinstance(method.budget, Bytes), resolve_store(store).tier
+    budget = str(method.budget) if in_bytes else f"{method.budget_tokens(prompt_length):,}"
+    return f"{method.name} · budget {budget} · {lm.name} · {prompt_length:,} tokens · store {tier}"
 
 
 def encoded(

@@ -31,6 +31,7 @@ class LossObserver:
         self.positions = list(positions)
         self.selections: dict[int, list[Selection]] = defaultdict(list)
         self.rows: list[dict[str, Any]] = []
+        self._budgets: dict[int, int] = {}
         self._choices: dict[str, dict[int, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
 
     def __call__(
@@ -40,6 +41,7 @@ class LossObserver:
         context, index = layer.context, layer.context.index
         step = len(self.selections[index])
         self.selections[index].append(selection)
+        self._budgets[index] = layer.method.budget_tokens(layer.prompt_length)
         weights = attention_weights(queries, layer.history.keys, context.scale, context.softcap)  # [1, Q, N]
         (state,) = layer.states
         (stages,) = step_stages(layer.method, state, queries, layer.history.keys, selection, weights)
@@ -49,6 +51,11 @@ class LossObserver:
         if "trimming" in layer.method.stages:
             self._choices[UNTRIMMED][index].append(stages.exact_at("ranking", trim=False))
         self._note(step, layer, stages, given_weights(layer, queries, selection, weights))
+
+    @property
+    def budget_tokens(self) -> int:
+        """The budget in tokens, the mean over the observed layers, which differ only for a budget in bytes."""
+        return sum(self._budgets.values()) // max(len(self._budgets), 1)
 
     def choices(self, stage: str) -> dict[int, Tensor]:
         """The tokens of all steps by layer, bool [R, T, N], if this stage alone is exact."""

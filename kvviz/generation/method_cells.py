@@ -11,6 +11,7 @@ from ..errors import InvalidInputError
 from ..methods import create, get
 from ..methods.base import Method
 from ..methods.fields import check_budget
+from ..metrics.byte_budgets import Budget
 from ..trace.edits import Edit
 
 T = TypeVar("T")
@@ -27,7 +28,7 @@ class Cell:
     name: str
     preset: str
     config: Mapping[str, Any]
-    budget: int | float | None  # as passed; None for methods that ignore it
+    budget: Budget | None  # as passed; None for methods that ignore it
     method: Method | None
     refused: str = ""
     edit: Edit | None = None
@@ -37,7 +38,7 @@ class Cell:
 def method_cells(
     operation: str,
     methods: Sequence[str | Method] | Mapping[str, str | Method],
-    budgets: Sequence[int | float],
+    budgets: Sequence[Budget],
     *,
     keep_refused: bool = False,
 ) -> list[Cell]:
@@ -85,7 +86,7 @@ def _label(operation: str, method: str | Method) -> str:
     return method if isinstance(method, str) else method.name
 
 
-def _at_budgets(label: str, method: str | Method, budgets: Sequence[int | float], keep_refused: bool) -> Iterator[Cell]:
+def _at_budgets(label: str, method: str | Method, budgets: Sequence[Budget], keep_refused: bool) -> Iterator[Cell]:
     name = method.partition(":")[0] if isinstance(method, str) else method.name
     preset = (method.partition(":")[2] or "paper") if isinstance(method, str) else _preset(method)
     ignores_budget = (get(name) if isinstance(method, str) else method).ignores_budget

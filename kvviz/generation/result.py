@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..trace import Ledger, Recording
 from ..trace.cards import card, layers_text
+from ..trace.ledger import budgets_text
 from ..trace.timeline import Timeline
 
 
@@ -43,7 +44,7 @@ class Generation:
         recorded: dict[str, str] = {}
         if recording is not None:
             recorded = {
-                "method": f"{recording.title}, budget {recording.budget:,}", "model": recording.model,
+                "method": f"{recording.title}, budget {recording.budget_text}", "model": recording.model,
                 "prompt": f"{recording.prompt_length:,} tokens",
                 "layers": layers_text(recording.layers, recording.geometry.n_layers),
             }  # fmt: skip
@@ -52,5 +53,6 @@ class Generation:
         return card("Generation", "the result of a generation", {
             "text": self.text, **recorded, "length": f"{len(self.token_ids):,} new tokens",
             "times": f"{times.ttft_s:.2f} s to the first token, {times.tpot_s:.3f} s per token after it",
+            "budget per layer": budgets_text(self.ledger.budgets),
             "attended per KV head": f"{self.ledger.attended:,.0f} tokens at the last step",
         }, [look if recording is not None else again, ("out.ledger", "where tokens and bytes are")])  # fmt: skip

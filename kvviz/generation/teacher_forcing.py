@@ -21,6 +21,7 @@ from ..methods import resolve
 from ..methods.base import Method
 from ..methods.capabilities import Quantising
 from ..methods.selection import Selection
+from ..metrics.byte_budgets import Budget
 from ..models.encoding import fed_ids, prompt_ids
 from ..models.wrapping import language_model
 from ..trace.edits import Edit
@@ -47,7 +48,7 @@ def score(
     prompt: str | Tensor,
     answer: str,
     method: str | Method = "clusterkv",
-    budget: int | float | None = None,
+    budget: Budget | None = None,
     question: str | None = None,
     edit: Edit | None = None,
     prefill: str | Method | None = None,

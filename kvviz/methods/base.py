@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..metrics.byte_budgets import Budget, Bytes
 from ..offload.arena import StepCache
 from ..offload.block_cache import BlockCache
 from ..registry import Registry
@@ -67,8 +68,9 @@ class Method(ABC, Generic[S]):
     only. All of them take tensors, so that they run on stored traces as well as inside a model.
 
     `budget`: the tokens that a KV head attends to in one step, everything included: sinks, recent window, chosen,
-    merged and generated tokens. It is an int, or a share of the prompt as a float in (0, 1), and does not grow with
-    what is generated. A method's `decode_window` comes on top of it. With group="each" the budget holds per query head,
+    merged and generated tokens. It is an int, or a share of the prompt as a float in (0, 1), or bytes
+    (`kvviz.bytes`), from which each layer finds its tokens at the end of the prompt; it does not grow with what is
+    generated. A method's `decode_window` comes on top of it. With group="each" the budget holds per query head,
     so that a KV head may attend to more tokens; the ledger counts them. `generated`: "within", or "on_top" if the
     budget is for the prompt and all generated tokens are attended to in addition, as in papers that evict only at
     prefill. `sinks` and `recent`: the number of first and of most recent tokens that are always attended to.
@@ -96,7 +98,7 @@ class Method(ABC, Generic[S]):
     stages: ClassVar[tuple[str, ...]] = ("kept", "ranking")  # of a selection, in order; names in `stages.VERDICTS`
     sliders: ClassVar[tuple[Slider, ...] | None] = None  # for the budget explorer; None: derived from numeric fields
 
-    budget: int | float = field(default=1024, metadata={"check": check_budget})
+    budget: Budget = field(default=1024, metadata={"check": check_budget})
     sinks: int = whole(0, 0)
     recent: int = whole(0, 0)
     dense_layers: int = whole(0, 0)
@@ -114,6 +116,8 @@ class Method(ABC, Generic[S]):
         declare(cls.name, cls.style, getattr(cls, "title", cls.name))
 
     def __post_init__(self) -> None:
+        if isinstance(self.budget, Mapping) and set(self.budget) == {"bytes"}:  # as in `config`
+            self.budget = Bytes(**self.budget)
         check_fields(self)
         if isinstance(self.budget, int):
             self._check_reserved(self.budget)
@@ -158,13 +162,21 @@ class Method(ABC, Generic[S]):
     def budget_tokens(self, prompt_length: int) -> int:
         """The budget in tokens for a prompt of this length.
 
-        Raises InvalidInputError if the budget is a share and too small for sinks and recent window.
+        Raises InvalidInputError if the budget is a share and too small for sinks and recent window, or in bytes: a
+        layer has a copy of the method with its budget in tokens.
         """
         if isinstance(self.budget, int):
             return self.budget
+        if isinstance(self.budget, Bytes):
+            got = f"a budget in bytes, {self.budget!r}, outside a layer whose prompt is complete"
+            raise InvalidInputError(f"{self.name}: tokens of the budget", got, "a budget in tokens")
         tokens = math.floor(self.budget * prompt_length)
         self._check_reserved(tokens, f" ({self.budget} of {prompt_length} tokens)")
         return tokens
+
+    def layer_budget(self, layer: LayerContext, prompt_length: int) -> int:
+        """The budget of one layer in tokens; the mean over the layers that select is `budget_tokens`."""
+        return self.budget_tokens(prompt_length)
 
     @property
     def decode_window(self) -> int:
@@ -182,7 +194,8 @@ class Method(ABC, Generic[S]):
         """Budget of this step without the decode window: tokens that a head may attend to."""
         if self.ignores_budget:
             return state.length
-        return self.budget_tokens(state.prompt_length) + (state.generated if self.generated == "on_top" else 0)
+        budget = self.layer_budget(state.layer, state.prompt_length)
+        return budget + (state.generated if self.generated == "on_top" else 0)
 
     def recent_window(self, state: S) -> int:
         """The number of last tokens that this step attends to without ranking them."""

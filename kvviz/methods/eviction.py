@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from .base import LayerContext, Method
 from .selection import Selection, add_sinks_and_recent, positions, take_tokens, to_selection_heads
-from .state import TokenState
+from .state import TokenState, tensor_bytes
 
 E = TypeVar("E", bound="EvictionState")
 
@@ -57,6 +57,10 @@ class EvictionState(TokenState):
         """Whether each of `kept` is a token, bool [B, R, K]; None if there are no pads."""
         tokens = self.kept >= 0
         return None if bool(tokens.all()) else tokens
+
+    def metadata_bytes(self) -> int:
+        """Bytes of all tensors but the scores, which only recordings need."""
+        return super().metadata_bytes() - tensor_bytes(self.scores)
 
     def read_bytes(self) -> int:
         """0: a step attends to all kept tokens and does not choose."""

@@ -8,6 +8,7 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from ..errors import InvalidInputError, UnknownNameError
+from ..metrics.byte_budgets import Bytes
 
 T = TypeVar("T")
 
@@ -49,8 +50,9 @@ def one_of(default: T, choices: Collection[str]) -> T:
 def check_budget(operation: str, budget: object) -> None:
     """Raise InvalidInputError for a budget that no method accepts."""
     fits = 0 < budget < 1 if isinstance(budget, float) else isinstance(budget, int) and budget >= 1
-    if isinstance(budget, bool) or not fits:
-        raise InvalidInputError(operation, repr(budget), "tokens, an int >= 1, or a share of the prompt in (0, 1)")
+    if isinstance(budget, bool) or not (fits or isinstance(budget, Bytes)):
+        wanted = "tokens, an int >= 1, a share of the prompt in (0, 1), or kvviz.bytes(...)"
+        raise InvalidInputError(operation, repr(budget), wanted)
 
 
 def check_fields(method: Any) -> None:

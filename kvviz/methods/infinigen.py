@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..metrics.byte_budgets import Budget
 from ..offload.channels import ChannelCache
 from ..trace.styles import Style
 from .base import LayerContext, Method, State
@@ -76,7 +77,7 @@ class InfiniGen(Speculative, Method[InfiniGenState]):
     }
     presets = {"paper": {}, "official": {"group": "each", "alpha": 5.0}, "top": {"alpha": None}}
 
-    budget: int | float = 0.2
+    budget: Budget = 0.2
     dense_layers: int = 1
     ratio: float = checked(0.2, int | float, lambda ratio: 0 < ratio <= 1, "a share of the head dimension in (0, 1]")
     alpha: float | None = number(4.0, 0)

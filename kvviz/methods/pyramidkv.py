@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..trace.styles import Style
-from .base import LayerContext, State
+from .base import LayerContext
 from .fields import number
 from .snapkv import SnapKV
 
@@ -37,11 +37,6 @@ class PyramidKV(SnapKV):
     }
 
     beta: float = number(20, 1)
-
-    def step_budget(self, state: State) -> int:
-        """Budget of this step in this layer: the layer's budget, and all generated tokens if they come on top."""
-        budget = self.layer_budget(state.layer, state.prompt_length)
-        return budget + (state.generated if self.generated == "on_top" else 0)
 
     def layer_budget(self, layer: LayerContext, prompt_length: int) -> int:
         """The budget of one layer in tokens, window and sinks included; the mean over layers is `budget`."""

@@ -1,3 +1,4 @@
+from .byte_budgets import Bytes as Bytes
 from .channels import channel_magnitudes as channel_magnitudes
 from .channels import outlier_ratio as outlier_ratio
 from .fits import ConvexFit as ConvexFit

@@ -77,8 +77,9 @@ class KVStore:
             return DeviceStore()
         cache = self.cache or cache
 
-        def make_arena(heads: int, prompt: int, device: torch.device) -> Arena:
-            return cache.arena(heads, budget(prompt), prompt, self.arena_tokens, device)
+        def make_arena(heads: int, prompt: int, device: torch.device, step_tokens: int | None) -> Arena:
+            tokens = budget(prompt) if step_tokens is None else step_tokens
+            return cache.arena(heads, tokens, prompt, self.arena_tokens, device)
 
         return OffloadedStore(self._rows, make_arena)
 

@@ -29,7 +29,7 @@ class OffloadedStore(LayerStore):
 
     offloads = True
 
-    def __init__(self, make_rows: MakeRows, make_arena: Callable[[int, int, torch.device], Arena]) -> None:
+    def __init__(self, make_rows: MakeRows, make_arena: Callable[[int, int, torch.device, int | None], Arena]) -> None:
         self._make_rows, self._make_arena = make_rows, make_arena
         self._expected = 0
         self._total = 0  # tokens announced in all, or 0
@@ -112,7 +112,8 @@ class OffloadedStore(LayerStore):
             return
         staging, start = self._staging, max(self.length - newest, 0)
         self._offload_staging(staging, min(start + copied, self.length))
-        arena = self._make_arena(self._shape.batch * self._shape.heads, self.length, self._shape.like.device)
+        heads, device = self._shape.batch * self._shape.heads, self._shape.like.device
+        arena = self._make_arena(heads, self.length, device, self.step_tokens)
         sizes = {"capacity": self._lower.rows.capacity, "spare": 2 * OFFLOAD_INTERVAL}
         self._pool = DevicePool(self._shape, arena, staging, start, pinned, **sizes)
         self._staging = None

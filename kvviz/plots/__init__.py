@@ -22,6 +22,7 @@ from .misses import evidence, loss_by_head, loss_stages
 from .needles import needle_grid
 from .overlap import query_overlap
 from .paired import paired_differences
+from .pareto_fronts import pareto
 from .recall import recall_by_budget
 from .score_and_perplexity import perplexity_by_length, score_by_budget
 from .selection_maps import selection_map
@@ -53,6 +54,7 @@ __all__ = [
     "needle_grid",
     "page_fragmentation",
     "paired_differences",
+    "pareto",
     "perplexity_by_length",
     "query_overlap",
     "query_similarity_by_distance",

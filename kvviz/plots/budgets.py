@@ -81,7 +81,7 @@ def _labelled(source: Budgets | Sequence[Recording] | Mapping[str, Budgets]) -> 
         return {"tokens": source}
     named = dict(source) if isinstance(source, Mapping) else {}
     for run in source if not isinstance(source, Mapping) else ():
-        label = run.method if run.method not in named else f"{run.method}, budget {run.budget:,}"
+        label = run.method if run.method not in named else f"{run.method}, budget {run.budget_text}"
         if label in named:
             wanted = "{label: recording}, to tell them apart"
             raise InvalidInputError("layer_budgets", f"two recordings of {label}", wanted)
@@ -117,10 +117,10 @@ def runs_title(title: str | None, what: str, items: Sequence[Budgets], *more: st
     """`title`, or if it is None: `what` is drawn, what all recordings among `items` share, and `more`."""
     runs = [item for item in items if isinstance(item, Recording)]
     models, lengths = {run.model for run in runs}, {run.prompt_length for run in runs}
-    budgets = {run.budget for run in runs}
+    budgets = {run.budget_text for run in runs}
     return heading(title, [
         what, ", ".join(sorted(models)),
         f"{lengths.pop():,} tokens" if len(lengths) == 1 else "",
-        f"budget {budgets.pop():,}" if len(budgets) == 1 else "",
+        f"budget {budgets.pop()}" if len(budgets) == 1 else "",
         *more,
     ])  # fmt: skip

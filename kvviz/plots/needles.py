@@ -13,7 +13,7 @@ from ..errors import InvalidInputError
 from .axes import one_value
 from .labels import SEPARATOR, escape, set_title
 from .panels import panels, tiles
-from .score_curves import about, budget_text, ignoring_budget, numbers, rows_of
+from .score_curves import about, budget_text, hold_of, ignoring_budget, numbers, rows_of
 from .theme import MAP, color_bar
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def needle_grid(
     >>> figure.data[0].marker.color.tolist(), figure.data[0].text
     ([0.5], ('1/2',))
     """
+    hold = hold_of("needle_grid", table)
     budget = ["budget"] if "budget" in table.columns else []
     fixed = [name for name in ("task", "placement") if name in table.columns]
     rows = rows_of("needle_grid", table, [*fixed, "method", *budget, "length", "depth", found], levels)
@@ -72,7 +73,7 @@ def needle_grid(
     budgets = {tokens for _, tokens in cells if tokens is not None}
     names = []
     for (method, tokens), samples in cells.items():
-        budget_part = [f"budget {budget_text(tokens)}"] if tokens is not None and len(budgets) > 1 else []
+        budget_part = [f"budget {budget_text(tokens, hold)}"] if tokens is not None and len(budgets) > 1 else []
         names.append(SEPARATOR.join([escape(method), *budget_part, f"{samples[found].sum():.3g} of {len(samples)}"]))
     across = (3 if len(lengths) <= _FEW_LENGTHS else 2) if across is None else across
     figure, places = panels(names, across, max(_ROW * len(depths), _LEAST_HEIGHT), dark, _BETWEEN, _SIDE)
@@ -95,7 +96,7 @@ def needle_grid(
         "colorbar": color_bar("", orientation="h", x=0.5, len=0.7, yref="container", y=0, yanchor="bottom",
                               tickvals=[0, 0.5, 1], ticktext=["none found", "half", "all found"]),
     })  # fmt: skip
-    one_budget = f"budget {budget_text(budgets.pop())}" if len(budgets) == 1 else ""
+    one_budget = f"budget {budget_text(budgets.pop(), hold)}" if len(budgets) == 1 else ""
     figure.update_layout(height=figure.layout.height + _SCALE)
     set_title(figure, about(table, title, "Needles found", one_budget), panel_titles=True)
     return figure

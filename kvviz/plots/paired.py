@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from ..errors import InvalidInputError
 from .labels import escape, set_title
 from .panels import panels
-from .score_curves import about, budget_text, numbers, rows_of
+from .score_curves import about, budget_text, hold_of, numbers, rows_of
 from .theme import ink, legend_entry, styles_of, template_name
 
 if TYPE_CHECKING:
@@ -54,10 +54,11 @@ def paired_differences(
     """
     rows = _checked(table)
     half = _AROUND * float(np.abs(rows[["low", "high"]].to_numpy()).max()) or 1.0
+    hold = hold_of("paired_differences", table)
     budgets = sorted(rows["budget"].unique())
     headings, pairs = _lines(rows)
     across = min(across, len(budgets))
-    names = [f"budget {budget_text(budget)}" for budget in budgets]
+    names = [f"budget {budget_text(budget, hold)}" for budget in budgets]
     count = len(headings) + len(pairs)
     figure, places = panels(names, across, _ROW * count, dark, side=_SIDE)
     style = styles_of(table, dark)

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from ..errors import UnknownNameError
 from .labels import escape, set_title
-from .score_curves import about, budget_axis, check_positive, curve_of, rows_of
+from .score_curves import about, budget_axis, check_positive, curve_of, hold_of, rows_of
 from .score_curves import band as area
 from .theme import styles_of, template_name
 from .themed_figure import Figure
@@ -39,7 +39,8 @@ def recall_by_budget(
     As in ClusterKV (arXiv 2412.03213) fig. 11. `table` has the columns method, budget and the metric, as returned by
     `kvviz.compare`. Rows that repeat a method and budget (other prompts, other seeds) become a mean with a band: from
     minimum to maximum ("range"), or one standard deviation to either side ("std"). Rows without a value are left out.
-    `budget` is in tokens per key/value head, or a share of the prompt if all budgets are below 1.
+    `budget` is in tokens per key/value head, or a share of the prompt if all budgets are below 1; if the table says
+    that bytes are held equal, in bytes per layer, or shares of the full cache's bytes.
 
     Methods have the style of their classes (`Method.style`) or of `table.attrs["styles"]`: {"mymethod": {"color":
     "#0072B2", "dash": "dot", "symbol": "star"}}. `kinds` gives unknown methods the tone of a kind: {"mymethod":
@@ -58,6 +59,7 @@ def recall_by_budget(
         raise UnknownNameError("recall_by_budget: metric", str(metric), _AXES)
     if band is not None and band not in _BANDS:
         raise UnknownNameError("recall_by_budget: band", str(band), _BANDS)
+    hold = hold_of("recall_by_budget", table)
     rows = rows_of("recall_by_budget", table, ["method", "budget", metric])
     check_positive("recall_by_budget: budget", rows["budget"], "budgets")
     figure, style_in = Figure(), styles_of(table, dark, kinds)
@@ -69,7 +71,7 @@ def recall_by_budget(
     what = f"{metric.replace('_', ' ').capitalize()} by budget"
     figure.update_layout(template=template_name(dark), height=420, hovermode="closest")
     set_title(figure, about(table, title, what, f"mean of {most} runs, {spread}" if most > 1 and spread else ""))
-    figure.update_xaxes(**budget_axis(rows["budget"].to_numpy(float)))
+    figure.update_xaxes(**budget_axis(rows["budget"].to_numpy(float), hold))
     limits = {"rangemode": "tozero"} if metric == "output_error" else {"range": [0, 1.03]}
     return figure.update_yaxes(title_text=_AXES[metric], **limits)
 

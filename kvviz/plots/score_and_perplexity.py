@@ -22,6 +22,7 @@ from .score_curves import (
     curve,
     curve_of,
     error_bars,
+    hold_of,
     ignoring_budget,
     numbers,
     rows_of,
@@ -60,7 +61,8 @@ def score_by_budget(
     to see only one of them, pass its rows. Tasks of likelihood have nats per token as their score: lower is better.
 
     Methods in `levels`, and those whose budget is NaN in all rows, ignore the budget: each is a horizontal line at its
-    mean in the task. `budget` is in tokens per key/value head, or a share of the prompt if all budgets are below 1.
+    mean in the task. `budget` is in tokens per key/value head, or a share of the prompt if all budgets are below 1; if
+    the table says that bytes are held equal, in bytes per layer, or shares of the full cache's bytes.
     Points are shifted slightly, so that bars do not overlap. `across`: panels per row. `kinds` and `title` as for
     `recall_by_budget`.
 
@@ -72,6 +74,7 @@ def score_by_budget(
     >>> [trace.y.tolist() for trace in score_by_budget(table).data]
     [[0.3, 0.4], [1.0, 1.0]]
     """
+    hold = hold_of("score_by_budget", table)
     optional = [name for name in ("task", "sample") if name in table.columns]
     columns = [*optional, "method", "budget", score]
     rows = numbers("score_by_budget", rows_of("score_by_budget", table, columns, levels), score)
@@ -104,7 +107,7 @@ def score_by_budget(
             explained.add(method)
     share = bool(rows[score].isin([0, 1]).all())
     for number, place in enumerate(places):
-        axis = budget_axis(budgets)
+        axis = budget_axis(budgets, hold)
         figure.update_xaxes(**axis if number + across >= len(places) else axis | {"title_text": None}, **place)
     score_name = score.replace("_", " ")
     figure.update_yaxes(title_text=escape(score_name) + (" (share of samples)" if share else ""), col=1)

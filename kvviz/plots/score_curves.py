@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ..errors import InvalidInputError
+from ..metrics.memory import bytes_text
 from .labels import heading
 from .theme import translucent
 
@@ -113,19 +114,39 @@ def spread_aside(count: int) -> Array:
     return np.asarray(2.0 ** (0.035 * (np.arange(count) - (count - 1) / 2)))
 
 
-def budget_text(budget: float) -> str:
-    """A budget as text: tokens, or a share of the prompt if it is below 1."""
-    return f"{budget:.3g}" if budget < 1 else f"{budget:,.0f}"
+def hold_of(operation: str, table: pd.DataFrame) -> str:
+    """What the table's budgets hold equal: "tokens" or "bytes", from its column hold or its `attrs`.
+
+    Raises InvalidInputError for a table with budgets of both kinds.
+    """
+    known = set(table["hold"].dropna()) - {""} if "hold" in table.columns else {table.attrs.get("hold", "tokens")}
+    if len(known) > 1:
+        wanted = 'rows of one: kvviz.evaluation.of_hold(table, "bytes") or "tokens"'
+        raise InvalidInputError(f"{operation}: hold", "budgets in tokens and in bytes", wanted)
+    return str(*known) or "tokens"
 
 
-def budget_axis(budgets: Array) -> dict[str, Any]:
-    """A logarithmic axis with ticks at the budgets: tokens per KV head, or shares if all are below 1."""
+def budget_text(budget: float, hold: str = "tokens") -> str:
+    """A budget as text: tokens or bytes, or a share if it is below 1."""
+    if budget < 1:
+        return f"{budget:.3g}" + " of the bytes" * (hold == "bytes")
+    return bytes_text(budget) if hold == "bytes" else f"{budget:,.0f}"
+
+
+def budget_axis(budgets: Array, hold: str = "tokens") -> dict[str, Any]:
+    """A logarithmic axis with ticks at the budgets: tokens per KV head, or shares if all are below 1.
+
+    With `hold` "bytes" they are bytes per layer, or shares of the full cache's bytes.
+    """
     budgets = np.unique(np.asarray(budgets, float))
     ticks = spread_ticks(budgets)
-    return {
-        "type": "log", "tickvals": ticks, "ticktext": [budget_text(tick) for tick in ticks],
-        "title_text": "budget (share of the prompt)" if (budgets < 1).all() else "budget (tokens per KV head)",
+    names = {
+        ("tokens", False): "budget (tokens per KV head)", ("tokens", True): "budget (share of the prompt)",
+        ("bytes", False): "budget (bytes per layer)", ("bytes", True): "budget (share of the cache's bytes)",
     }  # fmt: skip
+    text = [bytes_text(tick) if hold == "bytes" and tick >= 1 else budget_text(tick) for tick in ticks]
+    shares = bool((budgets < 1).all())
+    return {"type": "log", "tickvals": ticks, "ticktext": text, "title_text": names[hold, shares]}
 
 
 def spread_ticks(values: Array) -> list[float]:
@@ -143,6 +164,8 @@ def spread_ticks(values: Array) -> list[float]:
 def about(table: pd.DataFrame, title: str | None, what: str, *more: str) -> str:
     """A title: `title`, or if it is None, `what` is drawn, of which run (from `table.attrs` and "seed"), and `more`."""
     known = dict(table.attrs)
+    if "hold" in table.columns and set(table["hold"].dropna()) - {""} == {"bytes"}:
+        known["hold"] = "bytes"
     if "seed" in table.columns and table["seed"].nunique() == 1:  # the rows of one seed may have been selected
         known["seed"] = table["seed"].iloc[0]
     return heading(title, [
@@ -150,7 +173,8 @@ def about(table: pd.DataFrame, title: str | None, what: str, *more: str) -> str:
         str(known.get("model", "")),
         f"{known['prompt_length']:,} tokens" if "prompt_length" in known else "",
         f"layer{'s' * (len(known['layers']) > 1)} {', '.join(map(str, known['layers']))}" if "layers" in known else "",
-        f"budget {budget_text(known['budget'])}" if "budget" in known else "",
+        f"budget {budget_text(known['budget'], str(known.get('hold')))}" if "budget" in known else "",
+        "equal bytes" if known.get("hold") == "bytes" else "",
         f"seed {known['seed']}" if "seed" in known else "",
         *more,
     ])  # fmt: skip

@@ -132,7 +132,7 @@ def _range(name: str, bounds: tuple[int, int] | None, length: int) -> tuple[int,
 def _panel_title(run: Recording, layer: int, row: int, steps: range, of_query_head: bool) -> str:
     recall = np.mean([run.recall(step, layer)[row] for step in steps])
     mass = np.mean([run.attention_mass(step, layer)[row] for step in steps])
-    parts = [run.method, f"query head {row}" if of_query_head else "", f"budget {run.budget:,}"]
+    parts = [run.method, f"query head {row}" if of_query_head else "", f"budget {run.budget_text}"]
     return join([*parts, f"recall {recall:.2f}", f"mass {mass:.2f}"])
 
 

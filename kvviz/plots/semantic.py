@@ -101,7 +101,7 @@ def semantic_space(
     text = heading(title, [
         "Keys in two dimensions" + (", one hue per cluster" if clusters is not None else ""),
         model, f"{len(keys):,} tokens", f"layer {layer}, KV head {head}" if layer is not None else "",
-        f"{recording.method}, budget {recording.budget:,}, step {step}" if recording is not None else "",
+        f"{recording.method}, budget {recording.budget_text}, step {step}" if recording is not None else "",
         f"{len(shown):,} shown" if len(shown) < len(keys) else "",
         f"seed {seed}" if len(shown) < len(keys) or projection == "tsne" else "",
     ])  # fmt: skip

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from .. import metrics
 from ..errors import IncompatibleFileError, InvalidInputError, UnknownNameError
+from ..metrics.byte_budgets import Bytes
 from ..metrics.memory import bytes_text
 from .cards import card, layers_text
 from .earlier import GROUP_NAMES
 from .edits import Edit, load_edit
 from .events import LayerEvents
 from .geometry import Geometry, check_layers, load_geometry
-from .ledger import Ledger
+from .ledger import Ledger, budgets_text
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 from .styles import Style, load_style
 
@@ -31,7 +32,8 @@ _RECORDING_METADATA = {
     "tokens": "texts", "next_tokens": "texts", "prompt_length": "integer", "question_length": "integer",
     "dense_layers": "integers", "exact_layers": "integers", "answer": "text",
 }  # fmt: skip
-_OPTIONAL = {"group_name": "text", "style": "object", "edit": "objects"}  # older files have none of them
+# Older files have none of them.
+_OPTIONAL = {"group_name": "text", "style": "object", "edit": "objects", "budgets": "object"}
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class Recording:
     `prompt_length + s + 1` tokens. The first `question_length` steps feed the question; the rest feed the generated
     tokens. `dense_layers` attended to all tokens by the method's choice, `exact_layers` because it cannot serve them.
     `ledgers[layer]` is that layer's ledger after the last step; `save` leaves the ledgers out, so that a recording read
-    from a file has none. `edit` is what a person changed in the method's choice. Made by
-    `kvviz.generate(..., record=True)` and `kvviz.replay`.
+    from a file has none. `edit` is what a person changed in the method's choice. `budgets[layer]` is the budget in
+    tokens that a layer found for a budget in bytes; {} for other budgets. Made by `kvviz.generate(..., record=True)`
+    and `kvviz.replay`.
     """
 
     KIND = "kvviz.recording"
@@ -52,7 +55,9 @@ class Recording:
     method: str  # registry name
     title: str  # the method's name in print
     config: Mapping[str, Any]  # the method's fields
-    budget: int  # tokens that a head may attend to, without what comes on top (decode window, generated="on_top")
+    # Tokens that a head may attend to, without what comes on top (decode window, generated="on_top"); of a budget in
+    # bytes the mean over layers.
+    budget: int
     model: str
     geometry: Geometry
     tokens: list[str] = field(repr=False)  # prompt and fed tokens, N = prompt_length + steps
@@ -68,6 +73,7 @@ class Recording:
     style: Style | None = None  # how the method is drawn; None: the style of its name
     ledgers: Mapping[int, Ledger] = field(default_factory=dict, repr=False)
     edit: Edit | None = None
+    budgets: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         steps, length = self.steps, len(self.tokens)
@@ -94,14 +100,22 @@ class Recording:
         return tuple(sorted(self.events))
 
     @property
+    def budget_text(self) -> str:
+        """The budget in words: a number of tokens, or "12.5 % of the bytes (221 to 230 tokens)" as the layers found."""
+        given = self.config.get("budget")
+        if not self.budgets or not isinstance(given, Mapping):
+            return f"{self.budget:,}"
+        return f"{Bytes(**given)} ({budgets_text(self.budgets)})"
+
+    @property
     def description(self) -> str:
         """Method, budget, model and prompt length, for titles."""
-        return f"{self.method} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
+        return f"{self.method} · budget {self.budget_text} · {self.model} · {self.prompt_length:,} tokens"
 
     def _repr_html_(self) -> str:
         arrays = [array for events in self.events.values() for array in events.arrays().values()]
         return card("Recording", "what a method attended to at each decode step", {
-            "method": f"{self.title}, budget {self.budget:,}", "model": self.model,
+            "method": f"{self.title}, budget {self.budget_text}", "model": self.model,
             "length": f"{self.prompt_length:,} tokens, then {self.steps:,} steps",
             "layers": layers_text(self.layers, self.geometry.n_layers),
             "size": bytes_text(sum(array.nbytes for array in arrays)), "answer": self.answer,
@@ -294,6 +308,7 @@ class Recording:
         metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry), "group_name": self.group_name}
         metadata |= {"style": asdict(self.style)} if self.style is not None else {}
         metadata |= {"edit": self.edit.config} if self.edit is not None else {}
+        metadata |= {"budgets": {str(layer): tokens for layer, tokens in self.budgets.items()}} if self.budgets else {}
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
     @classmethod
@@ -309,6 +324,8 @@ class Recording:
             metadata["style"] = load_style(metadata["style"], f"read {path}: style")
         if "edit" in metadata:
             metadata["edit"] = load_edit(metadata["edit"], f"read {path}: edit")
+        if "budgets" in metadata:
+            metadata["budgets"] = _load_budgets(metadata["budgets"], f"read {path}: budgets")
         columns = {name: by_layer(arrays, name, path) for name in LayerEvents.FIELDS}
         layers = set(columns["indices"])
         if any(set(column) != layers for column in columns.values()):
@@ -336,3 +353,10 @@ class Recording:
         if not 0 <= step < self.steps:
             raise InvalidInputError("step of a recording", step, f"0 to {self.steps - 1}")
         return step
+
+
+def _load_budgets(stored: Mapping[str, Any], operation: str) -> dict[int, int]:
+    """The budgets by layer. Raises IncompatibleFileError unless they are whole numbers by layers."""
+    if not all(layer.isdecimal() and type(tokens) is int and tokens > 0 for layer, tokens in stored.items()):
+        raise IncompatibleFileError(operation, dict(stored), "a number of tokens for each layer")
+    return {int(layer): tokens for layer, tokens in stored.items()}

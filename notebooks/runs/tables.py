@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BUDGETS = (128, 256, 512, 1024)
 BUDGET_METHODS = ("oracle", "clusterkv", "pqcache", "ctkvr", "centroidkv", "quest", "snapkv", "streaming_llm")
+BYTES_SHARES, BYTES_METHODS = (1 / 16, 1 / 8, 1 / 4), (*BUDGET_METHODS, "h2o", "infllm", "shadowkv", "sparq")
 ABLATION_SEEDS: Mapping[str, tuple[int, ...]] = {"clusterkv": (0, 1, 2), "pqcache": (0, 1, 2)}  # others have no seed
 # By method and varied field: its values. A name with two fields varies both together.
 ABLATIONS: Mapping[str, Mapping[str, list[dict[str, Any]]]] = {
@@ -59,6 +60,32 @@ def budgets(lm: LanguageModel) -> pd.DataFrame:
         if budget >= create(name).reserved  # CTkvr's sinks and window need more than 128
     ]
     return table_of(rows, lm, prompt_length=len(trace) - TABLE_STEPS, steps=TABLE_STEPS, layers=list(TABLE_LAYERS))
+
+
+@recipe("table")
+def equal_bytes(lm: LanguageModel) -> pd.DataFrame:
+    """Quality and bytes of twelve methods at 1/16, 1/8 and 1/4 of the full cache's bytes, means of layers 5, 15, 25.
+
+    `held_bytes` and `read_bytes` are sums over the layers. A method that does not fit into the bytes has no row.
+    """
+    from kvviz.errors import BudgetTooSmallError
+    from kvviz.generation.replaying import replay
+    from kvviz.metrics.byte_budgets import Bytes
+
+    trace = trace_of(lm)
+    rows: list[dict[str, Any]] = []
+    for name in BYTES_METHODS:
+        for share in BYTES_SHARES:
+            try:
+                recording = replay(trace, create(name, budget=Bytes(share)), TABLE_STEPS)
+            except BudgetTooSmallError:
+                continue
+            ledgers = recording.ledgers.values()
+            held = {key: sum(getattr(ledger, key) for ledger in ledgers) for key in ("held_bytes", "read_bytes")}
+            summary = {key: value for key, value in recording.summary().items() if key != "moved_bytes"}
+            rows.append({"method": name, "budget": share, "budget_tokens": recording.budget, **held, **summary})
+    attrs = {"prompt_length": len(trace) - TABLE_STEPS, "steps": TABLE_STEPS, "layers": list(TABLE_LAYERS)}
+    return table_of(rows, lm, hold="bytes", **attrs)
 
 
 @recipe("table")

@@ -115,7 +115,7 @@ def test_the_command_gives_the_same_as_the_function(letters: None, model: Path, 
 def test_all_names_every_method_once(monkeypatch: pytest.MonkeyPatch, letters: None) -> None:
     requested: list[list[str]] = []
 
-    def evaluate(lm: str, tasks: list[Task], methods: list[str], *rest: object) -> None:
+    def evaluate(lm: str, tasks: list[Task], methods: list[str], *rest: object, hold: None) -> None:
         requested.append(methods)
         raise KeyboardInterrupt
 

@@ -88,7 +88,7 @@ class TestRecordings:
 
     def test_the_attrs_can_be_saved(self, table, tmp_path):
         styles = {name: asdict(style_of(name)) for name in ("full", "quest", "clusterkv")}
-        assert table.attrs == {"model": "tiny-llama", "prompt_length": 120, "styles": styles}
+        assert table.attrs == {"model": "tiny-llama", "prompt_length": 120, "styles": styles, "hold": "tokens"}
         files.write_table(tmp_path / "table.json", table.drop(columns="correct"))
         assert files.read_table(tmp_path / "table.json").equals(pd.DataFrame(table.drop(columns="correct")))
         assert "few</td>" in table._repr_html_()

@@ -29,6 +29,15 @@ def score_by_budget(runs: Runs) -> go.Figure:
     )
 
 
+@figure("none of the papers", width="page")
+def pareto(runs: Runs) -> go.Figure:
+    """Attention kept against the bytes that a method holds, metadata included, and against those that a step reads, at
+    1/16, 1/8 and 1/4 of the cache's bytes. No method that could be used beats a point on the frontier with as few
+    bytes.
+    """
+    return plots.pareto(runs.table("equal_bytes"), y="attention_mass")
+
+
 @figure("ClusterKV table I, PQCache table 2, CTkvr table 1, CentroidKV table 2", width="page")
 def paired_differences(runs: Runs) -> go.Figure:
     """Needles found: does each paper's method beat Quest and SnapKV on the same samples, and how sure is that?"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -223,7 +223,8 @@ def view_method(
         if recording.method == name:
             known = {declared.name for declared in dataclasses.fields(cls)}
             config = {key: value for key, value in recording.config.items() if key in known}
-            budget = config.pop("budget", budget)
+            given = config.pop("budget", budget)
+            budget = budget if isinstance(given, Mapping) else given  # of bytes, the tokens that layers found
             if config.get("group") == "each":
                 del config["group"]
     values = config | fields

@@ -18,6 +18,7 @@ from .steps import (
     first_step,
     random_tensors,
     smallest,
+    tokens_of,
 )
 
 
@@ -33,7 +34,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
     """With a budget of the whole prompt, heads attend to all tokens, generated ones included: dense selection."""
     for n_heads, n_kv_heads, length in SHAPES:
         least = smallest(method)
-        chosen = replace(least, budget=max(length + 3, least.budget))
+        chosen = replace(least, budget=max(length + 3, tokens_of(least)))
         for number, (_, selection) in enumerate(decode_steps(chosen, 3, n_heads, n_kv_heads, length)):
             expected = torch.arange(length + number + 1).expand(*selection.indices.shape[:2], -1)
             assert torch.equal(selection.indices, expected), f"{chosen.name}: a full budget left tokens out"
@@ -42,7 +43,7 @@ def full_budget_attends_everything(method: type[Method]) -> None:
 def sinks_and_recent_are_kept(method: type[Method]) -> None:
     """The first `sinks` and the last `recent` tokens are always attended to."""
     chosen = smallest(method)
-    chosen = replace(chosen, sinks=chosen.sinks + 4, recent=8, budget=chosen.budget + 32)
+    chosen = replace(chosen, sinks=chosen.sinks + 4, recent=8, budget=tokens_of(chosen) + 32)
     selection = first_step(chosen)
     for position in (*range(chosen.sinks), *range(250, 258)):
         attended = bool((selection.indices == position).any(-1).all())
@@ -55,7 +56,7 @@ def a_state_serves_every_budget(method: type[Method]) -> None:
     It is that of the method named by `reusable`, and any other if the class `builds_for_any_budget`.
     """
     small = smallest(method)
-    budgets = [replace(small, budget=small.budget + more) for more in (0, 16, 100)]
+    budgets = [replace(small, budget=tokens_of(small) + more) for more in (0, 16, 100)]
     for chosen in budgets:
         builders = [*(budgets if method.builds_for_any_budget else []), chosen.reusable(400)]
         for builder in builders:

@@ -33,6 +33,12 @@ def smallest(method: type[Method]) -> Method:
     raise AssertionError(f"{method.name}: no budget up to 512 is allowed")
 
 
+def tokens_of(method: Method) -> int:
+    """The budget of a method that has one in tokens."""
+    assert isinstance(method.budget, int)
+    return method.budget
+
+
 def random_tensors(
     n_heads: int, n_kv_heads: int, length: int, *, batch: int = 1, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
