@@ -80,6 +80,7 @@ from .generation.generating import Generation as Generation
 from .generation.generating import generate as generate
 from .generation.replaying import replay as replay
 from .generation.repository import open_runs as open_runs
+from .generation.retrieval_heads import find_retrieval_heads as find_retrieval_heads
 from .generation.teacher_forcing import score as score
 from .methods import Method as Method
 from .methods import Selection as Selection
