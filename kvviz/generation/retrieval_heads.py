@@ -66,6 +66,10 @@ def find_retrieval_heads(
     Deviations: both outputs of a head come from the states of the mixed model, as in the paper's equation 1; the
     published code takes full attention from the full model. The published code compares the introductions too.
 
+    Measured with SmolLM2-135M: three numbers hidden in 700 tokens, half of the heads retrieving, 4 sinks and a window
+    of 32. By its gates the log-probability of the answer stays within 0.2 of full attention's; with as many random
+    heads (four draws) it falls by 5 to 17, with the other half of the heads by 13 to 16.
+
     Raises InvalidInputError for a number that is too small, more passkeys than ordinals, or a text too short for the
     prompts.
     """

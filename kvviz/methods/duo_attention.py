@@ -40,8 +40,8 @@ class DuoAttention(Wrapper):
     with the largest gates are retrieval heads; ties go to the lower layer, then to the lower head.
 
     Without gates, the prompt decides: in each layer, the `share` of heads, rounded up, whose last 64 queries have the
-    most attention outside sinks and window. This is not in the paper, and costs no calibration; it does not know what
-    matters for the answer.
+    most attention outside sinks and window. This is not in the paper, and costs no calibration. But attention weights
+    do not tell what the answer needs: for one of three hidden numbers, its log-probability fell by 9 (by gates 0.2).
 
     A step reads fewer keys and values: those of a streaming head are at most `sinks` + `recent`. It keeps as many: all
     heads of a layer share one rectangle of slots, so that dropping the tokens of some heads would free nothing unless

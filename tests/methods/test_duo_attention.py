@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,14 +14,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.errors import IncompatibleFileError, InvalidInputError
+from kvviz.generation.teacher_forcing import ForcedAnswer
 from kvviz.methods import Method, checks, create, get
 from kvviz.methods.checks.steps import build_state, decode_step, random_tensors
 from kvviz.methods.duo_attention import retrieval_heads
 from kvviz.methods.selection import member_mask
 from kvviz.methods.stages import step_stages
+from kvviz.models.provenance import model_hash
+from kvviz.tasks.needle import needle_samples
 from kvviz.trace.head_gates import HeadGates
 from tests.methods.stepped import HEADS, SCALE, context, softmax, stepped, tensors
 
+ROOT = Path(__file__).parents[2]
 SINKS, RECENT = 4, 12
 LAYER, LAYERS = 4, 8  # of `context`
 OTHERS = (
@@ -284,3 +289,24 @@ def test_common_checks_with_a_window_that_is_smaller_than_the_prompts(name):
 def test_what_makes_no_choice_per_step_is_refused(name):
     with pytest.raises(InvalidInputError, match="a method that chooses among all tokens"):
         create("duo_attention", over=name)
+
+
+@pytest.mark.model
+def test_heads_found_by_the_calibration_answer_where_as_many_others_do_not(lm, prose):
+    """The log-probability of a number hidden in 700 tokens, with half of the heads retrieving: by the stored gates, by
+    the same gates given to random heads, and by the other half of the heads."""
+    stored = HeadGates.load(ROOT / "data" / "gates" / "smollm2-135m.json")
+    assert stored.model_hash == model_hash(lm.model)
+    shape = np.shape(stored.gates)
+    shuffled = [np.random.default_rng(seed).permutation(np.ravel(stored.gates)).reshape(shape) for seed in range(3)]
+    other_gates = [gates.tolist() for gates in (1 - np.array(stored.gates), *shuffled)]
+    distances = []
+    for sample in needle_samples(lm, prose, count=2, tokens=700, seed=5):
+        forced = ForcedAnswer(lm, sample.context, sample.answer, sample.question, retain_queries=False)
+        full = forced.score(create("full")).total
+        methods = [create("duo_attention", gates=gates, sinks=SINKS, recent=32) for gates in (stored, *other_gates)]
+        distances.append([abs(forced.score(method).total - full) for method in methods])
+    by_gates, others = np.array(distances)[:, 0], np.array(distances)[:, 1:]
+    assert by_gates.max() < 1, distances
+    assert (by_gates < others.min(1)).all(), distances
+    assert others.mean() > 8, distances
