@@ -197,7 +197,8 @@ def _distance(lm: LanguageModel, prompt: PasskeyPrompt, gates: Tensor, sinks: in
         full = backbone(prompt.ids, use_cache=False).last_hidden_state[0, prompt.answers]
     with attention_replaced(lm.model, mixed_attention(gates, sinks, recent)):
         mixed = backbone(prompt.ids, use_cache=False).last_hidden_state[0, prompt.answers]
-    return (mixed.float() - full.float()).pow(2).mean()
+    distance: Tensor = (mixed.float() - full.float()).pow(2).mean()
+    return distance
 
 
 def _pace(step: int, steps: int) -> float:

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+import kvviz
+from kvviz.cache.attachment import attached
 from kvviz.cache.layer_cache import LayerCache
 from kvviz.errors import IncompatibleFileError, InvalidInputError
 from kvviz.generation.teacher_forcing import ForcedAnswer
@@ -23,6 +25,7 @@ from kvviz.methods.stages import step_stages
 from kvviz.models.provenance import model_hash
 from kvviz.tasks.needle import needle_samples
 from kvviz.trace.head_gates import HeadGates
+from tests import tiny_models
 from tests.methods.stepped import HEADS, SCALE, context, softmax, stepped, tensors
 
 ROOT = Path(__file__).parents[2]
@@ -289,6 +292,29 @@ def test_common_checks_with_a_window_that_is_smaller_than_the_prompts(name):
 def test_what_makes_no_choice_per_step_is_refused(name):
     with pytest.raises(InvalidInputError, match="a method that chooses among all tokens"):
         create("duo_attention", over=name)
+
+
+@pytest.mark.parametrize("name", ["duo_attention", "duo_attention(quest)"])
+def test_a_model_generates_the_same_from_the_host_and_in_a_padded_batch(name):
+    lm = kvviz.LanguageModel(tiny_models.make("llama"), tiny_models.letters_tokenizer())
+    method = create(name, budget=128, sinks=SINKS, recent=RECENT)
+    ids = tiny_models.prompt(300)
+    device, host = (
+        kvviz.generate(lm, ids, method=method, store=store, max_new_tokens=8) for store in ("device", "host")
+    )
+    assert device.token_ids == host.token_ids
+    assert host.ledger.moved_bytes > 0
+    batch = torch.cat([torch.cat([torch.zeros(1, 50, dtype=ids.dtype), ids[:, 50:]], 1), ids])
+    mask = torch.ones_like(batch)
+    mask[0, :50] = 0
+    alone = [ids[:, 50:], ids]
+    with attached(lm.model):
+        caches = [kvviz.SelectiveCache(lm.model, method) for _ in range(3)]
+        options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+        together = lm.model.generate(batch, attention_mask=mask, past_key_values=caches[0], **options)
+        for row in range(2):
+            expected = lm.model.generate(alone[row], past_key_values=caches[1 + row], **options)
+            assert together[row, -8:].tolist() == expected[0, -8:].tolist()
 
 
 @pytest.mark.model
