@@ -76,10 +76,12 @@ from .generation.calibrating import calibrated_squeezed_attention as calibrated_
 from .generation.capturing import capture as capture
 from .generation.comparing import compare as compare
 from .generation.diagnosing import diagnose as diagnose
-from .generation.generating import Generation as Generation
 from .generation.generating import generate as generate
+from .generation.inspecting import inspect as inspect
+from .generation.inspection import Inspection as Inspection
 from .generation.replaying import replay as replay
 from .generation.repository import open_runs as open_runs
+from .generation.result import Generation as Generation
 from .generation.retrieval_heads import find_retrieval_heads as find_retrieval_heads
 from .generation.teacher_forcing import score as score
 from .methods import Method as Method

@@ -29,10 +29,11 @@ class InvalidInputError(KVVizError, ValueError):
 
 
 class UnknownNameError(KVVizError, LookupError):
-    """An unknown name; the message suggests similar names and lists all known ones."""
+    """An unknown name; the message suggests similar names and lists all known ones, as `name` and `known` do."""
 
     def __init__(self, operation: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
+        self.name, self.known = name, tuple(names)
         similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
         super().__init__(operation, repr(name) + hint, f"one of {', '.join(names) or '(none known)'}")

@@ -24,16 +24,31 @@ The known differences are these. For each of them, a pair without it is measured
   of queries that attend to it, which favours late tokens. kvviz uses the paper's sum, which favours early tokens, and
   keeps half of the budget for the most recent tokens. "no window" omits that half; "no window, mean" also divides h2o's
   sums as kvpress does.
+- `tova` and TOVAPress have the same ranking, the last query's weights averaged over all heads, and both keep the last
+  token.
+- `keydiff` follows the paper's blocks of 128 tokens, as BlockPress does around KeyDiffPress, and keeps the last token
+  of the prompt, since each generated token is to take the place of another. "on top" drops nothing while decoding, and
+  so keeps no token for that reason. "at once" (preset="kvpress") ranks the whole prompt by one mean, as KeyDiffPress
+  does alone.
+- `expected_attention` and ExpectedAttentionPress have an epsilon of 0 by default. With "epsilon 0.02", far above the
+  expected weights of a prompt of this length, the norm of the value decides for most tokens.
+- `kvzip` and KVzipPress share one budget among all heads of all layers; their scores are equal bit for bit if the model
+  is fed the same. But the press takes the first tokens of any prompt for the beginning of the chat template, which it
+  does not repeat and drops except for 4 sinks. This prompt is plain text. The press also asks in the words of the
+  template. `kvzip` keeps 4 sinks, which it does not repeat, and asks in plain text. "no template, no sinks" gives the
+  press a tokenizer without a template, and neither of them sinks.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if TYPE_CHECKING:
     import torch
@@ -85,22 +100,32 @@ def provenance(lm: LanguageModel) -> dict[str, Any]:
 
 
 def agreements(lm: LanguageModel, ids: torch.Tensor) -> list[dict[str, Any]]:
-    """One row per pair and budget: the agreement of every layer and head, and tokens kept per head in each layer."""
+    """One row per pair and budget: the agreement of every layer and head, and the tokens kept per layer.
+
+    The latter is the mean over the layer's heads, rounded.
+    """
     rows = []
     for budget in BUDGETS:
         by_press = {name: keeping(lm, ids) for name, keeping in presses(budget).items()}
         for (method, press), keeping in methods(budget, by_press).items():
             kept, kept_by_press = keeping(lm, ids), by_press[press]
             shares = [
-                [len(ours & theirs) / min(len(ours), len(theirs)) for ours, theirs in zip(*heads, strict=True)]
+                [agreement(ours, theirs) for ours, theirs in zip(*heads, strict=True)]
                 for heads in zip(kept, kept_by_press, strict=True)
             ]
-            sizes = {
-                "kept": [len(layer[0]) for layer in kept],
-                "kept_by_press": [len(layer[0]) for layer in kept_by_press],
-            }
+            sizes = {"kept": mean_sizes(kept), "kept_by_press": mean_sizes(kept_by_press)}
             rows.append({"method": method, "press": press, "budget": budget, "agreement": shares, **sizes})
     return rows
+
+
+def agreement(ours: set[int], theirs: set[int]) -> float:
+    """The share of the smaller set that is in the larger one; 1 if one is empty."""
+    return len(ours & theirs) / min(len(ours), len(theirs)) if ours and theirs else 1.0
+
+
+def mean_sizes(kept: Kept) -> list[int]:
+    """The tokens that a head keeps in each layer, mean over its heads."""
+    return [round(sum(map(len, layer)) / len(layer)) for layer in kept]
 
 
 def presses(budget: int) -> Mapping[str, Keeping]:
@@ -115,6 +140,13 @@ def presses(budget: int) -> Mapping[str, Keeping]:
         "PyramidKVPress": pressed(kvpress.PyramidKVPress(ratio)),
         "PyramidKVPress, window 8": pressed(kvpress.PyramidKVPress(ratio, window_size=8)),
         "StreamingLLMPress": pressed(kvpress.StreamingLLMPress(ratio)),
+        "TOVAPress": pressed(kvpress.TOVAPress(ratio)),
+        "KeyDiffPress": pressed(kvpress.KeyDiffPress(ratio)),
+        "KeyDiffPress in blocks": pressed(kvpress.BlockPress(kvpress.KeyDiffPress(ratio), block_size=128)),
+        "ExpectedAttentionPress": pressed(kvpress.ExpectedAttentionPress(ratio)),
+        "ExpectedAttentionPress, epsilon 0.02": pressed(kvpress.ExpectedAttentionPress(ratio, epsilon=0.02)),
+        "KVzipPress": pressed(kvpress.KVzipPress(ratio)),
+        "KVzipPress, no template, no sinks": without_template(pressed(kvpress.KVzipPress(ratio, n_sink=0))),
         "ObservedAttentionPress": pressed(kvpress.ObservedAttentionPress(ratio), "eager"),
     }
 
@@ -140,6 +172,16 @@ def methods(budget: int, by_press: Mapping[str, Kept]) -> Mapping[tuple[str, str
         ("h2o", observed): at("h2o"),
         ("h2o, no window", observed): at("h2o", recent_share=0.0),
         ("h2o, no window, mean", observed): by_mean_received(budget),
+        ("tova", "TOVAPress"): at("tova"),
+        ("keydiff", "KeyDiffPress in blocks"): at("keydiff"),
+        ("keydiff, on top", "KeyDiffPress in blocks"): at("keydiff", generated="on_top"),
+        ("keydiff, at once", "KeyDiffPress"): at("keydiff", preset="kvpress"),
+        ("expected_attention", "ExpectedAttentionPress"): at("expected_attention"),
+        ("expected_attention, epsilon 0.02", "ExpectedAttentionPress, epsilon 0.02"): at(
+            "expected_attention", epsilon=0.02
+        ),
+        ("kvzip", "KVzipPress"): at("kvzip"),
+        ("kvzip, no sinks", "KVzipPress, no template, no sinks"): at("kvzip", sinks=0),
     }
 
 
@@ -188,10 +230,11 @@ def prefilled(lm: LanguageModel, ids: torch.Tensor, method: str | Method, **opti
 
     import kvviz
     from kvviz.cache.attachment import attached
+    from kvviz.generation.generating import fill
 
     cache = kvviz.SelectiveCache(lm.model, method, **options)
     with torch.no_grad(), attached(lm.model):
-        lm.model(ids, past_key_values=cache, logits_to_keep=1)
+        fill(lm, cache, ids)  # it tells KVzip the prompt
     return cache
 
 
@@ -203,6 +246,20 @@ def pressed(press: Any, attention: str = "sdpa") -> Keeping:
 
         layers = kept_positions(lm.model, ids, press, attention)
         return [positions(layers[layer]) for layer in sorted(layers)]
+
+    return kept
+
+
+def without_template(keeping: Keeping) -> Keeping:
+    """The same, while KVzipPress finds a tokenizer without a chat template."""
+
+    def kept(lm: LanguageModel, ids: torch.Tensor) -> Kept:
+        from kvpress.presses import kvzip_press
+
+        plain = copy.deepcopy(lm.tokenizer)
+        plain.chat_template = None
+        with mock.patch.object(kvzip_press.AutoTokenizer, "from_pretrained", return_value=plain):
+            return keeping(lm, ids)
 
     return kept
 

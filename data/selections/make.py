@@ -43,6 +43,8 @@ BUDGET, NEW_TOKENS, THREADS = 80, 6, 1
 LAYERS = (5, 15, 25)  # whose indices are kept; of the others the checksum of every step
 # Fields whose defaults are for prompts of thousands of tokens, and would here leave nothing to choose.
 FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "adakv:paper": {"recent": 16},
+    "adakv:official": {"recent": 16},
     "centroidkv:paper": {"recent": 16, "chunk_size": 64},
     "clusterkv:paper": {"tokens_per_cluster": 16},
     "clusterkv:official": {"n_clusters": 24},
@@ -53,6 +55,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "magicpig:official": {"recent": 16},
     "minference:paper": {"dense_length": 0, "sinks": 4, "recent": 16},
     "minference:official": {"dense_length": 0},
+    "multipole:official": {"recent": 16},
     "pyramidkv:paper": {"recent": 16},
     "quest:paper": {"page_size": 8},
     "retrieval_attention:128k": {"sinks": 8, "recent": 24},

@@ -32,8 +32,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
     states = [state for layer in layers for state in layer.states]
     extra_bytes = sum(state.choosing_bytes() for state in states)
     key_bytes = sum(  # of all tokens so far, including the dropped ones
-        layer.store.batch * layer.context.n_kv_heads * layer.store.token_bytes // 2 * layer.store.length
-        for layer in selecting
+        layer.store.batch * layer.store.key_bytes * layer.store.length for layer in selecting
     )
     metadata_bytes = sum(state.metadata_bytes() for state in states)
     host_metadata_bytes = sum(s.host_metadata_bytes() for s in states if isinstance(s, HostMetadata))

@@ -26,6 +26,7 @@ from .decoding import attend_selection
 from .editing import LayerEdit
 from .freeing import Kept, needed_positions
 from .later_prompts import kept_inputs
+from .tiers import DEVICE, make_store
 
 FREE_INTERVAL = 64  # decoded tokens between two rounds of freeing evicted tokens: each copies the kept tokens
 
@@ -45,7 +46,8 @@ class LayerCache:
     The keys and values are in its `store`, a `LayerStore`; a `SelectiveLayer` makes the LayerCache a transformers
     layer. With left padding each batch row has its own state over its real tokens, so that methods never see padding.
     `observer`, if set, is called after each decode step. If the context asks for details, `history` also keeps the
-    tokens that the method drops, so that a recorder can compare with exact attention; otherwise it is the store.
+    tokens that the method drops, or stores in fewer bits, so that a recorder can compare with exact attention;
+    otherwise it is the store.
     `edit` changes what the method chose; a dense layer whose attention it changes selects all tokens.
     """
 
@@ -64,7 +66,7 @@ class LayerCache:
             method = Full() if method.is_dense(context.index) else method
         self.context = context
         self.method = method
-        self.store: LayerStore = store or DeviceStore()
+        self.store: LayerStore = store or make_store(DEVICE, context, method)
         self.history: LayerStore = self.store
         rebuilds = method.needs_queries and not method.drops_tokens and not method.is_dense(context.index)
         self.retain_queries = retain_queries or rebuilds  # of all tokens, for a fork or for a new build
@@ -132,10 +134,11 @@ class LayerCache:
             self._rows = [_Row(slice(row, row + 1), start) for row, start in enumerate(starts or [])]
             self._rows = self._rows or [_Row(slice(0, keys.shape[0]), 0)]
         if self.dense:
+            self.store.compress(starts)
             return
         if self.edit is not None:
             self.edit.check(self.method, self.context, self.prompt_length, self.store.batch)
-        if self.context.details and (self.method.drops_tokens or self.store.offloads):
+        if self.context.details and (self.method.drops_tokens or self.store.offloads or not self.store.exact):
             if self.history is self.store:
                 self.history = DeviceStore()
             new = self.store.length - self.history.length
@@ -150,6 +153,7 @@ class LayerCache:
         if not self.retain_queries:
             self._queries = []
         self._free()
+        self.store.compress(starts)
         self._offload_prompt()
 
     def fork(self, method: Method, edit: Edit | None = None) -> LayerCache:
@@ -157,7 +161,8 @@ class LayerCache:
 
         The built state is copied if the method can reuse it (`Method.reuse`), no token was decoded, and the cache has
         the details that an edit needs.
-        Raises InvalidInputError if tokens were dropped, or if queries are needed that were not kept.
+        Raises InvalidInputError if tokens were dropped or are only there in fewer bits, or if queries are needed that
+        were not kept.
         """
         of_layer = LayerEdit.of(edit, method, self.context.index)
         editable = self.context.details and not self.dense and not method.drops_tokens
@@ -174,7 +179,9 @@ class LayerCache:
         if method.needs_queries and not self._queries:
             got = f"{method.name}, which needs the prompt's queries"
             raise InvalidInputError("fork of a cache", got, "a cache made with retain_queries=True")
-        fork = LayerCache(self.context, method, self.store.clone(), retain_queries=self.retain_queries, edit=edit)
+        fork = LayerCache(
+            self.context, method, self._copied_tokens(method), retain_queries=self.retain_queries, edit=edit
+        )
         fork._queries = list(self._queries)
         if self.built:
             starts = [row.start for row in self._rows]
@@ -193,6 +200,20 @@ class LayerCache:
         if any(state is None for _, state in reused):
             return None
         return [replace(row, state=state) for row, state in reused]
+
+    def _copied_tokens(self, method: Method) -> LayerStore:
+        """A store for another method with a copy of all tokens: exact, but for a dense layer of the same method."""
+        if self.dense and method.same_except(self.method, "budget"):
+            return self.store.clone()
+        source = self.store if self.store.exact else self.history
+        if not source.exact:
+            got = f"a cache whose tokens {self.method.name} stored in fewer bits"
+            raise InvalidInputError("fork of a cache", got, "a cache with exact keys and values")
+        store = make_store(DEVICE, self.context, method)
+        if store.exact:
+            return source.clone()
+        store.append(source.keys, source.values)
+        return store
 
     def _copied(self, method: Method, rows: list[_Row]) -> LayerCache:
         shared = (self.speculate, self.observer)  # `speculate` refers to the model, whose weights must not be copied
@@ -241,6 +262,7 @@ class LayerCache:
             self._queries.append(queries[:, :, None])
         if self.observer is not None:
             self.observer(self, queries, selection, output, select_s)
+        self.store.compress()
         pinned = 0 if self.edit is None else len(self.edit.pinned)  # stay, so that they are no reason to free again
         merged = isinstance(self.method, Merging) and (
             max(map(self.method.raw_tokens, self.states)) + pinned < self.store.used
@@ -347,7 +369,9 @@ class LayerCache:
 
 
 def check_finite(operation: str, keys: Tensor) -> None:
-    """Raise InvalidInputError if keys contain NaN or infinity."""
+    """Raise InvalidInputError if keys contain NaN or infinity. The meta device has shapes only."""
+    if keys.is_meta:
+        return
     finite = torch.isfinite(keys)
     if not finite.all():
         got = f"NaN or infinity in the keys, first at {(~finite).nonzero()[0].tolist()}"

@@ -59,7 +59,6 @@ class Recorder:
         merged = torch.zeros(context.n_kv_heads)
         if selection.merged is not None:
             merged = (selection.merged.degree[0] > 0).sum(-1)  # [H or Q]
-        count = int((selection.indices >= 0).sum()) + int(merged.sum())
         assert selection.groups is not None
         assert selection.scores is not None
         self._steps[context.index].append(
@@ -72,7 +71,7 @@ class Recorder:
                 "members": self._members(context.index, selection.merged),
                 "merged_share": merged_share_of(layer, queries, selection, weights),
                 "output_error": np.float32(errors.mean()),
-                "read_bytes": np.int64(count * store.token_bytes),
+                "read_bytes": np.int64(store.read_bytes(selection.indices) + int(merged.sum()) * store.token_bytes),
                 "moved_bytes": np.int64(store.moved_bytes - self._moved_bytes[context.index]),
                 "select_s": np.float32(select_s),
             }

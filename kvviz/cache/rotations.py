@@ -26,8 +26,8 @@ def rotations(model: PreTrainedModel) -> Mapping[int, Rotation]:
 
     They are read once per model. Frequencies and scaling are the buffers of the decoder's `rotary_emb` (in some models
     one set per layer type); the layout is whichever gives what the model's own `apply_rotary_pos_emb` gives. Models
-    with learned positions, another function, or frequencies that depend on the length (dynamic NTK, LongRoPE) have no
-    entries. A layer that skips RoPE has a rotation without frequencies.
+    with learned positions, another function, frequencies that depend on the length (dynamic NTK, LongRoPE), or no
+    weights (on the meta device) have no entries. A layer that skips RoPE has a rotation without frequencies.
     """
     if model not in _read:
         _read[model] = _rotations(model)
@@ -73,7 +73,7 @@ def _of_type(rotary: Any, module: nn.Module, kind: str) -> Rotation | None:
     rope_type = getattr(rotary, "rope_type", "default")
     rope_type = rope_type.get(kind) if isinstance(rope_type, dict) else rope_type
     apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-    if not isinstance(frequencies, Tensor) or rope_type in CHANGING or apply is None:
+    if not isinstance(frequencies, Tensor) or frequencies.is_meta or rope_type in CHANGING or apply is None:
         return None
     scaling = float(getattr(rotary, f"{prefix}attention_scaling", 1.0))
     positions = torch.arange(1, 4, device=frequencies.device)

@@ -37,10 +37,11 @@ class SelectiveCache(Cache):
     Call `kvviz.attach(model)` once before. Prompts are prefilled with exact attention; each decoded token then attends
     to the selection. Later prompts on the same cache (multi-turn) attend to all tokens and are indexed again. If the
     method drops tokens, a later prompt attends exactly to the kept ones, whatever the prefill, and is added to them.
-    Layers that no method supports (sliding windows, linear attention) stay as in transformers; `exact_layers` lists
-    them. `store` is where keys and values are kept: "device", "host", "disk" or a KVStore. `prefill` names a method
-    whose attention prompts use ("minference"); the default is the method's prefill, which is exact for nearly all
-    methods. `timeline`, a new Timeline, records when compute, clustering and transfers run, but not those of a fork.
+    Layers that no method supports (sliding windows, linear attention, keys that other layers attend to as well) stay as
+    in transformers; `exact_layers` lists them. `store` is where keys and values are kept: "device", "host", "disk" or a
+    KVStore. `prefill` names a method whose attention prompts use ("minference"); the default is the method's prefill,
+    which is exact for nearly all methods. `timeline`, a new Timeline, records when compute, clustering and transfers
+    run, but not those of a fork.
     `edit` changes what decode steps attend to (`kvviz.pin` and others), in every row of a batch; its tokens are
     positions in the prompt, without padding.
 
@@ -69,12 +70,16 @@ class SelectiveCache(Cache):
         self.prompt = Prompt(weakref.ref(model), feeder=feed_after)  # shared with the forks: they have the same prompt
         layers = DynamicCache(config=model.config).layers
         geometry = Geometry.of_config("SelectiveCache", self.config)
+        if getattr(model, "_is_stateful", False) and not hasattr(Cache, "has_previous_state"):
+            got = f"{type(model).__name__}, which has a cache class of its own in this version of transformers"
+            raise UnsupportedModelError("SelectiveCache", got, "a newer version")
         if not any(isinstance(layer, DynamicLayer) for layer in layers):
             raise UnsupportedModelError(
                 "SelectiveCache", f"{type(model).__name__}, which has no attention layers", "a decoder with attention"
             )
+        shared = _shared_layers(self.config)
         for index, layer in enumerate(layers):
-            if type(layer) is DynamicLayer:
+            if type(layer) is DynamicLayer and index not in shared:
                 context = LayerContext(
                     index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
                     geometry.head_dim**-0.5, details=details, prompt=self.prompt, rotation=rotations(model).get(index),
@@ -188,6 +193,14 @@ class SelectiveCache(Cache):
         layer.config = self.config
         layer.is_initialized = cache.store.length > 0
         return layer
+
+
+def _shared_layers(config: Any) -> set[int]:
+    """The layers whose keys later layers read too (Gemma 3n): of each kind, the last layer that has keys of its own."""
+    count = getattr(config, "num_kv_shared_layers", None) or 0
+    first, kinds = config.num_hidden_layers - count, getattr(config, "layer_types", None) or []
+    own = {kind: index for index, kind in enumerate(kinds[:first])}  # the last of each kind
+    return {own[kind] for kind in kinds[first:] if kind in own} if count else set()
 
 
 def _link(layers: list[Any]) -> None:

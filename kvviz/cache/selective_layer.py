@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer
 
-from ..errors import CacheMismatchError, InvalidInputError
+from ..errors import CacheMismatchError, InvalidInputError, UnsupportedModelError
 from ..methods.base import Method
 from ..methods.capabilities import SparsePrefill
 from ..offload.growing import SPARE_TOKENS
@@ -19,6 +19,9 @@ from .exact import exact_attention, left_padding
 from .layer_cache import LayerCache
 
 ExactAttention = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of keys, values and a mask
+
+BEAM_SEARCH = ("beam search, which reorders the cache", "greedy decoding or sampling")
+ASSISTED_DECODING = ("assisted decoding, which crops the cache", "greedy decoding or sampling")
 
 
 class SelectiveLayer(DynamicLayer):
@@ -61,7 +64,7 @@ class SelectiveLayer(DynamicLayer):
             keys, values = store.keys, store.values
         # The attention function finds its layer by this link. It is weak: otherwise a state that keeps a view of the
         # keys would form a reference cycle with the layer, which Python's garbage collector cannot see.
-        keys.kv_layer = weakref.ref(self)  # type: ignore[attr-defined]  # our attribute
+        keys.kv_layer = values.kv_layer = weakref.ref(self)  # type: ignore[attr-defined]  # our attribute
         return keys, values
 
     def attend(
@@ -76,6 +79,7 @@ class SelectiveLayer(DynamicLayer):
         **kwargs: Any,
     ) -> Tensor:
         """Attention output [B, n, Q, D]: exact for a prompt, over the selection for a decoded token."""
+        self._check_call(module, values)
         self.awaiting = False
         if getattr(module, "config", None) is not self.config:
             raise CacheMismatchError(
@@ -96,6 +100,7 @@ class SelectiveLayer(DynamicLayer):
         elif self._decodes(new):
             with span(timeline, "compute", "attention"):
                 output = exact(keys, values, mask)
+            self.cache.store.compress()
         else:
             self.cache.bind(scaling or self.cache.context.head_dim**-0.5, softcap)
             with span(timeline, "compute", "attention"):
@@ -109,6 +114,16 @@ class SelectiveLayer(DynamicLayer):
         if timeline is not None:
             timeline.leave()
         return output
+
+    def _check_call(self, module: nn.Module, values: Tensor) -> None:
+        """Raise UnsupportedModelError if the model attends with other values, or twice: decode steps read the store."""
+        index = self.cache.context.index
+        changed = getattr(values, "kv_layer", lambda: None)() is not self
+        if changed or not self.awaiting:
+            what = "changes the cached values" if changed else f"attends more than once to the keys of layer {index}"
+            raise UnsupportedModelError(
+                "attention", f"{type(module).__name__}, which {what}", "one attention per layer over the cached tokens"
+            )
 
     def _decodes(self, new: int) -> bool:
         """Whether `new` tokens, already stored, are a decode step and not a prompt."""
@@ -154,11 +169,11 @@ class SelectiveLayer(DynamicLayer):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Refused: a method's state cannot be reordered between beams."""
-        raise _refusal("beam search", "greedy decoding or sampling (num_beams=1)")
+        raise _refusal(*BEAM_SEARCH)
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refused: tokens cannot be removed from a method's state."""
-        raise _refusal("cropping of the cache (assisted decoding)", "plain greedy decoding or sampling")
+        raise _refusal(*ASSISTED_DECODING)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Refused, like `reorder_cache`."""

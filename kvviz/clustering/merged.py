@@ -53,7 +53,7 @@ def with_tokens(merged: Merged, keys: Tensor, values: Tensor) -> Merged:
 def stack_merged(parts: list[Merged | None], starts: list[int] | None = None) -> Merged | None:
     """Merged tokens of a batch from those of each row, padded with degree 0; None if no row has any.
 
-    `members` are kept if `starts` gives each row's left padding and all rows have them.
+    `members` are kept if `starts` gives each row's left padding and no row has centroids without them.
     """
     like = next((part for part in parts if part is not None), None)
     if like is None:
@@ -66,8 +66,11 @@ def stack_merged(parts: list[Merged | None], starts: list[int] | None = None) ->
         for tensors in ([row.keys for row in rows], [row.values for row in rows])
     )
     degree = torch.cat([pad(row.degree, (0, count - row.degree.shape[-1])) for row in rows])
-    known = [row.members for row in rows if row.members is not None]
-    if starts is None or len(known) < len(rows):
+    if starts is None or like.members is None or any(part is not None and part.members is None for part in parts):
         return Merged(keys, values, degree)
-    shifted = [pad(members, (start, 0), value=-1) for members, start in zip(known, starts, strict=True)]
-    return Merged(keys, values, degree, torch.cat(shifted))
+    shifted = [
+        None if row.members is None else pad(row.members, (start, 0), value=-1)
+        for row, start in zip(rows, starts, strict=True)
+    ]
+    nothing = torch.full_like(next(members for members in shifted if members is not None), -1)
+    return Merged(keys, values, degree, torch.cat([nothing if members is None else members for members in shifted]))

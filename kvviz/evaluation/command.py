@@ -1,4 +1,4 @@
-"""The command `kvviz`: it runs evaluations, lists tasks and methods, and prints reports. Nothing is computed here.
+"""The command `kvviz`: evaluations, lists of tasks and methods, reports, inspected models. Nothing is computed here.
 
 Heavy packages are imported only when a command needs them, so that `kvviz --help` is fast.
 """
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
     from ..tasks import Task
 
-REFUSED, INTERRUPTED = 2, 130  # exit codes: click's for a wrong call, and the shells' for signal 2
+UNSUPPORTED, REFUSED, INTERRUPTED = 1, 2, 130  # exit codes: ours, click's for a wrong call, the shells' for signal 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command with these arguments (by default the process's), and exit.
 
-    Exit codes: 0; 2 for a wrong call or a kvviz error, with one line on stderr; 130 after Ctrl-C.
+    Exit codes: 0; 1 for a model that `kvviz doctor` says is refused; 2 for a wrong call or a kvviz error, with one line
+    on stderr; 130 after Ctrl-C.
     """
     try:
         commands = group()
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def group() -> click.Group:
-    """The commands evaluate, tasks, methods and report. Raises MissingDependencyError without click."""
+    """The commands evaluate, tasks, methods, report and doctor. Raises MissingDependencyError without click."""
     try:
         import click
     except ImportError as error:
@@ -50,8 +51,11 @@ def group() -> click.Group:
         "report": click.Command(
             "report", callback=_report, params=[click.Argument(["results"])], help=_help(_report)
         ),
+        "doctor": click.Command("doctor", callback=_doctor, params=_doctor_options(), help=_help(_doctor)),
     }  # fmt: skip
-    return click.Group("kvviz", commands=commands, help="Evaluate KV-cache retrieval and compression.")
+    return click.Group(
+        "kvviz", commands=commands, help="Evaluate KV-cache retrieval and compression, and inspect models."
+    )
 
 
 def budget(text: str) -> int | float:
@@ -136,6 +140,17 @@ def _options() -> list[click.Parameter]:
     ]
 
 
+def _doctor_options() -> list[click.Parameter]:
+    import click
+
+    tokens = "A number of tokens to give the memory for. May be repeated."
+    return [
+        click.Argument(["model"]),
+        click.Option(["--method"], default=None, help="A method, whose dense layers are shown too."),
+        click.Option(["--length", "lengths"], multiple=True, type=click.IntRange(1), help=tokens),
+    ]
+
+
 def _help(callback: Any) -> str:
     return re.sub(r"\s*\n\s*", " ", str(callback.__doc__))
 
@@ -188,6 +203,22 @@ def _report(results: str) -> None:
         from .report import report
 
         print(report(results), end="")
+
+
+def _doctor(model: str, method: str | None, lengths: Sequence[int]) -> None:
+    """Print what kvviz does with a model: which layers methods serve, which stay exact and why, memory, refusals.
+
+    MODEL is an alias, a directory, a .gguf file or a hub id. Only its config is read.
+    """
+    with _one_line():
+        import click
+
+        from ..generation.inspecting import inspect
+
+        inspection = inspect(model, method, lengths or None)
+        click.echo(inspection)
+        if not inspection.works:
+            raise click.exceptions.Exit(UNSUPPORTED)
 
 
 @contextlib.contextmanager

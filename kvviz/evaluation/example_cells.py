@@ -13,10 +13,11 @@ from torch import Tensor
 from ..cache.attachment import attached
 from ..cache.selective_cache import SelectiveCache
 from ..errors import InvalidInputError
-from ..generation.generating import decode, placed_edit, stop_tokens
+from ..generation.generating import decode, placed_edit
 from ..generation.method_cells import Cell
 from ..generation.prefill import SharedPrefill
 from ..generation.teacher_forcing import forced_logprobs, logprob
+from ..generation.writing import stop_tokens
 from ..models.encoding import fed_ids, prompt_ids
 from ..tasks.base import Sample, Task, Turn
 from ..tasks.prompts import Prompt, render

@@ -21,6 +21,7 @@ from ..methods.base import Method
 from ..models import LanguageModel, load
 from ..models.loading import SHARED
 from ..models.provenance import commit, hardware, installed, model_hash
+from ..models.wrapping import language_model
 from ..tasks import Task
 from ..trace.edits import Edit
 from .example_cells import run_example
@@ -29,6 +30,7 @@ from .results import Journal, Results, load_results, packages
 
 if TYPE_CHECKING:
     import pandas as pd
+    from transformers import PreTrainedModel
 
 PACKAGES = ("torch", "transformers", "numpy")
 Source = tuple[str, str, Any, str]  # name, device, dtype and hash of a model
@@ -36,7 +38,7 @@ _loading = threading.Lock()
 
 
 def evaluate(
-    lm: LanguageModel | str,
+    lm: LanguageModel | PreTrainedModel | str,
     tasks: Sequence[str | Task],
     methods: Sequence[str | Method] | Mapping[str, str | Method],
     budgets: Sequence[int | float],
@@ -75,6 +77,7 @@ def evaluate(
     version, and MissingDependencyError without pyarrow.
     """
     packages()  # report missing packages before anything is loaded
+    lm = lm if isinstance(lm, str) else language_model("evaluate", lm)
     all_examples, all_cells = examples(tasks, lengths, samples, seed), cells(methods, budgets, edits, logprobs)
     _check_jobs(lm, jobs)
     model = load(lm) if isinstance(lm, str) else lm

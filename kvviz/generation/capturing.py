@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,17 +14,26 @@ from tqdm.auto import tqdm
 from ..cache.attachment import attention_observer
 from ..cache.rotations import rotations
 from ..errors import InvalidInputError, KVVizError
-from ..models import LanguageModel
 from ..models.encoding import prompt_ids
+from ..models.wrapping import language_model
 from ..trace import Trace
+from .feeding import feed
 from .generating import PREFILL_CHUNK
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..models import LanguageModel
 
 __all__ = ["capture"]
 
 
 @torch.inference_mode()
 def capture(
-    lm: LanguageModel, prompt: str | Tensor, layers: Iterable[int] | None = None, max_tokens: int | None = None
+    lm: LanguageModel | PreTrainedModel,
+    prompt: str | Tensor,
+    layers: Iterable[int] | None = None,
+    max_tokens: int | None = None,
 ) -> Trace:
     """A Trace of `prompt`: float16 queries [Q, L, D], keys and values [H, L, D] after RoPE, for each chosen layer.
 
@@ -38,6 +47,7 @@ def capture(
     """
     if max_tokens is not None and max_tokens < 1:
         raise InvalidInputError("capture: max_tokens", max_tokens, "an int >= 1, or None for the whole prompt")
+    lm = language_model("capture", lm)
     ids = prompt_ids("capture", lm, prompt, max_tokens=max_tokens)
     count = lm.geometry.n_layers
     chosen = tuple(range(count)) if layers is None else tuple(layers)
@@ -48,7 +58,7 @@ def capture(
     chunks = torch.split(ids, PREFILL_CHUNK, dim=1)
     with attention_observer(lm.model, captured.add):
         for chunk in tqdm(chunks, desc="capture", leave=False, disable=None if len(chunks) > 1 else True):
-            cache = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+            cache = feed(lm, cache, chunk).past_key_values
             captured.start += chunk.shape[1]
     captured.check_complete(required=layers is not None)
     return Trace(

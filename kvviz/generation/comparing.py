@@ -14,20 +14,24 @@ from ..cache.attachment import attached
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
+from ..models.wrapping import language_model
 from ..trace import Recording
 from ..trace.edits import Edit
-from .generating import Generation, decode, encoded, placed_edit
+from .generating import decode, encoded, placed_edit
 from .method_cells import method_cells, method_styles
 from .prefill import SharedPrefill
+from .result import Generation
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ..models import LanguageModel
     from .comparison import Comparison
 
 
 @torch.no_grad()
 def compare(
-    lm: LanguageModel,
+    lm: LanguageModel | PreTrainedModel,
     prompt: str | Tensor,
     methods: Sequence[str | Method] | Mapping[str, str | Method],
     budgets: Sequence[int | float],
@@ -61,6 +65,7 @@ def compare(
     """
     from .comparison import Comparison
 
+    lm = language_model("compare", lm)
     ids, question_ids = encoded("compare", lm, prompt, question, max_new_tokens)
     placed = placed_edit(lm, ids, edit)
     cells = _cells(methods, budgets, ids.shape[1])

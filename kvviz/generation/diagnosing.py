@@ -13,6 +13,7 @@ from ..cache.attended import attended_by
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
+from ..models.wrapping import language_model
 from ..trace import diagnosis
 from ..trace.diagnosis import Diagnosis
 from ..trace.edit_parts import Named
@@ -20,6 +21,7 @@ from ..trace.edits import pin
 from ..trace.score import Score
 from ..trace.tables import to_table
 from ..trace.text_positions import token_positions
+from .arguments import explained
 from .evidence import find_evidence, given_evidence
 from .generating import decode, placed_edit
 from .lost_tokens import LossObserver
@@ -28,6 +30,7 @@ from .teacher_forcing import ForcedAnswer
 
 if TYPE_CHECKING:
     import pandas as pd
+    from transformers import PreTrainedModel
 
     from ..models import LanguageModel
     from ..trace.edits import Edit
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def diagnose(
-    lm: LanguageModel,
+    lm: LanguageModel | PreTrainedModel,
     prompt: str | Tensor,
     answer: str,
     method: str | Method = "clusterkv",
@@ -64,7 +67,9 @@ def diagnose(
     Raises InvalidInputError if full attention does not give the answer either, since then there is nothing to explain,
     for evidence that does not occur in the prompt, or occurs twice, and the errors of `generate`.
     """
-    chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
+    lm = language_model("diagnose", lm)
+    with explained(diagnose, values):
+        chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
     if controls < 0:
         raise InvalidInputError("diagnose: controls", controls, "an int >= 0")
     forced = ForcedAnswer(lm, prompt, answer, question, retain_queries=chosen.needs_queries, details=True)

@@ -1,11 +1,11 @@
-"""generate(): greedy generation with a method."""
+"""generate(): generation with a method."""
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,87 +13,53 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..cache.accounting import ledger_of
 from ..cache.attachment import attached
-from ..cache.recorder import Recorder
 from ..cache.selective_cache import SelectiveCache
 from ..errors import DamagedOffloadError, InvalidInputError, OutOfSpaceError
 from ..methods import resolve
 from ..methods.base import Method
 from ..models.encoding import fed_ids, prompt_ids
+from ..models.wrapping import language_model
 from ..offload.kvstore import KVStore, resolve_store
-from ..trace import Ledger, Recording
-from ..trace.cards import card, layers_text
 from ..trace.edits import Edit
 from ..trace.timeline import Timeline
+from .arguments import explained, with_seed
+from .batches import Batch, batch_of, questions_of, rows_of, several
+from .feeding import feed
+from .result import Generation
+from .sampling import Sampler
+from .writing import Writer, write
+from .written import Stream, WrittenText, check_stream, stop_strings
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ..models import LanguageModel
 
 PREFILL_CHUNK = 2048  # tokens per forward pass: limits the mask and the activations of long prompts
 
 
-@dataclass(frozen=True)
-class Timings:
-    """Seconds, without recording: `ttft_s` to the first token (prefill, building, question), `tt2t_s` to the second,
-    `tpot_s` per token after the first (NaN for one token), `build_s` to build the method's states, overlapped or not.
-    """
-
-    ttft_s: float
-    tt2t_s: float
-    tpot_s: float
-    build_s: float
-
-
-@dataclass(frozen=True)
-class Generation:
-    """The result of a generation: text, token ids, timings, ledger, recording and timeline.
-
-    `ledger` says where tokens and bytes are, `recording` what each step attended to, and `timeline` when compute,
-    clustering and transfers ran. The last two are None unless requested.
-    """
-
-    text: str
-    token_ids: list[int]
-    timings: Timings
-    ledger: Ledger
-    recording: Recording | None = field(default=None, repr=False)
-    timeline: Timeline | None = field(default=None, repr=False)
-
-    def _repr_html_(self) -> str:
-        recording, times = self.recording, self.timings
-        recorded: dict[str, str] = {}
-        if recording is not None:
-            recorded = {
-                "method": f"{recording.title}, budget {recording.budget:,}", "model": recording.model,
-                "prompt": f"{recording.prompt_length:,} tokens",
-                "layers": layers_text(recording.layers, recording.geometry.n_layers),
-            }  # fmt: skip
-        look = ("kvviz.widgets.DecodeStepper(out.recording)", "what each step attended to")
-        again = ("kvviz.generate(…, record=True)", "keep what each step attends to")
-        return card("Generation", "the result of a generation", {
-            "text": self.text, **recorded, "length": f"{len(self.token_ids):,} new tokens",
-            "times": f"{times.ttft_s:.2f} s to the first token, {times.tpot_s:.3f} s per token after it",
-            "attended per KV head": f"{self.ledger.attended:,.0f} tokens at the last step",
-        }, [look if recording is not None else again, ("out.ledger", "where tokens and bytes are")])  # fmt: skip
-
-
 @torch.no_grad()
 def generate(
-    lm: LanguageModel,
-    prompt: str | Tensor,
+    lm: LanguageModel | PreTrainedModel,
+    prompt: str | Tensor | Sequence[str | Tensor],
     method: str | Method = "clusterkv",
     budget: int | float | None = None,
-    question: str | None = None,
+    question: str | Sequence[str] | None = None,
     max_new_tokens: int = 64,
     store: str | KVStore = "device",
     record: bool | Collection[int] = False,
     prefill: str | Method | None = None,
     timeline: bool = False,
     edit: Edit | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    stop: str | Sequence[str] = (),
+    stream: Stream | None = None,
     **values: Any,
-) -> Generation:
-    """Greedy continuation of `prompt`, whose decode steps attend to a method's selection.
+) -> Any:
+    """A Generation: a continuation of `prompt` whose decode steps attend to a method's selection. A list for a list.
 
     With a `question`, the prompt is prefilled and indexed before the question is seen; the question is then fed as
     decode steps. `record` keeps every decode step as a Recording: True for all layers, or a collection of layers.
@@ -102,32 +68,110 @@ def generate(
     `kvviz.pin`, `drop`, `exact` and `only`.
     `values` are fields of the method, or `preset`. Recording needs exact attention at every step; timings exclude it.
 
-    Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not a single row of
-    the model's token ids, or a field out of range, and UnknownNameError for an unknown method, preset or field. If a
-    tier runs out of space, or its keys and values are damaged, raises OutOfSpaceError or DamagedOffloadError, with the
-    Generation so far as `error.generation`. It is None during the prefill; a tier too small for the prompt and
+    Writing is greedy. Above `temperature` 0 tokens are sampled, from the most likely ones that together have the
+    probability `top_p`; `seed` makes it reproducible, and is also the seed of a method that has one. The text ends
+    before the first `stop` string. `stream` gets the text as it is written: a function of pieces of text, or a
+    transformers streamer.
+
+    Several prompts, a list or token ids [B, L] with padding on the left (the tokenizer's padding token), run together
+    and give a list of Generations, each with its own text, and with the ledger of their one cache. A list may have a
+    list of questions. Row `r` is sampled with `seed + r`, and `stream` is a function of a piece and `r`. With `record`
+    or `edit` the prompts run one after the other, since both are about one prompt.
+
+    `lm` is a LanguageModel, or a transformers model whose tokenizer is where the model came from.
+
+    Raises InvalidInputError for an empty prompt, one longer than the model's positions, one that is not of the model's
+    token ids, or a value out of range, and UnknownNameError for an unknown method, preset or argument. If a tier runs
+    out of space, or its keys and values are damaged, raises OutOfSpaceError or DamagedOffloadError, with the Generation
+    so far (or the list) as `error.generation`. It is None during the prefill; a tier too small for the prompt and
     `max_new_tokens` fails there already. The model's attention implementation is always restored, also after Ctrl-C.
     """
-    chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
-    ids, question_ids = encoded("generate", lm, prompt, question, max_new_tokens)
-    events = Timeline(_description(lm, chosen, ids.shape[1], store)) if timeline else None
-    placed = placed_edit(lm, ids, edit)
-    if placed is not None and placed.grouped:
-        placed = placed.with_groups(_indexed(lm, chosen, prefill, ids).group_tokens)
-    cache = SelectiveCache(
-        lm.model, chosen, store, prefill=prefill, details=bool(record), timeline=events, edit=placed
-    )  # fmt: skip
-    try:
-        with attached(lm.model):
-            started = time.perf_counter()
-            first = int(fill(lm, cache, ids, len(question_ids) + max_new_tokens).argmax())
-            wait_for_states(cache)
-            prefill_s = time.perf_counter() - started
-            return decode(lm, cache, ids, first, question_ids, max_new_tokens, prefill_s, record)
-    except (OutOfSpaceError, DamagedOffloadError) as error:
-        del cache  # Jupyter keeps the last traceback, and with it the cache and its part of the full tier
-        traceback.clear_frames(error.__traceback__)
-        raise
+    lm = language_model("generate", lm)
+    sampler, stops = Sampler("generate", temperature, top_p, seed), stop_strings("generate", stop)
+    with explained(generate, values):
+        fields = with_seed(method, values, seed)
+        chosen = resolve(method, **(fields if budget is None else {**fields, "budget": budget}))
+    prompts = rows_of("generate", lm, prompt)
+    questions = questions_of("generate", question, len(prompts))
+    check_stream("generate", stream, len(prompts))
+    check_new_tokens("generate", max_new_tokens)
+    run = _Run(lm, chosen, store, prefill, timeline, edit, record, max_new_tokens, sampler, stops)
+    streams = _streams(stream, len(prompts) if several(prompt) else None)
+    if record is not False or edit is not None:  # of one prompt each
+        made = [
+            run.together([text], [asked], [to], first_row=row)[0]
+            for row, (text, asked, to) in enumerate(zip(prompts, questions, streams, strict=True))
+        ]
+    else:
+        made = run.together(prompts, questions, streams)
+    return made if several(prompt) else made[0]
+
+
+def _streams(stream: Stream | None, prompts: int | None) -> list[Stream | None]:
+    """The stream of each of several prompts, or of one (None)."""
+    if prompts is None or stream is None:
+        return [stream] * (prompts or 1)
+    return [lambda piece, row=row: stream(piece, row) for row in range(prompts)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How `generate` runs prompts."""
+
+    lm: LanguageModel
+    method: Method
+    store: str | KVStore
+    prefill: str | Method | None
+    timeline: bool
+    edit: Edit | None
+    record: bool | Collection[int]
+    max_new_tokens: int
+    sampler: Sampler
+    stops: tuple[str, ...]
+
+    def together(
+        self,
+        prompts: Sequence[str | Tensor],
+        questions: Sequence[str],
+        streams: Sequence[Stream | None],
+        first_row: int = 0,
+    ) -> list[Generation]:
+        """The Generations of these prompts in one cache; they are the rows from `first_row` for the sampler."""
+        lm, new_tokens = self.lm, self.max_new_tokens
+        question_ids = [fed_ids(lm, question, "generate: question") for question in questions]
+        asked = [len(ids) for ids in question_ids]
+        batch = batch_of("generate", lm, prompts, asked, new_tokens)
+        cache = self._cache(batch.ids)
+        try:
+            with attached(lm.model):
+                started = time.perf_counter()
+                logits = fill_batch(lm, cache, batch, max(asked) + new_tokens)
+                wait_for_states(cache)
+                prefill_s = time.perf_counter() - started
+                writers = [
+                    Writer(
+                        ids, WrittenText(lm, batch.row(at), self.stops, streams[at]),
+                        partial(self.sampler.token, row=first_row + at),
+                    )
+                    for at, ids in enumerate(question_ids)
+                ]  # fmt: skip
+                firsts = [0 if w.question else w.choose(after) for w, after in zip(writers, logits, strict=True)]
+                return write(lm, cache, batch, firsts, writers, new_tokens, prefill_s, self.record)
+        except (OutOfSpaceError, DamagedOffloadError) as error:
+            del cache  # Jupyter keeps the last traceback, and with it the cache and its part of the full tier
+            traceback.clear_frames(error.__traceback__)
+            raise
+
+    def _cache(self, ids: Tensor) -> SelectiveCache:
+        """An empty cache for prompts [B, L], with the timeline and the edit at its places."""
+        events = Timeline(_description(self.lm, self.method, ids.shape[1], self.store)) if self.timeline else None
+        placed = placed_edit(self.lm, ids, self.edit)
+        if placed is not None and placed.grouped:
+            placed = placed.with_groups(_indexed(self.lm, self.method, self.prefill, ids).group_tokens)
+        return SelectiveCache(
+            self.lm.model, self.method, self.store, prefill=self.prefill, details=bool(self.record), timeline=events,
+            edit=placed,
+        )  # fmt: skip
 
 
 def _indexed(lm: LanguageModel, method: Method, prefill: str | Method | None, ids: Tensor) -> SelectiveCache:
@@ -149,11 +193,16 @@ def encoded(
     operation: str, lm: LanguageModel, prompt: str | Tensor, question: str | None, max_new_tokens: int
 ) -> tuple[Tensor, list[int]]:
     """Prompt ids [1, L] on the model's device, and question ids. Raises the errors of `prompt_ids`."""
-    if max_new_tokens < 1:
-        raise InvalidInputError(f"{operation}: max_new_tokens", max_new_tokens, "an int >= 1")
-    question_ids = fed_ids(lm, question or "")
+    check_new_tokens(operation, max_new_tokens)
+    question_ids = fed_ids(lm, question or "", f"{operation}: question")
     ids = prompt_ids(operation, lm, prompt, question_tokens=len(question_ids), new_tokens=max_new_tokens)
     return ids, question_ids
+
+
+def check_new_tokens(operation: str, max_new_tokens: int) -> None:
+    """Raise InvalidInputError for a number of new tokens below 1."""
+    if max_new_tokens < 1:
+        raise InvalidInputError(f"{operation}: max_new_tokens", max_new_tokens, "an int >= 1")
 
 
 def placed_edit(lm: LanguageModel, ids: Tensor, edit: Edit | None) -> Edit | None:
@@ -162,22 +211,28 @@ def placed_edit(lm: LanguageModel, ids: Tensor, edit: Edit | None) -> Edit | Non
 
 
 def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int = 0) -> Tensor:
-    """Fill the cache with the prompt, chunk by chunk; returns the logits [V] of the next token.
+    """Fill the cache with the prompt [1, L], chunk by chunk; returns the logits [V] of the next token.
 
     `new_tokens` is how many tokens will follow, if known.
     """
+    return fill_batch(lm, cache, Batch(ids, (0,)), new_tokens)[0]
+
+
+def fill_batch(lm: LanguageModel, cache: SelectiveCache, batch: Batch, new_tokens: int = 0) -> Tensor:
+    """As `fill`, with the prompts of a batch; returns logits [B, V]."""
     if cache.get_seq_length() == 0:
-        cache.prompt.ids, cache.prompt.encode = ids, partial(fed_ids, lm)
-    cache.expect(ids.shape[1], new_tokens)
-    chunks = ids.split(PREFILL_CHUNK, dim=1)
+        cache.prompt.ids = batch.ids if len(batch.starts) == 1 else None
+        cache.prompt.encode = partial(fed_ids, lm)
+    cache.expect(batch.ids.shape[1], new_tokens)
+    chunks = batch.ids.split(PREFILL_CHUNK, dim=1)
     for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):
-        logits = next_logits(lm, cache, chunk)
-    return logits
+        logits: Tensor = feed(lm, cache, chunk, batch.starts).logits
+    return logits[:, -1]
 
 
 def next_logits(lm: LanguageModel, cache: SelectiveCache, ids: Tensor) -> Tensor:
     """Logits [V] of the token after `ids` [1, n], which are added to the cache."""
-    logits: Tensor = lm.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+    logits: Tensor = feed(lm, cache, ids).logits
     return logits[0, -1]
 
 
@@ -198,79 +253,6 @@ def decode(
     prefill_s: float,
     record: bool | Collection[int],
 ) -> Generation:
-    """Feed the question, then write greedily until a stop token or `max_new_tokens`."""
-    recorder = None
-    if record is not False:
-        recorder = Recorder(None if record is True else record)
-        recorder.watch([layer for layer in cache.selective_layers if not layer.dense])
-    stops = stop_tokens(lm)
-    clock = [] if question_ids else [prefill_s]
-    decoded = _Decoded(list(question_ids), [] if question_ids else [first], clock)
-    written, started, step = decoded.written, time.perf_counter() - prefill_s, 0
-    with tqdm(total=len(question_ids) + max_new_tokens, desc=cache.method.name, leave=False, disable=None) as progress:
-        while step < len(decoded.fed) or (len(written) < max_new_tokens and written[-1] not in stops):
-            if step == len(decoded.fed):
-                decoded.fed.append(written[-1])
-            token = torch.tensor([[decoded.fed[step]]], device=ids.device)
-            try:
-                logits = next_logits(lm, cache, token)
-            except (OutOfSpaceError, DamagedOffloadError) as error:
-                error.generation = decoded.generation(lm, cache, ids, len(question_ids), recorder)
-                error.add_note(f"The generation so far ({len(written)} tokens) is in the error's `generation`.")
-                raise
-            decoded.predicted.append(int(logits.argmax()))
-            step += 1
-            if step >= len(question_ids):
-                written.append(decoded.predicted[-1])
-                decoded.clock.append(time.perf_counter() - started - (recorder.spent_s if recorder else 0.0))
-            progress.update()
-    return decoded.generation(lm, cache, ids, len(question_ids), recorder)
-
-
-@dataclass
-class _Decoded:
-    """The tokens fed and written after the prompt, the time of each written token, and each step's prediction."""
-
-    fed: list[int]
-    written: list[int]
-    clock: list[float]
-    predicted: list[int] = field(default_factory=list)
-
-    def generation(
-        self, lm: LanguageModel, cache: SelectiveCache, ids: Tensor, question_length: int, recorder: Recorder | None
-    ) -> Generation:
-        """The Generation of all complete steps, with their recording; an interrupted step is left out."""
-        text = str(lm.tokenizer.decode(self.written, skip_special_tokens=True))
-        recording = None
-        if recorder is not None:
-            recorder.keep_steps(len(self.predicted))
-            token_ids = [*ids[0].tolist(), *self.fed[: len(self.predicted)]]
-            recording = recorder.recording(
-                cache.method,
-                model=lm.name,
-                geometry=lm.geometry,
-                tokens=lm.tokens(token_ids),
-                token_ids=token_ids,
-                next_tokens=lm.tokens(self.predicted),
-                prompt_length=ids.shape[1],
-                question_length=min(question_length, len(self.predicted)),
-                exact_layers=cache.exact_layers,
-                answer=text,
-                edit=cache.edit,
-                ledgers={
-                    layer.context.index: ledger_of([layer], ())
-                    for layer in cache.selective_layers
-                    if layer.observer is recorder
-                },
-            )
-        clock, nan = self.clock, float("nan")
-        tpot = (clock[-1] - clock[0]) / (len(clock) - 1) if len(clock) > 1 else nan
-        build_s = sum(layer.build_s for layer in cache.selective_layers)
-        timings = Timings(clock[0] if clock else nan, clock[1] if len(clock) > 1 else nan, tpot, build_s)
-        return Generation(text, self.written, timings, cache.ledger(), recording, cache.timeline)
-
-
-def stop_tokens(lm: LanguageModel) -> set[int]:
-    """Ids of the tokens that end an answer."""
-    stops = lm.model.generation_config.eos_token_id
-    return set() if stops is None else set(stops if isinstance(stops, list) else [stops])
+    """Feed the question, then write greedily until a stop token or `max_new_tokens`. `first` is the first token."""
+    writer = Writer(question_ids, WrittenText(lm, ids), Sampler("decode").token)
+    return write(lm, cache, Batch(ids, (0,)), [first], [writer], max_new_tokens, prefill_s, record)[0]

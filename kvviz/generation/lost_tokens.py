@@ -80,10 +80,14 @@ class LossObserver:
 def given_weights(layer: LayerCache, queries: Tensor, selection: Selection, weights: Tensor) -> Tensor:
     """The weight that the step gave to each token, [R, N], from the exact `weights` [1, Q, N].
 
+    If tokens are stored in fewer bits, it is that of the stored keys.
+
     A merged token has its part of its centroid's weight, at most its exact weight (see `metrics.merged_share`).
     """
     context, rows, length = layer.context, selection.indices.shape[1], weights.shape[-1]
     attended = Attended.of([selection], context.n_heads, length - 1)
+    if not layer.store.exact:
+        weights = attention_weights(queries, layer.store.keys, context.scale, context.softcap)
     given = (weights[0].log() + attended.mask[:, 0]).softmax(-1).nan_to_num()  # [Q, N]
     if selection.value_correction is not None:
         given = given * (1 - selection.value_correction.share[0][:, None])

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..cache.selective_cache import SelectiveCache
 from ..methods import resolve, resolve_prefill
 from ..methods.base import Method
-from ..methods.capabilities import SparsePrefill
+from ..methods.capabilities import Quantising, SparsePrefill
 from ..trace.edits import Edit
 from .generating import fill, wait_for_states
 
@@ -81,7 +81,7 @@ class SharedPrefill:
         return self._built
 
     def _base(self, method: Method) -> tuple[SelectiveCache, Tensor, float]:
-        exact = method.ignores_budget and not isinstance(method, SparsePrefill)  # `full`, the reference
+        exact = method.ignores_budget and not isinstance(method, SparsePrefill | Quantising)  # `full`, the reference
         prefill = method if self._sparse is None or exact else self._sparse
         sparse = isinstance(prefill, SparsePrefill)
         key = repr(prefill) if sparse else "exact"

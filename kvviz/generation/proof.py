@@ -30,7 +30,8 @@ class Proof:
     """Restores heads of a method's run, and scores the answer again.
 
     `score` is that of the run and `attended` what its steps attended to, by layer; `choices(stage)` are the tokens that
-    they attend to if this stage is exact, by layer.
+    they attend to if this stage is exact, by layer. A method that stores tokens in fewer bits reads them so in all
+    heads, restored or not.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Proof:
     ) -> None:
         self._forced, self._method, self._score, self._attended = forced, method, score, attended
         self._choices = {stage: choices(stage) for stage in (*method.stages, UNTRIMMED)}
+        self._stored = forced.stored_cache(method)
         heads = range(forced.lm.geometry.n_kv_heads)
         self.heads: list[Head] = [(layer, head) for layer in sorted(attended) for head in heads]
         self._frozen = self._scored()  # as `score`, up to rounding
@@ -51,7 +53,8 @@ class Proof:
 
     def pinned(self, positions: Sequence[int]) -> list[float]:
         """The log-probability that comes back if every head attends to one of these tokens in addition, for each."""
-        scores = self._forced.frozen_scores(self._attended, [Change(shown=[position]) for position in positions])
+        changes = [Change(shown=[position]) for position in positions]
+        scores = self._forced.frozen_scores(self._attended, changes, self._stored)
         return [score.total - self._frozen.total for score in scores]
 
     def restored(self) -> pd.DataFrame:
@@ -70,11 +73,17 @@ class Proof:
         return to_table(diagnosis.RESTORED, rows)
 
     def waterfall(self, full: Score) -> pd.DataFrame:
-        """The table `Diagnosis.waterfall`: from the method to full attention, with one more stage exact in each row."""
+        """The table `Diagnosis.waterfall`: from the method to full attention, with one more stage exact in each row.
+
+        If tokens are stored in fewer bits, reading them exactly comes after all stages.
+        """
         rows = [{"stage": diagnosis.METHOD, "logprob": self._frozen.total}]
         for stage in reversed(self._method.stages):
             exact_stages = UNTRIMMED if stage == "ranking" and "trimming" in self._method.stages else stage
             rows.append({"stage": stage, "logprob": self._all_heads(exact_stages).total})
+        if self._stored is not None:
+            exactly = self._forced.frozen_score(self._attended, self._change(self.heads, EVERYTHING))
+            rows.append({"stage": diagnosis.STORAGE, "logprob": exactly.total})
         return to_table(diagnosis.WATERFALL, [*rows, {"stage": diagnosis.FULL, "logprob": full.total}])
 
     def smallest(self) -> tuple[tuple[Head, ...] | None, Score | None]:
@@ -122,7 +131,7 @@ class Proof:
         return self._everywhere[stage]
 
     def _scored(self, restored: Collection[Head] = (), stage: str = EVERYTHING) -> Score:
-        return self._forced.frozen_score(self._attended, self._change(restored, stage))
+        return self._forced.frozen_score(self._attended, self._change(restored, stage), self._stored)
 
     def _change(self, restored: Collection[Head], stage: str) -> Change:
         """The heads restored, or with one stage exact."""
@@ -130,7 +139,8 @@ class Proof:
 
     def _rows(self, tried: Sequence[tuple[Head, str]]) -> list[dict[str, Any]]:
         """The table's rows for single heads and stages."""
-        scores = self._forced.frozen_scores(self._attended, [self._change([head], stage) for head, stage in tried])
+        changes = [self._change([head], stage) for head, stage in tried]
+        scores = self._forced.frozen_scores(self._attended, changes, self._stored)
         return [self._row(head, stage, score) for (head, stage), score in zip(tried, scores, strict=True)]
 
     def _row(self, head: Head, stage: str, score: Score) -> dict[str, Any]:

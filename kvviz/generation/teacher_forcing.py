@@ -19,14 +19,20 @@ from ..cache.selective_cache import SelectiveCache
 from ..errors import InvalidInputError
 from ..methods import resolve
 from ..methods.base import Method
+from ..methods.capabilities import Quantising
 from ..methods.selection import Selection
 from ..models.encoding import fed_ids, prompt_ids
+from ..models.wrapping import language_model
 from ..trace.edits import Edit
 from ..trace.score import Score
+from .arguments import explained
+from .feeding import feed
 from .generating import next_logits, placed_edit
 from .prefill import SharedPrefill
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ..models import LanguageModel
 
 NO_CHANGE = Change()
@@ -37,7 +43,7 @@ Observer = Callable[[LayerCache, Tensor, Selection, Tensor, float], None]
 
 @torch.no_grad()
 def score(
-    lm: LanguageModel,
+    lm: LanguageModel | PreTrainedModel,
     prompt: str | Tensor,
     answer: str,
     method: str | Method = "clusterkv",
@@ -55,7 +61,9 @@ def score(
 
     Raises InvalidInputError for an answer without tokens, and the errors of `generate`.
     """
-    chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
+    lm = language_model("score", lm)
+    with explained(score, values):
+        chosen = resolve(method, **(values if budget is None else {**values, "budget": budget}))
     forced = ForcedAnswer(lm, prompt, answer, question, retain_queries=chosen.needs_queries, prefill=prefill)
     return forced.score(chosen, edit)
 
@@ -78,7 +86,7 @@ class ForcedAnswer:
         details: bool = False,
     ) -> None:
         self.lm = lm
-        self.question_ids = fed_ids(lm, question or "")
+        self.question_ids = fed_ids(lm, question or "", "score: question")
         self.answer_ids = _answer_ids(lm, answer)
         new = len(self.answer_ids)
         self.ids = prompt_ids("score", lm, prompt, question_tokens=len(self.question_ids), new_tokens=new)
@@ -97,6 +105,13 @@ class ForcedAnswer:
         """The prompt's cache under exact attention, not to be changed, and the next token's logits [V]."""
         with attached(self.lm.model):
             return self.shared.exact()
+
+    def stored_cache(self, method: Method) -> SelectiveCache | None:
+        """The prompt's cache as the method stores it, not to be changed; None for a method that stores it exactly."""
+        if not isinstance(method, Quantising):
+            return None
+        with attached(self.lm.model):
+            return self.shared.cache(method)[0]
 
     @property
     def fed(self) -> list[int]:
@@ -126,14 +141,25 @@ class ForcedAnswer:
 
         return self.score(method, observer=note), dict(selections)
 
-    def frozen_score(self, attended: Mapping[int, Attended] | None = None, change: Change = NO_CHANGE) -> Score:
+    def frozen_score(
+        self,
+        attended: Mapping[int, Attended] | None = None,
+        change: Change = NO_CHANGE,
+        stored: SelectiveCache | None = None,
+    ) -> Score:
         """As `frozen_scores`, for one change."""
-        return self.frozen_scores(attended, [change])[0]
+        return self.frozen_scores(attended, [change], stored)[0]
 
     @torch.no_grad()
-    def frozen_scores(self, attended: Mapping[int, Attended] | None, changes: Sequence[Change]) -> list[Score]:
+    def frozen_scores(
+        self,
+        attended: Mapping[int, Attended] | None,
+        changes: Sequence[Change],
+        stored: SelectiveCache | None = None,
+    ) -> list[Score]:
         """The Score of each change, from passes that compute all steps over what they attend to (see `FrozenCache`).
 
+        They read the prompt's tokens from `stored`, a cache of `stored_cache`, or by default exactly.
         Several changes are computed in one pass, a row each, as far as memory allows; `passes` counts the rows. Raises
         InvalidInputError with a `prefill`: a pass goes on from the exactly prefilled prompt.
         """
@@ -145,7 +171,7 @@ class ForcedAnswer:
         width = self._rows_at_once()
         scores = []
         for start in range(0, len(changes), width):
-            frozen = FrozenCache(cache, attended, changes[start : start + width])
+            frozen = FrozenCache(stored or cache, attended, changes[start : start + width])
             scores += [self._score([first, *logits][-len(self.answer_ids) :]) for logits in self._fed_to(frozen)]
         return scores
 
@@ -160,7 +186,7 @@ class ForcedAnswer:
         fed = torch.tensor([self.fed[:-1]], device=self.ids.device).expand(frozen.rows, -1)
         kept = min(len(self.answer_ids), fed.shape[1])  # only the answer's predictions are needed
         with attached(self.lm.model):
-            found = self.lm.model(fed, past_key_values=frozen, use_cache=True, logits_to_keep=kept)
+            found = feed(self.lm, frozen, fed, kept=kept)
         self.passes += frozen.rows
         logits: Tensor = found.logits
         return logits
@@ -177,7 +203,7 @@ class ForcedAnswer:
 
 
 def _answer_ids(lm: LanguageModel, answer: str) -> list[int]:
-    ids = fed_ids(lm, answer) if isinstance(answer, str) else []
+    ids = fed_ids(lm, answer, "score: answer") if isinstance(answer, str) else []
     if not ids:
         raise InvalidInputError("score: answer", repr(answer), "text of at least one token")
     return ids

@@ -9,14 +9,15 @@ from ..trace.styles import Style
 from .base import REGISTRY, LayerContext, Method, State
 from .capabilities import SparsePrefill
 from .eviction import Eviction
+from .quantised import Quantised
 from .scoring import ScoringMethod
 from .selection import Selection
 from .sliders import Slider
 from .wrapper import Wrapper
 
 __all__ = [
-    "Eviction", "LayerContext", "Method", "ScoringMethod", "Selection", "Slider", "State", "Style", "Wrapper", "create",
-    "get", "names", "resolve", "resolve_prefill", "table",
+    "Eviction", "LayerContext", "Method", "Quantised", "ScoringMethod", "Selection", "Slider", "State", "Style",
+    "Wrapper", "create", "get", "names", "resolve", "resolve_prefill", "table",
 ]  # fmt: skip
 
 

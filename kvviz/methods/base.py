@@ -35,7 +35,7 @@ else:
 __all__ = ["REGISTRY", "Generated", "Kind", "LayerContext", "Method", "S", "State"]
 
 Generated = Literal["within", "on_top"]  # where tokens generated after the prompt count in the budget
-Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
+Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill", "quantised"]
 
 
 class Methods(Registry["Method"]):
@@ -88,6 +88,7 @@ class Method(ABC, Generic[S]):
     least_recent: ClassVar[int] = 0  # 1 if the newest token is always attended to, even with `recent` 0
     builds_for_any_budget: ClassVar[bool] = False  # a state built for one budget serves all others; not inherited
     attends_on_host: ClassVar[bool] = False  # selections may have a `host_part`
+    attends_to_centroids: ClassVar[bool] = False  # selections may have `merged` centroids
     device_cache: ClassVar[StepCache | BlockCache] = StepCache()  # the device's part of an offloaded cache
     group_name: ClassVar[str] = "cluster"  # the name of one group in `Selection.groups`
     score_name: ClassVar[str] = "score"  # what the scores of `ranking` and of selections are, in words

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..clustering.merged import Merged
+from ..offload.codec import Codec
 from .state import LayerContext
 
 
@@ -36,6 +37,18 @@ class Merging(ABC):
     @abstractmethod
     def raw_tokens(self, state: Any) -> int:
         """The number of tokens per head that `keeps` keeps; once it falls, the layer frees merged tokens at once."""
+
+
+class Quantising(ABC):
+    """A method whose layers store keys and values in fewer bits.
+
+    One rule holds for what the method sees. It is given tokens exactly, a prompt's in `build` and a new one in
+    `extend`; what it looks up later in its TokenCache is what is stored.
+    """
+
+    @abstractmethod
+    def codecs(self) -> tuple[Codec, Codec]:
+        """How the keys of a layer are stored, and how its values."""
 
 
 class HostMetadata(ABC):

@@ -108,6 +108,7 @@ class CentroidKV(Merging, Method[CentroidKVState]):
     title = "CentroidKV"
     paper = "OpenReview T3EeupQhGj"
     kind = "merging"
+    attends_to_centroids = True
     stages = ("kept",)
     group_name = "centroid"
     style = Style("#D55E00", "dash", "diamond")

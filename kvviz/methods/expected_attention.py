@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .base import Generated
+from .base import Generated, LayerContext
 from .eviction import Eviction, EvictionState
 from .fields import number, one_of, whole
 from .rotation import angles, turn, unrotate
@@ -26,10 +26,11 @@ class ExpectedAttention(Eviction[EvictionState]):
     scale s: the moment-generating function. Normalised over the tokens and reduced over the group, it is raised by
     `epsilon` and multiplied by the L2 norm of the value. The first `sinks` tokens stay; neither their queries nor their
     keys count. Source: Expected Attention (arXiv 2510.00636), section 3, and its published class, kvpress's
-    ExpectedAttentionPress. The class has epsilon 0 by default (preset="official"); the paper has 0.02.
+    ExpectedAttentionPress, with the class's defaults. An `epsilon` above the expected weights, which are about 0.001
+    for prompts of 1,000 tokens, lets the norm of the value decide.
 
     The layer's RoPE must be known (`LayerContext.rotation`): a trace of an earlier version, or a model whose
-    frequencies depend on the length, is refused. Building takes O(L·D²) operations for each query head.
+    frequencies depend on the length, is refused.
 
     Deviations: the paper's equation has the norm of the value after the output projection, here and in the class it is
     that of the value itself. The paper shares budgets among heads (`adakv` over this method does). A soft cap of the
@@ -47,14 +48,18 @@ class ExpectedAttention(Eviction[EvictionState]):
         **Eviction.expected_failures,
         "the_budget_holds": "the method compresses prompts; generated tokens come on top, as in its published class",
     }
-    presets = {"paper": {}, "official": {"epsilon": 0.0}}
+    presets = {"paper": {}}
 
     generated: Generated = "on_top"
     sinks: int = 4
     future: int = whole(512, 1)
     spread: Literal["covariance", "none"] = one_of("covariance", ("covariance", "none"))
     value_norm: Literal["l2", "none"] = one_of("l2", ("l2", "none"))
-    epsilon: float = number(0.02, 0)
+    epsilon: float = number(0, 0)
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
+        """The state with the prompt's best tokens; O(L·D²) for each query head, of covariance and scores."""
+        return super().build(layer, queries, keys, values)
 
     def rank(self, state: EvictionState, queries: Tensor, keys: Tensor) -> Tensor:
         """The expected attention of the tokens after the sinks, times the norm of their values; 0 for sinks."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
+from .base import LayerContext
 from .eviction import UNRANKED, Eviction, EvictionState
 from .fields import whole
 from .selection import positions, take_tokens
@@ -24,9 +25,8 @@ class KeyDiff(Eviction[EvictionState]):
     step drops one token before its own is added, so generated tokens count within the budget. `recent` is the sliding
     window of the paper's variant for chats, 0 otherwise. Source: KeyDiff (arXiv 2504.15364), section 3 (block 128).
 
-    Building costs O(L·D) operations per token of the budget and block: L / `block` rankings of budget + block keys. A
-    decode step reads the kept keys a second time. Deviation: the prompt's own attention is exact here; in the paper a
-    block attends only to what was kept before it, which saves prefill and changes later keys. preset="kvpress" has the
+    A decode step reads the kept keys a second time. Deviation: the prompt's own attention is exact here; in the paper a
+    block attends to what was kept before it, no more, which changes later keys. preset="kvpress" has the
     settings of KeyDiffPress, which ranks a whole prompt at once (block 0) and drops nothing while decoding.
     """
 
@@ -39,6 +39,10 @@ class KeyDiff(Eviction[EvictionState]):
     keeps_votes = False
 
     block: int = whole(128, 0)
+
+    def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
+        """The state with the prompt's best tokens; O(L·D · (1 + budget / block)): each block ranks all that is held."""
+        return super().build(layer, queries, keys, values)
 
     def rank(self, state: EvictionState, queries: Tensor, keys: Tensor) -> Tensor:
         """Distinctiveness of the tokens that the blocks left; UNRANKED for those dropped before the last block."""

@@ -92,7 +92,7 @@ class KVzip(Eviction[EvictionState]):
         return reduce_group(most, layer.n_kv_heads, self.group)
 
     def build(self, layer: LayerContext, queries: Tensor, keys: Tensor, values: Tensor) -> EvictionState:
-        """The state with the prompt's best tokens; the first layer runs the model for all of them."""
+        """The state with the prompt's best tokens; a prefill and a repetition by the model, in the first layer."""
         length = keys.shape[2]
         if self.queries == "repetition" and keys.shape[0] > 1:
             raise InvalidInputError(self.name, f"a batch of {keys.shape[0]} prompts", "one prompt")

@@ -12,6 +12,7 @@ from .buffered import BufferedEviction
 from .eviction import EvictionState
 from .fields import checked, number, whole
 from .selection import Group, reduce_group, to_selection_heads
+from .sliders import Slider
 
 ROW_BLOCK = 256  # rows of the similarity matrix per block; limits the memory to 256 · L numbers per head
 
@@ -56,6 +57,10 @@ class RKV(BufferedEviction[RKVState]):
     score_name = "importance less redundancy"
     presets = {"paper": {}, "official": {"mix": 0.07, "shields_first": True}}
     state_class = RKVState
+    sliders = (
+        Slider("mix", "importance λ", (0.0, 0.05, 0.1, 0.3, 0.5, 1.0), "share of importance; the rest is redundancy"),
+        Slider("buffer", "buffer", (1, 8, 16, 32, 64, 128), "generated tokens between two rounds of eviction"),
+    )
 
     recent: int = whole(8, 1)  # without a window there is no importance
     group: Group = "max"

@@ -19,6 +19,7 @@ from .eviction import Eviction, EvictionState
 from .fields import checked, number, whole
 from .ranking import Ranking
 from .selection import Selection, reduce_group, take_tokens, to_selection_heads
+from .sliders import Slider
 from .snapkv import SnapKV
 from .state import tensor_bytes
 
@@ -119,6 +120,10 @@ class RocketKV(Eviction[RocketKVState]):
         "the_budget_holds": "stage 1 keeps more tokens than a step attends to, and all generated ones (section 3)",
     }
     state_class = RocketKVState
+    sliders = (
+        Slider("kernel", "kernel", (1, 7, 15, 31, 63, 127), "neighbours of which a token takes the largest vote"),
+        Slider("sketch_share", "share for the sketch", (0.0, 0.25, 0.5, 0.75), "share of the budget not attended to"),
+    )
     keeps_votes = False
 
     observed: int = whole(32, 1)

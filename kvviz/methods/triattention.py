@@ -15,6 +15,7 @@ from .eviction import EvictionState
 from .fields import one_of, whole
 from .rotation import angles, pairs, turn, unrotate
 from .selection import Group, reduce_group, to_selection_heads
+from .sliders import Slider
 
 QUERY_BLOCK = 1024  # queries that are turned back at a time; limits the memory of a long prompt
 LEAST_SPREAD = 1e-6  # of the scores of a head, so that equal scores are not divided by 0
@@ -66,6 +67,10 @@ class TriAttention(BufferedEviction[TriAttentionState]):
     score_name = "expected attention logit, standardised"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {}, "official": {"protects_prompt": True}}
     state_class = TriAttentionState
+    sliders = (
+        Slider("farthest", "farthest query", (1, 16, 256, 4096, 65536), "tokens ahead, up to which queries count"),
+        Slider("buffer", "buffer", (1, 8, 16, 32, 64, 128), "generated tokens between two rounds of eviction"),
+    )
 
     group: Group = "max"
     farthest: int = whole(65536, 1)

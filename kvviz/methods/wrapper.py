@@ -22,6 +22,8 @@ class Wrapper(Method[Any]):
     it builds. The fields of both are fields of the whole, and share one budget: `create("twilight(quest)", budget=512,
     p=0.9, page_size=32)`. Wrappers nest: "kivi(twilight(quest))".
 
+    Over full attention, a wrapper has its own title and colour: it is then what it is alone.
+
     A subclass sets `wraps`, the name of the method that it wraps by default, and `check_wrapped`. It may add tensors to
     a state: see `State.extras`.
     """
@@ -46,14 +48,15 @@ class Wrapper(Method[Any]):
         if issubclass(method, cls):
             raise InvalidInputError(f"{cls.name} over {method.name}", cls.name + " twice", "each wrapper once")
         cls.check_wrapped(method)
+        alone = method.name == "full"
         body: dict[str, Any] = {
             "__module__": cls.__module__,
             "__doc__": f"{cls.title} over {method.title}: see {cls.__name__} and {method.__name__}.",
             "__reduce__": _reduce,
             "name": f"{cls.name}({method.name})",
-            "title": f"{cls.title} over {method.title}",
+            "title": cls.title if alone else f"{cls.title} over {method.title}",
             "paper": cls.paper,
-            "style": dataclasses.replace(Style(), color=method.style.color),
+            "style": cls.style if alone else dataclasses.replace(Style(), color=method.style.color),
             "presets": _presets(cls, method),
             "expected_failures": {**method.expected_failures, **cls.expected_failures},
             "builds_for_any_budget": cls.builds_for_any_budget and method.builds_for_any_budget,

@@ -39,10 +39,7 @@ def prompt_ids(
     if ids.shape[1] == 0:
         raise InvalidInputError(f"{operation}: prompt", "an empty prompt", wanted)
     ids = ids[:, :max_tokens].to(lm.device, torch.int64)
-    vocabulary: int = lm.model.config.get_text_config().vocab_size
-    if not 0 <= ids.min() <= ids.max() < vocabulary:
-        got = f"token ids from {int(ids.min())} to {int(ids.max())}"
-        raise InvalidInputError(f"{operation}: prompt", got, f"token ids from 0 to {vocabulary - 1}")
+    _check_vocabulary(f"{operation}: prompt", lm, int(ids.min()), int(ids.max()))
     length, most = ids.shape[1], lm.geometry.max_positions
     if (total := length + question_tokens + new_tokens) > most:
         of_all = f" ({length} of the prompt, {question_tokens} of the question, {new_tokens} new)"
@@ -51,9 +48,22 @@ def prompt_ids(
     return ids
 
 
-def fed_ids(lm: LanguageModel, text: str) -> list[int]:
-    """Token ids of what is fed behind a prompt, such as a question: without a beginning-of-text token."""
-    return list(lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids) if text else []
+def fed_ids(lm: LanguageModel, text: str, operation: str = "text behind a prompt") -> list[int]:
+    """Token ids of what is fed behind a prompt, such as a question: without a beginning-of-text token.
+
+    Raises InvalidInputError, which names `operation`, for a token that is not in the model's vocabulary.
+    """
+    ids = list(lm.tokenizer(text, add_special_tokens=False, verbose=False).input_ids) if text else []
+    if ids:
+        _check_vocabulary(operation, lm, min(ids), max(ids))
+    return ids
+
+
+def _check_vocabulary(operation: str, lm: LanguageModel, lowest: int, highest: int) -> None:
+    vocabulary: int = lm.model.config.get_text_config().vocab_size
+    if not 0 <= lowest <= highest < vocabulary:
+        got = f"token ids from {lowest} to {highest}"
+        raise InvalidInputError(operation, got, f"token ids from 0 to {vocabulary - 1}, the model's vocabulary")
 
 
 def decoded(lm: LanguageModel, ids: list[int]) -> str:

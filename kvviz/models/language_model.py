@@ -24,15 +24,17 @@ class LanguageModel:
     the name, directory or file passed to `load`, or None for a model that `load` did not load.
 
     Raises UnsupportedModelError for a model that is not decoder-only, has no attention layer (Mamba), no rotary
-    position embedding, or keys and values of different widths.
+    position embedding, or keys and values of different widths, and InvalidInputError for something else than a
+    transformers model, no tokenizer, or one with more tokens than the model has embeddings.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> None:
+        _check_parts(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
         self.source: str | None = None
         self.name = name or Path(model.config._name_or_path).name or type(model).__name__
-        self.geometry = _geometry(model, self.name)
+        self.geometry = geometry_of(model, self.name)
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.name!r}, {self.geometry}, {self.model.dtype}, {self.device})"
@@ -97,6 +99,22 @@ class LanguageModel:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
+def _check_parts(model: Any, tokenizer: Any) -> None:
+    """Raise InvalidInputError for parts that cannot be a language model."""
+    if not hasattr(model, "config"):
+        wanted = "a transformers model; kvviz.load(name) takes a name"
+        raise InvalidInputError("LanguageModel: model", f"a {type(model).__name__}", wanted)
+    if not callable(tokenizer):
+        got = "None" if tokenizer is None else f"a {type(tokenizer).__name__}"
+        wanted = "the model's tokenizer, such as transformers.AutoTokenizer.from_pretrained(name)"
+        raise InvalidInputError("LanguageModel: tokenizer", got, wanted)
+    vocabulary = getattr(model.config.get_text_config(), "vocab_size", None)
+    # without added tokens: Gemma 3 has one for images, which its models for text have no embedding of
+    if vocabulary is not None and getattr(tokenizer, "vocab_size", 0) > vocabulary:
+        got = f"one of {tokenizer.vocab_size:,} tokens for a model of {vocabulary:,}"
+        raise InvalidInputError("LanguageModel: tokenizer", got, "the tokenizer that belongs to the model")
+
+
 def check_decoder(config: Any, name: str) -> None:
     """Raise UnsupportedModelError for a model with an encoder."""
     if config.is_encoder_decoder:
@@ -104,7 +122,8 @@ def check_decoder(config: Any, name: str) -> None:
         raise UnsupportedModelError(f"load {name}", got, "a decoder-only model")
 
 
-def _geometry(model: PreTrainedModel, name: str) -> Geometry:
+def geometry_of(model: PreTrainedModel, name: str) -> Geometry:
+    """The shape of a model's attention. Raises the errors of `LanguageModel`, which name the model."""
     config = model.config.get_text_config()
     operation, kind = f"load {name}", f"a {config.model_type} model"
     check_decoder(model.config, name)

@@ -20,11 +20,12 @@ from ..errors import (
     UnknownNameError,
     UnsupportedModelError,
 )
-from .dequantized import dequantized
+from .dequantized import dequantized, dequantized_config
 from .language_model import LanguageModel, check_decoder
+from .wrapping import language_model
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 SHARED = "auto"  # the device name for layers that are distributed over several devices
 
@@ -58,9 +59,11 @@ BUNDLED = {
     )
 }
 
+KNOWN = (*BUNDLED, "a directory", "a .gguf file", "a hub id (owner/name)")
+
 
 def load(
-    name: str | os.PathLike[str] = "smollm2-135m",
+    name: str | os.PathLike[str] | PreTrainedModel = "smollm2-135m",
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> LanguageModel:
@@ -70,27 +73,22 @@ def load(
     memory (accelerate's `device_map`), for a model that does not fit on one GPU. `dtype`: by default bfloat16 on CUDA,
     else float32. A .gguf file is de-quantised once and cached in the user's cache folder, or in the folder named by the
     environment variable KVVIZ_CACHE: for SmolLM2-135M this takes 9 s the first time, then 0.5 s (two cores, without
-    imports). Code that comes with a model is never run.
+    imports). Code that comes with a model is never run. A transformers model is wrapped where it is, as it is, with the
+    tokenizer of the directory or hub id that it came from; `LanguageModel(model, tokenizer)` takes another one.
 
     Raises UnknownNameError for an unknown name, MissingDependencyError if the bundled model is not installed,
     UnsupportedModelError for a model that kvviz does not support, IncompatibleFileError for damaged files, and
     KVVizError if the cache folder cannot be written or the hub does not answer.
     """
-    gpu = torch.cuda.is_available()
+    if not isinstance(name, str | os.PathLike):
+        if device is not None or dtype is not None:
+            wanted = "no device and no dtype: model.to(...) moves a loaded model"
+            raise InvalidInputError("load a model", f"{type(name).__name__}, device={device}, dtype={dtype}", wanted)
+        return language_model("load a model", name)
     shared = device == SHARED
-    placed = torch.device("cuda" if gpu else "cpu") if shared or device is None else torch.device(device)
-    dtype = dtype or (torch.bfloat16 if placed.type == "cuda" else torch.float32)
-    bundled = BUNDLED.get(str(name))
-    path = bundled.path() if bundled else Path(name)
-    title = bundled.title if bundled else path.stem if path.suffix == ".gguf" else str(name)
-    if path.suffix == ".gguf" and path.is_file():
-        source = dequantized(path)
-    elif path.is_dir():
-        source, title = path, path.resolve().name
-    elif path.suffix == ".gguf" or path.is_absolute():
-        raise InvalidInputError("load a model", f"no file {path}", "an existing .gguf file or directory")
-    else:
-        source = Path(name)
+    placed, dtype = placement(None if shared else device, dtype)
+    path, title = _located(name)
+    source = dequantized(path) if path.suffix == ".gguf" else path
     with _errors_of(str(name)):
         model, tokenizer = _read(source, dtype, SHARED if shared else None)
     if not shared:
@@ -98,6 +96,36 @@ def load(
     loaded = LanguageModel(model, tokenizer, title)
     loaded.source = str(name)
     return loaded
+
+
+def placement(device: str | torch.device | None, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype]:
+    """The device and the dtype that `load` chooses for what is None."""
+    placed = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device is None else torch.device(device)
+    return placed, dtype or (torch.bfloat16 if placed.type == "cuda" else torch.float32)
+
+
+def read_config(name: str | os.PathLike[str]) -> tuple[PreTrainedConfig, str]:
+    """The config and the title of a model as `load` takes it; no weights are read. Raises the errors of `load`."""
+    from transformers import AutoConfig
+
+    path, title = _located(name)
+    with _errors_of(str(name)):
+        if path.suffix == ".gguf":
+            return dequantized_config(path), title
+        return AutoConfig.from_pretrained(str(path), trust_remote_code=False), title
+
+
+def _located(name: str | os.PathLike[str]) -> tuple[Path, str]:
+    """Where a model is (a directory, a .gguf file, or else a hub id) and its title."""
+    bundled = BUNDLED.get(str(name))
+    path = bundled.path() if bundled else Path(name)
+    if path.is_dir():
+        return path, path.resolve().name
+    if (path.suffix == ".gguf" and not path.is_file()) or (path.is_absolute() and path.suffix != ".gguf"):
+        raise InvalidInputError("load a model", f"no file {path}", "an existing .gguf file or directory")
+    if not bundled and path.suffix != ".gguf" and "/" not in str(name):  # hub ids of models with RoPE have an owner
+        raise UnknownNameError("load a model", str(name), KNOWN)
+    return path, bundled.title if bundled else path.stem if path.suffix == ".gguf" else str(name)
 
 
 def _read(source: Path, dtype: torch.dtype, device_map: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -128,9 +156,6 @@ def _errors_of(name: str) -> Iterator[None]:
     except OSError as error:
         if Path(name).is_dir():
             raise InvalidInputError(operation, error, "a directory that save_pretrained wrote") from error
-        if "/" not in name:
-            known = [*BUNDLED, "a directory", "a .gguf file", "a hub id"]
-            raise UnknownNameError("load a model", name, known) from error
         raise KVVizError(operation, error, "a directory, a .gguf file or a reachable hub id") from error
     except ValueError as error:  # also when the model's code is not part of transformers
         wanted = "a causal language model whose code is in transformers"

@@ -2,8 +2,9 @@
 
 from .arena import StepCache
 from .block_cache import BlockCache
+from .codec import Codec
 from .device_store import DeviceStore
 from .kvstore import KVStore
 from .link import LinkModel
 
-__all__ = ["BlockCache", "DeviceStore", "KVStore", "LinkModel", "StepCache"]
+__all__ = ["BlockCache", "Codec", "DeviceStore", "KVStore", "LinkModel", "StepCache"]

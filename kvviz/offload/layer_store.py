@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -30,6 +31,14 @@ def row_places(positions: Tensor, batch: int, heads: int, capacity: int, rows: s
     sequence = torch.arange(batch, device=positions.device)[rows, None, None]
     selection_head = torch.arange(positions.shape[1], device=positions.device)[:, None]
     return positions + (sequence * heads + selection_head // (positions.shape[1] // heads)) * capacity
+
+
+def rows_of(buffer: Tensor, places: Tensor) -> Tensor:
+    """Rows [..., D] of a contiguous buffer [B, H, N, D] at `places` [...] in the list of all its rows.
+
+    index_select of whole rows takes 10 µs, a gather along all channels 870 µs (3 x 640 rows of 64, EPYC).
+    """
+    return buffer.view(-1, buffer.shape[-1]).index_select(0, places.flatten()).view(*places.shape, buffer.shape[-1])
 
 
 class LayerStore(ABC):
@@ -77,6 +86,11 @@ class LayerStore(ABC):
         """Whether all tokens ever stored are still there."""
         return True
 
+    @property
+    def exact(self) -> bool:
+        """Whether tokens come back bit for bit as they were."""
+        return True
+
     @abstractmethod
     def reserve(self, keys: Tensor, values: Tensor, capacity: int) -> None:
         """Make room for `capacity` tokens shaped like keys and values [B, H, n, D]; stored tokens stay."""
@@ -92,6 +106,13 @@ class LayerStore(ABC):
     @abstractmethod
     def last(self, count: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, count, D] of the last tokens stored."""
+
+    def compress(self, starts: Sequence[int] | None = None) -> None:
+        """Store tokens in fewer bits, if the store does so: after a prompt is indexed, and after each step.
+
+        `starts` [B] counts each row's left padding.
+        """
+        return
 
     def offload_chunk(self) -> None:
         """Offload a chunk of a prompt before the next one is stored."""
@@ -174,6 +195,10 @@ class LayerStore(ABC):
     @abstractmethod
     def kept_bytes(self) -> dict[str, int]:
         """Bytes of the memory for keys and values on each tier, spare room included."""
+
+    def read_bytes(self, indices: Tensor) -> int:
+        """Bytes of the keys and values at `indices` [B, R, S], -1 pads, as they are stored."""
+        return int((indices >= 0).sum()) * self.token_bytes
 
     @property
     @abstractmethod

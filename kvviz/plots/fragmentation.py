@@ -24,7 +24,7 @@ _MAP_HEIGHT, _BARS_HEIGHT, _GAP, _BELOW = 200, 150, 84, 84  # pixels
 
 def page_fragmentation(
     source: Trace | Recording,
-    layer: int,
+    layer: int | None = None,
     head: int = 0,
     *,
     top: int = 64,
@@ -43,8 +43,8 @@ def page_fragmentation(
     tokens). The histogram counts all pages with an important token, over all steps; the diamonds show what is expected
     if as many tokens are drawn at random. The title gives the share of those pages that is wasted.
 
-    `source`, `head` and `steps` as for `importance_drift`; the map shows the last 16 of the steps. `pages`: the
-    half-open range of pages in the map, by default 4 consecutive ones with a typical number of important tokens per
+    `source`, `layer`, `head` and `steps` as for `importance_drift`; the map shows the last 16 of the steps. `pages`:
+    the half-open range of pages in the map, by default 4 consecutive ones with a typical number of important tokens per
     page: the nearest to the mean of all pages.
 
     Raises InvalidInputError for a layer, head, page size, range or number of tokens or steps that does not fit.

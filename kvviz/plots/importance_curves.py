@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import Recording, Trace
+from .first_layer import layer_or_first
 from .labels import escape, heading, set_title
 from .powers import power_of_ten
 from .theme import cluster_line, ink, template_name, translucent
@@ -38,13 +39,14 @@ class Observed:
 
 
 def observe(
-    operation: str, source: Trace | Recording, layer: int, steps: int | None, *, by_query_head: bool = False
+    operation: str, source: Trace | Recording, layer: int | None, steps: int | None, *, by_query_head: bool = False
 ) -> Observed:
-    """The exact attention of the last `steps` steps (None: 64, or all if there are fewer) in one layer.
+    """The exact attention of the last `steps` steps (None: 64, or all if there are fewer) in a layer (None: the first).
 
     Rows are key/value heads: means over the query heads of a group. With `by_query_head`, they are a trace's query
     heads, or a recording's rows as recorded. Raises InvalidInputError for a layer or number of steps out of range.
     """
+    layer = layer_or_first(operation, layer, source)
     length = len(source.tokens)
     most = length if isinstance(source, Trace) else source.steps
     count = min(STEPS, most) if steps is None else steps
@@ -81,7 +83,7 @@ def one_head(operation: str, observed: Observed, head: int) -> NDArray[np.float3
 
 def importance_drift(
     source: Trace | Recording,
-    layer: int,
+    layer: int | None = None,
     head: int = 0,
     *,
     tokens: Sequence[int] | None = None,
@@ -99,7 +101,8 @@ def importance_drift(
     the first step, since recent tokens lose weight by distance alone and every method keeps them (`recent=0`: among all
     tokens that the first step can attend to).
 
-    `source`: a recording, or a trace whose last positions serve as decode steps. `head` counts key/value heads; the
+    `source`: a recording, or a trace whose last positions serve as decode steps. `layer`: by default the first one that
+    it has. `head` counts key/value heads; the
     weights of its query heads are averaged. `tokens`: positions of such tokens; by default the three whose ranks change
     most (`metrics.drifting_tokens`), which are extremes, not typical tokens. `steps`: how many of the last steps, by
     default 64 or all if there are fewer.
@@ -156,7 +159,7 @@ def importance_drift(
 
 def attention_distribution(
     source: Trace | Recording,
-    layer: int,
+    layer: int | None = None,
     *,
     heads: Sequence[int] | None = None,
     steps: int | None = None,
@@ -174,8 +177,8 @@ def attention_distribution(
 
     `source`: a trace, with one line per query head and its last positions as decode steps; or a recording, with one
     line per row: if these are key/value heads (means over their group), the legend says so. `heads` selects some.
-    `steps` as for `importance_drift`. `ranks`: first and last rank of the fits, from 1, both included; by default all
-    ranks that every step has, up to the first weight of 0.
+    `layer` and `steps` as for `importance_drift`. `ranks`: first and last rank of the fits, from 1, both included; by
+    default all ranks that every step has, up to the first weight of 0.
 
     Raises InvalidInputError for a layer, head, number of steps or range of ranks that does not fit.
 

@@ -10,6 +10,7 @@ from ..errors import InvalidInputError
 from ..trace import Trace
 from .contrast import legible
 from .cosine_similarity import line
+from .first_layer import layer_or_first
 from .labels import heading, set_title
 from .powers import raised
 from .theme import BLUE, PURPLE, ink, template_name, translucent
@@ -20,7 +21,7 @@ _BOUND_QUERIES = 32  # queries over which a bound is averaged
 
 def query_overlap(
     trace: Trace,
-    layer: int,
+    layer: int | None = None,
     k: int = 64,
     *,
     pairs: int = 2000,
@@ -31,9 +32,9 @@ def query_overlap(
     """Overlap of two queries' top-k keys against the queries' cosine: one dot per pair, the trend, and two bounds.
 
     As in CTkvr fig. 2b with the bound of its appendix A. The pairs are those of `metrics.topk_overlap`, over all query
-    heads of a captured `layer`; at most 5,000. The legend gives the trend's Pearson correlation, the mean overlap of
-    unrelated choices, and the cosine from which each bound of `metrics.overlap_bound` exceeds 0: Theorem 1 as published
-    and a sharper bound. The bounds are means over 32 of the queries.
+    heads of a captured `layer` (by default the first); at most 5,000. The legend gives the trend's Pearson correlation,
+    the mean overlap of unrelated choices, and the cosine from which each bound of `metrics.overlap_bound` exceeds 0:
+    Theorem 1 as published and a sharper bound. The bounds are means over 32 of the queries.
 
     Raises InvalidInputError for a layer that was not captured, `pairs` outside 2 to 5,000, and a `k` outside 1 to half
     the tokens.
@@ -46,6 +47,7 @@ def query_overlap(
     """
     if not 2 <= pairs <= 5000:
         raise InvalidInputError("query_overlap: pairs", pairs, "2 to 5,000")
+    layer = layer_or_first("query_overlap", layer, trace)
     queries, keys = trace.queries[trace.check_layer(layer)], trace.keys[layer]
     sampled = metrics.topk_overlap(queries, keys, k, pairs, seed)
     trend = metrics.linear_fit(sampled.cosine, sampled.overlap)

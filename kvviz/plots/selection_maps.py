@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording
 from .cells import cells
+from .first_layer import layer_or_first
 from .labels import heading, set_title
 from .labels import title as join
 from .marks import hover, legend, paint
@@ -25,7 +26,7 @@ _BELOW = 84  # pixels for the axis and the legend
 
 def selection_map(
     recordings: Recording | Sequence[Recording],
-    layer: int,
+    layer: int | None = None,
     head: int = 0,
     *,
     color: Literal["agreement", "attention", "group"] = "agreement",
@@ -44,11 +45,12 @@ def selection_map(
     gives it at least half of its weight.
 
     `recordings`: one recording, or several of the same model and prompt, with one panel each and a shared position
-    axis. `head` counts key/value heads; if one of several recordings has one row per query head, its panel shows the
-    first query head of the group, and says so. `color`: "agreement" (the four marks), "attention" (attended tokens in
-    cividis, by the logarithm of their exact weight) or "group" (hue by cluster or page, lightness by weight). `steps`
-    and `positions` are half-open ranges. More than `columns` positions (at most 512) are pooled: a column then shows
-    the most attended of its marked tokens, and the axis says so.
+    axis. `layer`: by default the first one recorded in all of them. `head` counts key/value heads; if one of several
+    recordings has one row per query head, its panel shows the first query head of the group, and says so. `color`:
+    "agreement" (the four marks), "attention" (attended tokens in cividis, by the logarithm of their exact weight) or
+    "group" (hue by cluster or page, lightness by weight). `steps` and `positions` are half-open ranges. More than
+    `columns` positions (at most 512) are pooled: a column then shows the most attended of its marked tokens, and the
+    axis says so.
 
     Recall and attention mass above each panel are exact: means over the steps shown, over all positions.
 
@@ -61,6 +63,7 @@ def selection_map(
     ['agreed with the oracle', 'missed: only the oracle', 'wasted: only the method', 'end of the prompt']
     """
     runs = _same_prompt([recordings] if isinstance(recordings, Recording) else list(recordings))
+    layer = layer_or_first("selection_map", layer, *runs)
     if color not in _COLORS:
         raise UnknownNameError("selection_map: color", str(color), _COLORS)
     if not 1 <= columns <= MAX_COLUMNS:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .. import metrics
 from ..errors import InvalidInputError, UnknownNameError
 from ..trace import Recording, Trace
+from .first_layer import layer_or_first
 from .labels import escape, heading, set_title
 from .marks import DECADES, level
 from .projection import PROJECTIONS, project
@@ -56,11 +57,11 @@ def semantic_space(
     As in ClusterKV (arXiv 2412.03213) fig. 2 and 4. Dots are coloured by cluster (hue; lightness by attention if the
     weights are known too), else by attention weight (cividis, logarithmic), else neutral.
 
-    `source`: a Trace, of which `layer` and key/value `head` are shown, or keys [L, D] (then `layer` and `head` only
-    say which they are). `clusters`: int [L], -1 for tokens in no cluster. `centroids`: [C, D]. `query`: [D], drawn at
-    the keys' mean length, since its length changes no ranking. `weights`: attention [L]. `recording` with `step`:
-    highlights the tokens that its method attends to at that step, and is the source of the weights if there are no
-    `weights`. `tokens`: L texts for hovering, by default those of the trace.
+    `source`: a Trace, of which `layer` (by default the first) and key/value `head` are shown, or keys [L, D] (then
+    `layer` and `head` only say which they are). `clusters`: int [L], -1 for tokens in no cluster. `centroids`: [C, D].
+    `query`: [D], drawn at the keys' mean length, since its length changes no ranking. `weights`: attention [L].
+    `recording` with `step`: highlights the tokens that its method attends to at that step, and is the source of the
+    weights if there are no `weights`. `tokens`: L texts for hovering, by default those of the trace.
 
     `projection`: "pca" (fitted on all keys) or "tsne" (cosine, on the keys shown). Of more than `max_points` tokens, a
     sample is shown, and the title says so: a quarter are the most attended ones, the rest is drawn with `seed`.
@@ -77,6 +78,8 @@ def semantic_space(
         raise UnknownNameError("semantic_space: projection", str(projection), PROJECTIONS)
     if max_points < 8:
         raise InvalidInputError("semantic_space: max_points", max_points, "8 or more")
+    if isinstance(source, Trace):
+        layer = layer_or_first("semantic_space", layer, source, *([] if recording is None else [recording]))
     keys, tokens, layer = _keys(source, layer, head, tokens)
     attended = np.zeros(len(keys), bool)
     if recording is not None:
@@ -113,8 +116,7 @@ def _keys(
     source: Trace | Array, layer: int | None, head: int, tokens: Sequence[str] | None
 ) -> tuple[NDArray[np.float64], Sequence[str] | None, int | None]:
     if isinstance(source, Trace):
-        if layer is None:
-            raise InvalidInputError("semantic_space: layer", None, f"a captured layer: {source.layers}")
+        assert layer is not None
         if not 0 <= head < source.geometry.n_kv_heads:
             raise InvalidInputError("semantic_space: head", head, f"0 to {source.geometry.n_kv_heads - 1}")
         array: Array = source.keys[source.check_layer(layer)][head]

@@ -81,8 +81,8 @@ def method_style(name: str, dark: bool = False, kind: str | None = None) -> dict
     """`color`, `dash` and `symbol` of a method, the same in every figure: those that its class declares.
 
     `name` is the registry name. An unknown method gets the muted tone of its `kind` ("retrieval", "eviction",
-    "merging", "prefill"; otherwise neutral) and a dash and symbol that depend only on its name. So does a method whose
-    class is not loaded, if it is newer than the first data with styles.
+    "merging", "prefill", "quantised"; otherwise neutral) and a dash and symbol that depend only on its name. So does a
+    method whose class is not loaded, if it is newer than the first data with styles.
 
     >>> method_style("clusterkv")
     {'color': '#0072B2', 'dash': 'solid', 'symbol': 'circle'}

@@ -35,7 +35,8 @@ LOSSES: Columns = {  # 32 bits: there are many rows
 RESTORED: Columns = {"layer": int, "head": int, "stage": STAGES, "logprob": float, "answered": bool}
 CONTROL: Columns = {"seed": int, "layer": int, "head": int, "logprob": float, "answered": bool}
 METHOD, FULL = "method", "full"  # the ends of the waterfall
-WATERFALL: Columns = {"stage": (METHOD, *VERDICTS, FULL), "logprob": float}
+STORAGE = "storage"  # in place of a stage: tokens are read exactly, not in fewer bits
+WATERFALL: Columns = {"stage": (METHOD, *VERDICTS, FULL, STORAGE), "logprob": float}
 TABLES: Mapping[str, Columns] = {
     "evidence": EVIDENCE, "losses": LOSSES, "restored": RESTORED, "waterfall": WATERFALL, "control": CONTROL,
 }  # fmt: skip
@@ -67,7 +68,8 @@ class Diagnosis:
 
     `restored`: what restoring a head brings back, by `stage` or "all", and whether the answer is then the likeliest;
     with layer and head -1 for all heads at once. `waterfall`: the answer's log-probability with the method, then with
-    one more of its stages exact in all heads, the last one first, and with full attention.
+    one more of its stages exact in all heads, the last one first, for a method that stores tokens in fewer bits also
+    with exact ones ("storage"), and with full attention.
 
     `smallest`: the heads (layer, head) whose restoration brings the answer back in a real decode, () if nothing was
     lost, None if even all heads don't; `smallest_score` is its Score. `control`: as many random heads, by seed, decoded
@@ -143,7 +145,8 @@ class Diagnosis:
     def causes(self) -> list[tuple[str, float]]:
         """What each cause adds to the answer's log-probability, in nats, from full attention's to the method's.
 
-        "the budget" is the oracle's loss; "the rest" is what the oracle finds and exact scores of single tokens don't,
+        "the budget" is the oracle's loss; "fewer bits" is what it loses in addition if it attends to the tokens as the
+        method stores them; "the rest" is what the oracle finds and exact scores of single tokens don't,
         since sinks, recent window and generated tokens take room, and a group's query heads want different tokens; the
         others are OUTCOMES. They are differences of `waterfall`, and add up to minus `lost`.
         """
@@ -228,7 +231,7 @@ def causes(waterfall: pd.DataFrame, stages: tuple[str, ...]) -> list[tuple[str, 
     rows = waterfall["stage"].tolist()[::-1]
     totals = waterfall["logprob"].tolist()[::-1]
     keeps_all = stages != ("kept",)
-    named = {FULL: "the budget", **VERDICTS} | ({"kept": "the rest"} if keeps_all else {})
+    named = {FULL: "the budget", STORAGE: "fewer bits", **VERDICTS} | ({"kept": "the rest"} if keeps_all else {})
     return [(named[stage], after - before) for stage, before, after in zip(rows, totals, totals[1:], strict=False)]
 
 

@@ -24,8 +24,10 @@ class Geometry:
     def of_config(cls, operation: str, config: Any) -> Geometry:
         """The geometry of a transformers model, from its text config (`model.config.get_text_config()`).
 
-        Raises UnsupportedModelError, which names `operation`, for a config without attention heads or positions.
+        Raises UnsupportedModelError, which names `operation`, for a config without attention heads or positions, and
+        for one whose layers have different head dimensions or numbers of heads.
         """
+        _check_alike(operation, config)
         heads: int | None = getattr(config, "num_attention_heads", None)
         positions: int | None = getattr(config, "max_position_embeddings", None)
         if not heads or not positions:
@@ -44,6 +46,15 @@ class Geometry:
     def group_size(self) -> int:
         """Query heads that share one key/value head."""
         return self.n_heads // self.n_kv_heads
+
+
+def _check_alike(operation: str, config: Any) -> None:
+    """Raise UnsupportedModelError for a config that gives single layers another shape (Gemma 4)."""
+    for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
+        sizes: set[Any] = {getattr(layer, name, None) for layer in getattr(config, "per_layer_config", None) or ()}
+        if len(sizes) > 1:
+            got = f"a {config.model_type} model, whose layers differ in {name} ({', '.join(map(str, sorted(sizes)))})"
+            raise UnsupportedModelError(operation, got, "layers of one shape")
 
 
 def load_geometry(metadata: dict[str, Any], path: object) -> Geometry:

@@ -23,7 +23,7 @@ def step_scene(step: Step) -> Scene:
         frames += _group_frames(step)
     elif ranked.any():
         frames += _token_frames(step)
-    elif step.centroids is not None:
+    if step.centroids is not None:
         frames.append(_centroid_frame(step))
     frames += [exact_frame(step), chosen_frame("text", step)]
     return Scene(title=step.title, frames=frames, members=step.members())
@@ -180,19 +180,24 @@ def _named(step: Step, number: int, *, upper: bool = False) -> str:
 
 
 def _centroid_frame(step: Step) -> Frame:
-    """The centroids of merged tokens by the exact attention on their tokens: such a method ranks none."""
+    """The attended centroids by the exact attention on their tokens."""
     assert step.centroids is not None
     merged = np.flatnonzero(step.centroids >= 0)
     masses = np.bincount(step.centroids[merged], step.weights[merged])
     sizes = np.bincount(step.centroids[merged])
-    best = np.argsort(-masses, kind="stable")[: min(MOST_BARS, len(masses))]
+    count = int((sizes > 0).sum())
+    best = np.argsort(np.where(sizes > 0, -masses, np.inf), kind="stable")[: min(MOST_BARS, count)]
     bars = Bars(
         **scaled("exact attention on the tokens of each centroid", masses[best]), kind=step.kind, numbers=best,
         groups=best, labels=[f"#{number}, for {sizes[number]}" for number in best],
     )  # fmt: skip
+    told = (
+        f"{count:,} centroids stand in for {len(merged):,} tokens that are not attended to alone."
+        if np.isfinite(step.scores).any() else
+        f"{len(merged):,} tokens were merged into {count:,} centroids. All of these are attended to: none is chosen by "
+        "score."
+    )  # fmt: skip
     return Frame(
-        chapter="centroids", panels=[bars],
-        text=f"{len(merged):,} tokens were merged into {len(sizes):,} centroids. All of these are attended to: none is "
-        "chosen by score.",
+        chapter="centroids", panels=[bars], text=told,
         result=f"The one with the most attention, {_named(step, best[0])}, stands for {sizes[best[0]]:,} tokens.",
     )  # fmt: skip

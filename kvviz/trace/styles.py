@@ -15,7 +15,9 @@ NEUTRAL = ("foreground", "muted")  # colours of the page's theme
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 # A method that declares no colour gets the muted colour of its kind.
-_TONES = {"retrieval": "#7A8CA3", "eviction": "#A3877A", "merging": "#93839F", "prefill": "#86957E"}
+_TONES = {
+    "retrieval": "#7A8CA3", "eviction": "#A3877A", "merging": "#93839F", "prefill": "#86957E", "quantised": "#8F8A5E",
+}  # fmt: skip
 _SYMBOLS = ("pentagon", "hexagon", "star", "cross", "hourglass", "bowtie", "star-diamond")
 
 

@@ -19,6 +19,11 @@ def merges(recordings: Iterable[Recording]) -> bool:
     return any(events.members is not None for recording in recordings for events in recording.events.values())
 
 
+def lists_centroids(recording: Recording) -> bool:
+    """Whether centroids are listed, since the recording's method merged tokens and recalled no group by score."""
+    return merges([recording]) and not any((events.groups >= 0).any() for events in recording.events.values())
+
+
 def texts(tokens: Iterable[str]) -> list[str]:
     """The tokens as text that can be encoded: lone surrogates, which stand for undecoded bytes, become U+FFFD."""
     return [_LONE_SURROGATE.sub("\ufffd", token) for token in tokens]
@@ -120,6 +125,7 @@ def describe(recording: Recording) -> dict[str, Any]:
         "head_name": head_name,
         "group_name": recording.group_name,
         "merges": merges([recording]),
+        "lists_centroids": lists_centroids(recording),
         "notes": [],
     }
 

@@ -44,7 +44,7 @@ def described(mechanism: Mechanism | RecordedScenes) -> dict[str, Any]:
     else:
         method, model, tokens = mechanism.method, mechanism.trace.model, mechanism.trace.tokens
         title, budget, queries = method.title, method.budget_tokens(mechanism.prompt), mechanism.queries
-        merges = method.kind == "merging"
+        merges = method.attends_to_centroids
         fields = {name: value for name, value in method.config.items() if value != getattr(type(method), name, None)}
         arguments = ", ".join(["trace", repr(method.name), *(f"{name}={value!r}" for name, value in fields.items())])
     return {

@@ -16,6 +16,7 @@ from .. import metrics
 from ..errors import InvalidInputError
 from ..trace import LayerEvents, Recording
 from ..trace.hues import HUES, hue
+from .content import lists_centroids
 
 Array = NDArray[Any]
 
@@ -62,9 +63,9 @@ def row_arrays(recording: Recording, layer: int, row: int, first: int = 0) -> di
     """The stepper's arrays by name, for one layer and row (KV head or query head) and the T steps from `first` on.
 
     They are those of `token_arrays`, the looks of the same tokens on the map, a map of steps × columns, the clusters
-    recalled per step, best score first (for merged tokens: the centroids whose tokens have the most attention), with
-    their bounds `group_offsets` [T+1], and the weight of every token unless there are too many. Raises like
-    `token_arrays`.
+    recalled per step, best score first (if the method merges tokens and recalls no clusters: the centroids whose tokens
+    have the most attention), with their bounds `group_offsets` [T+1], and the weight of every token unless there are
+    too many. Raises like `token_arrays`.
     """
     steps, events, length = range(first, recording.steps), recording.events[layer], len(recording.tokens)
     arrays = token_arrays(recording, layer, row, first)
@@ -180,8 +181,9 @@ def _centroids(recording: Recording, layer: int, row: int, steps: range) -> NDAr
 
 
 def _clusters(recording: Recording, layer: int, row: int, steps: range) -> list[tuple[Array, ...]]:
-    """Ids, sizes, scores and attention of each step's clusters, or of its centroids if tokens were merged."""
-    events, centroids = recording.events[layer], _centroids(recording, layer, row, steps)
+    """Ids, sizes, scores and attention of each step's clusters, or of its centroids if the method recalls none."""
+    events = recording.events[layer]
+    centroids = _centroids(recording, layer, row, steps) if lists_centroids(recording) else None
     ranked: list[tuple[Array, ...]] = []
     for index, step in enumerate(steps):
         weights, tokens = events.attention[step, row], events.indices[step, row]
@@ -198,7 +200,7 @@ def _largest(centroids: Array, weights: Array) -> tuple[Array, Array, Array, Arr
     """Ids, sizes, scores (NaN) and exact attention of the centroids whose tokens have the most attention."""
     merged = centroids >= 0
     counts, masses = np.bincount(centroids[merged]), np.bincount(centroids[merged], weights[merged])
-    ids = np.argsort(-masses, kind="stable")[:MOST_CENTROIDS]
+    ids = np.argsort(np.where(counts > 0, -masses, np.inf), kind="stable")[: min(MOST_CENTROIDS, (counts > 0).sum())]
     return ids, counts[ids], np.full(len(ids), np.nan), masses[ids]
 
 

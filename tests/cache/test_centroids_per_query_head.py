@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import kvviz
 from kvviz import Recording
 from kvviz.cache.attended import Attended
 from kvviz.cache.decoding import merged_attention
@@ -18,6 +19,7 @@ from kvviz.methods.attention import centroid_weights
 from kvviz.methods.selection import Selection
 from kvviz.offload.device_store import DeviceStore
 from tests import synthetic
+from tests.tiny_models import letters_tokenizer, make, prompt
 
 HEADS, QUERY_HEADS, TOKENS, CENTROIDS, DIM, SCALE = 2, 6, 12, 4, 8, 0.4
 LABELS = np.arange(TOKENS) % CENTROIDS  # of both KV heads
@@ -124,3 +126,36 @@ def test_recordings_hold_the_centroids_of_each_query_head(tmp_path):
     assert unknown.attended_centroids(0, 2, [0, 1, 3]) == 2 + 1
     with pytest.raises(IncompatibleFileError, match="not attended"):
         per_query_head(merged=np.tile(np.array([1, 1, 0, 1], np.int32), (6, 1)))
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny-llama")
+
+
+@pytest.mark.parametrize("group", ["mean", "each"])
+@pytest.mark.parametrize("name", ["retroinfer", "multipole"])
+def test_a_run_records_the_centroids_of_its_steps(tiny, name, group):
+    """Each token is attended to alone, in a centroid, or in none: the parts of the ledger are those recorded."""
+    fields = {"budget": 60, "sinks": 4, "recent": 12, "group": group, "tokens_per_cluster": 4}
+    run = kvviz.generate(tiny, prompt(200), method=name, max_new_tokens=6, record=True, **fields)
+    recording, last = run.recording, run.recording.steps - 1
+    heads, query_heads = recording.geometry.n_kv_heads, recording.geometry.n_heads
+    standing = []
+    for layer in recording.layers:
+        members, indices = recording.members(last, layer), recording.indices(last, layer)
+        assert len(members) == len(indices) == (query_heads if group == "each" else heads)
+        by_row = [{*row.tolist()} - {-1} for row in members]
+        assert [len(row) for row in by_row] == recording.events[layer].merged[last].tolist()
+        for row, alone in zip(members, indices, strict=True):
+            assert (row[alone[alone >= 0]] == -1).all()
+            assert 0 < (row >= 0).sum() < 200
+        shared = len(members) // heads
+        of_head = [slice(head * shared, head * shared + shared) for head in range(heads)]
+        centroids = [len(set.union(*by_row[rows])) for rows in of_head]
+        tokens = [len({*indices[rows].ravel().tolist()} - {-1}) for rows in of_head]
+        standing.append(np.mean(centroids))
+        assert recording.attended_tokens(last, layer).tolist() == np.add(tokens, centroids).tolist()
+    assert run.ledger.merged == pytest.approx(np.mean(standing))
+    if group == "mean":
+        assert run.ledger.attended <= 60 + 6

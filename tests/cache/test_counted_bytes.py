@@ -28,7 +28,9 @@ SEND = ("ctkvr", "oracle", "retrieval_attention")  # `Tensor.to` in a step, othe
 OFFLOADED = [
     name
     for name in kvviz.methods.names()
-    if not kvviz.methods.get(name)().drops_tokens and not kvviz.methods.get(name)().is_dense(CONTEXT.index)
+    if kvviz.methods.get(name).kind != "quantised"  # stays on the device
+    and not kvviz.methods.get(name)().drops_tokens
+    and not kvviz.methods.get(name)().is_dense(CONTEXT.index)
 ]
 
 

@@ -16,7 +16,7 @@ from tests.tiny_models import letters_tokenizer, make, prompt
 
 LENGTH, STEPS, LAYERS, HEADS = 150, 6, 4, 2
 PINNED = (37, 38, 90)
-METHODS = [name for name in kvviz.methods.names() if name not in ("full", "minference")]
+METHODS = [name for name in kvviz.methods.names() if not kvviz.methods.get(name).ignores_budget]
 MERGING = [name for name in METHODS if kvviz.methods.get(name).kind == "merging"]
 
 

@@ -13,7 +13,8 @@ from kvviz.offload import KVStore
 from tests.tiny_models import letters_tokenizer, make, prompt
 
 RETRIEVE = [name for name in kvviz.methods.names() if kvviz.methods.get(name).kind == "retrieval"] + ["oracle"]
-NOT_OFFLOADED = sorted({*kvviz.methods.names()} - {*RETRIEVE} - {"minference"})
+QUANTISED = [name for name in kvviz.methods.names() if kvviz.methods.get(name).kind == "quantised"]
+NOT_OFFLOADED = sorted({*kvviz.methods.names()} - {*RETRIEVE, *QUANTISED} - {"minference"})
 GREEDY = {"max_new_tokens": 90, "do_sample": False, "eos_token_id": None}
 
 
@@ -105,6 +106,12 @@ def test_a_recording_is_the_same_and_counts_moved_bytes():
 @pytest.mark.parametrize("name", NOT_OFFLOADED)
 def test_methods_without_offloading_are_refused(llama, name):
     with pytest.raises(kvviz.InvalidInputError, match=f"store='host': got {name}, which .* wanted a method that retr"):
+        kvviz.SelectiveCache(llama, name, "host")
+
+
+@pytest.mark.parametrize("name", [*QUANTISED, "kivi(quest)"])
+def test_packed_tokens_stay_on_the_device(llama, name):
+    with pytest.raises(kvviz.InvalidInputError, match="which stores keys and values in fewer bits; wanted"):
         kvviz.SelectiveCache(llama, name, "host")
 
 

@@ -7,13 +7,14 @@ import threading
 import pytest
 import torch
 from transformers import DynamicCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import kvviz
 from kvviz.cache.attachment import attention_observer
 from kvviz.methods import checks
 from tests.tiny_models import ARCHITECTURES, SLIDING_LAYERS, make, prompt
 
-METHODS = kvviz.methods.names()
+METHODS = [name for name in kvviz.methods.names() if kvviz.methods.get(name).kind != "quantised"]  # they are not exact
 STORED = {"kvzip": {"preset": "prompt"}}  # transformers does not tell the prompt's tokens, which KVzip repeats
 GREEDY = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
 
@@ -177,6 +178,18 @@ class TestRefusals:
         with pytest.raises(kvviz.InvalidInputError, match="beam search"):
             llama.generate(prompt(40), past_key_values=cache_for(llama), num_beams=2, max_new_tokens=4)
 
+    def test_assisted_decoding(self, llama):
+        ids = torch.arange(3, 13).repeat(1, 6)  # so that a lookup in the prompt finds tokens, which are then cropped
+        with pytest.raises(kvviz.InvalidInputError, match="assisted decoding"):
+            llama.generate(ids, past_key_values=cache_for(llama), prompt_lookup_num_tokens=3, max_new_tokens=24)
+
+    def test_they_are_what_is_said_beforehand(self, llama):
+        uses = kvviz.inspect(llama).uses
+        for (got, wanted), options in zip(uses, ({"num_beams": 2}, {"prompt_lookup_num_tokens": 3}), strict=True):
+            with pytest.raises(kvviz.InvalidInputError) as error:
+                llama.generate(prompt(40), past_key_values=cache_for(llama), max_new_tokens=24, **options)
+            assert (error.value.got, error.value.wanted) == (got, wanted)
+
     def test_a_model_that_was_not_attached(self):
         model = make("llama")
         with pytest.raises(kvviz.CacheMismatchError, match="attach"):
@@ -232,3 +245,14 @@ class TestRefusals:
         model = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=2, state_size=4))
         with pytest.raises(kvviz.UnsupportedModelError, match="attention"):
             kvviz.SelectiveCache(model, "clusterkv")
+
+    @pytest.mark.parametrize(("change", "words"), [(True, "changes the cached values"), (False, "more than once")])
+    def test_attention_with_other_values_or_twice(self, llama, change, words):
+        """Decode steps read the store, so that a model that attends with something else would go wrong unnoticed."""
+        cache, module = cache_for(llama), llama.model.layers[0].self_attn
+        keys, values = cache.update(torch.rand(1, 2, 5, 8), torch.rand(1, 2, 5, 8), 0)
+        arguments = module, torch.rand(1, 6, 5, 8), keys, values * 2 if change else values, None
+        if not change:
+            ALL_ATTENTION_FUNCTIONS["kvviz"](*arguments)
+        with pytest.raises(kvviz.UnsupportedModelError, match=words):
+            ALL_ATTENTION_FUNCTIONS["kvviz"](*arguments)

@@ -125,7 +125,7 @@ class TestBadInput:
         ("arguments", "words"),
         [
             ({"prompt": ""}, "at least one token"),
-            ({"prompt": torch.zeros(2, 5, dtype=torch.long)}, "one prompt"),
+            ({"prompt": torch.zeros(5, dtype=torch.long)}, "one prompt"),
             ({"prompt": prompt(1020)}, "1024 positions"),
             ({"max_new_tokens": 0}, "max_new_tokens"),
             ({"method": "clusterkw"}, "did you mean 'clusterkv'"),

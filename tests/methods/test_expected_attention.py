@@ -33,7 +33,7 @@ def matrix(rotation, position):
     return turning
 
 
-def expected_scores(q, k, v, *, rotation, n_kv_heads, group, scale, start=0, sinks=4, future=512, epsilon=0.02):
+def expected_scores(q, k, v, *, rotation, n_kv_heads, group, scale, start=0, sinks=4, future=512, epsilon=0.0):
     """Scores of each row's tokens: queries [Q, n, D] of the positions from `start` on, keys and values [H, N, D]."""
     q, k, v = (np.asarray(part, dtype=np.float64) for part in (q, k, v))
     new, per_kv = q.shape[1], q.shape[0] // n_kv_heads
@@ -124,6 +124,7 @@ def test_pads_of_heads_that_keep_fewer_tokens_get_no_attention():
     rotation = ROTATIONS["halves"]
     method = kvviz.methods.create("adakv(expected_attention)", budget=30, future=40)
     q, k, v = tensors(6, 2, 60)
+    k[:, 1] *= 2  # this head attends to fewer tokens
     state = method.build(context(6, 2, rotation=rotation), q, k, v)
     rows = [[position for position in row if position >= 0] for row in state.kept[0].tolist()]
     assert sum(map(len, rows)) == 2 * 30

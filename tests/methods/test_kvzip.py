@@ -116,11 +116,15 @@ def test_generation_attends_to_the_kept_tokens_only_and_a_later_prompt_is_kept_w
             assert [p for p in last[0, head].tolist() if p >= 0] == expected
 
 
-def test_compare_and_diagnose_repeat_the_prompt_of_each_budget(lm):
+def test_compare_record_and_diagnose_repeat_the_prompt(lm):
     table = kvviz.compare(lm, prompt(LENGTH), methods=["kvzip"], budgets=[30, 60], max_new_tokens=3)
     assert table["attended_tokens"].between(30, 64).all()
     recording = kvviz.generate(lm, prompt(LENGTH), "kvzip", budget=30, max_new_tokens=3, record=True).recording
     assert np.isfinite(recording.summary()["recall"])
+    text = "a few letters and 7463 among more letters of no use"
+    answer = kvviz.generate(lm, text, "full", max_new_tokens=3).text
+    diagnosis = kvviz.diagnose(lm, text, answer, "kvzip", budget=20)
+    assert set(diagnosis.losses["stage"]) <= {"not kept", "crowded out", "attended", "not wanted"}
 
 
 def test_the_repeated_chunk_must_have_positions(lm):

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 import kvviz
 from kvviz import Recording
 from kvviz.cache.layer_cache import LayerCache
+from kvviz.clustering.merged import Merged, stack_merged
 from kvviz.errors import IncompatibleFileError, InvalidInputError
 from kvviz.metrics import Verdict, member_mask
 from tests import synthetic
@@ -169,6 +170,16 @@ def test_members_move_with_left_padding():
     alone = pad(members([short], None)[0], (30, 0), value=-1)
     assert torch.equal(members([padded], [30])[0], alone)
     assert torch.equal(members([long, padded], [0, 30]), torch.stack([members([long], None)[0], alone]))
+
+
+def test_a_row_without_centroids_leaves_the_members_of_the_others():
+    keys = torch.randn(1, 2, 3, 4)
+    members = torch.tensor([[[0, 1, -1, 2, 0], [1, 1, 2, 0, -1]]], dtype=torch.int32)
+    merged = Merged(keys, keys, torch.tensor([[[2, 1, 1], [1, 2, 1]]], dtype=torch.int32), members)
+    stacked = stack_merged([None, merged], [3, 1])
+    assert stacked.degree.tolist() == [[[0] * 3] * 2, merged.degree[0].tolist()]
+    assert stacked.members.tolist() == [[[-1] * 6] * 2, pad(members, (1, 0), value=-1)[0].tolist()]
+    assert stack_merged([replace(merged, members=None), merged], [0, 0]).members is None
 
 
 def merging(**changes):

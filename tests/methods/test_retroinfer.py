@@ -48,7 +48,7 @@ class TestStep:
     @settings(max_examples=40)
     @given(
         st.sampled_from(HEADS), st.sampled_from(LENGTHS), st.sampled_from(GROUPS), st.sampled_from((24, 60)),
-        st.sampled_from((0, 2.5, 232 / 18)), st.sampled_from((4, 16)), st.integers(0, 1000),
+        st.sampled_from((0, 2.5, 12.9)), st.sampled_from((4, 16)), st.integers(0, 1000),
     )  # fmt: skip
     def test_against_loops(self, heads, length, group, budget, ratio, per_cluster, seed):
         fields = {"budget": budget, "group": group, "tokens_per_cluster": per_cluster, "estimated_per_retrieved": ratio}
@@ -147,11 +147,11 @@ class TestExactness:
         torch.testing.assert_close(attended(selection, q[:, :, -1], k, v), full(q[:, :, -1], k, v))
 
     def test_an_estimate_is_never_above_the_weight_of_its_tokens(self):
-        method, state, q, k, _v = stepped("retroinfer", 6, 2, 400, budget=80, **SMALL)
+        method, state, q, k, _ = stepped("retroinfer", 6, 2, 400, budget=80, **SMALL)
         selection = method.select(state, q[:, :, -1])
         _, estimate = merged_attention(q[:, :, -1], selection.merged, SCALE)
         logits = torch.einsum("hgd,hld->hgl", q[0, :, -1].unflatten(0, (2, 3)), k[0]) * SCALE
-        members = torch.nn.functional.pad(selection.merged.members[0], (0, 0)) >= 0
+        members = selection.merged.members[0] >= 0
         exact = logits.masked_fill(~members[:, None], -torch.inf).logsumexp(-1).flatten()
         assert (estimate[0] <= exact + 1e-5).all()
         assert (estimate[0] > exact - 1).all()

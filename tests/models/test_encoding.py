@@ -37,8 +37,10 @@ def tiny():
     return kvviz.LanguageModel(make("llama"), letters_tokenizer(), name="tiny")
 
 
-@pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operation", "case"),
+    [(name, case) for name in OPERATIONS for case in REFUSED if (name, case) != ("generate", "rows")],  # it takes them
+)
 def test_every_operation_refuses_the_same_prompts_and_names_itself(tiny, operation, case):
     wrong_prompt, message = REFUSED[case]
     with pytest.raises(kvviz.InvalidInputError, match=f"^{operation}: {message}"):

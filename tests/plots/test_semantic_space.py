@@ -105,7 +105,7 @@ def test_a_recording_of_another_model_or_text_given_to_a_traces_plot_is_refused(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"layer": 0}, "captured layer"), ({"layer": None}, "captured layer"), ({"layer": 2, "head": 2}, "head: got 2"),
+    [({"layer": 0}, "captured layer"), ({"layer": 2, "head": 2}, "head: got 2"),
      ({"layer": 2, "clusters": np.zeros(3, int)}, r"integers \[68\]"),
      ({"layer": 2, "clusters": np.zeros(68)}, "integers"),
      ({"layer": 2, "centroids": np.zeros((3, 5))}, "64 dimensions"), ({"layer": 2, "query": np.zeros(5)}, "query"),

@@ -18,11 +18,14 @@ from parts import long_generation  # found through the line above
 PROMPT, STEPS, BLOCK, BUDGET = 300, 24, 8, 160
 
 
+def text():
+    return torch.randint(3, 90, (1, PROMPT + STEPS), generator=torch.Generator().manual_seed(0))
+
+
 @pytest.fixture(scope="module")
 def rows():
     lm = kvviz.LanguageModel(tiny_models.make("llama"), tiny_models.letters_tokenizer(), "tiny")
-    ids = torch.randint(3, 90, (1, PROMPT + STEPS), generator=torch.Generator().manual_seed(0))
-    return long_generation.measure(lm, ids, PROMPT, BLOCK, BUDGET)
+    return long_generation.measure(lm, text(), PROMPT, BLOCK, BUDGET)
 
 
 def of(rows, method, name):
@@ -43,13 +46,13 @@ def test_attended_tokens_grow_only_where_the_paper_says_so(rows):
     waiting = [count - 1 for count in generated]  # for their cluster; the step's own token counts within the budget
     assert of(rows, "clusterkv", "attended") == [BUDGET + count for count in waiting]
     assert of(rows, "centroidkv", "attended") == [BUDGET + count for count in generated], "merged every 64 steps"
-    for name in ("quest", "pqcache", "ctkvr", "streaming_llm", "h2o"):
+    for name in ("quest", "pqcache", "ctkvr", "streaming_llm", "h2o", "tova", "r_kv", "triattention"):
         assert max(of(rows, name, "attended")) <= BUDGET, name
         assert min(of(rows, name, "attended")) > BUDGET / 2, name
 
 
 def test_only_methods_in_host_memory_move_and_hit(rows):
-    for name in ("full", "snapkv", "streaming_llm", "h2o", "centroidkv"):
+    for name in ("full", "snapkv", "streaming_llm", "h2o", "tova", "r_kv", "triattention", "centroidkv"):
         assert of(rows, name, "hit_rate") == [None] * 3, name
         assert of(rows, name, "moved_bytes") == [0] * 3, name
     for name in ("clusterkv", "quest", "pqcache"):
@@ -57,6 +60,18 @@ def test_only_methods_in_host_memory_move_and_hit(rows):
         assert min(of(rows, name, "moved_bytes")) > 0, name
         kept = zip(of(rows, name, "kept_bytes"), of(rows, name, "device_bytes"), strict=True)
         assert all(both > device for both, device in kept), name
+
+
+def test_the_loss_is_that_of_the_texts_next_tokens(rows):
+    """Of full attention it is the model's own; the block at the end has one token less to foretell."""
+    model = tiny_models.make("llama")
+    with torch.no_grad():
+        told = model(text()).logits[0].log_softmax(-1)[torch.arange(PROMPT + STEPS - 1), text()[0, 1:]]
+    for block, loss in enumerate(of(rows, "full", "nats")):
+        start = PROMPT + block * BLOCK
+        assert loss == pytest.approx(-float(told[start : start + BLOCK].mean()), abs=1e-4)
+    for name in ("h2o", "tova", "r_kv", "triattention"):
+        assert of(rows, name, "nats") != pytest.approx(of(rows, "full", "nats"), abs=1e-4), name
 
 
 def test_times_are_shares_of_full_attention(rows):
@@ -72,3 +87,7 @@ def test_the_table_goes_from_the_first_block_to_the_last(rows):
     snapkv = next(line for line in lines if line.startswith("| `snapkv`"))
     assert snapkv.split(" | ")[1:3] == [f"{BUDGET + 8}–{BUDGET + STEPS}", ""]
     assert len([line for line in lines if line.startswith("| `")]) == len(long_generation.METHODS)
+    full = next(line for line in lines if line.startswith("| `full`"))
+    assert full.split(" | ")[5] == "+0.000"
+    older = {**part, "rows": [{name: value for name, value in row.items() if name != "nats"} for row in rows]}
+    assert "loss" not in long_generation.each(older)

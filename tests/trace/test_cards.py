@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kvviz
-from kvviz.generation.generating import Generation, Timings
+from kvviz.generation.result import Generation, Timings
 from kvviz.trace import Ledger
 from kvviz.trace.cards import card
 from tests.browser.recordings import HOSTILE

@@ -16,7 +16,7 @@ from safetensors.numpy import load
 from kvviz import metrics, replay, widgets
 from kvviz.errors import InvalidInputError
 from kvviz.trace.hues import HUES, UNCHOSEN, hue
-from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, view
+from kvviz.widgets import CanvasMatrix, DecodeStepper, TokenStrip, content, view
 from tests.generation.test_explore import made_trace
 from tests.synthetic import recording
 from tests.widgets.javascript import SOURCES
@@ -322,3 +322,23 @@ def test_merged_centroids_are_listed_by_their_tokens_attention():
         assert arrays["groups"][frame][merged].tolist() == members[arrays["positions"][frame][merged]].tolist()
         assert not (arrays["marks"][frame][merged] & view.ATTENDED).any()
         assert merged.any()
+
+
+def test_a_method_with_clusters_and_centroids_lists_the_clusters_by_score():
+    made = replay(made_trace(240), "retroinfer", queries=3, budget=100, sinks=4, recent=8, tokens_per_cluster=4)
+    assert not content.lists_centroids(made)
+    assert content.lists_centroids(replay(made_trace(120), "centroidkv", queries=3, budget=40, sinks=4, recent=8))
+    arrays = view.row_arrays(made, 3, 1)
+    for step in range(made.steps):
+        groups, scores = made.groups(step, 3)[1], made.scores(step, 3)[1]
+        expected = {int(group): float(scores[groups == group][0]) for group in set(groups.tolist()) - {-1}}
+        listed = slice(*arrays["group_offsets"][step : step + 2])
+        assert dict(
+            zip(arrays["group_ids"][listed].tolist(), arrays["group_scores"][listed].tolist(), strict=True)
+        ) == (pytest.approx(expected))
+        assert len(expected) > 1
+        frame = slice(*arrays["offsets"][step : step + 2])
+        merged = (arrays["marks"][frame] & view.MERGED) > 0
+        members = made.members(step, 3)[1]
+        assert arrays["groups"][frame][merged].tolist() == members[arrays["positions"][frame][merged]].tolist()
+        assert not {*expected} & {*members[members >= 0].tolist()}, "a cluster is recalled, or has a centroid"

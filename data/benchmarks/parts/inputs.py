@@ -15,7 +15,7 @@ PROMPT_TOKENS = 8192  # all that the model has positions for
 
 # The order of every table: exact methods, the four systems, then the rest by kind.
 SYSTEMS = ("clusterkv", "centroidkv", "pqcache", "ctkvr")
-KINDS = ("exact", "retrieval", "merging", "eviction", "prefill")
+KINDS = ("exact", "retrieval", "merging", "eviction", "prefill", "quantised")
 # Configurations in addition to the presets; ClusterKV with as many clusters as its published code.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"clusterkv, 400 clusters": ("clusterkv", {"n_clusters": 400})}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from typing import Any
 
 from .end_to_end import Shape, contenders, drawn, synchronize
@@ -56,10 +57,22 @@ class _Like:
         self.device, self.dtype = device, dtype
 
 
+def full_attention(queries: Any, keys: Any, values: Any) -> Any:
+    """Exact attention of one token, by torch's FlashAttention on a GPU.
+
+    PyTorch's own choice there, cuDNN, makes a plan for each new length, which takes 37 ms at every decode step, where
+    FlashAttention takes 0.15 ms (131,072 tokens on an NVIDIA H200, torch 2.11).
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if queries.is_cuda else nullcontext():
+        return scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
+
+
 def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtype: Any) -> dict[str, Any]:
     """Milliseconds of building and decoding one layer."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention
 
     import kvviz
     from kvviz.cache.layer_cache import LayerCache
@@ -87,9 +100,7 @@ def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtyp
         def step(at: int) -> Callable[[], Any]:
             step_queries = queries[:, :, needed + at]
             if layer.dense:
-                return lambda: scaled_dot_product_attention(
-                    step_queries[:, :, None], layer.store.keys, layer.store.values, enable_gqa=True
-                )
+                return lambda: full_attention(step_queries[:, :, None], layer.store.keys, layer.store.values)
             return lambda: layer.decode(step_queries)
 
         times = []

@@ -90,9 +90,9 @@ class Entry:
             return "not measured yet"
         if self.schematic:
             return "schematic"
-        if self.needs == "a GPU":
+        if finding.holds is None and self.needs == "a GPU":
             return "needs a GPU"
-        if self.needs == "a model or data":
+        if finding.holds is None and self.needs == "a model or data":
             return "needs a model or data"
         return "reproduced" if finding.holds else "not reproduced"
 

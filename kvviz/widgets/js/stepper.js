@@ -53,6 +53,7 @@ import { marksOf, MEANING } from "./words.js";
  * @property {number} per_kv_head
  * @property {string} group_name
  * @property {boolean} merges
+ * @property {boolean} lists_centroids
  * @property {string[]} notes
  * @property {HeadNumbers[]} head_maps
  * @property {number[]} span
@@ -164,7 +165,7 @@ export function createStepper(root, host) {
     recalledTag.hidden = kind !== "none";
     recalledTitle.textContent = kind !== "none"
       ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled`
-      : page.merges
+      : page.lists_centroids
       ? "centroids whose tokens have the most attention (bar: exact attention)"
       : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow.paint(slice, frame, opening);

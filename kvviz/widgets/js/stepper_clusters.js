@@ -48,10 +48,10 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
     const fill = bar.appendChild(element("span"));
     fill.style.width = `${(100 * clusters.group_masses[index]) / widest}%`;
     fill.style.background = colourOf(clusters.group_hues[index]);
-    const score = element("span", "kv-score", page.merges ? "" : decimals(clusters.group_scores[index]));
+    const score = element("span", "kv-score", page.lists_centroids ? "" : decimals(clusters.group_scores[index]));
     const rank = element("span", "kv-rank", `${index + 1}.`), id = element("span", "kv-id", `#${group}`);
     entry.prepend(rank, id, score);
-    explain(rank, page.merges ? "rank by the attention on its tokens" : "rank by score at this step");
+    explain(rank, page.lists_centroids ? "rank by the attention on its tokens" : "rank by score at this step");
     explain(score, `score: ${MEANING.score}`);
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size = entry.appendChild(
@@ -60,12 +60,12 @@ export function createClusters(host, page, { tip, onHover, onPick }) {
     entry.append(element("span", "kv-first", firstWords(members)));
     const counted = known > count
       ? `trimmed: ${count} tokens were attended to; the recording shows that the ${page.group_name} had at least ${known}`
-      : page.merges
+      : page.lists_centroids
       ? "tokens whose mean is this centroid"
       : `tokens of this ${page.group_name} that were attended to at this step`;
     explain(size, counted);
     for (const node of [bar, share]) explain(node, `${MEANING.share}; the scale of the bars is the same at all steps`);
-    if (known > count && index === clusters.group_ids.length - 1 && !page.merges) {
+    if (known > count && index === clusters.group_ids.length - 1 && !page.lists_centroids) {
       entry.dataset.cut = "";
       size.textContent = `${format(count)} of ≥ ${format(known)}, cut`;
       explain(size, `the budget ended in this ${page.group_name}: ${counted}`);

@@ -8973,21 +8973,21 @@ function createClusters(host, page, { tip, onHover, onPick }) {
     const fill2 = bar.appendChild(element("span"));
     fill2.style.width = `${100 * clusters.group_masses[index] / widest}%`;
     fill2.style.background = colourOf(clusters.group_hues[index]);
-    const score = element("span", "kv-score", page.merges ? "" : decimals(clusters.group_scores[index]));
+    const score = element("span", "kv-score", page.lists_centroids ? "" : decimals(clusters.group_scores[index]));
     const rank = element("span", "kv-rank", `${index + 1}.`), id = element("span", "kv-id", `#${group2}`);
     entry.prepend(rank, id, score);
-    explain(rank, page.merges ? "rank by the attention on its tokens" : "rank by score at this step");
+    explain(rank, page.lists_centroids ? "rank by the attention on its tokens" : "rank by score at this step");
     explain(score, `score: ${MEANING.score}`);
     const share = entry.appendChild(element("span", "kv-share", clusters.group_masses[index].toFixed(3)));
     const size2 = entry.appendChild(element("span", "kv-size", `${format(count)} ${known > count ? `of \u2265 ${format(known)}` : "tokens"}`));
     entry.append(element("span", "kv-first", firstWords(members)));
-    const counted = known > count ? `trimmed: ${count} tokens were attended to; the recording shows that the ${page.group_name} had at least ${known}` : page.merges ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended to at this step`;
+    const counted = known > count ? `trimmed: ${count} tokens were attended to; the recording shows that the ${page.group_name} had at least ${known}` : page.lists_centroids ? "tokens whose mean is this centroid" : `tokens of this ${page.group_name} that were attended to at this step`;
     explain(size2, counted);
     for (const node of [
       bar,
       share
     ]) explain(node, `${MEANING.share}; the scale of the bars is the same at all steps`);
-    if (known > count && index === clusters.group_ids.length - 1 && !page.merges) {
+    if (known > count && index === clusters.group_ids.length - 1 && !page.lists_centroids) {
       entry.dataset.cut = "";
       size2.textContent = `${format(count)} of \u2265 ${format(known)}, cut`;
       explain(size2, `the budget ended in this ${page.group_name}: ${counted}`);
@@ -9337,7 +9337,7 @@ function createStepper(root2, host) {
     const recalled = clusters.paint(slice2, now, frame2), { kind } = unionOf(slice2);
     recalledPanel.panel.hidden = kind !== "none";
     recalledTag.hidden = kind !== "none";
-    recalledTitle.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.merges ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
+    recalledTitle.textContent = kind !== "none" ? `${page.group_name}s belong to one head: pick a head in the map to see those it recalled` : page.lists_centroids ? "centroids whose tokens have the most attention (bar: exact attention)" : `${format(recalled)} ${page.group_name}${recalled === 1 ? "" : "s"} recalled, by score (bar: exact attention)`;
     follow2.paint(slice2, frame2, opening);
     heads.paint(slice2.layer, slice2.head, kind);
     key.say(slice2);

@@ -13,10 +13,15 @@ from kvviz.methods import Method
 from kvviz.methods.eviction import Eviction
 from kvviz.trace import Trace
 from kvviz.trace.scene import Bars, Ruler, Scene
+from kvviz.widgets import mechanism_content
 from tests.browser.latency import repeated
 
 LAYER, HEAD, STEP, QUERIES, LENGTH = 14, 1, 7, 8, 237
-RANKING = [name for name in kvviz.methods.names() if name not in ("full", "minference", "streaming_llm", "centroidkv")]
+RANKING = [
+    name
+    for name in kvviz.methods.names()
+    if not kvviz.methods.get(name).ignores_budget and name not in ("streaming_llm", "centroidkv")
+]
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +126,22 @@ def test_all_parts_of_a_budget_fit_into_the_words_of_a_frame(trace: Trace) -> No
     frame = played(trace, method).frames[0]
     assert frame.panels[0].labels == ["sinks", "chosen by score", "kept without a score", "recent window", "not used"]
     assert all(f"{size} " in frame.words for size in frame.panels[0].sizes)
+
+
+def test_centroids_that_stand_in_for_clusters_are_shown_after_the_cut(trace: Trace) -> None:
+    method = kvviz.methods.create("retroinfer", budget=60, sinks=4, recent=10, tokens_per_cluster=8)
+    mechanism = Mechanism(trace, method, QUERIES)
+    assert mechanism_content.described(mechanism)["merges"], "the legend has the mark of merged tokens"
+    scene = played(trace, method)
+    recording = kvviz.replay(trace, method, queries=QUERIES)
+    members, weights = recording.members(STEP, LAYER)[HEAD], recording.attention(STEP, LAYER)[HEAD]
+    masses = {number: weights[members == number].sum() for number in {*members.tolist()} - {-1}}
+    assert 5 < len(masses) == recording.events[LAYER].merged[STEP, HEAD]
+    (bars,) = panels(scene, Bars, "centroids")
+    assert list(bars.numbers) == sorted(masses, key=lambda number: -masses[number])
+    np.testing.assert_allclose(bars.values, sorted(masses.values(), reverse=True), rtol=1e-3)
+    frame = next(frame for frame in scene.frames if frame.chapter == "centroids")
+    words = f"{len(masses)} centroids stand in for {(members >= 0).sum()} tokens that are not attended to alone."
+    assert frame.text == words
+    ordered = panels(scene, Bars, "cut")[0]
+    assert set(ordered.numbers[: len({*recording.groups(STEP, LAYER)[HEAD].tolist()} - {-1})]).isdisjoint(masses)
