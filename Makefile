@@ -19,7 +19,7 @@ OLDEST_TESTS := tests/cache/test_transformers.py tests/generation/test_generatio
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data selections gallery pictures slides papers site bench results \
+.PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data gates selections gallery pictures slides papers site bench results \
 	bench-gpu agreement clean
 
 help: ## list these commands
@@ -67,6 +67,9 @@ house: setup ## size and import graph of the package; AGAINST=revision: before a
 
 data: setup ## make the recorded traces, recordings and tables in data/ again
 	$(BIN)/python data/make.py $(ARGS)
+
+gates: setup ## find the retrieval heads of the bundled model again, for duo_attention
+	$(BIN)/python data/gates/make.py $(ARGS)
 
 selections: setup ## record again what every method writes and selects; tests hold the code to it
 	$(BIN)/python data/selections/make.py $(ARGS)

@@ -82,6 +82,7 @@ from .generation.inspection import Inspection as Inspection
 from .generation.replaying import replay as replay
 from .generation.repository import open_runs as open_runs
 from .generation.result import Generation as Generation
+from .generation.retrieval_heads import find_retrieval_heads as find_retrieval_heads
 from .generation.teacher_forcing import score as score
 from .methods import Method as Method
 from .methods import Selection as Selection

@@ -21,7 +21,9 @@ from .speculation import note_queries
 IMPLEMENTATION = "kvviz"
 
 AttentionCallback = Callable[[int, Tensor, Tensor, Tensor, float | None, float | None], None]
+AttentionFunction = Callable[..., Tensor]  # takes what `exact_attention` takes, and returns its output [B, n, Q, D]
 _callback: ContextVar[AttentionCallback | None] = ContextVar("kvviz_attention_callback", default=None)
+_replacement: ContextVar[AttentionFunction | None] = ContextVar("kvviz_attention_replacement", default=None)
 _lock = threading.Lock()
 
 
@@ -81,6 +83,20 @@ def attention_observer(model: PreTrainedModel, callback: AttentionCallback) -> I
         _callback.reset(token)
 
 
+@contextmanager
+def attention_replaced(model: PreTrainedModel, function: AttentionFunction) -> Iterator[None]:
+    """Attend by `function` instead of `exact_attention` within a block, in the forward passes of this thread.
+
+    For forward passes without a SelectiveCache. Gradients flow through the function.
+    """
+    token = _replacement.set(function)
+    try:
+        with attached(model):
+            yield
+    finally:
+        _replacement.reset(token)
+
+
 def _switched(model: PreTrainedModel) -> _Attachment:
     if model in _attachments:
         return _attachments[model]
@@ -125,7 +141,8 @@ def _attention(
     layer = getattr(key, "kv_layer", None)  # a weak reference; the model holds the cache during attention
     if layer is not None:
         return layer().attend(module, query, key, value, attention_mask, scaling, softcap, **kwargs), None
-    return exact_attention(module, query, key, value, attention_mask, scaling, softcap, dropout=dropout, **kwargs), None
+    attend = _replacement.get() or exact_attention
+    return attend(module, query, key, value, attention_mask, scaling, softcap, dropout=dropout, **kwargs), None
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)

@@ -57,7 +57,8 @@ def of_groups(scores: Tensor, alone: Tensor, groups: Tensor) -> Ranking:
 
 def spread(values: Tensor, groups: Tensor) -> Tensor:
     """The value of each token's group [B, R, N], from one per group [B, R, C]; NaN for group -1."""
-    return values.gather(-1, groups.clamp(min=0)).masked_fill(groups < 0, torch.nan)
+    with_none = pad(values, (0, 1), value=torch.nan)  # there may be no group at all
+    return with_none.gather(-1, torch.where(groups < 0, values.shape[-1], groups))
 
 
 def cluster_of_token(order: Tensor, offsets: Tensor, length: int) -> Tensor:

@@ -198,7 +198,7 @@ def page_scores(queries: Tensor, bounds: Tensor, *, group: str) -> Tensor:
     scores = torch.bmm(split, bounds.reshape(batch * heads, both, pages).float())
     if group == "max":
         scores = scores.amax(1)
-    return scores.view(batch, -1, pages)
+    return scores.reshape(batch, heads * (1 if group == "max" else split.shape[1]), pages)  # also without pages
 
 
 def _rows_of_heads(tensor: Tensor, rows: int) -> Tensor:
