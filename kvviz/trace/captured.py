@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -120,7 +120,7 @@ class Trace:
         for name in ("queries", "keys", "values"):
             arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
         metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
-        metadata["geometry"] = asdict(self.geometry)
+        metadata["geometry"] = self.geometry.metadata()
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
     @classmethod

@@ -176,7 +176,7 @@ class Diagnosis:
         found = () if self.smallest is None else self.smallest
         metadata = {name: getattr(self, name) for name in _METADATA if name not in ("found", "smallest")}
         metadata |= {
-            "config": dict(self.config), "geometry": asdict(self.geometry), "style": asdict(self.style),
+            "config": dict(self.config), "geometry": self.geometry.metadata(), "style": asdict(self.style),
             "texts": dict(self.texts), "stages": list(self.stages),
             "smallest": [{"layer": layer, "head": head} for layer, head in found],
             "found": int(self.smallest is not None),

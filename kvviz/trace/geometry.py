@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..errors import IncompatibleFileError, UnsupportedModelError
@@ -12,13 +12,18 @@ from .storage import check_metadata
 
 @dataclass(frozen=True)
 class Geometry:
-    """Shape of a model's attention: layers, query heads, key/value heads, head dimension, positions."""
+    """Shape of a model's attention: layers, query heads, key/value heads, head dimension, positions.
+
+    `windows` has a number per layer: the tokens of its sliding window, or 0 for a layer that attends to all tokens. It
+    is empty for a model without sliding windows. No method serves a layer with a sliding window.
+    """
 
     n_layers: int
     n_heads: int
     n_kv_heads: int
     head_dim: int
     max_positions: int
+    windows: tuple[int, ...] = field(default=(), repr=False)
 
     @classmethod
     def of_config(cls, operation: str, config: Any) -> Geometry:
@@ -38,7 +43,29 @@ class Geometry:
             n_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
             max_positions=positions,
+            windows=_windows(config),
         )
+
+    @property
+    def full_layers(self) -> tuple[int, ...]:
+        """The layers that attend to all tokens: those without a sliding window."""
+        return tuple(layer for layer in range(self.n_layers) if not self.window(layer))
+
+    def window(self, layer: int) -> int:
+        """The tokens of a layer's sliding window; 0 if the layer attends to all tokens."""
+        return self.windows[layer] if self.windows else 0
+
+    def layer_text(self, layer: int) -> str:
+        """A layer's name in menus: its number, and what it attends to if that is not all tokens."""
+        window = self.window(layer)
+        return (
+            f"layer {layer}, sliding window of {window:,}: attends to its window only" if window else f"layer {layer}"
+        )
+
+    def metadata(self) -> dict[str, Any]:
+        """The fields as JSON can hold them, without windows if there are none: as files had them before."""
+        counts = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "windows"}
+        return counts | ({"windows": list(self.windows)} if self.windows else {})
 
     @property
     def group_size(self) -> int:
@@ -48,11 +75,14 @@ class Geometry:
 
 def load_geometry(metadata: dict[str, Any], path: object) -> Geometry:
     """The geometry in the metadata of the file at `path`. Raises IncompatibleFileError if it is impossible."""
-    check_metadata(metadata, f"read {path}: geometry", {item.name: "integer" for item in fields(Geometry)})
-    if min(metadata.values()) < 1 or metadata["n_heads"] % metadata["n_kv_heads"]:
-        wanted = "numbers above 0, n_heads a multiple of n_kv_heads"
+    counts = {item.name: "integer" for item in fields(Geometry) if item.name != "windows"}
+    check_metadata(metadata, f"read {path}: geometry", counts, {"windows": "integers"})
+    windows = metadata.get("windows", [])
+    wrong = windows and (len(windows) != metadata["n_layers"] or min(windows) < 0)
+    if wrong or min(metadata[name] for name in counts) < 1 or metadata["n_heads"] % metadata["n_kv_heads"]:
+        wanted = "numbers above 0, n_heads a multiple of n_kv_heads, one window per layer"
         raise IncompatibleFileError(f"read {path}: geometry", metadata, wanted)
-    return Geometry(**metadata)
+    return Geometry(**(metadata | {"windows": tuple(windows)}))
 
 
 def check_layers(name: str, layers: Iterable[int], geometry: Geometry) -> None:
@@ -60,3 +90,12 @@ def check_layers(name: str, layers: Iterable[int], geometry: Geometry) -> None:
     missing = [layer for layer in layers if not 0 <= layer < geometry.n_layers]
     if missing:
         raise IncompatibleFileError(f"{name}: layers", missing, f"0 to {geometry.n_layers - 1}")
+
+
+def _windows(config: Any) -> tuple[int, ...]:
+    """The sliding window of each layer, from the model's config; () if no layer has one."""
+    kinds: list[str] | None = getattr(config, "layer_types", None)
+    size = getattr(config, "sliding_window", None) or 0
+    kinds = kinds or ["sliding_attention"] * config.num_hidden_layers
+    windows = tuple(size if kind == "sliding_attention" else 0 for kind in kinds)
+    return windows if any(windows) else ()

@@ -273,7 +273,7 @@ class Recording:
         for layer, events in self.events.items():
             arrays |= {f"{name}.{layer}": array for name, array in events.arrays().items()}
         metadata = {name: getattr(self, name) for name in _RECORDING_METADATA}
-        metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry), "group_name": self.group_name}
+        metadata |= {"config": dict(self.config), "geometry": self.geometry.metadata(), "group_name": self.group_name}
         metadata |= {"style": asdict(self.style)} if self.style is not None else {}
         metadata |= {"edit": self.edit.config} if self.edit is not None else {}
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
