@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from ..errors import IncompatibleFileError, InvalidInputError
 from ..metrics.memory import bytes_text
 from .cards import card, layers_text
 from .geometry import Geometry, check_layers, load_geometry
+from .parts import ArrayFile, writing_arrays
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 
 if TYPE_CHECKING:
@@ -63,6 +65,11 @@ class Trace:
         """The captured layers, ascending."""
         return tuple(sorted(self.keys))
 
+    @property
+    def full_layers(self) -> tuple[int, ...]:
+        """The captured layers that attend to all tokens, ascending: without those with a sliding window."""
+        return tuple(layer for layer in self.layers if not self.geometry.window(layer))
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -85,6 +92,13 @@ class Trace:
             raise InvalidInputError("layer of a trace", layer, f"a captured layer: {self.layers}")
         return layer
 
+    def check_full_layer(self, operation: str, layer: int) -> int:
+        """`layer`, if it was captured and attends to all tokens. Raises InvalidInputError otherwise."""
+        if self.geometry.window(self.check_layer(layer)):
+            wanted = f"a layer that attends to all tokens: {self.full_layers}"
+            raise InvalidInputError(operation, self.geometry.layer_text(layer), wanted)
+        return layer
+
     def check_recording(self, operation: str, recording: Recording, tokens: int) -> None:
         """Raise InvalidInputError unless the trace begins with the recording's first `tokens` tokens.
 
@@ -103,24 +117,30 @@ class Trace:
         On the positions `tokens`, or on the `best` tokens with the largest weights, whichever they are. `group` as in
         `metrics.attention_weights`.
         """
-        last = np.array([len(self) - 1])
         shares = []
         for layer in self.layers:
-            weights = metrics.attention_weights(
-                self.queries[layer], self.keys[layer], last, scale=self.scale, softcap=self.softcap, group=group
-            )[:, 0]  # [H or Q, L]
+            weights = self._last_weights(layer, group)
             if best:
                 weights = np.partition(weights, max(len(self) - best, 0), axis=-1)[:, max(len(self) - best, 0) :]
             shares.append((weights if best else weights[:, list(tokens)]).sum(-1, dtype=np.float64))
         return np.array(shares)
+
+    def _last_weights(self, layer: int, group: Group) -> Array:
+        """The exact attention weights [H or Q, L] of the last token; 0 before a sliding window."""
+        window = self.geometry.window(layer) or len(self)
+        start = max(len(self) - window, 0)
+        queries, keys = self.queries[layer][:, start:], self.keys[layer][:, start:]
+        weights = metrics.attention_weights(
+            queries, keys, np.array([len(self) - 1 - start]), scale=self.scale, softcap=self.softcap, group=group
+        )[:, 0]
+        return np.pad(weights, ((0, 0), (start, 0)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the trace to one safetensors file, whole or not at all; returns its path."""
         arrays: dict[str, Array] = {"token_ids": self.token_ids}
         for name in ("queries", "keys", "values"):
             arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
-        metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
-        metadata["geometry"] = self.geometry.metadata()
+        metadata = trace_metadata(self.model, self.geometry, self.tokens, self.scale, self.softcap)
         return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
 
     @classmethod
@@ -143,3 +163,34 @@ class Trace:
             scale=metadata["scale"],
             softcap=metadata["softcap"],
         )
+
+
+def trace_metadata(
+    model: str, geometry: Geometry, tokens: Sequence[str], scale: float | None, softcap: float | None
+) -> dict[str, Any]:
+    """The metadata in a trace's file."""
+    described: dict[str, Any] = {"model": model, "tokens": list(tokens), "scale": scale, "softcap": softcap}
+    return described | {"geometry": geometry.metadata()}
+
+
+@contextmanager
+def writing_trace(
+    path: str | os.PathLike[str], layers: Iterable[int], *, model: str, geometry: Geometry, tokens: Sequence[str],
+    token_ids: Array, scale: float | None, softcap: float | None,
+) -> Iterator[ArrayFile]:  # fmt: skip
+    """An open trace file, to be filled part by part: `write("keys.3", part [H, n, D], start)`.
+
+    `Trace.load` reads it, once the block succeeds; nothing is left of it if the block raises. It has version, names and
+    metadata of `Trace.save`.
+    """
+    heads = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
+    shapes = {
+        f"{name}.{layer}": ("<f2", (count, len(tokens), geometry.head_dim))
+        for name, count in heads.items()
+        for layer in layers
+    }
+    layout = {"token_ids": ("<i8", (len(tokens),)), **shapes}
+    metadata = trace_metadata(model, geometry, tokens, scale, softcap)
+    with writing_arrays(path, Trace.KIND, Trace.VERSION, layout, metadata) as file:
+        file.write("token_ids", token_ids)
+        yield file
