@@ -51,6 +51,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         extra_share=extra_bytes / key_bytes if key_bytes else 0.0,
         host_metadata_bytes=host_metadata_bytes,
         **_transfers([layer.store for layer in layers]),
+        selecting_layers=len(selecting),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
         exact_layers=exact_layers,
     )

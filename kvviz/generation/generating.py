@@ -64,7 +64,7 @@ class Generation:
         recorded: dict[str, str] = {}
         if recording is not None:
             recorded = {
-                "method": f"{recording.title}, budget {recording.budget:,}", "model": recording.model,
+                "method": f"{recording.title}, {recording.budget_text}", "model": recording.model,
                 "prompt": f"{recording.prompt_length:,} tokens",
                 "layers": layers_text(recording.layers, recording.geometry.n_layers),
             }  # fmt: skip
@@ -140,8 +140,8 @@ def _indexed(lm: LanguageModel, method: Method, prefill: str | Method | None, id
 
 def _description(lm: LanguageModel, method: Method, prompt_length: int, store: str | KVStore) -> str:
     """A description of the run, for titles."""
-    budget, tier = method.budget_tokens(prompt_length), resolve_store(store).tier
-    return f"{method.name} · budget {budget:,} · {lm.name} · {prompt_length:,} tokens · store {tier}"
+    budget, tier = lm.geometry.budget_text(method.budget_tokens(prompt_length)), resolve_store(store).tier
+    return f"{method.name} · {budget} · {lm.name} · {prompt_length:,} tokens · store {tier}"
 
 
 def encoded(

@@ -116,7 +116,8 @@ class Diagnosis:
     @property
     def description(self) -> str:
         """Method, budget, model and prompt length, for titles."""
-        return f"{self.method_name} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
+        budget = self.geometry.budget_text(self.budget)
+        return f"{self.method_name} · {budget} · {self.model} · {self.prompt_length:,} tokens"
 
     def _repr_html_(self) -> str:
         restored = "even all heads do not" if self.smallest is None else ", ".join(

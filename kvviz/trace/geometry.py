@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -62,6 +62,22 @@ class Geometry:
             f"layer {layer}, sliding window of {window:,}: attends to its window only" if window else f"layer {layer}"
         )
 
+    def budget_text(self, budget: int, dense: int = 0) -> str:
+        """A budget in texts. With sliding windows, also in how many layers it holds: `dense` ones are left out."""
+        governed = f" in {len(self.full_layers) - dense} of {self.n_layers} layers" if self.windows else ""
+        return f"budget {budget:,}{governed}"
+
+    def windows_text(self) -> str:
+        """A sentence on the layers with a sliding window; "" without any."""
+        sizes = sorted({window for window in self.windows if window})
+        if not sizes:
+            return ""
+        numbers = _ranges([layer for layer in range(self.n_layers) if self.window(layer)])
+        of = " or ".join(f"{size:,}" for size in sizes)
+        return (
+            f"Layers {numbers} have a sliding window of {of}: each attends to its window only, and no method serves it."
+        )
+
     def metadata(self) -> dict[str, Any]:
         """The fields as JSON can hold them, without windows if there are none: as files had them before."""
         counts = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "windows"}
@@ -99,3 +115,14 @@ def _windows(config: Any) -> tuple[int, ...]:
     kinds = kinds or ["sliding_attention"] * config.num_hidden_layers
     windows = tuple(size if kind == "sliding_attention" else 0 for kind in kinds)
     return windows if any(windows) else ()
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text, runs as "0 to 4"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in runs)

@@ -96,12 +96,17 @@ class Recording:
     @property
     def description(self) -> str:
         """Method, budget, model and prompt length, for titles."""
-        return f"{self.method} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
+        return f"{self.method} · {self.budget_text} · {self.model} · {self.prompt_length:,} tokens"
+
+    @property
+    def budget_text(self) -> str:
+        """The budget in titles: for a model with sliding windows, also in how many layers it holds."""
+        return self.geometry.budget_text(self.budget, len(self.dense_layers))
 
     def _repr_html_(self) -> str:
         arrays = [array for events in self.events.values() for array in events.arrays().values()]
         return card("Recording", "what a method attended to at each decode step", {
-            "method": f"{self.title}, budget {self.budget:,}", "model": self.model,
+            "method": f"{self.title}, {self.budget_text}", "model": self.model,
             "length": f"{self.prompt_length:,} tokens, then {self.steps:,} steps",
             "layers": layers_text(self.layers, self.geometry.n_layers),
             "size": bytes_text(sum(array.nbytes for array in arrays)), "answer": self.answer,

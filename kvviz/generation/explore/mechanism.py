@@ -33,7 +33,7 @@ class Mechanism:
         self.prompt = prompt_length(trace, queries)
         self.each = self.method.group == "each"
         self.heads = trace.geometry.n_heads if self.each else trace.geometry.n_kv_heads
-        self.layers = [layer for layer in trace.layers if not self.method.is_dense(layer)]
+        self.layers = [layer for layer in trace.full_layers if not self.method.is_dense(layer)]
         if not self.layers:
             got = f"{self.method.name}, which attends to all tokens in the captured layers {list(trace.layers)}"
             raise InvalidInputError("mechanism: method", got, "a method that chooses tokens in one of them")
