@@ -57,10 +57,12 @@ class Geometry:
 
     def layer_text(self, layer: int) -> str:
         """A layer's name in menus: its number, and what it attends to if that is not all tokens."""
+        return ", ".join(part for part in (f"layer {layer}", self.window_text(layer)) if part)
+
+    def window_text(self, layer: int) -> str:
+        """What a layer with a sliding window attends to; "" for one that attends to all tokens."""
         window = self.window(layer)
-        return (
-            f"layer {layer}, sliding window of {window:,}: attends to its window only" if window else f"layer {layer}"
-        )
+        return f"sliding window of {window:,}: attends to its window only" if window else ""
 
     def budget_text(self, budget: int, dense: int = 0) -> str:
         """A budget in texts. With sliding windows, also in how many layers it holds: `dense` ones are left out."""
