@@ -55,7 +55,7 @@ def capture(
         "model": lm.name, "geometry": lm.geometry, "tokens": lm.tokens(ids), "token_ids": ids[0].cpu().numpy(),
     }  # fmt: skip
     captured = _Chunk(chosen)
-    arrays: dict[str, dict[int, NDArray[Any]]] = {"queries": {}, "keys": {}, "values": {}}
+    arrays: dict[str, Any] = {"queries": {}, "keys": {}, "values": {}}
     with ExitStack() as files, attention_observer(lm.model, captured.add):
         file: ArrayFile | None = None
         cache, start = None, 0  # with the first chunk the model makes its cache
@@ -81,7 +81,7 @@ class _Chunk:
 
     def __init__(self, layers: tuple[int, ...]) -> None:
         self.layers = layers
-        self.factors: dict[str, float | None] = {"scale": None, "softcap": None}
+        self.factors: dict[str, Any] = {"scale": None, "softcap": None}
         self._parts: dict[tuple[str, int], NDArray[Any]] = {}
 
     def add(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 import kvviz
 from kvviz.errors import InvalidInputError
+from kvviz.generation import diagnosing
 from kvviz.generation.explore import Explorer, Mechanism
 from kvviz.metrics import attention_weights
 from tests.tiny_models import letters_tokenizer, make, prompt
@@ -50,3 +53,39 @@ def test_a_budget_says_how_many_layers_it_governs(hybrid):
     assert "budget 64 in 2 of 4 layers" in out._repr_html_()
     assert "2 of 4 layers" in out.ledger._repr_html_()
     assert "budget 64 in 2 of 4 layers" in out.recording.description
+
+
+class Display:
+    """What diagnose tells a progress display."""
+
+    shown: ClassVar[list[Display]] = []
+
+    def __init__(self, **options: object) -> None:
+        self.n, self.total, self.options = 0, 0, options
+        Display.shown.append(self)
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.options["closed"] = True
+
+    def update(self, count: int) -> None:
+        self.n += count
+
+    def refresh(self) -> None:
+        assert self.total > self.n
+
+
+def test_a_diagnosis_of_a_hybrid_model_counts_its_passes(hybrid, monkeypatch):
+    monkeypatch.setattr(diagnosing, "tqdm", Display)
+    ids = prompt(120)
+    answer = kvviz.generate(hybrid, ids, "full", max_new_tokens=3).text
+    found = kvviz.diagnose(hybrid, ids, answer, "quest", 64, max_passes=8, controls=1, dense_layers=0)
+    assert set(found.losses["layer"]) | set(found.restored["layer"]) <= {*FULL, -1}
+    assert "budget 64 in 2 of 4 layers" in found.description
+    (display,) = Display.shown
+    assert display.options["disable"] is None, "not quiet in scripts"
+    assert display.options["closed"]
+    assert display.total / 2 <= display.n <= display.total
+    assert found.passes >= display.n
