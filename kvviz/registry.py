@@ -66,7 +66,7 @@ class Registry(dict[str, type[T]]):
     def table(self, columns: Mapping[str, Callable[[type[T]], str]]) -> str:
         """A Markdown table of all classes: their names, and one column per title, filled by its function."""
         titles = ["name", *columns]
-        rows = [[f"`{name}`", *(column(self[name]) for column in columns.values())] for name in self.names()]
+        rows = [[f"`{name}`", *(column(self.find(name)) for column in columns.values())] for name in self.names()]
         head, *body = (f"| {' | '.join(row)} |" for row in [titles, *rows])
         return "\n".join([head, "|" + "---|" * len(titles), *body])
 

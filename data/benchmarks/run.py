@@ -72,7 +72,10 @@ PARTS = {
     "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
 # Parts whose rows are methods, with the function that merges newly measured rows into the old ones.
-BY_METHOD = {"recall": recall.merged, "needle": inputs.merged, "end_to_end": end_to_end.merged}
+BY_METHOD = {
+    "recall": recall.merged, "needle": inputs.merged, "end_to_end": end_to_end.merged,
+    "long_layers": long_layers.merged,
+}  # fmt: skip
 EXTENDED = {"needle": needle.extended, "misses": misses.extended}  # parts that can add samples to their last results
 ON_GPU = {"kernels": kernels.run, "long_layers": long_layers.run, "end_to_end": end_to_end.run, "decode": decode.run}
 

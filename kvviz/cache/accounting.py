@@ -30,7 +30,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         for tier, count in kept.items():
             kept_bytes[tier] = kept_bytes.get(tier, 0) + count
     states = [state for layer in layers for state in layer.states]
-    extra_bytes = sum(state.read_bytes() for state in states)
+    extra_bytes = sum(state.choosing_bytes() for state in states)
     key_bytes = sum(  # of all tokens so far, including the dropped ones
         layer.store.batch * layer.context.n_kv_heads * layer.store.token_bytes // 2 * layer.store.length
         for layer in selecting
@@ -74,10 +74,11 @@ def _transfers(stores: Sequence[LayerStore]) -> dict[str, Any]:
 
 
 def _merged(layer: LayerCache) -> float:
-    """Merged tokens that the last step attended to, mean over KV heads and batch."""
+    """Centroids that the last step attended to, mean over KV heads and batch; query heads share those of equal keys."""
     if layer.last is None or layer.last.merged is None:
         return 0.0
-    return float((layer.last.merged.degree > 0).sum(-1).double().mean())
+    attended = (layer.last.merged.degree > 0).unflatten(1, (layer.context.n_kv_heads, -1)).any(2)  # [B, H, C]
+    return float(attended.sum(-1).double().mean())
 
 
 def _counts(layer: LayerCache) -> list[float]:

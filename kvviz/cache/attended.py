@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..clustering.merged import Merged
-from ..methods.selection import Selection
+from ..methods.selection import Selection, to_selection_heads
 from .selective_cache import SelectiveCache
 
 NEGATIVE_INFINITY = float("-inf")
@@ -54,7 +54,10 @@ class Attended:
 def _with_centroids(
     merged: Sequence[Merged | None], counts: Tensor, n_heads: int
 ) -> tuple[Tensor, Merged | None, Tensor | None]:
-    """The counts with each step's centroids, all different sets of centroids, and their mask."""
+    """The counts with each step's centroids, all different sets of centroids, and their mask.
+
+    Steps that choose among the same centroids, by degree, share them.
+    """
     sets: list[Merged] = []
     of_step = []
     for entry in merged:
@@ -63,21 +66,20 @@ def _with_centroids(
         of_step.append(-1 if entry is None else len(sets) - 1)
     if not sets:
         return counts, None, None
-    heads = sets[0].degree.shape[1]
     widths = [entry.degree.shape[-1] for entry in sets]
     mask = counts.new_full((n_heads, len(merged), sum(widths)), 0, dtype=torch.float32).fill_(NEGATIVE_INFINITY)
-    for step, number in enumerate(of_step):
-        if number >= 0:
-            start, degree = sum(widths[:number]), sets[number].degree[0]  # [H, C]
-            logs = degree.float().log().repeat_interleave(n_heads // heads, dim=0)
-            mask[:, step, start : start + widths[number]] = logs
-            counts[:, step] += (degree > 0).sum(-1).repeat_interleave(counts.shape[0] // heads)
+    for step, (number, entry) in enumerate(zip(of_step, merged, strict=True)):
+        if entry is not None:
+            start, degree = sum(widths[:number]), entry.degree  # [1, H or Q, C]
+            mask[:, step, start : start + widths[number]] = to_selection_heads(degree, n_heads)[0].float().log()
+            counts[:, step] += to_selection_heads((degree > 0).sum(-1), counts.shape[0])[0]
     joined = Merged(*(torch.cat([getattr(e, part) for e in sets], dim=2) for part in ("keys", "values", "degree")))
     return counts, joined, mask
 
 
 def _same(one: Merged, two: Merged) -> bool:
-    return one is two or (torch.equal(one.degree, two.degree) and torch.equal(one.keys, two.keys))
+    pairs = ((one.keys, two.keys), (one.values, two.values))
+    return all(first is second or torch.equal(first, second) for first, second in pairs)
 
 
 def _corrections(selections: Sequence[Selection], n_heads: int) -> tuple[Tensor, Tensor] | None:

@@ -76,10 +76,10 @@ def merged_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention over merged tokens, softmax(q·k̂·scale + log degree)·v̂: output [B, Q, D], log-sum-exp [B, Q].
 
-    Source: CentroidKV (OpenReview T3EeupQhGj), eq. 3. A degree of 0 is a pad.
+    Source: CentroidKV (OpenReview T3EeupQhGj), eq. 3. A centroid of degree 0 gets no weight.
     """
     count = merged.keys.shape[2]
-    indices = torch.arange(count, device=queries.device).expand(*merged.degree.shape)
+    indices = torch.arange(count, device=queries.device).expand(*merged.degree.shape)  # [B, H or Q, C]
     bias = merged.degree.float().log()
     return gather_attention(
         queries, merged.keys, merged.values, indices, scale=scale, bias=bias, softcap=softcap, padded=False

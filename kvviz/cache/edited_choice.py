@@ -13,7 +13,7 @@ from ..clustering.merged import Merged
 from ..errors import InvalidInputError
 from ..methods.attention import attention_weights
 from ..methods.base import LayerContext, Method
-from ..methods.selection import Selection, member_mask, reduce_group
+from ..methods.selection import Selection, member_mask, reduce_group, to_selection_heads
 from ..offload.layer_store import LayerStore
 from ..trace.edit_parts import Drop, Exact, Only, Part, Pin
 
@@ -87,7 +87,7 @@ class EditedChoice:
         ranked = reduce_group(weights, context.n_kv_heads, group).argsort(dim=-1, descending=True, stable=True)
         counts = self.attended.sum(-1, keepdim=True)
         if self._merged is not None:
-            counts = counts + (self._merged.degree > 0).sum(-1)[:, self._rows, None]
+            counts = counts + to_selection_heads((self._merged.degree > 0).sum(-1), len(self._rows))[..., None]
         first = torch.arange(ranked.shape[-1], device=ranked.device) < counts
         return torch.zeros_like(self.attended).scatter_(-1, ranked, first.expand_as(ranked))
 
@@ -105,7 +105,7 @@ class EditedChoice:
         heads: Tensor = changed.unflatten(1, (self._context.n_kv_heads, -1))  # [B, H, R/H]
         heads = heads.any(2)
         if self._merged is not None:
-            self._merged = _unmerged(self._merged, heads)
+            self._merged = _unmerged(self._merged, changed if self._merged.degree.shape[1] > len(heads[0]) else heads)
         if self._correction is not None:
             queries = heads.repeat_interleave(self._context.n_heads // self._context.n_kv_heads, dim=1)
             self._correction = replace(self._correction, share=self._correction.share.masked_fill(queries, 0.0))
@@ -184,39 +184,28 @@ def _without(merged: Merged, tokens: Tensor, history: LayerStore) -> Merged:
     """The centroids without the `tokens` [B, H, N], which are taken out of the weighted means they are in."""
     if merged.members is None:
         raise InvalidInputError("edit", "merged tokens of a method that does not tell its members", "Merged.members")
-    count = merged.members.shape[-1]
-    out = tokens[..., :count] & (merged.members >= 0)
-    labels = merged.members.clamp(min=0).long()
-    removed = torch.zeros_like(merged.degree).scatter_add_(-1, labels, out.to(merged.degree.dtype))
-    degree = merged.degree - removed
+    heads, count = tokens.shape[1], merged.members.shape[-1]
+    places = tokens[..., :count].any(1).any(0).nonzero()[:, 0]  # [T], positions of the tokens
+    named: Tensor = merged.members[..., places].unflatten(1, (heads, -1))  # [B, H, R/H, T]
+    numbers = torch.arange(merged.keys.shape[2], device=named.device)
+    joined = (named[..., None] == numbers).any(2) & tokens[..., places, None]  # [B, H, T, C]
+    removed = joined.sum(2)  # [B, H, C]
+    sizes: Tensor = merged.degree.unflatten(1, (heads, -1)).amax(2)  # of all rows that attend to it
 
     def mean(means: Tensor, raw: Tensor) -> Tensor:
-        index = labels[..., None].expand(*labels.shape, raw.shape[-1])
-        sums = means.float() * merged.degree[..., None]
-        sums = sums.scatter_add(2, index, -raw[:, :, :count].float() * out[..., None])
-        kept = sums / degree.clamp(min=1)[..., None]
+        sums = means.float() * sizes[..., None] - joined.float().mT @ raw[:, :, places].float()
+        kept = sums / (sizes - removed).clamp(min=1)[..., None]
         return torch.where((removed > 0)[..., None], kept, means.float()).to(means.dtype)
 
-    return _empty_last(
-        Merged(
-            mean(merged.keys, history.keys), mean(merged.values, history.values), degree,
-            torch.where(out, -1, merged.members),
-        )
+    of_rows = to_selection_heads(removed.to(merged.degree.dtype), merged.degree.shape[1])
+    out = to_selection_heads(tokens[..., :count], merged.members.shape[1])
+    return Merged(
+        mean(merged.keys, history.keys), mean(merged.values, history.values),
+        (merged.degree - of_rows).clamp(min=0), merged.members.masked_fill(out, -1),
     )  # fmt: skip
 
 
-def _unmerged(merged: Merged, heads: Tensor) -> Merged:
-    """The centroids of all heads but these, bool [B, H]; theirs become pads."""
-    members = None if merged.members is None else merged.members.masked_fill(heads[..., None], -1)
-    return replace(merged, degree=merged.degree.masked_fill(heads[..., None], 0), members=members)
-
-
-def _empty_last(merged: Merged) -> Merged:
-    """The centroids with those of degree 0 last, since pads come last."""
-    assert merged.members is not None
-    order = (merged.degree == 0).to(torch.uint8).argsort(dim=-1, stable=True)  # [B, H, C]
-    place = order.argsort(-1).to(merged.members.dtype)
-    members = torch.where(merged.members < 0, -1, place.gather(-1, merged.members.clamp(min=0).long()))
-    rows = order[..., None]
-    keys, values = (t.gather(2, rows.expand(*order.shape, t.shape[-1])) for t in (merged.keys, merged.values))
-    return Merged(keys, values, merged.degree.gather(-1, order), members)
+def _unmerged(merged: Merged, rows: Tensor) -> Merged:
+    """The centroids of all rows but these, bool [B, H or Q]; theirs get degree 0."""
+    members = None if merged.members is None else merged.members.masked_fill(rows[..., None], -1)
+    return replace(merged, degree=merged.degree.masked_fill(rows[..., None], 0), members=members)

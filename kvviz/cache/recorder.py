@@ -16,7 +16,7 @@ from ..clustering.merged import Merged
 from ..errors import InvalidInputError
 from ..methods.attention import attention_weights, centroid_weights, weighted_values
 from ..methods.base import Method
-from ..methods.selection import Selection
+from ..methods.selection import Selection, to_selection_heads
 from ..trace import Geometry, LayerEvents, Ledger, Recording
 from ..trace.edits import Edit
 from .layer_cache import LayerCache
@@ -58,7 +58,7 @@ class Recorder:
         errors = metrics.output_error(_array(output, torch.float32), _array(exact, torch.float32))  # [1, Q]
         merged = torch.zeros(context.n_kv_heads)
         if selection.merged is not None:
-            merged = (selection.merged.degree[0] > 0).sum(-1)  # [H]
+            merged = (selection.merged.degree[0] > 0).sum(-1)  # [H or Q]
         count = int((selection.indices >= 0).sum()) + int(merged.sum())
         assert selection.groups is not None
         assert selection.scores is not None
@@ -81,7 +81,7 @@ class Recorder:
         self.spent_s += time.perf_counter() - started
 
     def _members(self, layer: int, merged: Merged | None) -> np.ndarray | None:
-        """Members int32 [H, n] up to the last merged token: the same array object as before if they did not change.
+        """Members int32 [H or Q, n] up to the last merged token: the same array object as before if they are the same.
 
         None if no token is merged, or the method does not report the members.
         """
@@ -176,7 +176,7 @@ def merged_share_of(layer: LayerCache, queries: Tensor, selection: Selection, we
     fetched = layer.store.fetch(selection.indices, padded=selection.padded)
     given = centroid_weights(queries, *fetched, selection, context.scale, context.softcap)
     exact, given = (tensor[0].unflatten(0, (rows, -1)) for tensor in (weights, given))  # [R, G, L] and [R, G, C]
-    members = merged.members[0].repeat_interleave(rows // context.n_kv_heads, 0)
+    members = to_selection_heads(merged.members, rows)[0]
     numbers = _array(exact, torch.float32), _array(given, torch.float32)
     return metrics.merged_share(*numbers, _array(members, torch.int32)).astype(np.float16)
 

@@ -24,6 +24,8 @@ from ..trace.timeline import Timeline
 from .accounting import ledger_of
 from .layer_cache import LayerCache
 from .passes import watch_passes
+from .repeating import feed_after
+from .rotations import rotations
 from .selective_layer import SelectiveLayer
 from .speculation import AttentionInputs
 from .tiers import make_store
@@ -64,7 +66,7 @@ class SelectiveCache(Cache):
         self.method, self.edit = resolve(method), edit
         self.prefill = self.method if prefill is None else resolve_prefill(prefill)
         self._inputs = AttentionInputs() if isinstance(self.method, Speculative) else None
-        self.prompt = Prompt(weakref.ref(model))  # shared with the forks: they have the same prompt
+        self.prompt = Prompt(weakref.ref(model), feeder=feed_after)  # shared with the forks: they have the same prompt
         layers = DynamicCache(config=model.config).layers
         self._geometry = geometry = Geometry.of_config("SelectiveCache", self.config)
         if not any(isinstance(layer, DynamicLayer) for layer in layers):
@@ -75,7 +77,7 @@ class SelectiveCache(Cache):
             if type(layer) is DynamicLayer:
                 context = LayerContext(
                     index, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim,
-                    geometry.head_dim**-0.5, details=details, prompt=self.prompt,
+                    geometry.head_dim**-0.5, details=details, prompt=self.prompt, rotation=rotations(model).get(index),
                 )  # fmt: skip
                 kv = make_store(self.store, context, self.method)
                 kv.timeline = None if timeline is None else timeline.of(index)

@@ -146,7 +146,7 @@ class SelectiveLayer(DynamicLayer):
         old, store = self.cache, self.cache.store.renewed()
         store.timeline = old.store.timeline
         if old.context.prompt is not None:
-            old.context.prompt.ids = None
+            old.context.prompt.ids = old.context.prompt.encode = None
         self.cache = LayerCache(old.context, old.method, store, retain_queries=old.retain_queries)
         self.cache.edit = old.edit
         self.cache.speculate = old.speculate

@@ -92,7 +92,7 @@ def _search(
     n_iter only counts while a head is running.
     """
     device = rows.device
-    centroids = rows[:, initial_positions(rows.shape[1], n_clusters, seed).to(device)].float()
+    centroids = rows[:, initial_positions(rows.shape[1], n_clusters, seed)].float()
     means = centroids.clone()
     labels = torch.full(rows.shape[:2], -1, dtype=torch.int64, device=device)
     n_iter = torch.zeros(len(rows), dtype=torch.int64, device=device)

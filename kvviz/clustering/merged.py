@@ -11,9 +11,11 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True)
 class Merged:
-    """Centroids that stand for several tokens: keys, values [B, H, C, D] and degree [B, H, C] (0 for a pad).
+    """Centroids that stand for several tokens: keys, values [B, H, C, D] and degree [B, H, C].
 
-    `members` [B, H, L] int32, if known, is the centroid of each token, -1 for a token that joined none.
+    A centroid of degree 0 is not attended to. `members` [B, H, L] int32, if known, is the centroid of each token, -1
+    for a token that no attended centroid stands for. If each query head attends to centroids of its own choice, degree
+    is [B, Q, C] and members are [B, Q, L]; keys and values stay those of the KV heads.
     """
 
     keys: Tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..cache.attachment import attention_observer
+from ..cache.rotations import rotations
 from ..errors import InvalidInputError, KVVizError
 from ..models import LanguageModel
 from ..models.encoding import prompt_ids
@@ -51,20 +53,23 @@ def capture(
     chosen = tuple(range(count)) if layers is None else tuple(layers)
     if not chosen or any(layer not in range(count) for layer in chosen):
         raise InvalidInputError("capture: layers", chosen, f"at least one of 0 to {count - 1}")
-    about: dict[str, Any] = {
-        "model": lm.name, "geometry": lm.geometry, "tokens": lm.tokens(ids), "token_ids": ids[0].cpu().numpy(),
-    }  # fmt: skip
     captured = _Chunk(chosen)
     arrays: dict[str, Any] = {"queries": {}, "keys": {}, "values": {}}
     with ExitStack() as files, attention_observer(lm.model, captured.add):
+        about: Trace | None = None  # all but the arrays
         file: ArrayFile | None = None
         cache, start = None, 0  # with the first chunk the model makes its cache
         chunks = torch.split(ids, PREFILL_CHUNK, dim=1)
         for chunk in tqdm(chunks, desc="capture", leave=False, disable=None if len(chunks) > 1 else True):
             cache = lm.model(chunk, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
-            captured.check_complete(required=layers is not None)
-            if path is not None and file is None:
-                file = files.enter_context(writing_trace(path, captured.layers_found, **about, **captured.factors))
+            if about is None:
+                captured.check_complete(required=layers is not None)
+                about = Trace(
+                    model=lm.name, geometry=lm.geometry, tokens=lm.tokens(ids), token_ids=ids[0].cpu().numpy(),
+                    queries={}, keys={}, values={}, **captured.factors, rotations=rotations(lm.model),
+                )  # fmt: skip
+                if path is not None:
+                    file = files.enter_context(writing_trace(path, about, captured.layers_found))
             for name, layer, part in captured.parts():
                 if file is not None:
                     file.write(f"{name}.{layer}", part, start)
@@ -73,7 +78,8 @@ def capture(
                     arrays[name][layer] = np.empty((part.shape[0], ids.shape[1], part.shape[2]), np.float16)
                 arrays[name][layer][:, start : start + part.shape[1]] = part
             start += chunk.shape[1]
-    return Trace(**about, **arrays, **captured.factors) if path is None else Trace.load(path)
+    assert about is not None  # a prompt has at least one token
+    return replace(about, **arrays) if path is None else Trace.load(path)
 
 
 class _Chunk:

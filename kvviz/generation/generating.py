@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -166,7 +167,7 @@ def fill(lm: LanguageModel, cache: SelectiveCache, ids: Tensor, new_tokens: int 
     `new_tokens` is how many tokens will follow, if known.
     """
     if cache.get_seq_length() == 0:
-        cache.prompt.ids = ids
+        cache.prompt.ids, cache.prompt.encode = ids, partial(fed_ids, lm)
     cache.expect(ids.shape[1], new_tokens)
     chunks = ids.split(PREFILL_CHUNK, dim=1)
     for chunk in tqdm(chunks, desc="prefill", leave=False, disable=None if len(chunks) > 1 else True):

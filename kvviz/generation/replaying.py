@@ -32,7 +32,7 @@ def trace_context(trace: Trace, layer: int) -> LayerContext:
     scale = geometry.head_dim**-0.5 if trace.scale is None else trace.scale
     return LayerContext(
         layer, geometry.n_layers, geometry.n_heads, geometry.n_kv_heads, geometry.head_dim, scale, trace.softcap,
-        details=True,
+        details=True, rotation=trace.rotations.get(layer),
     )  # fmt: skip
 
 

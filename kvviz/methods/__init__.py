@@ -12,10 +12,11 @@ from .eviction import Eviction
 from .scoring import ScoringMethod
 from .selection import Selection
 from .sliders import Slider
+from .wrapper import Wrapper
 
 __all__ = [
-    "Eviction", "LayerContext", "Method", "ScoringMethod", "Selection", "Slider", "State", "Style", "create", "get",
-    "names", "resolve", "resolve_prefill", "table",
+    "Eviction", "LayerContext", "Method", "ScoringMethod", "Selection", "Slider", "State", "Style", "Wrapper", "create",
+    "get", "names", "resolve", "resolve_prefill", "table",
 ]  # fmt: skip
 
 
@@ -29,11 +30,20 @@ def get(name: str) -> type[Method]:
     return REGISTRY.find(name)
 
 
-def create(name: str, *, preset: str = "paper", **values: Any) -> Method:
+def create(name: str, *, preset: str = "paper", over: str | Method | None = None, **values: Any) -> Method:
     """A method by name. The preset overrides the defaults, and `values` override the preset.
 
-    Raises UnknownNameError for an unknown method, preset or field, and InvalidInputError for a value out of range.
+    `over` is the method that a wrapper changes: `create("twilight", over="quest", budget=512)`, for short
+    `create("twilight(quest)", budget=512)`. It is a name or an instance, whose fields `values` override; the fields of
+    both methods may be among them (`Wrapper`).
+
+    Raises UnknownNameError for an unknown method, preset or field, and InvalidInputError for a value out of range or a
+    method that the wrapper cannot wrap.
     """
+    if isinstance(over, Method):
+        values = over.config | values
+    if over is not None:
+        name = f"{name}({over if isinstance(over, str) else over.name})"
     presets = get(name).presets
     if preset not in presets:
         raise UnknownNameError(f"{name}: preset", preset, presets)

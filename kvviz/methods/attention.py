@@ -8,7 +8,7 @@ from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
 from ..kernels import merge_attention
-from .selection import Selection
+from .selection import Selection, to_selection_heads
 
 __all__ = ["attention_received", "attention_weights", "centroid_weights", "merge_attention", "weighted_values"]
 
@@ -51,16 +51,18 @@ def centroid_weights(
     merged = selection.merged
     assert merged is not None
     by_head = queries.unflatten(1, (merged.keys.shape[1], -1)).float()  # [B, H, G, D]
-    logits = softcap_(by_head @ merged.keys.float().mT * scale, softcap) + merged.degree.float().log()[:, :, None]
-    logits = logits.flatten(1, 2)
+    logits = softcap_(by_head @ merged.keys.float().mT * scale, softcap).flatten(1, 2)
+    logits = logits + to_selection_heads(merged.degree.float().log(), logits.shape[1])
     return (logits - torch.logaddexp(single.float(), logits.logsumexp(-1))[..., None]).exp()
 
 
-def attention_received(queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None) -> Tensor:
+def attention_received(
+    queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
+) -> Tensor:
     """Accumulated attention: the sum of each key's exact softmax weights over the last n queries, float32 [B, Q, L].
 
-    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. Queries are processed in
-    blocks to save memory; the cost remains n·L·D.
+    queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. `visible` [B, H, L] is
+    False for keys that get no weight. Queries are processed in blocks to save memory; the cost remains n·L·D.
     """
     new, length = queries.shape[2], keys.shape[2]
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, n, D]
@@ -73,5 +75,7 @@ def attention_received(queries: Tensor, keys: Tensor, scale: float, softcap: flo
         logits = softcap_((by_head[..., start:stop, :] @ transposed[..., :end]) * scale, softcap)
         query_positions = torch.arange(length - new + start, end, device=keys.device)
         logits.masked_fill_(key_positions[:end] > query_positions[:, None], -torch.inf)
+        if visible is not None:
+            logits.masked_fill_(~visible[:, :, None, None, :end], -torch.inf)
         received[..., :end] += logits.softmax(-1).sum(-2)
     return received.flatten(1, 2)

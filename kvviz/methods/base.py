@@ -37,7 +37,25 @@ __all__ = ["REGISTRY", "Generated", "Kind", "LayerContext", "Method", "S", "Stat
 Generated = Literal["within", "on_top"]  # where tokens generated after the prompt count in the budget
 Kind = Literal["exact", "retrieval", "eviction", "merging", "prefill"]
 
-REGISTRY: Registry[Method] = Registry("method", "kvviz.methods")
+
+class Methods(Registry["Method"]):
+    """The registry of methods, which also finds a wrapper over another method, like "twilight(quest)"."""
+
+    def find(self, name: str) -> type[Method]:
+        """The class with this name. Raises UnknownNameError, and InvalidInputError for a wrapper that does not fit."""
+        outer, opening, inner = name.partition("(")
+        found = super().find(outer if opening and inner.endswith(")") else name)
+        wrapped = inner[:-1] if opening else getattr(found, "wraps", "")
+        if not wrapped:
+            return found
+        if not hasattr(found, "over"):
+            wanted = f"a wrapper before the parenthesis; {outer} wraps no other method"
+            raise InvalidInputError("method", repr(name), wanted)
+        over: type[Method] = found.over(self.find(wrapped))
+        return over
+
+
+REGISTRY = Methods("method", "kvviz.methods")
 
 
 @dataclass
@@ -89,7 +107,8 @@ class Method(ABC, Generic[S]):
         cls.builds_for_any_budget = cls.__dict__.get("builds_for_any_budget", False)  # a subclass may build differently
         if "name" not in cls.__dict__:
             return
-        REGISTRY.register(cls)
+        if "(" not in cls.name:  # a wrapper over another method is found by their two names
+            REGISTRY.register(cls)
         cls.style = cls.__dict__.get("style", Style()).completed(cls.name, getattr(cls, "kind", None))
         declare(cls.name, cls.style, getattr(cls, "title", cls.name))
 

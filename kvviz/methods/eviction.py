@@ -23,6 +23,8 @@ UNRANKED = -torch.inf  # below all scores of a prompt
 class EvictionState(TokenState):
     """A state with the kept positions `kept` [B, R, K] int64 of each selection head, ascending.
 
+    Heads that keep fewer tokens than others have pads of -1 before the window (AdaKV).
+
     `scores` [B, R, K] float32 is the score with which each token was chosen, NaN if it was not ranked; None if the
     layer's context does not ask for details. `votes` [B, R, K] float32 rank the tokens while decoding, UNRANKED if they
     came after the prompt; None if no token is dropped then.
@@ -44,11 +46,17 @@ class EvictionState(TokenState):
         super().append(keys, values)
 
     def keep(self, places: Tensor, scores: Tensor | None) -> None:
-        """Keep only the tokens at these places [B, R, K'] of `kept`; `scores` [B, R, K'] are their scores."""
-        self.kept = self.kept.gather(-1, places)
+        """Keep only the tokens at these places [B, R, K'] of `kept`, -1 for pads; `scores` [B, R, K'] are theirs."""
+        self.kept = at_places(self.kept, places, -1)
         self.scores = scores
         if self.votes is not None:
-            self.votes = self.votes.gather(-1, places)
+            self.votes = at_places(self.votes, places, UNRANKED)
+
+    @property
+    def visible(self) -> Tensor | None:
+        """Whether each of `kept` is a token, bool [B, R, K]; None if there are no pads."""
+        tokens = self.kept >= 0
+        return None if bool(tokens.all()) else tokens
 
     def read_bytes(self) -> int:
         """0: a step attends to all kept tokens and does not choose."""
@@ -67,12 +75,13 @@ class Eviction(Method[E]):
     """
 
     kind = "eviction"
-    stages = ("kept",)
+    stages: ClassVar[tuple[str, ...]] = ("kept",)
     expected_failures: ClassVar[Mapping[str, str]] = {
         "extension_equals_one_build": "tokens dropped at the end of the prompt cannot come back"
     }
     state_class: ClassVar[type[EvictionState]] = EvictionState
     keeps_votes: ClassVar[bool] = True  # False if `standing` ranks the kept tokens by something else
+    heads_may_differ: ClassVar[bool] = False  # True if pads in `kept` get no weight, so that heads may keep fewer
 
     @property
     def always_recent(self) -> int:
@@ -165,11 +174,20 @@ class Eviction(Method[E]):
         state.keep(staying.indices, staying.scores)
 
 
+def at_places(tensor: Tensor, places: Tensor, fill: float) -> Tensor:
+    """The elements of a tensor [B, R, K] at `places` [B, R, K'], `fill` for pads of -1."""
+    return tensor.gather(-1, places.clamp(min=0)).masked_fill(places < 0, fill)
+
+
 def union(kept: Tensor, heads: int) -> Tensor:
-    """The union of positions over each KV head's query heads: [B, Q, K] -> [B, H, K'], ascending, padded with -1."""
+    """The union of positions over each KV head's query heads: [B, Q, K] -> [B, H, K'], ascending, padded with -1.
+
+    -1 in a row of positions is padding.
+    """
     ordered = kept.unflatten(1, (heads, -1)).flatten(2).sort(-1).values  # [B, H, G * K]
     first = torch.ones_like(ordered, dtype=torch.bool)
     first[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    first &= ordered >= 0
     beyond = torch.iinfo(ordered.dtype).max  # sorts after every position
     width = int(first.sum(-1).max())
     distinct: Tensor = ordered.masked_fill(~first, beyond).sort(-1).values[..., :width]

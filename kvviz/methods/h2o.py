@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from ..trace.styles import Style
 from .attention import attention_received
-from .eviction import Eviction, EvictionState
+from .eviction import Eviction, EvictionState, at_places
 from .fields import number
 from .selection import reduce_group, to_selection_heads
 from .state import tensor_bytes
@@ -36,7 +36,7 @@ class H2OState(EvictionState):
     def keep(self, places: Tensor, scores: Tensor | None) -> None:
         """Keep only the tokens at these places, with their accumulated attention."""
         super().keep(places, scores)
-        self.received = self.received.gather(-1, to_selection_heads(places, self.received.shape[1]))
+        self.received = at_places(self.received, to_selection_heads(places, self.received.shape[1]), 0.0)
 
     def read_bytes(self) -> int:
         """Bytes of the accumulated attention, which every step updates."""
@@ -69,6 +69,7 @@ class H2O(Eviction[H2OState]):
     expected_failures: ClassVar[Mapping[str, str]] = {}
     state_class = H2OState
     keeps_votes = False
+    heads_may_differ = True
 
     recent_share: float = number(0.5, 0, 1)
 
@@ -84,10 +85,10 @@ class H2O(Eviction[H2OState]):
     def observe(self, state: H2OState, queries: Tensor) -> None:
         """Accumulate the attention of the newest token's queries."""
         layer, kept_keys = state.layer, state.tokens.take_keys(state.kept)
-        state.received += attention_received(queries, kept_keys, layer.scale, layer.softcap)
+        state.received += attention_received(queries, kept_keys, layer.scale, layer.softcap, visible=state.visible)
 
     def rank(self, state: H2OState, queries: Tensor, keys: Tensor) -> Tensor:
         """The accumulated attention, with that of the prompt added."""
         layer = state.layer
-        state.received += attention_received(queries, keys, layer.scale, layer.softcap)
+        state.received += attention_received(queries, keys, layer.scale, layer.softcap, visible=state.visible)
         return reduce_group(state.received, layer.n_kv_heads, self.group)

@@ -20,6 +20,7 @@ __all__ = [
     "add_sinks_and_recent",
     "group_scores",
     "member_mask",
+    "packed_places",
     "positions",
     "reduce_group",
     "stack_positions",
@@ -65,6 +66,14 @@ class Selection:
     value_correction: ValueCorrection | None = None
     host_part: tuple[int, int] | None = None
 
+    @property
+    def entries(self) -> Tensor:
+        """The number of entries of the cache that each row attends to, int64 [B, R]: tokens, and centroids."""
+        tokens = (self.indices >= 0).sum(-1)
+        if self.merged is None:
+            return tokens
+        return tokens + to_selection_heads((self.merged.degree > 0).sum(-1), tokens.shape[1])
+
 
 def to_selection_heads(tensor: Tensor, heads: int) -> Tensor:
     """A tensor [B, H, ...] per KV head as one per selection head: unchanged, or repeated to query heads [B, Q, ...]."""
@@ -76,6 +85,14 @@ def member_mask(indices: Tensor, length: int) -> Tensor:
     """Whether each of `length` positions is among the indices [..., S], of which -1 is padding: bool [..., length]."""
     mask = torch.zeros((*indices.shape[:-1], length + 1), dtype=torch.bool, device=indices.device)
     return mask.scatter_(-1, torch.where(indices < 0, length, indices), True)[..., :-1]  # the last slot is for padding
+
+
+def packed_places(staying: Tensor) -> tuple[Tensor, Tensor]:
+    """Ascending places int64 [B, R, K] of what stays, bool [B, R, N], and which of them are pads, bool [B, R, K]."""
+    counts = staying.sum(-1, keepdim=True)
+    width = int(counts.max()) if counts.numel() else 0
+    places = (~staying).to(torch.uint8).argsort(dim=-1, stable=True)[..., :width]
+    return places, torch.arange(width, device=staying.device) >= counts
 
 
 def take_tokens(scores: Tensor, budget: int, *, start: int = 0, details: bool = False) -> Selection:

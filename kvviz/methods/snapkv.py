@@ -37,6 +37,7 @@ class SnapKV(Eviction[EvictionState]):
     title = "SnapKV"
     paper = "arXiv 2404.14469"
     score_name = "pooled attention of the last queries"
+    heads_may_differ = True
     style = Style(dash="dash", symbol="square-open")
     expected_failures = {
         **Eviction.expected_failures,
@@ -57,7 +58,8 @@ class SnapKV(Eviction[EvictionState]):
         layer, ranked = state.layer, keys.shape[2] - self.recent
         if ranked <= 0:
             return torch.zeros(state.kept.shape, device=keys.device)
-        received = attention_received(queries[:, :, -self.recent :], keys, layer.scale, layer.softcap)
+        window = queries[:, :, -self.recent :]
+        received = attention_received(window, keys, layer.scale, layer.softcap, visible=state.visible)
         votes = reduce_group(received[..., :ranked], layer.n_kv_heads, self.group)
         pool = avg_pool1d if self.pooling == "avg" else max_pool1d
         return pad(pool(votes, self.kernel, stride=1, padding=self.kernel // 2), (0, self.recent))

@@ -148,10 +148,7 @@ def step_stages(
     keeps = method.keeps(state) if method.drops_tokens else None
     if keeps is not None:
         kept = member_mask(keeps, length).repeat_interleave(rows // keeps.shape[1], dim=1) | attended
-    entries = attended.sum(-1)
-    if selection.merged is not None:
-        centroids = (selection.merged.degree > 0).sum(-1)
-        entries = entries + centroids.repeat_interleave(rows // centroids.shape[1], dim=1)
+    entries = selection.entries
     return [StepStages(ranking.of(row), attended[row], kept[row], exact[row], entries[row]) for row in range(batch)]
 
 

@@ -3,32 +3,56 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from kvviz_kernels import gather_weights
 from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 
+from ..errors import InvalidInputError
 from ..offload.growing import GrowingTensor
 from ..offload.token_cache import TokenCache
+from ..trace.rotation import Rotation
 from .selection import Group
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+# Gets the number of the text, the layer, queries [1, Q, n, D], keys [1, H, L + n, D], logit scale and soft cap.
+Watch = Callable[[int, int, Tensor, Tensor, float, float | None], None]
+Feeder = Callable[["PreTrainedModel", Tensor, Iterable[Tensor], Watch], None]
+
+
 @dataclass(eq=False)
 class Prompt:
-    """The first prompt of a cache, for code that runs the model on it once more (`kvviz.cache.kvpress`).
+    """The first prompt of a cache, for methods that run the model on it once more (KVzip, `kvviz.cache.kvpress`).
 
-    `model` is a weak reference. `ids` are its tokens [1, L]; None before `kvviz.generate`, `compare` or `evaluate`
-    fills the cache, and if the cache is filled by transformers' `generate`.
+    `model` is a weak reference. `ids` are its tokens [1, L], and `encode` gives the token ids of further text; both are
+    None before `kvviz.generate`, `compare` or `evaluate` fills the cache, and if transformers' `generate` fills it.
+    `feeder` is what runs the model: it is given by the cache, as methods know no transformers.
     """
 
     model: weakref.ref[PreTrainedModel]
     ids: Tensor | None = None
+    encode: Callable[[str], list[int]] | None = None
+    feeder: Feeder | None = None
+
+    def feed(self, operation: str, texts: Iterable[Tensor], watch: Watch) -> None:
+        """Prefill the prompt again, then feed each of `texts` [1, n] directly after it, and watch its attention.
+
+        `watch(number, layer, queries, keys, scale, softcap)` is called for each text and each layer that attends to all
+        tokens, before its attention: queries [1, Q, n, D] of the text, and keys [1, H, L + n, D] of prompt and text,
+        after RoPE. Raises InvalidInputError, which names `operation`, if model or tokens are not known.
+        """
+        model = self.model()
+        if model is None or self.ids is None or self.feeder is None:
+            got = "a prompt of unknown model or tokens"
+            raise InvalidInputError(operation, got, "a prompt of kvviz.generate, compare or evaluate")
+        self.feeder(model, self.ids, texts, watch)
 
 
 @dataclass(frozen=True)
@@ -37,7 +61,7 @@ class LayerContext:
 
     `scale` multiplies the logits; `softcap` limits them (Gemma 2) or is None. With `details`, selections have groups
     and scores. `cached` reads the layer's keys and values; it is None on stored tensors (see `token_cache`). `prompt`
-    is None without a running model.
+    is None without a running model. `rotation` is the layer's RoPE, None if it is not known.
     """
 
     index: int
@@ -50,6 +74,7 @@ class LayerContext:
     details: bool = False
     cached: TokenCache | None = None
     prompt: Prompt | None = None
+    rotation: Rotation | None = None
 
     def selection_heads(self, group: Group) -> int:
         """The number of selection heads: query heads for group="each", otherwise KV heads."""
@@ -58,6 +83,14 @@ class LayerContext:
     def logits(self, products: Tensor) -> Tensor:
         """Attention logits from inner products q·k of any shape: scaled and soft-capped."""
         return softcap_(products * self.scale, self.softcap)
+
+    def known_rotation(self, operation: str) -> Rotation:
+        """The layer's RoPE. Raises InvalidInputError, which names `operation`, if it is not known."""
+        if self.rotation is None:
+            got = f"layer {self.index}, whose RoPE is not known"
+            wanted = "a model with RoPE of fixed frequencies, or a trace captured from one by this version of kvviz"
+            raise InvalidInputError(operation, got, wanted)
+        return self.rotation
 
     def token_cache(self, keys: Tensor, values: Tensor) -> TokenCache:
         """A cache in which a method can look up keys and values later: the layer's, or a new one that holds these."""
@@ -72,7 +105,8 @@ class LayerContext:
 class State:
     """The state of a method in one layer between decode steps; subclasses add fields.
 
-    `auxiliary` names the fields that hold copies of the keys (some channels, low rank, another layout).
+    `auxiliary` names the fields that hold copies of the keys (some channels, low rank, another layout). `extras` are
+    what wrappers keep, by their name; every step reads all of it.
     """
 
     auxiliary: ClassVar[tuple[str, ...]] = ()
@@ -80,6 +114,7 @@ class State:
     layer: LayerContext
     prompt_length: int
     length: int
+    extras: dict[str, Any] = field(default_factory=dict, init=False)
 
     @property
     def generated(self) -> int:
@@ -97,7 +132,7 @@ class State:
 
     def metadata_bytes(self) -> int:
         """Bytes of all tensors that the method keeps in addition to the keys and values, without spare room."""
-        names = (field.name for field in fields(self) if field.name != "layer")  # the context is an input
+        names = (entry.name for entry in fields(self) if entry.name != "layer")  # the context is an input
         return sum(tensor_bytes(getattr(self, name)) for name in names)
 
     def auxiliary_bytes(self) -> int:
@@ -107,9 +142,13 @@ class State:
     def read_bytes(self) -> int:
         """Bytes that one step reads to choose, without the attended keys and values; by default all metadata.
 
-        PQCache counts these as extra communication (arXiv 2407.12820, section 4.1).
+        Without `extras`. PQCache counts these as extra communication (arXiv 2407.12820, section 4.1).
         """
-        return self.metadata_bytes()
+        return self.metadata_bytes() - tensor_bytes(self.extras)
+
+    def choosing_bytes(self) -> int:
+        """Bytes that one step reads to choose, extras included."""
+        return self.read_bytes() + tensor_bytes(self.extras)
 
 
 @dataclass
@@ -139,13 +178,15 @@ class TokenState(State):
 
 
 def tensor_bytes(value: object) -> int:
-    """Bytes of all tensors and arrays in a list, a tuple, a dataclass or a tensor that grows; 0 for anything else."""
+    """Bytes of all tensors and arrays in a list, tuple, dict, dataclass or growing tensor; 0 for anything else."""
     if isinstance(value, Tensor | np.ndarray):
         return value.nbytes
     if isinstance(value, GrowingTensor):
         return tensor_bytes(value.tensor)
+    if isinstance(value, dict):
+        return sum(map(tensor_bytes, value.values()))
     if isinstance(value, list | tuple):
         return sum(tensor_bytes(item) for item in value)
     if is_dataclass(value):
-        return sum(tensor_bytes(getattr(value, field.name)) for field in fields(value))
+        return sum(tensor_bytes(getattr(value, entry.name)) for entry in fields(value))
     return 0

@@ -18,6 +18,7 @@ from ..metrics.memory import bytes_text
 from .cards import card, layers_text
 from .geometry import Geometry, check_layers, load_geometry
 from .parts import ArrayFile, writing_arrays
+from .rotation import Rotation, from_metadata, to_metadata
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Trace:
 
     `queries[layer]` is float16 [Q, L, D]; `keys[layer]` and `values[layer]` are float16 [H, L, D]; `token_ids` is
     int64 [L] and `tokens` has the L tokens as text. The model multiplies its logits by `scale` (None: head_dim ** -0.5)
-    and limits them by `softcap` (None: not at all). Made by `kvviz.capture`, written by `save`, read by `load`.
+    and limits them by `softcap` (None: not at all). `rotations` is the RoPE of each layer, as far as it is known;
+    traces of earlier versions have none. Made by `kvviz.capture`, written by `save`, read by `load`.
     """
 
     KIND = "kvviz.trace"
@@ -48,6 +50,7 @@ class Trace:
     values: Mapping[int, Array] = field(repr=False)
     scale: float | None = None
     softcap: float | None = None
+    rotations: Mapping[int, Rotation] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         geometry, length = self.geometry, len(self.tokens)
@@ -59,6 +62,10 @@ class Trace:
         if not set(self.queries) == set(self.keys) == set(self.values):
             raise IncompatibleFileError("Trace", "queries, keys and values of different layers", "the same layers")
         check_layers("Trace", self.keys, geometry)
+        check_layers("Trace.rotations", self.rotations, geometry)
+        widest = max((rotation.dim for rotation in self.rotations.values()), default=0)
+        if widest > geometry.head_dim:
+            raise IncompatibleFileError("Trace.rotations", f"{widest} channels", f"at most {geometry.head_dim}")
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -140,8 +147,13 @@ class Trace:
         arrays: dict[str, Array] = {"token_ids": self.token_ids}
         for name in ("queries", "keys", "values"):
             arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
-        metadata = trace_metadata(self.model, self.geometry, self.tokens, self.scale, self.softcap)
-        return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
+        return write_arrays(path, self.KIND, self.VERSION, arrays, self.metadata())
+
+    def metadata(self) -> dict[str, Any]:
+        """What the file of a trace says in its header."""
+        metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
+        metadata["geometry"] = self.geometry.metadata()
+        return metadata | ({"rotations": to_metadata(self.rotations)} if self.rotations else {})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -151,7 +163,7 @@ class Trace:
         """
         arrays, metadata = read_arrays(path, cls.KIND, cls.VERSION)
         kinds = {"model": "text", "geometry": "object", "tokens": "texts", "scale": "factor", "softcap": "factor"}
-        check_metadata(metadata, f"read {path}", kinds)
+        check_metadata(metadata, f"read {path}", kinds, {"rotations": "objects"})
         return cls(
             model=metadata["model"],
             geometry=load_geometry(metadata["geometry"], path),
@@ -162,35 +174,25 @@ class Trace:
             values=by_layer(arrays, "values", path),
             scale=metadata["scale"],
             softcap=metadata["softcap"],
+            rotations=from_metadata(metadata.get("rotations", []), path),
         )
 
 
-def trace_metadata(
-    model: str, geometry: Geometry, tokens: Sequence[str], scale: float | None, softcap: float | None
-) -> dict[str, Any]:
-    """The metadata in a trace's file."""
-    described: dict[str, Any] = {"model": model, "tokens": list(tokens), "scale": scale, "softcap": softcap}
-    return described | {"geometry": geometry.metadata()}
-
-
 @contextmanager
-def writing_trace(
-    path: str | os.PathLike[str], layers: Iterable[int], *, model: str, geometry: Geometry, tokens: Sequence[str],
-    token_ids: Array, scale: float | None, softcap: float | None,
-) -> Iterator[ArrayFile]:  # fmt: skip
+def writing_trace(path: str | os.PathLike[str], about: Trace, layers: Iterable[int]) -> Iterator[ArrayFile]:
     """An open trace file, to be filled part by part: `write("keys.3", part [H, n, D], start)`.
 
-    `Trace.load` reads it, once the block succeeds; nothing is left of it if the block raises. It has version, names and
-    metadata of `Trace.save`.
+    `about` is a trace without layers, with all else that the file says. `Trace.load` reads the file once the block
+    succeeds; nothing is left of it if the block raises. It is as `Trace.save` writes it.
     """
+    geometry, length = about.geometry, len(about)
     heads = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
     shapes = {
-        f"{name}.{layer}": ("<f2", (count, len(tokens), geometry.head_dim))
+        f"{name}.{layer}": ("<f2", (count, length, geometry.head_dim))
         for name, count in heads.items()
         for layer in layers
     }
-    layout = {"token_ids": ("<i8", (len(tokens),)), **shapes}
-    metadata = trace_metadata(model, geometry, tokens, scale, softcap)
-    with writing_arrays(path, Trace.KIND, Trace.VERSION, layout, metadata) as file:
-        file.write("token_ids", token_ids)
+    layout = {"token_ids": ("<i8", (length,)), **shapes}
+    with writing_arrays(path, Trace.KIND, Trace.VERSION, layout, about.metadata()) as file:
+        file.write("token_ids", about.token_ids)
         yield file

@@ -71,14 +71,14 @@ class RecordedScenes:
         sinks = kept & (attended < int(recording.config.get("sinks", 0)))
         start = int(metrics.window_starts(metrics.member_mask(attended[kept], visible)[: self.prompt]))
         oracle, members = recording.oracle(step, layer)[row], recording.members(step, layer)
-        merged = recording.events[layer].merged[step]
         centroids = None if members is None or not (members[row] >= 0).any() else members[row].astype(np.int64)
         return Step(
             title=recording.title, tokens=recording.tokens[:visible], token=0, budget=recording.budget,
             attended=attended, sinks=sinks, window=kept & ~sinks & (attended >= start),
             oracle=np.sort(oracle[oracle >= 0]), weights=weights, groups=groups, scores=scores,
             recall=float(recording.recall(step, layer)[row]), mass=float(recording.attention_mass(step, layer)[row]),
-            group_name=recording.group_name, merged=int(merged[row * len(merged) // self.heads]), centroids=centroids,
+            group_name=recording.group_name, centroids=centroids,
+            merged=recording.attended_centroids(step, layer, [row]),
             recalled=np.flatnonzero(share >= metrics.LEAST_SHARE) if centroids is not None else None, recorded=True,
         )  # fmt: skip
 

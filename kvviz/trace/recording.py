@@ -177,7 +177,25 @@ class Recording:
         """Number of different tokens that each KV head's query heads attended to, merged centroids included, [H]."""
         attended = metrics.member_mask(self.indices(step, layer), self.visible(step))
         by_head = attended.reshape(self.geometry.n_kv_heads, -1, attended.shape[-1])
-        return np.asarray(by_head.any(1).sum(-1) + self._at(layer).merged[step], dtype=np.int64)
+        rows = np.arange(len(attended)).reshape(len(by_head), -1)
+        centroids = [self.attended_centroids(step, layer, of_head.tolist()) for of_head in rows]
+        return np.asarray(by_head.any(1).sum(-1) + centroids, dtype=np.int64)
+
+    def attended_centroids(self, step: int, layer: int, rows: Sequence[int]) -> int:
+        """The number of different centroids that some rows attended to at a step: those of a KV head are shared.
+
+        If its query heads chose different ones and the members are unknown, it is the number of the one with most.
+        """
+        counts, total = self._at(layer).merged[step], self._at(layer).indices.shape[1]
+        heads, members = self.geometry.n_kv_heads, self.members(step, layer)
+        of_head: dict[int, list[int]] = {}
+        for row in rows:
+            of_head.setdefault(row * heads // total, []).append(row)
+        if len(counts) == heads:
+            return int(counts[list(of_head)].sum())
+        if members is None:
+            return sum(int(counts[of_rows].max()) for of_rows in of_head.values())
+        return sum(int((np.unique(members[of_rows]) >= 0).sum()) for of_rows in of_head.values())
 
     def recall(self, step: int, layer: int) -> NDArray[np.float64]:
         """Share of the oracle's tokens that were attended to, [R]; merged tokens count by their `merged_share`."""
@@ -202,18 +220,18 @@ class Recording:
     def members(self, step: int, layer: int) -> NDArray[np.int32] | None:
         """The centroid that each visible token was merged into at a step, int32 [R, visible], -1 for none.
 
-        Centroids are numbered per KV head, in the order of the sequence; the number of tokens that name a centroid is
-        its degree. The numbers are valid until tokens are merged again. None if tokens were merged but the recording
-        does not say which, as in older files and for methods that give no `Merged.members`.
+        Centroids are numbered per KV head; the number of tokens that name a centroid is its degree. The numbers are
+        valid until tokens are merged again. None if tokens were merged but the recording does not say which, as in
+        older files and for methods that give no `Merged.members`.
         """
         events, visible = self._at(layer), self.visible(step)
-        rows, heads = events.indices.shape[1], self.geometry.n_kv_heads
+        rows = events.indices.shape[1]
         if events.members is None or events.members_of_step is None:
             return None if events.merged[step].any() else np.full((rows, visible), -1, np.int32)
         merge = events.members_of_step[step]
         if merge < 0:
             return np.full((rows, visible), -1, np.int32)
-        return np.repeat(events.members[merge, :, :visible], rows // heads, axis=0)
+        return np.repeat(events.members[merge, :, :visible], rows // events.members.shape[1], axis=0)
 
     def by_head(self, number: str, tokens: Sequence[int] = (), *, steps: int = 8) -> NDArray[np.float64]:
         """A number of each layer and row, float64 [layers, R]: the mean over at most `steps` steps, evenly spread.

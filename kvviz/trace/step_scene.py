@@ -70,6 +70,11 @@ class Step:
         """The kind of the groups as objects: the last word of their name."""
         return re.sub("[^a-z]", "", self.group_name.lower().split(" ")[-1]) or "group"
 
+    @cached_property
+    def groups_or_centroids(self) -> NDArray[np.int64]:
+        """The centroid that stands for each token, or else the token's group; -1 for neither."""
+        return self.groups if self.centroids is None else np.where(self.centroids >= 0, self.centroids, self.groups)
+
     @property
     def chosen(self) -> NDArray[np.int64]:
         """The positions that were chosen by score."""
@@ -80,7 +85,7 @@ class Step:
         """The part and the group of each token of the prompt, for `Scene.members`."""
         parts = np.full(len(self.tokens), -1)
         parts[self.attended] = self.part_of
-        groups = self.groups if self.centroids is None else self.centroids
+        groups = self.groups_or_centroids
         return {"part": parts, self.kind: groups} if (groups >= 0).any() else {"part": parts}
 
     def quoted(self, position: int) -> str:
@@ -209,7 +214,7 @@ def chosen_frame(chapter: str, step: Step) -> Frame:
     positions = np.union1d(step.attended, step.oracle)
     alone = np.isin(positions, step.attended)
     merged = ~alone & np.isin(positions, [] if step.recalled is None else step.recalled)
-    groups = step.groups if step.centroids is None else np.where(step.centroids >= 0, step.centroids, step.groups)
+    groups = step.groups_or_centroids
     return Frame(
         chapter=chapter, text=_attended_words(step), result=_missed_words(step, int(merged.sum())),
         lit=Lit(

@@ -112,8 +112,8 @@ def check_metadata(
 ) -> None:
     """Raise IncompatibleFileError unless `metadata` has exactly the names in `wanted`, each of the given kind.
 
-    Names in `optional` may be there too. Kinds: "text", "integer", "object", "objects", "texts", "integers", "factor"
-    (a positive number, or null).
+    Names in `optional` may be there too. Kinds: "text", "integer", "object", "objects", "texts", "integers", "numbers",
+    "factor" (a positive number, or null).
     """
     kinds = {**wanted, **(optional or {})}
     for name in [*wanted, *metadata]:
@@ -132,6 +132,7 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "factor": lambda value: value is None or (isinstance(value, float) and value > 0),
     "objects": lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
     "texts": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "numbers": lambda value: isinstance(value, list) and all(isinstance(item, float) for item in value),
     "integers": lambda value: isinstance(value, list) and all(type(item) is int for item in value),
 }
 

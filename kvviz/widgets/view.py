@@ -163,8 +163,8 @@ def _oracle(recording: Recording, weights: Array, counts: Array, steps: range) -
 
 def _centroid_counts(recording: Recording, layer: int, row: int, steps: range) -> NDArray[np.int32]:
     """The number of centroids that the row attended to at each step, [T]."""
-    events, heads = recording.events[layer], recording.geometry.n_kv_heads
-    return events.merged[steps.start : steps.stop, row * heads // events.indices.shape[1]]
+    events = recording.events[layer]
+    return events.merged[steps.start : steps.stop, row * events.merged.shape[1] // events.indices.shape[1]]
 
 
 def _centroids(recording: Recording, layer: int, row: int, steps: range) -> NDArray[np.int32] | None:

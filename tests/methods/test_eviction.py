@@ -265,6 +265,10 @@ class TestAnyPrompt:
                 expected = sorted(set().union(*kept_of_row[head * group : (head + 1) * group]))
                 assert result[row, head].tolist() == expected + [-1] * (result.shape[-1] - len(expected))
 
+    def test_the_union_of_padded_query_heads(self):
+        kept = torch.tensor([[[3, 5, -1, 9], [5, -1, -1, 9], [-1, -1, -1, 9], [1, 2, 3, 9]]])
+        assert union(kept, 2).tolist() == [[[3, 5, 9, -1], [1, 2, 3, 9]]]
+
 
 class TestFields:
     @pytest.mark.parametrize(

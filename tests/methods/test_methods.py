@@ -212,7 +212,7 @@ class TestRegistry:
     @pytest.mark.parametrize("name", kvviz.methods.names())
     def test_presets_create(self, name):
         for preset in kvviz.methods.get(name).presets:
-            assert kvviz.methods.create(name, preset=preset).name == name
+            assert kvviz.methods.create(name, preset=preset).name == kvviz.methods.get(name).name
 
     def test_a_second_class_with_the_same_name_is_refused(self):
         with pytest.raises(kvviz.KVVizError, match="quest"):

@@ -44,7 +44,11 @@ def test_frames_stay_short_on_a_longer_text(name: str, trace: Trace) -> None:
 
 
 DENSE = ("full", "minference")  # their steps attend to all tokens
-FIELDS = {"infinigen": {"preset": "top"}}  # otherwise the heads of a layer share the number of tokens
+FIELDS = {
+    "infinigen": {"preset": "top"},  # otherwise the heads of a layer share the number of tokens
+    "tova": {"heads": "separate"},  # otherwise they share the choice
+    "kvzip": {"preset": "prompt"},  # a trace has no model to repeat its text to
+}
 
 
 @pytest.mark.parametrize("name", [name for name in kvviz.methods.names() if name not in DENSE])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import kvviz
 from kvviz.methods.base import LayerContext, Method
+from kvviz.methods.rotation import Rotation
 from kvviz.offload import DeviceStore
 from kvviz.offload.token_cache import TokenCache
 from notebooks.operations import OperationCounter, counted
@@ -17,13 +18,18 @@ from notebooks.operations import OperationCounter, counted
 HEADS, QUERY_HEADS, LENGTH, DIM = 2, 6, 2048, 64
 BUDGETS = (256, 512, 1024)  # tests use the first budget that is large enough for a method's sinks and recent window
 ALL_KEYS = HEADS * LENGTH * DIM  # numbers
-CONTEXT = LayerContext(index=5, n_layers=8, n_heads=QUERY_HEADS, n_kv_heads=HEADS, head_dim=DIM, scale=DIM**-0.5)
+ROTATION = Rotation(tuple(10_000 ** (-2 * pair / DIM) for pair in range(DIM // 2)))
+CONTEXT = LayerContext(
+    index=5, n_layers=8, n_heads=QUERY_HEADS, n_kv_heads=HEADS, head_dim=DIM, scale=DIM**-0.5, rotation=ROTATION
+)
+NEEDS_A_MODEL = (("kvzip", "paper"),)  # its other preset selects in the same way
 # Prefill methods attend to all tokens in a decode step; exact methods are the baseline.
 CHOOSING = [
     (name, preset)
     for name in kvviz.methods.names()
     if kvviz.methods.get(name).kind not in ("exact", "prefill")
     for preset in kvviz.methods.get(name).presets
+    if (name, preset) not in NEEDS_A_MODEL
 ]
 
 

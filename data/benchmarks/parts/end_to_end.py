@@ -28,9 +28,22 @@ OFFLOAD_LENGTH, PREFILL_LENGTH = 98_304, 32_768
 
 
 def contenders(methods: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
-    """The fields of every method, or of `methods`, by name; full attention, the reference, comes first."""
+    """The fields of every method, or of `methods`, by name; full attention, the reference, comes first.
+
+    A method whose package is not installed is left out, which is printed: a machine with a GPU may have no network.
+    """
+    import kvviz
+    from kvviz.errors import MissingDependencyError
+
     names = None if methods is None else {"full", *methods}
-    return {row.name: {"budget": BUDGETS.get(row.name, BUDGET)} for row in configurations((), names)}
+    fields = {row.name: {"budget": BUDGETS.get(row.name, BUDGET)} for row in configurations((), names)}
+    for name, values in list(fields.items()):
+        try:
+            kvviz.methods.create(name, **values)
+        except MissingDependencyError as error:
+            print(f"left out: {error}", flush=True)
+            del fields[name]
+    return fields
 
 
 @dataclass(frozen=True)

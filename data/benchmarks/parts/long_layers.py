@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from .end_to_end import Shape, contenders, drawn, synchronize
@@ -16,20 +16,33 @@ from .end_to_end import Shape, contenders, drawn, synchronize
 LENGTH, BATCHES, RUNS = 131_072, (1, 8), 20
 
 
-def run() -> dict[str, Any]:
+def run(methods: Collection[str] | None = None) -> dict[str, Any]:
     """Rows by method and batch: milliseconds of a decode step's attention and of building, ratios to `full`."""
     import torch
 
     if not torch.cuda.is_available():
         raise SystemExit("long_layers: got no NVIDIA GPU; wanted one")
-    return measure(Shape(), LENGTH, BATCHES, torch.device("cuda"), torch.bfloat16)
+    return measure(Shape(), LENGTH, BATCHES, torch.device("cuda"), torch.bfloat16, methods)
 
 
-def measure(shape: Shape, length: int, batches: tuple[int, ...], device: Any, dtype: Any) -> dict[str, Any]:
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Old results with those of newly measured methods in place of the same methods' rows."""
+    fresh = {row["name"] for row in new["rows"]}
+    return old | {"rows": [*(row for row in old["rows"] if row["name"] not in fresh), *new["rows"]]}
+
+
+def measure(
+    shape: Shape,
+    length: int,
+    batches: tuple[int, ...],
+    device: Any,
+    dtype: Any,
+    methods: Collection[str] | None = None,
+) -> dict[str, Any]:
     """All rows, on any device."""
     rows = []
     for batch in batches:
-        batch_rows = [measured(shape, name, length, batch, device, dtype) for name in contenders()]
+        batch_rows = [measured(shape, name, length, batch, device, dtype) for name in contenders(methods)]
         full = next(row for row in batch_rows if row["name"] == "full")
         rows += [row | {"ratio_to_full": row["decode_ms"] / full["decode_ms"]} for row in batch_rows]
         print(*rows[-len(batch_rows) :], sep="\n", flush=True)

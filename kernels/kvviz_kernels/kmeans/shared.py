@@ -22,7 +22,11 @@ def linear_scores(centroids: Tensor, metric: str) -> tuple[Tensor, Tensor | None
     if metric == "ip":
         return centroids, None
     if metric == "l2":
-        return centroids, centroids.square().sum(-1).mul_(-0.5)
+        # Distances are compared from the centroids' mean: if centroids are close to each other and far from 0, the
+        # numbers stay small, so that float32 and the order of a GPU's sums do not decide between them.
+        mean = centroids.mean(-2, keepdim=True)
+        apart = centroids - mean
+        return apart, (apart * (centroids + mean)).sum(-1).mul_(-0.5)
     raise ValueError(f"kmeans_assign: got metric={metric!r}; wanted one of {', '.join(METRICS)}")
 
 

@@ -120,7 +120,7 @@ class Explored:
         """The token counts of several rows as one, at the last step: a token counts once, with its union's verdict.
 
         `merged` is the sum over the KV heads, whose centroids differ. `merged_tokens` are attended to by none of the
-        rows alone.
+        rows alone; if it is unknown which tokens were merged, these are all that are left.
         """
         return self._parts([list(rows)])[0]
 
@@ -132,23 +132,25 @@ class Explored:
         selectable = (position >= sinks) & (position < prompt - recent)
         attended = member_mask(self.indices, length)
         oracle = member_mask(recording.oracle(last, self.layer), length)
-        centroids = recording.events[self.layer].merged[last]  # [H]
+        members = recording.members(last, self.layer)
+        joined = selectable if members is None else members >= 0
         recalled = recording.merged_share(last, self.layer) >= LEAST_SHARE
         verdicts = agreement(attended, oracle, always=~selectable, merged=recalled)
         found = []
         for rows in unions:
             tokens = np.asarray(attended[rows].any(0))
             verdict = head_union(verdicts[rows]).verdict
-            merged = centroids[np.unique(np.array(rows) * len(centroids) // len(attended))].sum()
+            merged = recording.attended_centroids(last, self.layer, rows)
+            stands = joined if members is None else joined[rows].any(0)
             found.append(Parts(
                 sinks=int(tokens[:sinks].sum()),
                 recent=int(tokens[prompt - recent : prompt].sum()),
                 agreed=int((selectable & (verdict == Verdict.AGREED)).sum()),
                 wasted=int((verdict == Verdict.WASTED).sum()),
-                merged=int(merged),
+                merged=merged,
                 generated=int(tokens[prompt:].sum()),
                 missed=int((verdict == Verdict.MISSED).sum()),
-                merged_tokens=int((selectable & ~tokens).sum()) if merged else 0,
+                merged_tokens=int((stands & ~tokens).sum()) if merged else 0,
             ))  # fmt: skip
         return found
 

@@ -54,12 +54,13 @@ def the_budget_holds(method: type[Method]) -> None:
         return
     for number, (state, selection) in enumerate(decode_steps(chosen, 2000, n_heads=2, n_kv_heads=1)):
         most = chosen.budget_tokens(state.prompt_length) + chosen.extra_tokens(state.prompt_length)
-        merged = 0 if selection.merged is None else selection.merged.degree.shape[-1]
-        attended = int((selection.indices >= 0).sum(-1).max()) + merged
+        attended = int(selection.entries.max())
         assert attended <= most, f"{chosen.name}: step {number} attends to {attended} tokens, {most} are allowed"
         kept = chosen.keeps(state) if chosen.drops_tokens else None
         if kept is not None:
-            count = int((kept >= 0).sum(-1).max()) + merged
+            merged = selection.merged
+            centroids = torch.zeros(1) if merged is None else (merged.degree > 0).sum(-1)
+            count = int((kept >= 0).sum(-1).max() + centroids.max())
             assert count <= most, f"{chosen.name}: {count} tokens are kept after step {number}, {most} are allowed"
 
 

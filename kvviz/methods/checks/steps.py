@@ -11,12 +11,16 @@ from torch import Tensor
 
 from ...errors import InvalidInputError
 from ..base import LayerContext, Method, State
+from ..rotation import Rotation
 from ..selection import Selection
 
 HEADS = ((4, 4), (6, 2), (3, 1))  # (query heads, KV heads): MHA, grouped, MQA
 SHAPES = tuple((*heads, length) for heads in HEADS for length in (1, 17, 63, 100, 257))
 DIM = 16
-CONTEXT = LayerContext(index=5, n_layers=8, n_heads=0, n_kv_heads=0, head_dim=DIM, scale=DIM**-0.5, details=True)
+ROTATION = Rotation(tuple(10_000 ** (-pair / 8) for pair in range(8)))  # RoPE of DIM channels, as in Llama
+CONTEXT = LayerContext(
+    index=5, n_layers=8, n_heads=0, n_kv_heads=0, head_dim=DIM, scale=DIM**-0.5, details=True, rotation=ROTATION
+)
 
 
 def smallest(method: type[Method]) -> Method:
@@ -75,14 +79,13 @@ def assert_valid(method: Method, state: State, selection: Selection) -> None:
     """Raise AssertionError for a selection that is not valid."""
     indices = selection.indices
     assert indices.dtype == torch.int64, f"{method.name}: indices are {indices.dtype}"
-    merged = 0 if selection.merged is None else int((selection.merged.degree > 0).sum(-1).max())
-    for row in indices.flatten(0, 1):
+    for row, entries in zip(indices.flatten(0, 1), selection.entries.flatten().tolist(), strict=True):
         tokens = row[row >= 0]
         assert bool((tokens.diff() > 0).all()), f"{method.name}: indices are not ascending and unique"
         assert bool((tokens < state.length).all()), f"{method.name}: an index is beyond the {state.length} tokens"
         most = min(method.step_budget(state) + method.extra_tokens(state.prompt_length), state.length)
         count = len(tokens)
-        assert 0 < count + merged <= most, f"{method.name}: {count} + {merged} tokens attended, {most} allowed"
+        assert 0 < entries <= most, f"{method.name}: {count} + {entries - count} tokens attended, {most} allowed"
     if selection.bias is not None:
         assert selection.bias.shape == indices.shape, f"{method.name}: bias of shape {selection.bias.shape}"
         assert not bool(selection.bias.isnan().any()), f"{method.name}: NaN in the bias"
