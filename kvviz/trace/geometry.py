@@ -6,7 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from ..errors import IncompatibleFileError, UnsupportedModelError
+from ..metrics.memory import kv_bytes
 from .storage import check_metadata
 
 
@@ -54,6 +58,24 @@ class Geometry:
     def window(self, layer: int) -> int:
         """The tokens of a layer's sliding window; 0 if the layer attends to all tokens."""
         return self.windows[layer] if self.windows else 0
+
+    def kv_bytes(
+        self, length: ArrayLike, batch: ArrayLike = 1, bytes_per_value: int = 2
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Bytes of the KV cache in the layers that attend to all tokens, and in those with a sliding window.
+
+        As `kvviz.metrics.kv_bytes`; a window of W holds the last W - 1 tokens between two steps, as in transformers.
+        """
+        lengths = np.asarray(length)
+        parts = []
+        for layers in (self.full_layers, [layer for layer in range(self.n_layers) if self.window(layer)]):
+            total = np.zeros(np.broadcast_shapes(lengths.shape, np.shape(batch)), np.int64)
+            for window in {self.window(layer) for layer in layers}:
+                count = sum(self.window(layer) == window for layer in layers)
+                held = np.minimum(lengths, window - 1) if window else lengths
+                total = total + kv_bytes(count, self.n_kv_heads, self.head_dim, held, batch, bytes_per_value)
+            parts.append(total)
+        return parts[0], parts[1]
 
     def layer_text(self, layer: int) -> str:
         """A layer's name in menus: its number, and what it attends to if that is not all tokens."""

@@ -50,3 +50,13 @@ def test_a_layer_says_what_it_attends_to():
     geometry = Geometry(3, 4, 1, 8, 64, (512, 0, 8))
     assert geometry.layer_text(0) == "layer 0, sliding window of 512: attends to its window only"
     assert geometry.layer_text(1) == "layer 1"
+
+
+def test_bytes_by_length_stop_growing_with_the_window():
+    geometry = Geometry(18, 4, 1, 256, 32768, (512, 512, 512, 512, 512, 0) * 3)
+    full, sliding = geometry.kv_bytes([100, 511, 512, 32768], bytes_per_value=4)
+    token = 2 * 256 * 4  # a key and a value of one head
+    assert full.tolist() == [3 * token * length for length in (100, 511, 512, 32768)]
+    assert sliding.tolist() == [15 * token * length for length in (100, 511, 511, 511)]
+    plain, none = Geometry(2, 4, 2, 8, 64).kv_bytes(10, batch=3)
+    assert (int(plain), int(none)) == (2 * 2 * 2 * 8 * 10 * 3 * 2, 0)
