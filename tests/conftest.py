@@ -38,6 +38,17 @@ def lm():
 
 
 @pytest.fixture(scope="session")
+def long_lm():
+    """Gemma-3-270M, which has sliding windows; skips the test if it is not installed."""
+    import kvviz
+
+    try:
+        return kvviz.load("gemma3-270m", device="cpu")
+    except kvviz.MissingDependencyError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
 def prose() -> str:
     """English reference prose that comes with Python."""
     from notebooks.runs.recipes import manual

@@ -38,6 +38,7 @@ from parts import (
     inputs,
     iterations,
     kernels,
+    long_context,
     long_generation,
     long_layers,
     misses,
@@ -66,7 +67,8 @@ PARTS = {
     "build": build.run, "step": step.run, "ablations": ablations.run, "schedules": schedules.run,
     "iterations": iterations.run, "causes": causes.run, "misses": misses.run,
     "timeline": timeline.run, "throughput": throughput.run,
-    "long_generation": long_generation.run, "cache": cache.run, "store": store.run, "grid": grid.run,
+    "long_generation": long_generation.run, "long_context": long_context.run, "cache": cache.run, "store": store.run,
+    "grid": grid.run,
     "widget": pages.widget, "notebooks": notebooks.run,
 }  # fmt: skip
 # Parts whose rows are methods, with the function that merges newly measured rows into the old ones.

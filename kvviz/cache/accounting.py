@@ -56,6 +56,7 @@ def ledger_of(layers: Sequence[LayerCache], exact_layers: tuple[int, ...]) -> Le
         budgets={layer.context.index: _budget(layer) for layer in selecting if not layer.given.ignores_budget},
         host_metadata_bytes=host_metadata_bytes,
         **_transfers([layer.store for layer in layers]),
+        selecting_layers=len(selecting),
         dense_layers=tuple(layer.context.index for layer in layers if layer.dense),
         exact_layers=exact_layers,
     )

@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from ..errors import InvalidInputError
 from .attended import NEGATIVE_INFINITY, Attended
 from .selective_cache import SelectiveCache
+from .selective_layer import SelectiveLayer
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Change:
 
     In the `restored` heads (layer, KV head) a step attends to the tokens with the largest exact weights, as many as it
     attended to, or in a layer of `choices` to the tokens in these masks, bool [R, T, N]. `shown` positions are attended
-    to in every head, in addition; `hidden` ones nowhere.
+    to in every head, in addition; `hidden` ones nowhere, nor in sliding windows, which no edit changes.
     """
 
     restored: Collection[tuple[int, int]] = ()
@@ -36,9 +37,9 @@ class FrozenCache(Cache):
     """A cache with which one forward pass computes many decode steps, since what they attend to is given.
 
     `prompt` is a SelectiveCache that has prefilled one sequence and still holds all its keys. `attended` says what each
-    layer's steps attend to; a layer that is not in it attends to all tokens so far. The pass must feed the same tokens
-    in as many rows as there are `changes`, and as many tokens as there are steps. It does not change the prompt's
-    cache, whose keys and values all rows share, so that many passes can follow.
+    layer's steps attend to; a layer that is not in it attends to all tokens so far, or to its sliding window. The pass
+    must feed the same tokens in as many rows as there are `changes`, and as many tokens as there are steps. It does not
+    change the prompt's cache, whose keys and values all rows share, so that many passes can follow.
 
     In a real decode a later layer chooses by the queries that it then has; here its choice stays. So the effect of a
     change in one head is that of this head alone.
@@ -50,25 +51,51 @@ class FrozenCache(Cache):
         attended: Mapping[int, Attended] | None = None,
         changes: Sequence[Change] = (Change(),),
     ) -> None:
-        if prompt.exact_layers or any(not layer.store.complete for layer in prompt.selective_layers):
+        if any(not layer.store.complete for layer in prompt.selective_layers):
             raise InvalidInputError("FrozenCache", "a cache without all keys in every layer", "one of full attention")
         self.rows = len(changes)
         super().__init__(
             layers=[
-                _FrozenLayer(layer.store.keys, layer.store.values, (attended or {}).get(index), index, changes)
-                for index, layer in enumerate(prompt.selective_layers)
+                _FrozenLayer(_held(prompt, index), (attended or {}).get(index), index, changes)
+                for index in range(len(prompt.layers))
             ]
         )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The last tokens of a prompt of `length` tokens: keys and values [H, n, D]. `window` limits attention; 0: not."""
+
+    keys: Tensor
+    values: Tensor
+    length: int
+    window: int = 0
+
+    @property
+    def start(self) -> int:
+        """The position of the first token held."""
+        return self.length - self.keys.shape[1]
+
+
+def _held(prompt: SelectiveCache, index: int) -> _Held:
+    """What one layer of the prompt's cache holds. Raises InvalidInputError for a layer without keys."""
+    layer: Any = prompt.layers[index]
+    if isinstance(layer, SelectiveLayer):
+        store = layer.cache.store
+        return _Held(store.keys[0], store.values[0], store.length)
+    window = prompt.windows.get(index, 0)
+    if not window:
+        got = f"layer {index}, a {type(layer).__name__}"
+        raise InvalidInputError("FrozenCache", got, "layers of full attention or with a sliding window")
+    return _Held(layer.keys[0], layer.values[0], layer.get_seq_length(), window)
 
 
 class _FrozenLayer(DynamicLayer):
     """The prompt's keys and values of one layer, and what the steps attend to."""
 
-    def __init__(
-        self, keys: Tensor, values: Tensor, attended: Attended | None, index: int, changes: Sequence[Change]
-    ) -> None:
+    def __init__(self, held: _Held, attended: Attended | None, index: int, changes: Sequence[Change]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated there
-        self._prompt, self._attended, self._changes = (keys[0], values[0]), attended, changes
+        self._held, self._attended, self._changes = held, attended, changes
         self._choices = [None if change.choices is None else change.choices.get(index) for change in changes]
         self._restored = [sorted(head for layer, head in change.restored if layer == index) for change in changes]
         if attended is None:  # the layer attends to everything
@@ -83,7 +110,7 @@ class _FrozenLayer(DynamicLayer):
 
     def get_seq_length(self) -> int:
         """Number of the prompt's tokens."""
-        return self._prompt[0].shape[1]
+        return self._held.length
 
     def attend(
         self,
@@ -100,14 +127,14 @@ class _FrozenLayer(DynamicLayer):
         scale, heads = scaling or query.shape[-1] ** -0.5, keys.shape[1]
         by_head = query.unflatten(1, (heads, -1)).float()  # [B, H, G, T, D]
         logits = softcap_(self._products(by_head, keys.float()).mul_(scale), softcap).flatten(1, 2)  # [B, Q, T, N]
-        steps, prompt = keys.shape[2], self.get_seq_length()
-        later = torch.ones(steps, steps, dtype=torch.bool, device=keys.device).triu_(1)
-        logits[..., prompt:].masked_fill_(later, NEGATIVE_INFINITY)
+        steps, prompt = keys.shape[2], self._held.keys.shape[1]
+        unseen = self._out_of_sight(steps, keys.device)
+        logits[..., -unseen.shape[-1] :].masked_fill_(unseen, NEGATIVE_INFINITY)
         seen = self._seen(logits, heads)
         if self._attended is not None and self._attended.merged is not None:
             seen = torch.cat([seen, self._centroid_logits(self._attended, by_head, scale, softcap)], dim=-1)
         weights = seen.softmax(-1).nan_to_num_().unflatten(1, (heads, -1))  # 0 in a step that attends to nothing
-        output = torch.einsum("bhgtn,hnd->bhgtd", weights[..., :prompt], self._prompt[1].float())
+        output = torch.einsum("bhgtn,hnd->bhgtd", weights[..., :prompt], self._held.values.float())
         output += torch.einsum("bhgtn,bhnd->bhgtd", weights[..., prompt : prompt + steps], values.float())
         if self._attended is not None and self._attended.merged is not None:
             centroids = self._attended.merged.values[0].float()
@@ -117,9 +144,17 @@ class _FrozenLayer(DynamicLayer):
             output = self._corrected(self._attended.corrections, output, heads)
         return output.transpose(1, 2).to(query.dtype)
 
+    def _out_of_sight(self, steps: int, device: torch.device) -> Tensor:
+        """Whether a token comes after a step, or before its window: bool [T, n] of the last n tokens, as needed."""
+        held = self._held
+        places = torch.arange(held.start if held.window else held.length, held.length + steps, device=device)
+        asking = places[-steps:, None]
+        later = places > asking
+        return later | (places <= asking - held.window) if held.window else later
+
     def _products(self, by_head: Tensor, keys: Tensor) -> Tensor:
         """Products of queries [B, H, G, T, D] with the prompt's keys and the steps' [B, H, T, D]: [B, H, G, T, N]."""
-        with_prompt = torch.einsum("bhgtd,hnd->bhgtn", by_head, self._prompt[0].float())
+        with_prompt = torch.einsum("bhgtd,hnd->bhgtn", by_head, self._held.keys.float())
         return torch.cat([with_prompt, torch.einsum("bhgtd,bhnd->bhgtn", by_head, keys)], dim=-1)
 
     def _seen(self, logits: Tensor, heads: int) -> Tensor:
@@ -131,8 +166,8 @@ class _FrozenLayer(DynamicLayer):
             if self._attended is not None and change.shown:
                 shown = sorted(change.shown)
                 seen[row, ..., shown] = logits[row, ..., shown]
-            if change.hidden:
-                seen[row, ..., sorted(change.hidden)] = NEGATIVE_INFINITY
+            if hidden := [place - self._held.start for place in sorted(change.hidden) if place >= self._held.start]:
+                seen[row, ..., hidden] = NEGATIVE_INFINITY
         return seen
 
     def _restore(self, seen: Tensor, logits: Tensor, head: int, heads: int, choice: Tensor | None) -> None:

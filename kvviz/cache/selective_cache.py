@@ -69,7 +69,7 @@ class SelectiveCache(Cache):
         self._inputs = AttentionInputs() if isinstance(self.method, Speculative) else None
         self.prompt = Prompt(weakref.ref(model), feeder=feed_after)  # shared with the forks: they have the same prompt
         layers = DynamicCache(config=model.config).layers
-        geometry = Geometry.of_config("SelectiveCache", self.config)
+        self._geometry = geometry = Geometry.of_config("SelectiveCache", self.config)
         if getattr(model, "_is_stateful", False) and not hasattr(Cache, "has_previous_state"):
             got = f"{type(model).__name__}, which has a cache class of its own in this version of transformers"
             raise UnsupportedModelError("SelectiveCache", got, "a newer version")
@@ -133,6 +133,11 @@ class SelectiveCache(Cache):
     def exact_layers(self) -> tuple[int, ...]:
         """The indices of the layers without a method, which keep the model's attention."""
         return tuple(index for index, layer in enumerate(self.layers) if not isinstance(layer, SelectiveLayer))
+
+    @property
+    def windows(self) -> dict[int, int]:
+        """The exact layers with a sliding window, with the window's tokens."""
+        return {index: window for index in self.exact_layers if (window := self._geometry.window(index))}
 
     def expect(self, prompt_length: int, new_tokens: int = 0) -> None:
         """Announce the length of the prompt, so that a prompt in chunks is indexed once, at its end.

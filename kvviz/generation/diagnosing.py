@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from ..cache.attachment import attached
 from ..cache.attended import attended_by
@@ -26,7 +27,7 @@ from .arguments import explained
 from .evidence import find_evidence, given_evidence
 from .generating import decode, placed_edit
 from .lost_tokens import LossObserver
-from .proof import Proof
+from .proof import BY_STAGE, Proof
 from .teacher_forcing import ForcedAnswer
 
 if TYPE_CHECKING:
@@ -77,7 +78,25 @@ def diagnose(
     texts = lm.tokens(forced.ids)
     places = None if evidence is None else token_positions("diagnose: evidence", evidence, texts)
     forced, full = _answered(forced, answer)
+    forced.progress = tqdm(desc=f"diagnose {chosen.name}", unit="pass", leave=False, disable=None)
+    with forced.progress:
+        return _diagnosed(forced, chosen, full, texts, places, max_passes, controls)
+
+
+def _diagnosed(
+    forced: ForcedAnswer,
+    chosen: Method,
+    full: Score,
+    texts: list[str],
+    places: tuple[int, ...] | None,
+    max_passes: int,
+    controls: int,
+) -> Diagnosis:
+    """The Diagnosis of an answer that full attention gives; `places` are the evidence, if it is known."""
+    lm = forced.lm
+    _expect(forced, chosen, max_passes if places is None else len(places), controls)
     needed = find_evidence(forced, max_passes=max_passes) if places is None else given_evidence(forced, places)
+    _expect(forced, chosen, len(needed), controls)
     observer = LossObserver(needed["position"].tolist())
     score = forced.score(chosen, observer=observer)
     if not observer.selections:
@@ -99,6 +118,18 @@ def diagnose(
         control=control,
         texts=_texts(forced, chosen, needed), passes=forced.passes,
     )  # fmt: skip
+
+
+def _expect(forced: ForcedAnswer, method: Method, now: int, controls: int) -> None:
+    """Tell the display about how many passes will have been made at the end: `now`, and the proof's after them."""
+    if forced.progress is None:
+        return
+    heads = forced.lm.geometry.n_kv_heads * sum(not method.is_dense(i) for i in forced.lm.geometry.full_layers)
+    stages, steps = len(method.stages), len(forced.fed) - 1
+    restored = heads + stages * (1 + min(heads, BY_STAGE)) + heads.bit_length()
+    written_steps = 2 * (len(forced.question_ids) + max(len(forced.answer_ids), 8))
+    forced.progress.total = forced.progress.n + now + restored + (2 + controls) * steps + written_steps
+    forced.progress.refresh()
 
 
 def _answered(forced: ForcedAnswer, answer: str) -> tuple[ForcedAnswer, Score]:
@@ -138,5 +169,5 @@ def written(forced: ForcedAnswer, method: Method, edit: Edit | None = None) -> s
         cache, logits, _ = forced.shared.cache(method, placed_edit(forced.lm, forced.ids, edit))
         count, first = max(len(forced.answer_ids), 8), int(logits.argmax())
         out = decode(forced.lm, cache, forced.ids, first, forced.question_ids, count, 0.0, False)
-    forced.passes += len(forced.question_ids) + len(out.token_ids) - 1
+    forced.count(len(forced.question_ids) + len(out.token_ids) - 1)
     return out.text

@@ -191,7 +191,8 @@ def _description(lm: LanguageModel, method: Method, prompt_length: int, store: s
     """A description of the run, for titles."""
     in_bytes, tier = isinstance(method.budget, Bytes), resolve_store(store).tier
     budget = str(method.budget) if in_bytes else f"{method.budget_tokens(prompt_length):,}"
-    return f"{method.name} · budget {budget} · {lm.name} · {prompt_length:,} tokens · store {tier}"
+    governed = lm.geometry.governed_text()
+    return f"{method.name} · budget {budget}{governed} · {lm.name} · {prompt_length:,} tokens · store {tier}"
 
 
 def encoded(

@@ -107,7 +107,8 @@ def replay(
 
     The tokens before them are the prompt; each step feeds the next token of the text. `edit` and `values` as for
     `generate`, `store` as for `SelectiveCache`: "host" really offloads and fetches tokens. The recording's `ledgers`
-    holds the ledger of each layer that selects, after its last step. A dict passed as `ledgers` receives them; this is
+    holds the ledger of each layer that selects, after its last step. Layers with a sliding window are left out: no
+    method serves them (`exact_layers`). A dict passed as `ledgers` receives them; this is
     deprecated. Raises InvalidInputError if `queries` leaves no prompt.
     """
     chosen, kv_store = resolve(method, **values), resolve_store(store)
@@ -117,8 +118,7 @@ def replay(
     placed = None if edit is None else edit.on(trace.tokens[: length - queries], trace.geometry)
     if placed is not None and placed.grouped:
         placed = placed.with_groups(partial(_group_tokens, trace, chosen, queries))
-    dense = [index for index in trace.layers if chosen.is_dense(index)]
-    indices = [index for index in trace.layers if index not in dense or LayerEdit.of(placed, chosen, index)]
+    indices = [i for i in trace.full_layers if not chosen.is_dense(i) or LayerEdit.of(placed, chosen, i)]
     progress = tqdm(indices, desc=f"replay {chosen.name}", leave=False, disable=None)
     layers = (LayerReplay(trace, index, chosen, queries, kv_store, placed) for index in progress)
     recording = record(trace, chosen, queries, layers, placed)
@@ -150,6 +150,7 @@ def record(
         next_tokens=[*trace.tokens[prompt + 1 :], ""],
         prompt_length=prompt,
         question_length=queries,
+        exact_layers=tuple(index for index in trace.layers if index not in trace.full_layers),
         ledgers=ledgers,
         edit=edit,
     )

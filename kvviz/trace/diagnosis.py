@@ -118,7 +118,8 @@ class Diagnosis:
     @property
     def description(self) -> str:
         """Method, budget, model and prompt length, for titles."""
-        return f"{self.method_name} · budget {self.budget:,} · {self.model} · {self.prompt_length:,} tokens"
+        governed = self.geometry.governed_text()
+        return f"{self.method_name} · budget {self.budget:,}{governed} · {self.model} · {self.prompt_length:,} tokens"
 
     def _repr_html_(self) -> str:
         restored = "even all heads do not" if self.smallest is None else ", ".join(
@@ -179,7 +180,7 @@ class Diagnosis:
         found = () if self.smallest is None else self.smallest
         metadata = {name: getattr(self, name) for name in _METADATA if name not in ("found", "smallest")}
         metadata |= {
-            "config": dict(self.config), "geometry": asdict(self.geometry), "style": asdict(self.style),
+            "config": dict(self.config), "geometry": self.geometry.metadata(), "style": asdict(self.style),
             "texts": dict(self.texts), "stages": list(self.stages),
             "smallest": [{"layer": layer, "head": head} for layer, head in found],
             "found": int(self.smallest is not None),

@@ -48,8 +48,8 @@ class Ledger:
 
     `extra_bytes` is what one step reads for the selection, in all layers, in addition to the attended tokens;
     `extra_share` is its share of all keys of the layers that select: the extra communication of PQCache (arXiv
-    2407.12820, section 4.1). `dense_layers` attend to all tokens by the method's choice, `exact_layers` because no
-    method serves them.
+    2407.12820, section 4.1). The budget governs `selecting_layers` layers. `dense_layers` attend to all tokens by the
+    method's choice, `exact_layers` because no method serves them.
     """
 
     sinks: float = 0.0
@@ -72,6 +72,7 @@ class Ledger:
     prefetched_bytes: int = 0
     hit_rate: float = math.nan
     group_hit_rate: float = math.nan
+    selecting_layers: int = 0
     dense_layers: tuple[int, ...] = ()
     exact_layers: tuple[int, ...] = ()
 
@@ -85,13 +86,18 @@ class Ledger:
         """The budget in tokens, mean over the layers that select; NaN without any."""
         return sum(self.budgets.values()) / len(self.budgets) if self.budgets else math.nan
 
+    def _governed(self) -> str:
+        """How many layers the budget governs, if some are left out; "" otherwise."""
+        total = self.selecting_layers + len(self.dense_layers) + len(self.exact_layers)
+        return f"{self.selecting_layers} of {total} layers" if self.exact_layers else ""
+
     def _repr_html_(self) -> str:
         parts = {name: getattr(self, name) for name in ("sinks", "recent", "selected", "merged", "generated")}
         spent = ", ".join(f"{count:,.0f} {name}" for name, count in parts.items() if count)
         kept = ", ".join(f"{bytes_text(size)} on {tier}" for tier, size in self.kept_bytes.items())
         return card("Ledger", "how a cache spent its tokens and bytes", {
             "attended per KV head": f"{self.attended:,.0f} tokens: {spent}" if spent else "0 tokens",
-            "budget per layer": budgets_text(self.budgets),
+            "budget per layer": budgets_text(self.budgets), "budget governs": self._governed(),
             "keys and values": kept, "metadata": bytes_text(self.metadata_bytes),
             "held, by the rule of kvviz.bytes": bytes_text(self.held_bytes),
             "read, each step": bytes_text(self.read_bytes),

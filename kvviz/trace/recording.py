@@ -101,11 +101,14 @@ class Recording:
 
     @property
     def budget_text(self) -> str:
-        """The budget in words: a number of tokens, or "12.5 % of the bytes (221 to 230 tokens)" as the layers found."""
-        given = self.config.get("budget")
+        """The budget in words: a number of tokens, or "12.5 % of the bytes (221 to 230 tokens)" as the layers found.
+
+        For a model with sliding windows, also in how many layers it holds.
+        """
+        given, governed = self.config.get("budget"), self.geometry.governed_text(len(self.dense_layers))
         if not self.budgets or not isinstance(given, Mapping):
-            return f"{self.budget:,}"
-        return f"{Bytes(**given)} ({budgets_text(self.budgets)})"
+            return f"{self.budget:,}{governed}"
+        return f"{Bytes(**given)} ({budgets_text(self.budgets)}){governed}"
 
     @property
     def description(self) -> str:
@@ -305,7 +308,7 @@ class Recording:
         for layer, events in self.events.items():
             arrays |= {f"{name}.{layer}": array for name, array in events.arrays().items()}
         metadata = {name: getattr(self, name) for name in _RECORDING_METADATA}
-        metadata |= {"config": dict(self.config), "geometry": asdict(self.geometry), "group_name": self.group_name}
+        metadata |= {"config": dict(self.config), "geometry": self.geometry.metadata(), "group_name": self.group_name}
         metadata |= {"style": asdict(self.style)} if self.style is not None else {}
         metadata |= {"edit": self.edit.config} if self.edit is not None else {}
         metadata |= {"budgets": {str(layer): tokens for layer, tokens in self.budgets.items()}} if self.budgets else {}

@@ -54,18 +54,23 @@ def write_arrays(
     for key, value in arrays.items():
         if value.dtype not in NUMPY_DTYPES.values():
             raise InvalidInputError(f"write {key} to {path}", value.dtype, f"one of {', '.join(NUMPY_DTYPES.values())}")
-    try:
-        text = {"kind": kind, "version": str(version), "metadata": json.dumps(metadata)}
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"write {path}: metadata", error, "texts, numbers, lists and objects of them"
-        ) from error
+    text = header_texts(Path(path), kind, version, metadata)
     with replacing(path) as partial:
         try:
             save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, partial, metadata=text)
         except SafetensorError as error:  # safetensors also raises this on a full disk
             raise OSError(f"write {path}: {error}") from error
     return Path(path)
+
+
+def header_texts(path: Path, kind: str, version: int, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The texts in the header of a file. Raises InvalidInputError for metadata that JSON cannot hold."""
+    try:
+        return {"kind": kind, "version": str(version), "metadata": json.dumps(metadata)}
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"write {path}: metadata", error, "texts, numbers, lists and objects of them"
+        ) from error
 
 
 def read_arrays(

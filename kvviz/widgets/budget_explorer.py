@@ -91,7 +91,7 @@ class BudgetExplorer(LiveWidget):
         positions = head_maps.span_positions("BudgetExplorer", span, explored_trace.tokens)
         asked = layer
         if layer is None:  # if the method selects in no layer, `explored` raises the error that says what to do
-            layer = layers[len(layers) // 2] if layers else trace.layers[-1]
+            layer = layers[len(layers) // 2] if layers else (trace.full_layers or trace.layers)[-1]
         explored = self._exploration.explored(Place(requested, layer, head or 0, {}, union))
         maps = head_maps.of_trace(explored_trace, layers, len(explored.indices), positions, explored.recording.budget)
         if positions and (asked is None or head is None):
@@ -105,7 +105,7 @@ class BudgetExplorer(LiveWidget):
         self._exploration.fixed = {name: value for name, value in fields.items() if name not in settings}
         self._curve_budgets = explorer_budgets.curve_budgets(stops)
         page = explorer_data.describe(explored, budgets=stops, sliders=sliders, layers=layers)
-        notes = [*_notes(len(explored_trace), len(trace)), *head_maps.notes(maps)]
+        notes = [*page["notes"], *_notes(len(explored_trace), len(trace)), *head_maps.notes(maps)]
         page |= {"notes": notes, "head_maps": maps, "span": list(positions)}
         super().__init__(
             budget=budget, layer=int(layer), head=int(head or 0), union=union, settings=settings, page=page

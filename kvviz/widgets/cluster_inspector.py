@@ -79,7 +79,7 @@ class ClusterInspector(LiveWidget):
         positions = head_maps.span_positions("ClusterInspector", span, trace.tokens[: source.prompt])
         budget = budget if recording is None else recording.budget
         best = budget if isinstance(budget, int) else max(int(budget * source.prompt), 1)
-        place = (trace, trace.layers, trace.geometry.n_kv_heads, positions, best)
+        place = (trace, trace.full_layers, trace.geometry.n_kv_heads, positions, best)
         if positions:
             maps = head_maps.of_trace(*place)
             first = head_maps.strongest(maps[0], layer)

@@ -113,7 +113,8 @@ def describe(common: Compared, styles: Sequence[Mapping[str, str]]) -> dict[str,
             for label, run, style in zip(common.labels, runs, styles, strict=True)
         ],
         "merges": content.merges(runs),
-        "notes": _notes(common),
+        "windows": content.windows(first.geometry),
+        "notes": [*content.window_notes(first.geometry), *_notes(common)],
     }
 
 
@@ -152,11 +153,11 @@ def _labels(runs: Sequence[Recording]) -> tuple[str, ...]:
 
 def _description(common: Compared) -> str:
     first, runs = common.recordings[0], common.recordings
-    budgets = {run.budget for run in runs}
+    budgets = {run.budget_text for run in runs}
     seeds = {run.config["seed"] for run in runs if "seed" in run.config}
     parts = [
         f"{len(runs)} recordings compared" if len(runs) > 1 else "1 recording",
-        f"budget {budgets.pop():,}" if len(budgets) == 1 else "",
+        f"budget {budgets.pop()}" if len(budgets) == 1 else "",
         first.model,
         f"{first.prompt_length:,} tokens",
         f"seed {seeds.pop()}" if len(seeds) == 1 else "",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..errors import InvalidInputError
-from ..trace import Recording
+from ..trace import Geometry, Recording
 
 ELSEWHERE = "not in this page; to_html(layers=[…], heads=[…]) embeds it"  # of a head that a page lacks
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -126,10 +126,23 @@ def describe(recording: Recording) -> dict[str, Any]:
         "group_name": recording.group_name,
         "merges": merges([recording]),
         "lists_centroids": lists_centroids(recording),
-        "notes": [],
+        "windows": windows(recording.geometry),
+        "notes": window_notes(recording.geometry),
     }
 
 
+def windows(geometry: Geometry) -> dict[str, str]:
+    """What each layer with a sliding window attends to, by layer: menus and maps show these layers, none picks one."""
+    texts_of = {str(layer): geometry.window_text(layer) for layer in range(geometry.n_layers)}
+    return {layer: text for layer, text in texts_of.items() if text}
+
+
+def window_notes(geometry: Geometry) -> list[str]:
+    """The note on a model with sliding windows; else nothing."""
+    return [text for text in [geometry.windows_text()] if text]
+
+
 def _unrecorded(recording: Recording) -> str:
-    kinds = {"dense by choice": recording.dense_layers, "kept exact": recording.exact_layers}
+    exact = [layer for layer in recording.exact_layers if not recording.geometry.window(layer)]  # a note tells of them
+    kinds: dict[str, Sequence[int]] = {"dense by choice": recording.dense_layers, "kept exact": exact}
     return "; ".join(f"layers {', '.join(map(str, layers))} {kind}" for kind, layers in kinds.items() if layers)

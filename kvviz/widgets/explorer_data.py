@@ -45,7 +45,8 @@ def describe(
         "head_name": "KV head" if rows == recording.geometry.n_kv_heads else "query head",
         "group_name": recording.group_name,
         "merges": content.merges([recording]),
-        "notes": [],
+        "windows": content.windows(recording.geometry),
+        "notes": content.window_notes(recording.geometry),
     }
 
 

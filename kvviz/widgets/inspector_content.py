@@ -53,7 +53,8 @@ def describe(source: Source, n_clusters: int) -> dict[str, Any]:
         "call": "kvviz.widgets.ClusterInspector(trace, ",
         "call_end": f"{steps})",
         "recorded": recording is not None,
-        "layers": list(trace.layers),
+        "layers": list(trace.full_layers),
+        "windows": content.windows(trace.geometry),
         "heads": list(range(trace.geometry.n_kv_heads)),
         "metrics": list(source.metrics),
         "views": list(source.views),
@@ -62,7 +63,7 @@ def describe(source: Source, n_clusters: int) -> dict[str, Any]:
         "default": source.default,
         "counts": source.slider_values(n_clusters),
         "fixed": False,
-        "notes": notes(source),
+        "notes": [*content.window_notes(trace.geometry), *notes(source)],
     }
 
 

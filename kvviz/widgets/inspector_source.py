@@ -141,8 +141,8 @@ class Source:
         return np.asarray(rows[:, shown].astype(np.float64).mean(0))
 
     def check_layer(self, layer: int) -> int:
-        """`layer` if it was captured; raises InvalidInputError otherwise."""
-        return int(self.trace.check_layer(layer))
+        """`layer` if it was captured and attends to all tokens; raises InvalidInputError otherwise."""
+        return int(self.trace.check_full_layer("layer of a ClusterInspector", layer))
 
     def check_head(self, head: int) -> int:
         """`head` if it is a KV head; raises InvalidInputError otherwise."""
@@ -202,7 +202,10 @@ class Source:
 
     def first_layer(self) -> int:
         """The layer shown first: the middle one of the captured layers, or of those that were also recorded."""
-        layers = self.trace.layers
+        layers = self.trace.full_layers
+        if not layers:
+            got = f"a trace of layers {self.trace.layers}, which have a sliding window"
+            raise InvalidInputError("ClusterInspector", got, "a trace with a layer that attends to all tokens")
         if self.recording is not None:
             layers = tuple(layer for layer in layers if layer in self.recording.layers) or layers
         return layers[len(layers) // 2]

@@ -38,19 +38,22 @@ def described(mechanism: Mechanism | RecordedScenes) -> dict[str, Any]:
     """The parts of the page that say what is played: title, call, queries and tokens."""
     if isinstance(mechanism, RecordedScenes):
         recording = mechanism.recording
-        title, budget, model, tokens = recording.title, recording.budget, recording.model, recording.tokens
+        shape = recording.geometry
+        title, budget, model, tokens = recording.title, recording.budget_text, recording.model, recording.tokens
         arguments, queries = "recording", None
         merges = any(bool(events.merged.any()) for events in recording.events.values())
     else:
         method, model, tokens = mechanism.method, mechanism.trace.model, mechanism.trace.tokens
-        title, budget, queries = method.title, method.budget_tokens(mechanism.prompt), mechanism.queries
+        title, queries, shape = method.title, mechanism.queries, mechanism.trace.geometry
+        dense = sum(method.is_dense(layer) for layer in shape.full_layers)
+        budget = f"{method.budget_tokens(mechanism.prompt):,}{shape.governed_text(dense)}"
         merges = method.attends_to_centroids
         fields = {name: value for name, value in method.config.items() if value != getattr(type(method), name, None)}
         arguments = ", ".join(["trace", repr(method.name), *(f"{name}={value!r}" for name, value in fields.items())])
     return {
-        "title": f"{title}, step by step · budget {budget:,} · {model} · {mechanism.prompt:,} tokens",
+        "title": f"{title}, step by step · budget {budget} · {model} · {mechanism.prompt:,} tokens",
         "call": f"kvviz.widgets.MechanismStepper({arguments}", "queries": queries, "tokens": content.texts(tokens),
-        "merges": merges,
+        "merges": merges, "windows": content.windows(shape), "notes": content.window_notes(shape),
     }  # fmt: skip
 
 

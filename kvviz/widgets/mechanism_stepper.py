@@ -131,12 +131,13 @@ class MechanismStepper(LiveWidget):
 
     def _described(self, scene: Scene, maps: list[Any], span: Sequence[int]) -> dict[str, Any]:
         mechanism = self.mechanism
-        return mechanism_content.described(mechanism) | {
+        described = mechanism_content.described(mechanism)
+        return described | {
             "prompt_length": mechanism.prompt, "layers": mechanism.layers,
             "heads": list(range(mechanism.heads)), "steps": list(range(mechanism.queries)),
             "head_name": "query head" if mechanism.each else "KV head", "unions": [], "per_kv_head": 1,
             "head_maps": maps, "span": list(span),
-            "notes": [scene.about, *head_maps.notes(maps)],
+            "notes": [scene.about, *described["notes"], *head_maps.notes(maps)],
         }  # fmt: skip
 
     def _make_map(self, layer: int, kv_head: int) -> dict[str, Any]:

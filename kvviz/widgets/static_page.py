@@ -52,7 +52,8 @@ def embedded(
     page = {**described, "layers": sorted(slices), "heads": embedded_heads, "unions": kinds}
     page["elsewhere"] = content.ELSEWHERE
     counts = len(recording.layers), content.rows(recording)
-    page["notes"] = content.left_out(sorted(slices), counts[0], embedded_heads, counts[1], "recorded")
+    left_out = content.left_out(sorted(slices), counts[0], embedded_heads, counts[1], "recorded")
+    page["notes"] = [*described["notes"], *left_out]
     answers = [(when, {"slice": packed}) for of_layer in slices.values() for when, packed in of_layer]
     return Embedded("stepper", {"page": page, **shown._asdict(), "token": -1}, answers)
 

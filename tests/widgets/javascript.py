@@ -31,3 +31,11 @@ def exported(module: str) -> dict[str, Any]:
     process = deno("eval", f'import * as names from "./{module}"; console.log(JSON.stringify(names));')
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout)
+
+
+def returned(module: str, function: str, argument: Any) -> Any:
+    """What a function that a module exports returns for one argument."""
+    call = f"names.{function}({json.dumps(argument)})"
+    process = deno("eval", f'import * as names from "./{module}"; console.log(JSON.stringify({call}));')
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)

@@ -34,7 +34,7 @@ class Mechanism:
         self.each = self.method.group == "each"
         self.heads = trace.geometry.n_heads if self.each else trace.geometry.n_kv_heads
         chooses = not self.method.ignores_budget
-        self.layers = [layer for layer in trace.layers if chooses and not self.method.is_dense(layer)]
+        self.layers = [layer for layer in trace.full_layers if chooses and not self.method.is_dense(layer)]
         if not self.layers:
             got = f"{self.method.name}, which attends to all tokens in the captured layers {list(trace.layers)}"
             raise InvalidInputError("mechanism: method", got, "a method that chooses tokens in one of them")

@@ -185,7 +185,7 @@ class Explorer:
     def layers(self, method: str | Method, **values: Any) -> tuple[int, ...]:
         """The captured layers in which the method selects."""
         chosen = resolve(method, **values)
-        return tuple(layer for layer in self.trace.layers if not chosen.is_dense(layer))
+        return tuple(layer for layer in self.trace.full_layers if not chosen.is_dense(layer))
 
     def budgets(self, method: str, candidates: Iterable[int], **values: Any) -> list[int]:
         """The candidate budgets that the method accepts with these fields."""
@@ -224,12 +224,12 @@ class Explorer:
         return self.point(layer, "oracle", budget=chosen.budget, group=group, generated=chosen.generated)
 
     def _explore(self, layer: int, method: Method) -> Explored:
-        self.trace.check_layer(layer)
+        self.trace.check_full_layer(f"explore {method.name}", layer)
         if layer not in self._checked:
             check_finite(f"explore {method.name}", self.trace, layer)
             self._checked.add(layer)
         if method.is_dense(layer):
-            selecting = [index for index in self.trace.layers if not method.is_dense(index)]
+            selecting = [index for index in self.trace.full_layers if not method.is_dense(index)]
             wanted = f"one of the layers {selecting}" if selecting else "another method, or a trace of later layers"
             dense = f"dense_layers={method.dense_layers}" if method.dense_layers else "always"
             raise InvalidInputError(

@@ -22,12 +22,12 @@ const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
  * @param {(head: Head) => void} options.pick
  * @param {(head: number) => { name: string, short: string } | undefined} [options.joined] what a row of several heads is
  * @param {(head: Head) => boolean} [options.available]
- * @param {string} [options.elsewhere] what is said of a head that is not available
+ * @param {(head: Head) => string} [options.elsewhere] what is said of a head that is not available
  * @param {Tip} options.tip
  */
 export function createHeadMap(host, options) {
   const { layers, heads, headName, label, about, pick, tip } = options;
-  const { joined = () => undefined, available = () => true, elsewhere = "" } = options;
+  const { joined = () => undefined, available = () => true, elsewhere = () => "" } = options;
   /** @param {Head} place */
   const nameOf = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
   /** @param {Head} place */
@@ -83,7 +83,7 @@ export function createHeadMap(host, options) {
    * @returns {Rows}
    */
   function told(place) {
-    return available(place) ? about(place) : [...about(place), ["data", elsewhere]];
+    return available(place) ? about(place) : [...about(place), ["data", elsewhere(place)]];
   }
 
   /** @param {Head} place */
@@ -138,8 +138,9 @@ export function createHeadMap(host, options) {
           mark.style.width = mark.style.height = `${
             Math.max(8, 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)))
           }%`;
-          const away = available({ layer, head }) ? "" : `, ${elsewhere}`;
-          node.setAttribute("aria-label", `${nameOf({ layer, head })}: ${number}${away}`);
+          const away = available({ layer, head }) ? "" : elsewhere({ layer, head });
+          const words = [number, away].filter(Boolean).join(", ");
+          node.setAttribute("aria-label", `${nameOf({ layer, head })}: ${words}`);
         }
       }
     },

@@ -24,6 +24,7 @@ import { MEANING } from "./words.js";
  * @property {number} [per_kv_head]
  * @property {number[]} [joined_heads]
  * @property {string} [elsewhere]
+ * @property {Record<string, string>} [windows] what layers with a sliding window attend to
  */
 /** @typedef {(layer: number, head: number, union: Union) => void} PickHead */
 
@@ -39,7 +40,8 @@ export function hasHeadMap(page) {
 }
 
 /** @param {HeadPage} page */
-const layersOf = (page) => Object.keys(page.head_maps[0].values).map(Number);
+const layersOf = ({ head_maps: [numbers], windows = {} }) =>
+  [...new Set([...Object.keys(numbers.values), ...Object.keys(windows)])].map(Number).sort((one, other) => one - other);
 
 /** @param {HeadPage} page */
 const headsOf = (page) => Object.values(page.head_maps[0].values)[0].map((_, head) => head);
@@ -55,7 +57,7 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
   /** @type {(layer: number, head: number, union?: Union) => void} */
   const nothing = () => {};
   if (!hasHeadMap(page)) return { paint: nothing };
-  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
+  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "", windows = {} } = page;
   const layers = layersOf(page), heads = headsOf(page), joinedHeads = page.joined_heads ?? heads;
   const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
   if (unions.includes("layer")) joined.push(ALL);
@@ -114,6 +116,7 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
       return row < 0 ? { name: `union of the query heads of KV head ${number}`, short: `KV ${number}` } : undefined;
     },
     about: (place) => {
+      if (windows[place.layer]) return [];
       const others = page.head_maps.filter((numbers) => numbers !== shown);
       const several = headsOfRow(place.head).length > 1, kind = unionOfRow(place.head);
       return [shown, ...others].map((numbers) => [
@@ -126,7 +129,7 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
     available: ({ layer, head: row }) =>
       page.layers.includes(layer) &&
       headsOfRow(row).some((head) => (row < 0 ? joinedHeads : page.heads).includes(head)),
-    elsewhere,
+    elsewhere: ({ layer }) => windows[layer] ?? elsewhere,
     pick({ layer, head: row }) {
       if (row >= 0) pick(layer, row, "none");
       else if (row === ALL) pick(layer, place.head < 0 ? 0 : place.head, "layer");
@@ -141,8 +144,10 @@ export function createHeadPanel(root, page, { tip, pick, settings }) {
     const all = layers.flatMap((layer) => heads.map((head) => valueOf(shown, { layer, head })));
     const most = Math.max(1e-9, ...all);
     map.draw((place) => valueOf(shown, place), most);
-    const away = layers.length > page.layers.length || heads.length > page.heads.length;
-    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}${away ? "; dashed: not in this page" : ""}`;
+    const windowed = Object.keys(windows).length;
+    const away = layers.length - windowed > page.layers.length || heads.length > page.heads.length;
+    const dashed = [windowed ? "sliding windows" : "", away ? "not in this page" : ""].filter(Boolean).join(", or ");
+    note.textContent = `largest ${most.toFixed(3)}; ${shown.about}${dashed ? `; dashed: ${dashed}` : ""}`;
     explain(title, [MEANING.heads, MEANING[shown.measure], page.layers_meaning].filter(Boolean).join(". "));
     for (const option of select.options) option.toggleAttribute("selected", option.selected);
   }

@@ -3,13 +3,14 @@ import { explain } from "./explain.js";
 import { countOf, MEANING, PROJECTIONS, VIEWS } from "./inspector_words.js";
 import { createMenu } from "./menu.js";
 import { createStepSlider, markSelected, picker } from "./panel.js";
+import { layerOptions } from "./place_pickers.js";
 import { createSaveMenu } from "./save.js";
 import { quoted } from "./words.js";
 
 /** @import { HeadNumbers } from "./head_panel.js" */
 /** @import { About } from "./inspector_groups.js" */
 /** @import { ProjectionName, ViewName } from "./inspector_words.js" */
-/** @import { Go } from "./panel.js" */
+/** @import { Go, Option } from "./panel.js" */
 /** @import { Format } from "./save.js" */
 /** @typedef {{ name: string, label: string, values: number[], meaning: string }} FieldSlider */
 /**
@@ -25,6 +26,7 @@ import { quoted } from "./words.js";
  * @property {string} call
  * @property {string} call_end
  * @property {number[]} layers
+ * @property {Record<string, string>} [windows]
  * @property {number[]} heads
  * @property {string[]} metrics
  * @property {ViewName[]} views
@@ -88,7 +90,7 @@ export function createInspectorControls(root, page, { go, change, save }) {
     choose(
       sheet,
       "layer",
-      page.layers,
+      layerOptions(page),
       MEANING.layer,
       ALL,
       ({ layer }) => layer,
@@ -130,7 +132,7 @@ export function createInspectorControls(root, page, { go, change, save }) {
   /**
    * @param {HTMLElement} host
    * @param {string} name
-   * @param {(string | number | [string, string])[]} values
+   * @param {Option[]} values
    * @param {string} meaning
    * @param {ViewName[]} shows the views that have it
    * @param {(shown: Settings) => unknown} value

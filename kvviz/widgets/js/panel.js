@@ -4,6 +4,8 @@ import { MEANING } from "./words.js";
 
 // Parts of all widgets: pickers, buttons, titled sections, the step slider and legends.
 
+/** @typedef {string | number | [value: string, text: string, disabled?: "disabled"]} Option */
+
 /**
  * Keeps JupyterLab's shortcuts from taking the widget's keys. JupyterLab first asks the focused element, then its
  * parents, whether they have a shortcut, so the focused element itself has to suppress it.
@@ -23,7 +25,7 @@ export function keepKeys(root) {
  *
  * @param {HTMLElement} host
  * @param {string} name
- * @param {(string | number | [value: string, text: string])[]} options
+ * @param {Option[]} options
  * @param {string} meaning
  * @param {(value: string) => void} changed
  */
@@ -35,8 +37,8 @@ export function picker(host, name, options, meaning, changed) {
   select.setAttribute("aria-label", name);
   select.setAttribute("aria-description", meaning);
   for (const option of options) {
-    const [value, text] = Array.isArray(option) ? option : [String(option), String(option)];
-    select.append(new Option(text, value));
+    const [value, text, disabled] = Array.isArray(option) ? option : [String(option), String(option)];
+    select.appendChild(new Option(text, value)).disabled = disabled === "disabled";
   }
   select.addEventListener("change", () => changed(select.value));
   return select;

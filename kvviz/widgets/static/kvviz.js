@@ -701,11 +701,11 @@ function picker(host, name, options, meaning, changed) {
   select.setAttribute("aria-label", name);
   select.setAttribute("aria-description", meaning);
   for (const option of options) {
-    const [value, text] = Array.isArray(option) ? option : [
+    const [value, text, disabled] = Array.isArray(option) ? option : [
       String(option),
       String(option)
     ];
-    select.append(new Option(text, value));
+    select.appendChild(new Option(text, value)).disabled = disabled === "disabled";
   }
   select.addEventListener("change", () => changed(select.value));
   return select;
@@ -1990,7 +1990,7 @@ var MOVES2 = {
 };
 function createHeadMap(host, options) {
   const { layers, heads, headName, label, about: about2, pick, tip } = options;
-  const { joined = () => void 0, available = () => true, elsewhere = "" } = options;
+  const { joined = () => void 0, available = () => true, elsewhere = () => "" } = options;
   const nameOf2 = ({ layer, head }) => `layer ${layer}, ${joined(head)?.name ?? `${headName} ${head}`}`;
   const keyOf2 = ({ layer, head }) => String([
     layer,
@@ -2053,7 +2053,7 @@ function createHeadMap(host, options) {
       ...about2(place),
       [
         "data",
-        elsewhere
+        elsewhere(place)
       ]
     ];
   }
@@ -2124,11 +2124,18 @@ function createHeadMap(host, options) {
           const away = available({
             layer,
             head
-          }) ? "" : `, ${elsewhere}`;
+          }) ? "" : elsewhere({
+            layer,
+            head
+          });
+          const words = [
+            number,
+            away
+          ].filter(Boolean).join(", ");
           node.setAttribute("aria-label", `${nameOf2({
             layer,
             head
-          })}: ${number}${away}`);
+          })}: ${words}`);
         }
       }
     },
@@ -2172,7 +2179,12 @@ var ALL = -1;
 function hasHeadMap(page) {
   return page.head_maps.length > 0 && layersOf(page).length * headsOf(page).length > 1;
 }
-var layersOf = (page) => Object.keys(page.head_maps[0].values).map(Number);
+var layersOf = ({ head_maps: [numbers], windows = {} }) => [
+  .../* @__PURE__ */ new Set([
+    ...Object.keys(numbers.values),
+    ...Object.keys(windows)
+  ])
+].map(Number).sort((one, other) => one - other);
 var headsOf = (page) => Object.values(page.head_maps[0].values)[0].map((_, head) => head);
 function createHeadPanel(root2, page, { tip, pick, settings }) {
   const nothing = () => {
@@ -2180,7 +2192,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
   if (!hasHeadMap(page)) return {
     paint: nothing
   };
-  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "" } = page;
+  const { unions = [], per_kv_head: perKvHead = 1, elsewhere = "", windows = {} } = page;
   const layers = layersOf(page), heads = headsOf(page), joinedHeads = page.joined_heads ?? heads;
   const joined = unions.includes("kv_head") ? heads.filter((head) => head % perKvHead === 0).map(rowOfKvHead) : [];
   if (unions.includes("layer")) joined.push(ALL);
@@ -2232,6 +2244,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
       } : void 0;
     },
     about: (place2) => {
+      if (windows[place2.layer]) return [];
       const others = page.head_maps.filter((numbers) => numbers !== shown2);
       const several = headsOfRow(place2.head).length > 1, kind = unionOfRow(place2.head);
       return [
@@ -2243,7 +2256,7 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
       ]);
     },
     available: ({ layer, head: row2 }) => page.layers.includes(layer) && headsOfRow(row2).some((head) => (row2 < 0 ? joinedHeads : page.heads).includes(head)),
-    elsewhere,
+    elsewhere: ({ layer }) => windows[layer] ?? elsewhere,
     pick({ layer, head: row2 }) {
       if (row2 >= 0) pick(layer, row2, "none");
       else if (row2 === ALL) pick(layer, place.head < 0 ? 0 : place.head, "layer");
@@ -2260,8 +2273,13 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
     })));
     const most = Math.max(1e-9, ...all);
     map.draw((place2) => valueOf(shown2, place2), most);
-    const away = layers.length > page.layers.length || heads.length > page.heads.length;
-    note.textContent = `largest ${most.toFixed(3)}; ${shown2.about}${away ? "; dashed: not in this page" : ""}`;
+    const windowed = Object.keys(windows).length;
+    const away = layers.length - windowed > page.layers.length || heads.length > page.heads.length;
+    const dashed = [
+      windowed ? "sliding windows" : "",
+      away ? "not in this page" : ""
+    ].filter(Boolean).join(", or ");
+    note.textContent = `largest ${most.toFixed(3)}; ${shown2.about}${dashed ? `; dashed: ${dashed}` : ""}`;
     explain(title, [
       MEANING.heads,
       MEANING[shown2.measure],
@@ -2292,11 +2310,24 @@ function createHeadPanel(root2, page, { tip, pick, settings }) {
 }
 
 // place_pickers.js
+function layerOptions({ layers, windows = {} }) {
+  const all = [
+    .../* @__PURE__ */ new Set([
+      ...layers,
+      ...Object.keys(windows).map(Number)
+    ])
+  ].sort((one, other) => one - other);
+  return all.map((layer) => windows[layer] ? [
+    String(layer),
+    `layer ${layer}, ${windows[layer]}`,
+    "disabled"
+  ] : String(layer));
+}
 function createPlacePickers(host, page, pick) {
   if (hasHeadMap(page)) return () => {
   };
   const changed = () => pick(Number(layer.value), Number(row2.value));
-  const layer = picker(host, "layer", page.layers, page.layers_meaning ?? "layer: the layer that is shown", changed);
+  const layer = picker(host, "layer", layerOptions(page), page.layers_meaning ?? "layer: the layer that is shown", changed);
   const meaning = `${page.head_name}: the head of the layer that is shown`;
   const row2 = picker(host, page.head_name, page.heads, meaning, changed);
   return (shownLayer, shownHead) => {
@@ -4753,7 +4784,7 @@ function createInspectorControls(root2, page, { go, change, save }) {
     }));
   }
   if (!page.fixed) {
-    choose(sheet, "layer", page.layers, MEANING4.layer, ALL2, ({ layer }) => layer, (layer) => ({
+    choose(sheet, "layer", layerOptions(page), MEANING4.layer, ALL2, ({ layer }) => layer, (layer) => ({
       layer: Number(layer)
     }));
     choose(sheet, "KV head", page.heads, MEANING4.head, ALL2, (shown2) => shown2.head, (row2) => ({
