@@ -54,8 +54,8 @@ class LayerStore(ABC):
     different tokens that each look-up sought among the copies on the device, `misses` those without a copy.
     `group_lookups` counts the clusters, pages or blocks of the selections that name them, `group_misses` those with a
     missing token. `newest` is the key and value [B, H, 1, D] of the last token if it was stored alone. `complete` is
-    False once tokens were dropped. `step_tokens` is how many tokens a KV head may attend to in a step, if that was not
-    known when the store was made. `timeline`, if set, records when transfers and compute ran.
+    False once tokens were dropped. `step_tokens` is the number of tokens to which a KV head may attend in a step, if
+    that was not known when the store was made. `timeline`, if set, records when transfers and compute ran.
     """
 
     offloads: ClassVar[bool] = False  # whether tokens are kept on a lower tier
