@@ -134,7 +134,8 @@ class DuoAttention(Wrapper):
         indices = pad(chosen.indices, (0, width - slots), value=-1)
         merged, correction = chosen.merged, chosen.value_correction
         if merged is not None:
-            merged = replace(merged, degree=merged.degree.masked_fill(~heads[..., None], 0))
+            streaming = ~to_selection_heads(heads, merged.degree.shape[1])[..., None]
+            merged = replace(merged, degree=merged.degree.masked_fill(streaming, 0))
         if correction is not None:
             streaming = ~to_selection_heads(heads, correction.share.shape[1])
             correction = replace(correction, share=correction.share.masked_fill(streaming, 0))

@@ -41,6 +41,8 @@ OTHERS = (
     "ctkvr",
     "infinigen",
     "twilight(quest)",
+    "retroinfer",
+    "multipole",
 )
 
 
@@ -104,11 +106,12 @@ def per_kv_head(indices, n_kv_heads):
     return member_mask(indices, 301)[0].unflatten(0, (n_kv_heads, -1)).any(1)
 
 
+@pytest.mark.parametrize("group", ["mean", "each"])
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize(("n_heads", "n_kv_heads"), HEADS)
-def test_streaming_heads_are_the_same_over_every_method(name, n_heads, n_kv_heads):
-    """No bias, value correction or cluster of the wrapped method reaches them; retrieval heads have what it chooses."""
-    fields = {"mean_value": True} if name == "sparq" else {}
+def test_streaming_heads_are_the_same_over_every_method(name, n_heads, n_kv_heads, group):
+    """No bias, value correction or centroid of the wrapped method reaches them; retrieval heads have its choice."""
+    fields = {"mean_value": True, "group": group} if name == "sparq" else {"group": group}
     retrieving = kinds(n_kv_heads)[0]
     method = made(name, gates=gates_of(n_kv_heads, retrieving), **fields)
     output, selection, q, k, v = output_of(method, n_heads, n_kv_heads)

@@ -23,11 +23,12 @@ CONTEXT = LayerContext(
     index=5, n_layers=8, n_heads=QUERY_HEADS, n_kv_heads=HEADS, head_dim=DIM, scale=DIM**-0.5, rotation=ROTATION
 )
 NEEDS_A_MODEL = (("kvzip", "paper"),)  # its other preset selects in the same way
-# Prefill methods attend to all tokens in a decode step; exact methods are the baseline.
+# Prefill methods, and the retrieval heads of duo_attention over full attention, attend to all tokens in a decode step;
+# exact methods are the baseline.
 CHOOSING = [
     (name, preset)
     for name in kvviz.methods.names()
-    if kvviz.methods.get(name).kind not in ("exact", "prefill")
+    if kvviz.methods.get(name).kind not in ("exact", "prefill") and not kvviz.methods.get(name).ignores_budget
     for preset in kvviz.methods.get(name).presets
     if (name, preset) not in NEEDS_A_MODEL
 ]
