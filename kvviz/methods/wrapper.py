@@ -51,7 +51,7 @@ class Wrapper(Method[Any]):
         alone = method.name == "full"
         body: dict[str, Any] = {
             "__module__": cls.__module__,
-            "__doc__": f"{cls.title} over {method.title}: see {cls.__name__} and {method.__name__}.",
+            "__doc__": f"{cls.title} over {method.title}.\n{_documented(cls)}{_documented(method)}",
             "__reduce__": _reduce,
             "name": f"{cls.name}({method.name})",
             "title": cls.title if alone else f"{cls.title} over {method.title}",
@@ -72,6 +72,10 @@ class Wrapper(Method[Any]):
 
 
 _composed: dict[tuple[type[Wrapper], type[Method]], Any] = {}
+
+
+def _documented(method: type[Method]) -> str:
+    return f"\n    {method.title}: {(method.__doc__ or '').rstrip()}\n"
 
 
 def _presets(wrapper: type[Wrapper], method: type[Method]) -> dict[str, Mapping[str, Any]]:

@@ -16,11 +16,12 @@ from tests.tiny_models import ARCHITECTURES, SLIDING_LAYERS, make, prompt
 
 METHODS = [name for name in kvviz.methods.names() if kvviz.methods.get(name).kind != "quantised"]  # they are not exact
 STORED = {"kvzip": {"preset": "prompt"}}  # transformers does not tell the prompt's tokens, which KVzip repeats
+WITHOUT_PRUNING = {"twilight": {"p": 1.0}}  # it leaves tokens out at any budget
 GREEDY = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
 
 
 def cache_for(model, method="clusterkv", **fields):
-    fields = {"budget": 4096, **STORED.get(method, {}), **fields}
+    fields = {"budget": 4096, **STORED.get(method, {}), **WITHOUT_PRUNING.get(method, {}), **fields}
     if method != "full":
         fields = {"dense_layers": 0, **fields}
     return kvviz.SelectiveCache(model, kvviz.methods.create(method, **fields))
