@@ -225,7 +225,8 @@ class LayerCache:
         return store
 
     def _copied(self, method: Method, rows: list[Row]) -> LayerCache:
-        shared = (self.speculate, self.observer)  # `speculate` refers to the model, whose weights must not be copied
+        # `speculate` and the prompt refer to the model, whose weights must not be copied
+        shared = (self.speculate, self.observer, self.context.prompt)
         reusing = copy.copy(self)
         reusing._rows = rows
         copied = copy.deepcopy(reusing, {id(part): part for part in shared})

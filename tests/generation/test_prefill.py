@@ -86,3 +86,16 @@ def test_a_subclass_is_built_for_each_budget_by_default():
         assert issubclass(Own, Method)
     finally:
         del methods.base.REGISTRY[Own.name]
+
+
+@torch.no_grad()
+def test_a_fork_that_reuses_a_state_copies_no_model(tiny, monkeypatch):
+    """The prompt of a cache refers to the model, by which KVzip repeats it; a fork is a deep copy."""
+    copied = []
+    monkeypatch.setattr(type(tiny.model), "__deepcopy__", lambda *args: copied.append(args), raising=False)
+    shared = SharedPrefill(tiny, prompt(60), retain_queries=False)
+    with attached(tiny.model):
+        for budget in (32, 48):
+            cache, _, _ = shared.cache(methods.create("quest", budget=budget, page_size=4, dense_layers=0))
+            assert cache.selective_layers[0].context.prompt.encode is not None
+    assert not copied
