@@ -32,7 +32,11 @@ def held_budgets(operation: str, budgets: Sequence[Budget | str], hold: Hold | N
             wanted = 'tokens or shares of the prompt; or budgets in bytes only, with hold="bytes"'
             raise InvalidInputError(f"{operation}: budgets", repr(budget), wanted)
         if isinstance(budget, str):
-            raise InvalidInputError(f"{operation}: budgets", repr(budget), 'a number, or hold="bytes"')
+            raise InvalidInputError(
+                f"{operation}: budgets",
+                repr(budget),
+                'tokens, an int >= 1, or a share of the prompt in (0, 1); or hold="bytes"',
+            )
     return [budget for budget in budgets if not isinstance(budget, str)]
 
 

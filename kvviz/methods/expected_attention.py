@@ -14,6 +14,7 @@ from .eviction import Eviction, EvictionState
 from .fields import number, one_of, whole
 from .rotation import angles, turn, unrotate
 from .selection import reduce_group, to_selection_heads
+from .sliders import Slider
 
 
 @dataclass
@@ -49,6 +50,10 @@ class ExpectedAttention(Eviction[EvictionState]):
         "the_budget_holds": "the method compresses prompts; generated tokens come on top, as in its published class",
     }
     presets = {"paper": {}}
+    sliders = (
+        Slider("future", "future", (64, 128, 256, 512, 1024, 2048), "positions of the queries that are expected"),
+        Slider("sinks", "sinks", (0, 1, 2, 4, 8, 16, 32), "first tokens, always kept"),
+    )
 
     generated: Generated = "on_top"
     sinks: int = 4

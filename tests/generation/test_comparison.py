@@ -155,7 +155,7 @@ class TestCells:
     def test_a_method_that_ignores_the_budget_has_one_cell(self):
         classes = {name: kvviz.methods.get(name) for name in kvviz.methods.names()}
         ignoring = {name for name, method in classes.items() if method.ignores_budget}
-        assert ignoring == {"full", "minference", "kivi", "turboquant"}
+        assert ignoring == {"full", "minference", "kivi", "turboquant", "duo_attention"}
         cells_of_methods = method_cells("test", ["full", "minference", "quest"], [48, 64])
         assert [(cell.label, cell.budget) for cell in cells_of_methods] == [
             ("full", None), ("minference", None), ("quest", 48), ("quest", 64),

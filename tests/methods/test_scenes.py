@@ -44,6 +44,7 @@ def test_frames_stay_short_on_a_longer_text(name: str, trace: Trace) -> None:
 
 
 FIELDS = {
+    "adakv": {"floor": 1.0},  # otherwise the heads of a layer share the number of tokens, as with infinigen
     "infinigen": {"preset": "top"},  # otherwise the heads of a layer share the number of tokens
     "tova": {"heads": "separate"},  # otherwise they share the choice
     "kvzip": {"preset": "prompt"},  # a trace has no model to repeat its text to

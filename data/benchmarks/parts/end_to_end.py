@@ -21,7 +21,9 @@ from .inputs import configurations
 STEPS, TRIED_STEPS, WARM_UP = 320, 16, 4
 LONGEST_BUILD_MS = 60_000
 LENGTHS = (8_192, 32_768, 98_304, 131_072)
+ROPE_THETA = 500_000.0
 BUDGET, BUDGETS = 1024, {"centroidkv": 0.25}  # a quarter of the prompt, as in CentroidKV's paper
+FIELDS = {"kvzip": {"preset": "prompt"}}  # there is no text to repeat
 # The methods whose papers keep tokens in host memory.
 OFFLOADED = ("clusterkv", "pqcache", "ctkvr", "infinigen", "infllm", "magicpig", "retrieval_attention", "shadowkv")
 OFFLOAD_LENGTH, PREFILL_LENGTH = 98_304, 32_768
@@ -36,7 +38,10 @@ def contenders(methods: Collection[str] | None = None) -> dict[str, dict[str, An
     from kvviz.errors import MissingDependencyError
 
     names = None if methods is None else {"full", *methods}
-    fields = {row.name: {"budget": BUDGETS.get(row.name, BUDGET)} for row in configurations((), names)}
+    fields = {
+        row.name: {"budget": BUDGETS.get(row.name, BUDGET), **FIELDS.get(row.name, {})}
+        for row in configurations((), names)
+    }
     for name, values in list(fields.items()):
         try:
             kvviz.methods.create(name, **values)
@@ -67,7 +72,7 @@ class Shape:
         config = LlamaConfig(
             vocab_size=self.vocabulary, hidden_size=self.hidden, intermediate_size=self.intermediate,
             num_hidden_layers=self.layers, num_attention_heads=self.heads, num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim, max_position_embeddings=self.positions, rope_theta=500_000.0,
+            head_dim=self.head_dim, max_position_embeddings=self.positions, rope_theta=ROPE_THETA,
         )  # fmt: skip
         torch.manual_seed(seed)
         default_dtype = torch.get_default_dtype()

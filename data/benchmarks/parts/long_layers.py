@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from typing import Any
 
-from .end_to_end import Shape, contenders, drawn, synchronize
+from .end_to_end import ROPE_THETA, Shape, contenders, drawn, synchronize
 
 LENGTH, BATCHES, RUNS = 131_072, (1, 8), 20
 
@@ -77,10 +77,14 @@ def measured(shape: Shape, name: str, length: int, batch: int, device: Any, dtyp
     import kvviz
     from kvviz.cache.layer_cache import LayerCache
     from kvviz.methods.base import LayerContext
+    from kvviz.trace.rotation import Rotation
 
     method = kvviz.methods.create(name, **contenders((name,))[name])
     last = shape.layers - 1
-    context = LayerContext(last, shape.layers, shape.heads, shape.kv_heads, shape.head_dim, shape.head_dim**-0.5)
+    context = LayerContext(
+        last, shape.layers, shape.heads, shape.kv_heads, shape.head_dim, shape.head_dim**-0.5,
+        rotation=Rotation(tuple(ROPE_THETA ** (-2 * pair / shape.head_dim) for pair in range(shape.head_dim // 2))),
+    )  # fmt: skip
     like, generator = _Like(device, dtype), torch.Generator(device).manual_seed(0)
     keys, values = (drawn(batch, shape.kv_heads, length + RUNS, shape.head_dim, like, generator) for _ in range(2))
     needed = length if method.needs_queries and not method.is_dense(last) else 0
