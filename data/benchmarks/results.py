@@ -131,6 +131,9 @@ def page(table: pd.DataFrame) -> str:
     if not absent:
         return report(table)
     note = f"**{absent:,} of the {total:,} cells of `make results` are missing here; the same command goes on.**"
+    left = sorted({*kvviz.methods.names()} - {*table["method"]})
+    if left:
+        note += f" Methods without any result: {', '.join(f'`{name}`' for name in left)}."
     title, _, rest = report(table).partition("\n")
     return f"{title}\n\n{note}\n{rest}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -35,7 +36,12 @@ def test_every_row_has_its_provenance(table):
     assert not table.duplicated(["key", "turn"]).any()
     ran = table[table["refused"] == ""]
     assert ran[["score", "metadata_bytes", "kept_bytes"]].notna().all(axis=None)
-    assert set(kvviz.methods.names()) <= set(table["method"])
+
+
+def test_methods_without_results_are_named_on_the_page(table):
+    note = (BENCHMARKS / "README.md").read_text().splitlines()[2]
+    without = set(kvviz.methods.names()) - set(table["method"])
+    assert re.findall(r"`(\w+)`", note.partition("Methods without any result:")[2]) == sorted(without)
 
 
 def test_the_page_says_how_many_cells_are_missing(table, script):
