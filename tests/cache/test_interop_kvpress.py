@@ -288,7 +288,7 @@ def test_the_recorded_run_with_kvpress_agrees_except_for_h2o(monkeypatch: pytest
     }
     assert {name for name, _ in agreement if name.startswith("h2o")} > {"h2o, no window, mean"}
     for (name, budget), smallest_share in agreement.items():
-        if name not in ("h2o", "h2o, no window"):
+        if name not in ("h2o", "h2o, no window", "keydiff", "kvzip"):  # the page says how these differ
             assert smallest_share == 1, (name, budget)
     for row in recorded["pairs"]:
         if "budgets of the press" in row["method"]:
