@@ -108,6 +108,8 @@ def test_a_conversation_continues_with_the_same_cache(llama, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [name for name in METHODS if not kvviz.methods.get(name)(budget=512).is_dense(3)])
 def test_a_later_turn_is_compressed_too(llama, method):
+    if kvviz.methods.get(method).ignores_budget:
+        pytest.skip("its retrieval heads attend to all tokens")
     cache = small_cache(llama, method)
     ids = llama.generate(prompt(100), past_key_values=cache, **GREEDY)
     ids = torch.cat([ids, prompt(300, seed=9)], dim=1)
