@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from kvviz_kernels import gather_attention
 from kvviz_kernels.softcap import softcap_
@@ -10,7 +12,14 @@ from torch import Tensor
 from ..kernels import merge_attention
 from .selection import Selection, to_selection_heads
 
-__all__ = ["attention_received", "attention_weights", "centroid_weights", "merge_attention", "weighted_values"]
+__all__ = [
+    "attention_received",
+    "attention_weights",
+    "causal_weights",
+    "centroid_weights",
+    "merge_attention",
+    "weighted_values",
+]
 
 QUERY_BLOCK = 256  # queries per block; limits the memory of sums over a whole prompt
 
@@ -64,11 +73,23 @@ def attention_received(
     queries [B, Q, n, D] belong to the last n of the keys [B, H, L, D]; attention is causal. `visible` [B, H, L] is
     False for keys that get no weight. Queries are processed in blocks to save memory; the cost remains n·L·D.
     """
+    received = keys.new_zeros((*keys.shape[:2], queries.shape[1] // keys.shape[1], keys.shape[2]), dtype=torch.float32)
+    for end, weights in causal_weights(queries, keys, scale, softcap, visible=visible):
+        received[..., :end] += weights.sum(-2)
+    return received.flatten(1, 2)
+
+
+def causal_weights(
+    queries: Tensor, keys: Tensor, scale: float, softcap: float | None = None, *, visible: Tensor | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """Exact softmax weights [B, H, G, b, end] of the last n queries, in blocks of b, over the first `end` keys.
+
+    The arguments are those of `attention_received`.
+    """
     new, length = queries.shape[2], keys.shape[2]
     by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, H, G, n, D]
     transposed = keys.float().transpose(-1, -2)[:, :, None]  # [B, H, 1, D, L]
     key_positions = torch.arange(length, device=keys.device)
-    received = torch.zeros((*by_head.shape[:3], length), device=keys.device)
     for start in range(0, new, QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, new)
         end = length - new + stop  # keys that the block's last query attends to
@@ -77,5 +98,4 @@ def attention_received(
         logits.masked_fill_(key_positions[:end] > query_positions[:, None], -torch.inf)
         if visible is not None:
             logits.masked_fill_(~visible[:, :, None, None, :end], -torch.inf)
-        received[..., :end] += logits.softmax(-1).sum(-2)
-    return received.flatten(1, 2)
+        yield end, logits.softmax(-1)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from kvviz_kernels.softcap import softcap_
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..errors import InvalidInputError
-from .attention import QUERY_BLOCK
+from .attention import causal_weights
 from .base import Generated, LayerContext
 from .eviction import Eviction, EvictionState
 from .fields import checked, one_of, whole
@@ -194,16 +193,7 @@ def largest_weights(queries: Tensor, keys: Tensor, scale: float, softcap: float 
     queries [B, Q, n, D] belong to the last n of the keys [B, R, L, D], R a divisor of Q; attention is causal. Queries
     are processed in blocks, so that memory is linear in L.
     """
-    new, length = queries.shape[2], keys.shape[2]
-    by_head: Tensor = queries.unflatten(1, (keys.shape[1], -1)).float()  # [B, R, G, n, D]
-    transposed = keys.float().mT[:, :, None]  # [B, R, 1, D, L]
-    key_positions = torch.arange(length, device=keys.device)
-    most = torch.zeros((*by_head.shape[:3], length), device=keys.device)
-    for start in range(0, new, QUERY_BLOCK):
-        stop = min(start + QUERY_BLOCK, new)
-        end = length - new + stop  # keys that the block's last query attends to
-        logits = softcap_((by_head[..., start:stop, :] @ transposed[..., :end]) * scale, softcap)
-        query_positions = torch.arange(length - new + start, end, device=keys.device)
-        logits.masked_fill_(key_positions[:end] > query_positions[:, None], -torch.inf)
-        most[..., :end] = torch.maximum(most[..., :end], logits.softmax(-1).amax(-2))
+    most = keys.new_zeros((*keys.shape[:2], queries.shape[1] // keys.shape[1], keys.shape[2]), dtype=torch.float32)
+    for end, weights in causal_weights(queries, keys, scale, softcap):
+        most[..., :end] = torch.maximum(most[..., :end], weights.amax(-2))
     return most.flatten(1, 2)

@@ -11,8 +11,8 @@ from kvviz_kernels import gather_weights
 from torch import Tensor
 
 from ..errors import InvalidInputError
+from ..offload.codec import pack_channels, unpack_channels
 from ..offload.growing import GrowingTensor
-from ..offload.packing import pack, unpack
 from .attention import attention_weights
 from .base import LayerContext, Method, State
 from .fields import number, whole
@@ -154,13 +154,12 @@ def quantised(keys: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     scale = ((high - low) / (2**bits - 1)).clamp(max=largest).half()
     steps = ((keys.float() - low) / scale).nan_to_num_(0.0, 0.0, 0.0)  # equal numbers have scale 0
     codes = steps.round_().clamp_(0, 2**bits - 1).to(torch.uint8)
-    return pack(codes[..., None], bits).flatten(-2), scale, low
+    return pack_channels(codes, bits), scale, low
 
 
 def restored(packed: Tensor, scale: Tensor, low: Tensor, bits: int, width: int) -> Tensor:
     """Keys float32 [..., D] from what `quantised` returns."""
-    codes = unpack(packed.unflatten(-1, (-1, bits)), bits).flatten(-2)[..., :width]
-    return codes.float() * scale + low
+    return unpack_channels(packed, bits, width).float() * scale + low
 
 
 def _rows_at(tensor: Tensor, positions: Tensor) -> Tensor:
